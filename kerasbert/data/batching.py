@@ -1,0 +1,148 @@
+"""Batches of similar length, so that little is paid for padding.
+
+N examples, B batch.
+"""
+
+import itertools
+
+import keras
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+
+# Steps of at most a quarter: on short texts half the padding of steps of 16, for a few more
+# compilations. Measured on film reviews of 27 tokens on average: 15% padding instead of 29%.
+BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+STEP = 256  # between buckets beyond the last of the list
+
+
+def bucket_length(length):
+    """The smallest bucket that holds `length` tokens; few lengths mean few compilations.
+
+    >>> bucket_length(17), bucket_length(512), bucket_length(513)
+    (24, 512, 768)
+    """
+    for bucket in BUCKETS:
+        if length <= bucket:
+            return bucket
+    return -(-int(length) // STEP) * STEP
+
+
+def buckets_up_to(maximum):
+    """All buckets below `maximum`, then `maximum` itself.
+
+    >>> buckets_up_to(60)
+    [8, 16, 24, 32, 40, 48, 60]
+    """
+    beyond = range(BUCKETS[-1] + STEP, maximum, STEP)
+    return [bucket for bucket in (*BUCKETS, *beyond) if bucket < maximum] + [maximum]
+
+
+def similar_length_batches(lengths, batch_size, seed=0, epoch=0):
+    """Cut one epoch into batches of similar length, in an order drawn from seed and epoch.
+
+    The examples are shuffled, sorted by bucket and cut, and the batches shuffled. Within a bucket
+    the order stays random, as padding reaches the bucket's end anyway: that pads less than
+    sorting pools of examples by their exact length, and mixes them more.
+
+    Args:
+        lengths: ints (N,). Tokens of each example.
+        batch_size: int.
+        seed: int.
+        epoch: int.
+
+    Returns:
+        A list of int arrays (B,), in which every number below N occurs once. All but one have
+        `batch_size` numbers.
+
+    >>> lengths = [5, 100, 6, 101, 7, 102]
+    >>> sorted(sorted(batch.tolist()) for batch in similar_length_batches(lengths, 3))
+    [[0, 2, 4], [1, 3, 5]]
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    random = np.random.default_rng((seed, epoch))
+    rows = random.permutation(len(lengths))
+    buckets = np.searchsorted(buckets_up_to(int(lengths.max())), lengths)  # (N,)
+    rows = rows[np.argsort(buckets[rows], kind="stable")]
+    num_batches = -(-len(rows) // batch_size)
+    sizes = np.full(num_batches, batch_size)
+    # The batch that is not full has about the median length in every epoch: one shape more to
+    # compile, not one for every bucket.
+    sizes[num_batches // 2] -= num_batches * batch_size - len(rows)
+    batches = np.split(rows, np.cumsum(sizes)[:-1])
+    return [batches[i] for i in random.permutation(num_batches)]
+
+
+def sorted_batches(lengths, batch_size):
+    """Cut the examples, sorted by length, into batches.
+
+    The longest come first: a batch that does not fit the memory shows at once.
+
+    Returns:
+        A list of int arrays (B,). `np.concatenate` of it is the `order` of `restore_order`.
+
+    >>> [batch.tolist() for batch in sorted_batches([3, 9, 5], 2)]
+    [[1, 2], [0]]
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    rows = np.argsort(-lengths, kind="stable")
+    return np.split(rows, range(batch_size, len(rows), batch_size))
+
+
+def given_batches(lengths, batch_size):
+    """Cut the examples into batches in the order given; a list of int arrays (B,)."""
+    lengths, batch_size = _checked(lengths, batch_size)
+    return np.split(np.arange(len(lengths)), range(batch_size, len(lengths), batch_size))
+
+
+def restore_order(outputs, order):
+    """Put rows that were computed in `order` back in the order given.
+
+    Args:
+        outputs: array (N, ...), or any nesting of them.
+        order: ints (N,). Output row `i` belongs to the example `order[i]`.
+
+    >>> restore_order(np.array(["c", "a", "b"]), [2, 0, 1]).tolist()
+    ['a', 'b', 'c']
+    """
+    back = np.argsort(order)
+    return keras.tree.map_structure(lambda rows: np.asarray(rows)[back], outputs)
+
+
+def batch_dataset(plan, make_batch):
+    """A `tf.data.Dataset` of batches that are planned anew in every epoch.
+
+    Python runs once an epoch; the batches are made in the graph, in parallel, ahead of use.
+
+    Args:
+        plan: function of the epoch (int, from 0; each pass over the dataset is one), returning a
+            list of int arrays (B,), the same number of them each time.
+        make_batch: function of a tensor of row numbers (B,), traced, that returns the batch.
+    """
+    tf, _ = tf_modules("Batching by length")
+    epochs = itertools.count()
+
+    def one_epoch():
+        batches = plan(next(epochs))
+        yield tf.RaggedTensor.from_row_lengths(
+            np.concatenate(batches), [len(batch) for batch in batches]
+        )
+
+    num_batches = len(plan(0))
+    spec = tf.RaggedTensorSpec((None, None), tf.int64)
+    rows = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
+    rows = rows.flat_map(tf.data.Dataset.from_tensor_slices)
+    # Keras shows the steps of an epoch only where the number is known.
+    rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
+    make_batch = tf.autograph.experimental.do_not_convert(make_batch)
+    batches = rows.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _checked(lengths, batch_size):
+    lengths = np.asarray(lengths)
+    if not len(lengths):
+        raise ValueError("There are no examples to batch; pass at least one.")
+    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r} is not a whole number of 1 or more.")
+    return lengths, int(batch_size)

@@ -1,0 +1,87 @@
+"""The families as rows of settings: what a family is, in one place.
+
+A row holds the arguments of `kerasbert.models.BertBackbone` that the family's checkpoints share and
+that differ from BERT's own, and the settings of its published classification head. Nothing else in
+the package knows a family but the name tables of `kerasbert.conversion`.
+
+Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
+ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row: settings of the encoder and of the classification head, and the tokenizer's class."""
+
+    encoder: dict = field(default_factory=dict)
+    classifier: dict = field(default_factory=dict)
+    tokenizer: str = "BertTokenizer"
+
+
+FAMILIES = {
+    "bert": Family(),
+    "roberta": Family(
+        # Positions count from padding_idx + 1 = 2; there is one segment.
+        encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
+        classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+        tokenizer="RobertaTokenizer",
+    ),
+    "xlm_roberta": Family(
+        encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
+        classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+        tokenizer="XLMRobertaTokenizer",
+    ),
+    "distilbert": Family(
+        encoder={"num_segments": 0, "pooler": False},
+        classifier={"pooling": "cls", "head_activation": "relu"},
+    ),
+    "electra": Family(
+        encoder={"pooler": False},
+        classifier={"pooling": "cls", "head_activation": "gelu", "dropout_first": True},
+    ),
+    "albert": Family(
+        encoder={"num_groups": 1, "embedding_dim": 128},
+        tokenizer="AlbertTokenizer",
+    ),
+    "modernbert": Family(
+        encoder={
+            "num_segments": 0,
+            "dropout": 0.0,
+            "max_sequence_length": 8192,
+            "layer_norm_epsilon": 1e-5,
+            "position_embedding": "rotary",
+            "rotary_base": 160000.0,
+            "local_rotary_base": 10000.0,
+            "local_window": 128,
+            "global_every": 3,
+            "norm_first": True,
+            "gated_mlp": True,
+            "use_bias": False,
+            "pooler": False,
+        },
+        classifier={
+            "pooling": "cls",
+            "head_activation": "gelu",
+            "head_bias": False,
+            "head_norm": True,
+            "dropout": 0.0,
+        },
+        tokenizer="ModernBertTokenizer",
+    ),
+}
+
+
+def get_family(name):
+    """Return the row of a family.
+
+    >>> get_family("roberta").encoder["position_offset"]
+    2
+
+    Raises:
+        ValueError: if there is no such family.
+    """
+    if name not in FAMILIES:
+        raise ValueError(f"Unknown family '{name}'; the families are {', '.join(FAMILIES)}.")
+    return FAMILIES[name]

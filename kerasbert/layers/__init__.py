@@ -1,0 +1,14 @@
+"""The layers that the encoder and the heads are made of."""
+
+from kerasbert.layers.attention import AttentionMask, SelfAttention
+from kerasbert.layers.block import TransformerBlock
+from kerasbert.layers.embeddings import PositionEmbedding
+from kerasbert.layers.heads import Pooling
+
+__all__ = [
+    "AttentionMask",
+    "Pooling",
+    "PositionEmbedding",
+    "SelfAttention",
+    "TransformerBlock",
+]

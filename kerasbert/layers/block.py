@@ -1,0 +1,224 @@
+"""One transformer layer: attention and feed-forward, each with residual and norm.
+
+B batch, T tokens, D width, I width of the feed-forward.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert.layers.attention import SelfAttention
+
+
+def activation_function(name):
+    """Keras' activation of that name; "gelu_approximate" is GELU's tanh form.
+
+    >>> float(activation_function("gelu_approximate")(np.array([1.0]))[0]) < 0.8413
+    True
+    """
+    if name == "gelu_approximate":
+        return _gelu_approximate
+    return keras.activations.get(name)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+def _gelu_approximate(x):
+    return ops.gelu(x, approximate=True)
+
+
+def layer_norm(epsilon, use_bias, dtype, name):
+    """Layer normalization over the width; without bias it has no `beta`."""
+    return keras.layers.LayerNormalization(epsilon=epsilon, center=use_bias, dtype=dtype, name=name)
+
+
+def only_blocks_remat(operations):
+    """Under `keras.RematScope`, leave it to whole blocks: what they hold must not nest in it."""
+    for operation in operations:
+        if not isinstance(operation, TransformerBlock):
+            operation._remat_mode = None
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerBlock(keras.layers.Layer):
+    """A transformer encoder layer.
+
+    Args:
+        num_heads: int.
+        intermediate_dim: int. Width of the feed-forward.
+        activation: string. A Keras activation, or "gelu_approximate".
+        dropout: float. Dropout of what each half adds.
+        attention_dropout: float. Dropout of the attention maps.
+        layer_norm_epsilon: float.
+        norm_first: bool. Norm before each half (pre-norm) instead of after the residual.
+        attention_norm: bool. With `norm_first`: `False` leaves out the first of the two norms.
+        gated_mlp: bool. GeGLU (arXiv 2002.05202): activation(first half) * second half.
+        use_bias: bool. Biases in projections and norms.
+        rotary_base: float or None. See `SelfAttention`.
+        kernel_initializer: an initializer.
+
+    Example:
+
+    >>> TransformerBlock(num_heads=2, intermediate_dim=16)(np.ones((1, 3, 8), "float32")).shape[1:]
+    (3, 8)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        intermediate_dim,
+        activation="gelu_approximate",
+        dropout=0.0,
+        attention_dropout=0.0,
+        layer_norm_epsilon=1e-12,
+        norm_first=False,
+        attention_norm=True,
+        gated_mlp=False,
+        use_bias=True,
+        rotary_base=None,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.intermediate_dim = intermediate_dim
+        self.activation = activation
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.norm_first = norm_first
+        self.attention_norm = attention_norm
+        self.gated_mlp = gated_mlp
+        self.use_bias = use_bias
+        self.rotary_base = rotary_base
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, inputs_shape):
+        dtype = self.dtype_policy
+        self.attention = SelfAttention(
+            self.num_heads,
+            dropout=self.attention_dropout,
+            use_bias=self.use_bias,
+            rotary_base=self.rotary_base,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=dtype,
+            name="attention",
+        )
+        self.attention.build(inputs_shape)
+        self.attention_layer_norm = None
+        if self.attention_norm:
+            self.attention_layer_norm = layer_norm(
+                self.layer_norm_epsilon, self.use_bias, dtype, "attention_layer_norm"
+            )
+            self.attention_layer_norm.build(inputs_shape)
+
+        def dense(units, name):
+            return keras.layers.Dense(
+                units,
+                use_bias=self.use_bias,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=dtype,
+                name=name,
+            )
+
+        # With a gate, one product computes both halves.
+        self.intermediate = dense(self.intermediate_dim * (1 + self.gated_mlp), "intermediate")
+        self.intermediate.build(inputs_shape)
+        self.output_dense = dense(inputs_shape[-1], "output")
+        self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
+        self.output_layer_norm = layer_norm(
+            self.layer_norm_epsilon, self.use_bias, dtype, "output_layer_norm"
+        )
+        self.output_layer_norm.build(inputs_shape)
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout")
+        self._activation = activation_function(self.activation)
+        only_blocks_remat(self._flatten_layers(include_self=False))
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """What runs under `keras.RematScope`: the backward pass computes the block anew.
+
+        Keras would hand the backend every argument and the block's own variables. JAX cannot
+        branch on a `training` that it traces, and TensorFlow would draw other dropout masks the
+        second time: here it gets a pure function of tensors, the random states among them.
+        """
+
+        def call(inputs, **settings):
+            variables = self.variables
+            weights = {id(weight) for weight in self.weights}
+            random_states = [v for v in variables if id(v) not in weights]
+
+            def pure(inputs, *values):
+                pairs = list(zip(variables, values, strict=True))
+                with keras.StatelessScope(state_mapping=pairs) as scope:
+                    outputs = layer_call(inputs, **settings)
+                    states = [scope.get_current_value(v) for v in random_states]
+                return outputs, states
+
+            remat = super(TransformerBlock, self).rematerialized_call(pure, inputs)
+            # Copies, as torch assigns in place.
+            values = [ops.copy(v) if id(v) not in weights else v.value for v in variables]
+            outputs, states = remat(inputs, *values)
+            for variable, state in zip(random_states, states, strict=True):
+                variable.assign(state)
+            return outputs
+
+        return call
+
+    def call(self, inputs, attention_mask=None, training=False, return_attention_scores=False):
+        """Map (B, T, D) to (B, T, D); see `SelfAttention.call` for the arguments."""
+        x = inputs
+        if self.norm_first and self.attention_layer_norm is not None:
+            x = self.attention_layer_norm(x)
+        x, scores = self._attend(x, attention_mask, training, return_attention_scores)
+        x = inputs + self.dropout_layer(x, training=training)
+        if self.norm_first:
+            x = x + self._feed_forward(self.output_layer_norm(x), training)
+        else:
+            x = self.attention_layer_norm(x)
+            x = self.output_layer_norm(x + self._feed_forward(x, training))
+        return (x, scores) if return_attention_scores else x
+
+    def _attend(self, x, attention_mask, training, return_attention_scores):
+        outputs = self.attention(
+            x,
+            attention_mask=attention_mask,
+            training=training,
+            return_attention_scores=return_attention_scores,
+        )
+        return outputs if return_attention_scores else (outputs, None)
+
+    def _feed_forward(self, x, training):
+        x = self.intermediate(x)  # (B, T, I), or (B, T, 2I) with a gate
+        if self.gated_mlp:
+            x, gate = ops.split(x, 2, axis=-1)
+            x = self._activation(x) * gate
+        else:
+            x = self._activation(x)
+        return self.dropout_layer(self.output_dense(x), training=training)
+
+    def compute_output_spec(
+        self, inputs, attention_mask=None, training=False, return_attention_scores=False
+    ):
+        outputs = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return outputs
+        batch, length = inputs.shape[:2]
+        scores = keras.KerasTensor(
+            (batch, self.num_heads, length, length), dtype=self.compute_dtype
+        )
+        return outputs, scores
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "norm_first": self.norm_first,
+            "attention_norm": self.attention_norm,
+            "gated_mlp": self.gated_mlp,
+            "use_bias": self.use_bias,
+            "rotary_base": self.rotary_base,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -1,0 +1,88 @@
+"""Positions: the learned table, and rotation.
+
+B batch, T tokens, D width, N heads, H width of a head.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class PositionEmbedding(keras.layers.Layer):
+    """A learned vector for each position, added by the caller.
+
+    RoBERTa counts from `offset` = 2: its table has two rows more than it has positions.
+
+    Args:
+        sequence_length: int. The number of positions.
+        offset: int. The row of the first position.
+        initializer: the initializer of the table.
+
+    Example:
+
+    >>> PositionEmbedding(sequence_length=8)(np.zeros((2, 5, 4), "float32")).shape[1:]
+    (5, 4)
+    """
+
+    def __init__(self, sequence_length, offset=0, initializer="glorot_uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.sequence_length = sequence_length
+        self.offset = offset
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, inputs_shape):
+        self.position_embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.sequence_length + self.offset, inputs_shape[-1]),
+            initializer=self.initializer,
+        )
+
+    def call(self, inputs):
+        """Map (B, T, D) to (1, T, D): the rows of the first T positions."""
+        length = ops.shape(inputs)[1]
+        check_length(length, self.sequence_length)
+        table = ops.convert_to_tensor(self.position_embeddings)
+        return ops.expand_dims(table[self.offset : self.offset + length], 0)
+
+    def compute_output_shape(self, inputs_shape):
+        return (1, *inputs_shape[1:])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "sequence_length": self.sequence_length,
+            "offset": self.offset,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+def check_length(length, limit):
+    """Raise where a static length has no position."""
+    if isinstance(length, int) and length > limit:
+        raise ValueError(
+            f"The input has {length} tokens a row, but the model has only {limit} positions; "
+            f"set the preprocessor's sequence_length to {limit} or less."
+        )
+
+
+def rotate(x, base):
+    """Rotary position embedding (RoFormer, arXiv 2104.09864; halves form).
+
+    Args:
+        x: tensor (B, T, N, H), H even.
+        base: float. The base of the angles' wavelengths.
+
+    Returns:
+        (B, T, N, H), in the type of `x`.
+    """
+    width = x.shape[-1]
+    length = ops.shape(x)[1]
+    frequency = (1.0 / base ** (np.arange(0, width, 2, dtype="float32") / width)).astype("float32")
+    angle = ops.expand_dims(ops.arange(length, dtype="float32"), -1)  # (T, 1)
+    angle = angle * ops.convert_to_tensor(frequency)  # (T, H/2)
+    angle = ops.expand_dims(ops.concatenate([angle, angle], axis=-1), (0, 2))  # (1, T, 1, H)
+    wide = ops.cast(x, "float32")
+    first, second = ops.split(wide, 2, axis=-1)
+    turned = ops.concatenate([-second, first], axis=-1)
+    return ops.cast(wide * ops.cos(angle) + turned * ops.sin(angle), x.dtype)

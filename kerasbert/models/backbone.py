@@ -1,0 +1,445 @@
+"""The encoder of the whole BERT family.
+
+B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
+"""
+
+import json
+import os
+import warnings
+
+import keras
+import keras_hub
+from keras import ops
+
+from kerasbert.families import get_family
+from kerasbert.from_preset import FromPreset
+from kerasbert.layers.attention import AttentionMask
+from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
+from kerasbert.layers.embeddings import PositionEmbedding
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertBackbone(FromPreset, keras_hub.models.Backbone):
+    """A transformer encoder: BERT with its defaults, its relatives with other settings.
+
+    Inputs are a dict of `token_ids` (B, T), `segment_ids` (B, T) where the family has segments,
+    and `padding_mask` (B, T), true or 1 at tokens. Called on arrays, the last two may be left out.
+    Outputs are a dict of `sequence_output` (B, T, D) and, with a pooler, `pooled_output` (B, D).
+
+    Args:
+        vocabulary_size: int.
+        num_layers: int.
+        num_heads: int. It divides `hidden_dim`.
+        hidden_dim: int.
+        intermediate_dim: int. Width of the feed-forward.
+        dropout: float. Dropout of embeddings and of what each half of a layer adds.
+        max_sequence_length: int. The number of positions.
+        num_segments: int. 0 for a family without segments.
+        attention_dropout: float. Dropout of the attention maps; `None` takes `dropout`.
+        activation: string. A Keras activation, or "gelu_approximate", the tanh form of GELU.
+        layer_norm_epsilon: float.
+        pooler: bool. Dense and tanh on the first token, as `pooled_output`.
+        embedding_dim: int. Width of the embeddings where a projection to `hidden_dim` follows
+            (ALBERT, ELECTRA).
+        num_groups: int. The layers share weights in this many groups (ALBERT); `None` shares none.
+        position_embedding: "learned" or "rotary".
+        position_offset: int. The row of the first position in the learned table (RoBERTa: 2).
+        rotary_base: float. Base of the rotary angles.
+        local_rotary_base: float. The same in local layers; `None` takes `rotary_base`.
+        local_window: int. Local layers look `local_window // 2` tokens to each side; `None` has no
+            local layers.
+        global_every: int. With a window, layers 0, n, 2n, ... look everywhere.
+        norm_first: bool. Norms before instead of after each half, and one at the end.
+        gated_mlp: bool. A gated feed-forward.
+        use_bias: bool. Biases in projections and norms of the layers.
+        is_causal: bool. Left-to-right attention (the paper's ablation).
+        initializer_range: float. Standard deviation of the truncated normal initializer.
+        family: string. Whose checkpoints these settings are; only conversion reads it.
+        dtype: string or policy, for example "mixed_bfloat16".
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> outputs = backbone({"token_ids": np.ones((3, 5), "int32")})
+    >>> tuple(outputs["sequence_output"].shape), tuple(outputs["pooled_output"].shape)
+    ((3, 5, 16), (3, 16))
+
+    Source: Devlin et al. 2019, arXiv 1810.04805; `kerasbert/families.py` names its relatives'.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        dropout=0.1,
+        max_sequence_length=512,
+        num_segments=2,
+        attention_dropout=None,
+        activation="gelu_approximate",
+        layer_norm_epsilon=1e-12,
+        pooler=True,
+        embedding_dim=None,
+        num_groups=None,
+        position_embedding="learned",
+        position_offset=0,
+        rotary_base=10000.0,
+        local_rotary_base=None,
+        local_window=None,
+        global_every=1,
+        norm_first=False,
+        gated_mlp=False,
+        use_bias=True,
+        is_causal=False,
+        initializer_range=0.02,
+        family="bert",
+        dtype=None,
+        **kwargs,
+    ):
+        if hidden_dim % num_heads:
+            raise ValueError(
+                f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
+                "each head needs the same whole width."
+            )
+        if position_embedding not in ("learned", "rotary"):
+            raise ValueError(
+                f"position_embedding='{position_embedding}' is unknown; use 'learned' or 'rotary'."
+            )
+        if num_groups is not None and not 1 <= num_groups <= num_layers:
+            raise ValueError(
+                f"num_groups={num_groups} does not fit num_layers={num_layers}; "
+                "use a number from 1 to num_layers, or None."
+            )
+        attention_dropout = dropout if attention_dropout is None else attention_dropout
+
+        def initializer():
+            return keras.initializers.TruncatedNormal(stddev=initializer_range)
+
+        # === Layers ===
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            embedding_dim or hidden_dim,
+            embeddings_initializer=initializer(),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.position_embedding_layer = None
+        if position_embedding == "learned":
+            self.position_embedding_layer = PositionEmbedding(
+                max_sequence_length,
+                offset=position_offset,
+                initializer=initializer(),
+                dtype=dtype,
+                name="position_embedding",
+            )
+        self.segment_embedding = None
+        if num_segments:
+            self.segment_embedding = keras.layers.Embedding(
+                num_segments,
+                embedding_dim or hidden_dim,
+                embeddings_initializer=initializer(),
+                dtype=dtype,
+                name="segment_embedding",
+            )
+        self.embeddings_layer_norm = layer_norm(
+            layer_norm_epsilon, use_bias, dtype, "embeddings_layer_norm"
+        )
+        self.embeddings_dropout = keras.layers.Dropout(
+            dropout, dtype=dtype, name="embeddings_dropout"
+        )
+        self.embeddings_projection = None
+        if embedding_dim is not None:
+            self.embeddings_projection = keras.layers.Dense(
+                hidden_dim,
+                kernel_initializer=initializer(),
+                dtype=dtype,
+                name="embeddings_projection",
+            )
+        # The mask of global layers first, that of local layers last.
+        self.attention_masks = [AttentionMask(is_causal, name="attention_mask")]
+        if local_window is not None:
+            self.attention_masks.append(
+                AttentionMask(is_causal, local_window, name="local_attention_mask")
+            )
+        # Layer i runs block i of `blocks`; blocks repeat where layers share weights.
+        groups = num_groups or num_layers
+        unique = [
+            TransformerBlock(
+                num_heads,
+                intermediate_dim,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                norm_first=norm_first,
+                # With pre-norm, layer 0 comes right after the norm of the embeddings.
+                attention_norm=not (norm_first and i == 0),
+                gated_mlp=gated_mlp,
+                use_bias=use_bias,
+                rotary_base=(
+                    None
+                    if position_embedding == "learned"
+                    else rotary_base
+                    if local_window is None or i % global_every == 0
+                    else local_rotary_base or rotary_base
+                ),
+                kernel_initializer=initializer(),
+                dtype=dtype,
+                name=f"transformer_layer_{i}",
+            )
+            for i in range(groups)
+        ]
+        self.transformer_layers = [unique[i * groups // num_layers] for i in range(num_layers)]
+        self.final_layer_norm = None
+        if norm_first:
+            self.final_layer_norm = layer_norm(
+                layer_norm_epsilon, use_bias, dtype, "final_layer_norm"
+            )
+        self.pooled_dense = None
+        if pooler:
+            self.pooled_dense = keras.layers.Dense(
+                hidden_dim,
+                activation="tanh",
+                kernel_initializer=initializer(),
+                dtype=dtype,
+                name="pooled_dense",
+            )
+
+        # === Config ===
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.max_sequence_length = max_sequence_length
+        self.num_segments = num_segments
+        self.attention_dropout = attention_dropout
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.pooler = pooler
+        self.embedding_dim = embedding_dim
+        self.num_groups = num_groups
+        self.position_embedding = position_embedding
+        self.position_offset = position_offset
+        self.rotary_base = rotary_base
+        self.local_rotary_base = local_rotary_base
+        self.local_window = local_window
+        self.global_every = global_every
+        self.norm_first = norm_first
+        self.gated_mlp = gated_mlp
+        self.use_bias = use_bias
+        self.is_causal = is_causal
+        self.initializer_range = initializer_range
+        self.family = family
+        self.cls_token_index = 0
+
+        # === Functional model ===
+        names = ["token_ids", "segment_ids", "padding_mask"]
+        if not num_segments:
+            names.remove("segment_ids")
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+        hidden_states, _ = self._encode(inputs)
+        outputs = self._named_outputs(hidden_states)
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    @classmethod
+    def from_family(cls, family, **settings):
+        """The encoder of a family, by its row in `kerasbert.families`, with `settings` over it.
+
+        >>> BertBackbone.from_family(
+        ...     "distilbert", vocabulary_size=9, num_layers=1, num_heads=1, hidden_dim=4,
+        ...     intermediate_dim=4,
+        ... ).num_segments
+        0
+        """
+        return cls(**{**get_family(family).encoder, "family": family, **settings})
+
+    @classmethod
+    def from_own_preset(cls, directory, **kwargs):
+        if kwargs.get("dtype") is None:
+            # KerasHub's loader drops the saved type, without which nothing is quantized.
+            with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+                dtype = json.load(file)["config"].get("dtype")
+            if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
+                kwargs["dtype"] = dtype
+        return super().from_own_preset(directory, **kwargs)
+
+    def _encode(self, inputs, attention_scores=False):
+        """Return every layer's output (embeddings first) and every layer's attention maps."""
+        x = self.token_embedding(inputs["token_ids"])  # (B, T, E)
+        if self.position_embedding_layer is not None:
+            x = x + self.position_embedding_layer(x)
+        if self.segment_embedding is not None:
+            x = x + self.segment_embedding(inputs["segment_ids"])
+        x = self.embeddings_dropout(self.embeddings_layer_norm(x))
+        if self.embeddings_projection is not None:
+            x = self.embeddings_projection(x)  # (B, T, D)
+        masks = [mask(inputs["padding_mask"]) for mask in self.attention_masks]
+        hidden_states, maps = [x], []
+        for i, layer in enumerate(self.transformer_layers):
+            x = layer(
+                x,
+                attention_mask=masks[0 if i % self.global_every == 0 else -1],
+                return_attention_scores=attention_scores,
+            )
+            if attention_scores:
+                x, scores = x
+                maps.append(scores)
+            hidden_states.append(x)
+        if self.final_layer_norm is not None:
+            hidden_states[-1] = self.final_layer_norm(x)
+        return hidden_states, maps
+
+    def _named_outputs(self, hidden_states):
+        outputs = {"sequence_output": hidden_states[-1]}
+        if self.pooled_dense is not None:
+            outputs["pooled_output"] = self.pooled_dense(hidden_states[-1][:, 0, :])
+        return outputs
+
+    def feature_model(self, output_hidden_states=True, output_attentions=False):
+        """A model on the same weights that also gives what happens inside.
+
+        Args:
+            output_hidden_states: bool. Adds `hidden_states`: `num_layers + 1` tensors (B, T, D),
+                the embeddings first.
+            output_attentions: bool. Adds `attentions`: `num_layers` tensors (B, N, T, T).
+
+        Returns:
+            A `keras.Model` with the encoder's inputs and a dict of outputs.
+
+        >>> backbone = BertBackbone(
+        ...     vocabulary_size=9, num_layers=2, num_heads=1, hidden_dim=4, intermediate_dim=4
+        ... )
+        >>> model = backbone.feature_model(output_attentions=True)
+        >>> ids, mask = np.ones((1, 3), "int32"), np.ones((1, 3), "int32")
+        >>> outputs = model({"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": mask})
+        >>> len(outputs["hidden_states"]), tuple(outputs["attentions"][0].shape)
+        (3, (1, 1, 3, 3))
+        """
+        return _FeatureModel(self, output_hidden_states, output_attentions)
+
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, dict) and "token_ids" in inputs:
+            inputs = self.fill_in(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def fill_in(self, inputs):
+        """Without segments all is segment 0, without a mask all are tokens."""
+        if not isinstance(inputs["token_ids"], keras.KerasTensor):
+            inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
+        token_ids = inputs["token_ids"]
+        if "padding_mask" not in inputs:
+            inputs = {**inputs, "padding_mask": ops.ones_like(token_ids, dtype="int32")}
+        if not self.num_segments:
+            inputs = {name: value for name, value in inputs.items() if name != "segment_ids"}
+        elif "segment_ids" not in inputs:
+            inputs = {**inputs, "segment_ids": ops.zeros_like(token_ids, dtype="int32")}
+        return inputs
+
+    def quantize(self, mode=None, **kwargs):
+        """Quantize projections and embeddings, say to "int8"; see `keras.Model.quantize`."""
+        with warnings.catch_warnings():
+            # Keras names each layer that has nothing to quantize.
+            warnings.filterwarnings("ignore", ".*does not have a `quantize` method")
+            super().quantize(mode, **kwargs)
+
+    def default_lora_layer_names(self):
+        """The layers that `enable_lora` adapts where it is given no names."""
+        return ["qkv"]
+
+    def enable_lora(self, rank, target_layer_names=None):
+        """Freeze the encoder and train low-rank adapters (arXiv 2106.09685) of some of its layers.
+
+        Args:
+            rank: int. The rank of the adapters.
+            target_layer_names: list of names of layers; `None` adapts the query-key-value
+                projections.
+        """
+        super().enable_lora(rank, target_layer_names)
+        # Keras leaves the biases of adapted layers trainable, which `save_lora_weights` leaves out.
+        for weight in self.trainable_weights:
+            weight.trainable = weight.name.startswith("lora_")
+
+    def get_config(self):
+        dtype = self.dtype_policy
+        quantized = {
+            layer.path: layer.dtype_policy
+            for layer in self._flatten_layers()
+            if layer.quantization_mode is not None
+        }
+        if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
+            # KerasHub's own map forgets the policy of the layers that are not quantized.
+            dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.dtype_policies.serialize(dtype),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "max_sequence_length": self.max_sequence_length,
+            "num_segments": self.num_segments,
+            "attention_dropout": self.attention_dropout,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "pooler": self.pooler,
+            "embedding_dim": self.embedding_dim,
+            "num_groups": self.num_groups,
+            "position_embedding": self.position_embedding,
+            "position_offset": self.position_offset,
+            "rotary_base": self.rotary_base,
+            "local_rotary_base": self.local_rotary_base,
+            "local_window": self.local_window,
+            "global_every": self.global_every,
+            "norm_first": self.norm_first,
+            "gated_mlp": self.gated_mlp,
+            "use_bias": self.use_bias,
+            "is_causal": self.is_causal,
+            "initializer_range": self.initializer_range,
+            "family": self.family,
+        }
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class _FeatureModel(keras.Model):
+    """See `BertBackbone.feature_model`."""
+
+    def __init__(self, backbone, output_hidden_states=True, output_attentions=False, **kwargs):
+        super().__init__(dtype=backbone.dtype_policy, **kwargs)
+        self.backbone = backbone
+        self.output_hidden_states = output_hidden_states
+        self.output_attentions = output_attentions
+        self.built = True
+
+    def call(self, inputs):
+        hidden_states, attentions = self.backbone._encode(
+            self.backbone.fill_in(inputs), self.output_attentions
+        )
+        outputs = self.backbone._named_outputs(hidden_states)
+        if self.output_hidden_states:
+            outputs["hidden_states"] = hidden_states
+        if self.output_attentions:
+            outputs["attentions"] = attentions
+        return outputs
+
+    def get_config(self):
+        return {
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            "output_hidden_states": self.output_hidden_states,
+            "output_attentions": self.output_attentions,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        backbone = keras.saving.deserialize_keras_object(config["backbone"])
+        return cls(**{**config, "backbone": backbone})

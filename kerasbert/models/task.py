@@ -1,0 +1,194 @@
+"""What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
+
+import warnings
+
+import keras
+import keras_hub
+import numpy as np
+
+from kerasbert.from_preset import FromPreset
+
+
+class BertTask(FromPreset, keras_hub.models.Task):
+    """Base of the task models.
+
+    Raw texts are tokenized once, batched with others of similar length and padded to the longest
+    of the batch; arrays of token ids go to Keras as they are, without TensorFlow.
+    """
+
+    def _adopt_preprocessor(self, backbone, preprocessor, **settings):
+        """Check that the preprocessor fits the encoder, and hand it what it shares with us."""
+        if preprocessor is None:
+            return
+        tokens = preprocessor.tokenizer.vocabulary_size()
+        if tokens > backbone.vocabulary_size:
+            raise ValueError(
+                f"The tokenizer has {tokens} tokens, but the encoder's vocabulary_size is "
+                f"{backbone.vocabulary_size}; load both from the same preset."
+            )
+        if tokens < 0.9 * backbone.vocabulary_size:
+            warnings.warn(
+                f"The tokenizer has only {tokens} tokens for the encoder's vocabulary_size of "
+                f"{backbone.vocabulary_size}; is its vocabulary file whole?",
+                stacklevel=3,
+            )
+        if preprocessor.sequence_length > backbone.max_sequence_length:
+            raise ValueError(
+                f"The preprocessor's sequence_length {preprocessor.sequence_length} exceeds the "
+                f"encoder's {backbone.max_sequence_length} positions; set sequence_length="
+                f"{backbone.max_sequence_length} or less."
+            )
+        preprocessor.num_segments = min(backbone.num_segments, 2)
+        for name, value in settings.items():
+            setattr(preprocessor, name, value)
+
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, dict) and "token_ids" in inputs:
+            inputs = self.backbone.fill_in(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def quantize(self, mode=None, **kwargs):
+        """Quantize the encoder, for example to "int8"; the small head stays as it is."""
+        self.backbone.quantize(mode, **kwargs)
+        self.train_function = self.test_function = self.predict_function = None
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        if config:
+            config["optimizer_built"] = self.optimizer is not None and self.optimizer.built
+            if self._auto_optimizer:
+                # An optimizer's own config forgets which weights are not decayed.
+                config["optimizer"] = "auto"
+        return config
+
+    def compile_from_config(self, config):
+        # Keras leaves a model uncompiled after loading where `compile` is not its own.
+        config = keras.saving.deserialize_keras_object(config)
+        is_built = config.pop("optimizer_built", False)
+        self.compile(**config)
+        if is_built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        sample_weight=None,
+        validation_data=None,
+        validation_split=None,
+        shuffle=True,
+        **kwargs,
+    ):
+        """Train, on raw texts or on ready arrays; see `keras.Model.fit`.
+
+        Args:
+            x: texts (list, numpy, pandas), a tuple of two of them for pairs, a `tf.data.Dataset`
+                of batches, or what the encoder takes.
+            y: labels.
+            batch_size: int, 32 by default.
+            shuffle: bool. A new order of texts and batches every epoch.
+            **kwargs: as in `keras.Model.fit`.
+        """
+        if validation_split and validation_data is None and self._is_raw(x):
+            (x, y, sample_weight), validation_data = _split(
+                (x, y, sample_weight), validation_split
+            )
+        elif validation_split:
+            kwargs["validation_split"] = validation_split
+        if validation_data is not None:
+            parts = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+            if self._is_raw(parts[0]):
+                validation_data = self._sorted_batches(*parts, batch_size=batch_size)[0]
+            elif _is_dataset(validation_data):
+                validation_data = self._preprocess_dataset(validation_data)
+        return self._run(
+            keras.Model.fit,
+            x,
+            y,
+            sample_weight,
+            batch_size,
+            shuffle,
+            validation_data=validation_data,
+            **kwargs,
+        )
+
+    def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
+        """Loss and metrics, on raw texts or on ready arrays; see `keras.Model.evaluate`."""
+        return self._run(keras.Model.evaluate, x, y, sample_weight, batch_size, False, **kwargs)
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """Outputs in the order of `x`, on raw texts or on ready arrays.
+
+        Raw texts run sorted by length, so that none is padded far.
+        """
+        if not self._is_raw(x):
+            x = self._preprocess_dataset(x) if _is_dataset(x) else x
+            return keras.Model.predict(self, x, batch_size=batch_size, **kwargs)
+        dataset, order = self._sorted_batches(x, batch_size=batch_size)
+        outputs = keras.Model.predict(self, dataset, **kwargs)
+        back = np.argsort(order)
+        return keras.tree.map_structure(lambda output: output[back], outputs)
+
+    def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
+        if self._is_raw(x):
+            if method is keras.Model.fit:
+                dataset = self.preprocessor.batches(
+                    x, y, sample_weight, batch_size or 32, shuffle=shuffle
+                )
+                kwargs["shuffle"] = False  # The dataset shuffles itself.
+            else:
+                dataset, _ = self._sorted_batches(x, y, sample_weight, batch_size)
+            return method(self, dataset, **kwargs)
+        if _is_dataset(x):
+            return method(self, self._preprocess_dataset(x), **kwargs)
+        if method is keras.Model.fit:
+            kwargs["shuffle"] = shuffle
+        return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
+
+    def _is_raw(self, x):
+        """Whether `x` is texts in memory, for the preprocessor."""
+        if self.preprocessor is None or x is None or _is_dataset(x):
+            return False
+        if isinstance(x, dict):
+            return "text" in x
+        return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
+
+    def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
+        return self.preprocessor.sorted_batches(x, batch_size or 32, y, sample_weight)
+
+    def _preprocess_dataset(self, dataset):
+        """Map the preprocessor over a `tf.data.Dataset` of raw batches."""
+        spec = dataset.element_spec
+        spec = spec[0] if isinstance(spec, tuple) else spec
+        if self.preprocessor is None or (isinstance(spec, dict) and "text" not in spec):
+            return dataset
+        automatic = -1  # tf.data.AUTOTUNE
+        return dataset.map(self.preprocess_samples, num_parallel_calls=automatic).prefetch(
+            automatic
+        )
+
+
+def _is_dataset(x):
+    return hasattr(x, "element_spec") and hasattr(x, "map")
+
+
+def _split(arrays, share):
+    """Cut off the last share of each, as `validation_split` does."""
+    size = len(arrays[0][0] if isinstance(arrays[0], tuple) else arrays[0])
+    cut = int(size * (1 - share))
+    if not 0 < cut < size:
+        raise ValueError(
+            f"validation_split={share} of {size} texts leaves no text on one side; "
+            "use another share or pass validation_data."
+        )
+
+    def part(array, start, stop):
+        if isinstance(array, tuple):
+            return tuple(part(one, start, stop) for one in array)
+        return None if array is None else array[start:stop]
+
+    return (
+        tuple(part(array, 0, cut) for array in arrays),
+        tuple(part(array, cut, size) for array in arrays),
+    )

@@ -1,0 +1,4 @@
+from kerasbert.preprocessors.packing import BertPreprocessor as BertPreprocessor
+from kerasbert.preprocessors.text_classifier import (
+    BertTextClassifierPreprocessor as BertTextClassifierPreprocessor,
+)

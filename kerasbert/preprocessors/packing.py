@@ -1,0 +1,428 @@
+"""From strings to packed batches of token ids; the base of every preprocessor.
+
+N examples, B batch, T tokens of the packed row.
+"""
+
+import json
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import keras_hub
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.data.batching import (
+    batch_dataset,
+    bucket_length,
+    buckets_up_to,
+    given_batches,
+    similar_length_batches,
+    sorted_batches,
+)
+from kerasbert.from_preset import FromPreset
+from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
+
+# The names of KerasHub's packer beside ours.
+TRUNCATE = {
+    "longest_first": "longest_first",
+    "only_second": "only_second",
+    "only_first": "only_first",
+    "round_robin": "longest_first",
+    "waterfall": "only_second",
+}
+CHUNK = 1024  # texts that one thread tokenizes at a time
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
+    """Turns a text or a pair of texts into `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+
+    Called on `x`, `(x, y)` or `(x, y, sample_weight)`, eagerly or mapped over a `tf.data.Dataset`
+    of batches. `x` is a string, a list of strings, a NumPy array, a pandas column or a string
+    tensor; for pairs a tuple of two of these, a list of pairs, a table of two columns or a dict
+    of `text` and `text_b`. The result is a dict:
+
+    - `token_ids`: int32 (B, T),
+    - `segment_ids`: int32 (B, T), 1 at B and its `[SEP]`; only with `num_segments` above 0,
+    - `padding_mask`: bool (B, T), true at tokens.
+
+    T is the longest row of the batch, rounded up to a bucket (`kerasbert.data.batching.BUCKETS`)
+    and never above `sequence_length`. A single string gives rows without B. A single string
+    inside `tf.data` is padded to `sequence_length`, as what it will be
+    batched with is unknown: batch first.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row, special tokens included.
+        truncate: string. What a pair that is too long loses: "longest_first" takes from the
+            longer text until both fit, "only_second" and "only_first" spare the other one unless
+            it is too long by itself. KerasHub's "round_robin" and "waterfall" are the first two.
+        num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros.
+
+    Raises:
+        ValueError: for settings that leave no room, and for anything that is not text.
+        ImportError: when called without TensorFlow installed.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> preprocessor = BertPreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> features = preprocessor((["Who?"], ["Me!"]))
+    >>> np.asarray(features["token_ids"])[0, :9].tolist()
+    [2, 5, 7, 3, 6, 8, 3, 0, 0]
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in its released code.
+    """
+
+    def __init__(
+        self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.built = True  # there is nothing to build
+        if not hasattr(tokenizer, "num_separators"):
+            raise ValueError(
+                f"tokenizer={tokenizer!r} is none of `kerasbert.tokenizers`; "
+                "make one with its `from_preset` or `from_files`."
+            )
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+        if truncate not in TRUNCATE:
+            raise ValueError(f"truncate={truncate!r} is unknown; use one of {list(TRUNCATE)}.")
+        self.truncate = truncate
+        if not _is_whole(num_segments) or num_segments < 0:
+            raise ValueError(f"num_segments={num_segments!r} is not a whole number of 0 or more.")
+        self.num_segments = num_segments
+
+    @property
+    def sequence_length(self):
+        """The most tokens in a row."""
+        return self._sequence_length
+
+    @sequence_length.setter
+    def sequence_length(self, value):
+        special = 2 + self.tokenizer.num_separators
+        if not _is_whole(value) or value < special:
+            raise ValueError(
+                f"sequence_length={value!r} is too short or no whole number; "
+                f"use at least {special}, the number of special tokens in a pair."
+            )
+        self._sequence_length = value
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            sequence_length=self.sequence_length,
+            truncate=self.truncate,
+            num_segments=self.num_segments,
+        )
+        return config
+
+    @classmethod
+    def from_own_preset(cls, directory, **kwargs):
+        """Load from a local directory that `save_to_preset` wrote.
+
+        A directory that holds the preprocessor of another task lends its tokenizer, length,
+        truncation and segments.
+        """
+        saved = _read_json(directory, "preprocessor.json")
+        saved_cls = keras.saving.get_registered_object(saved.get("registered_name"))
+        config = dict(saved.get("config", {}))
+        if saved_cls is None or not issubclass(saved_cls, cls):
+            backbone = _read_json(directory, "config.json").get("config", {})
+            config = {"num_segments": backbone.get("num_segments", 2), **config}
+            shared = ("tokenizer", "sequence_length", "truncate", "num_segments")
+            config = {key: config[key] for key in shared if key in config}
+            saved_cls = cls
+        if "tokenizer" not in config and "tokenizer" not in kwargs:
+            config["tokenizer"] = _read_json(directory, "tokenizer.json")
+            if not config["tokenizer"]:
+                raise ValueError(
+                    f"'{directory}' has neither preprocessor.json nor tokenizer.json; name a "
+                    "directory that `save_to_preset` wrote, or pass `tokenizer`."
+                )
+        preprocessor = saved_cls.from_config({**config, **kwargs})
+        if "tokenizer" not in kwargs:
+            preprocessor.load_preset_assets(directory)
+        return preprocessor
+
+    def __call__(self, x, y=None, sample_weight=None):
+        # Not through Keras' own `__call__`: that takes the second text of `((a, b),)` for labels,
+        # and wraps each error in a page about its arguments.
+        tf, _ = tf_modules(type(self).__name__)
+        return tf.autograph.experimental.do_not_convert(self.call)(x, y, sample_weight)
+
+    def call(self, x, y=None, sample_weight=None):
+        tf, _ = tf_modules(type(self).__name__)
+        if not tf.executing_eagerly():
+            return self._call_in_graph(x, y, sample_weight)
+        columns, batched = text_columns(x)
+        if not batched:
+            y, sample_weight = (None if v is None else [v] for v in (y, sample_weight))
+        y, sample_weight = self._targets(y, sample_weight, len(columns[0]))
+        with tf.device("cpu"):
+            outputs = self.assemble(self._tokenize_columns(columns), y, sample_weight)
+        if not batched:
+            outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
+        return keras.tree.map_structure(
+            lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
+        )
+
+    def _call_in_graph(self, x, y, sample_weight):
+        tf, _ = tf_modules(type(self).__name__)
+        columns = _graph_columns(x)
+        batched = columns[0].shape.rank == 1
+        if not batched:
+            columns, y, sample_weight = keras.tree.map_structure(
+                lambda one: one if one is None else tf.convert_to_tensor(one)[None],
+                (columns, y, sample_weight),
+            )
+        y = None if y is None else self.check_labels_in_graph(y)
+        length = None if batched else self.sequence_length
+        outputs = self.assemble(self._tokenize_in_graph(columns), y, sample_weight, length)
+        return outputs if batched else keras.tree.map_structure(lambda rows: rows[0], outputs)
+
+    def _targets(self, y, sample_weight, count):
+        y = None if y is None else self.check_labels(y, count)
+        return y, None if sample_weight is None else weights(sample_weight, count)
+
+    # === Labels; a task refines these two ===
+
+    def check_labels(self, y, count):
+        """Check the labels of `count` texts, of any kind; return an array, in 32 bits."""
+        y = np.asarray(label_rows(y, count))
+        return y.astype({"int64": "int32", "float64": "float32"}.get(y.dtype.name, y.dtype))
+
+    def check_labels_in_graph(self, y):
+        """The same for a tensor inside `tf.data`, with assertions."""
+        return y
+
+    # === Tokens ===
+
+    def tokenize(self, x):
+        """Tokenize `x`, of any kind that a call accepts, without special tokens.
+
+        Returns:
+            A tuple of `tf.RaggedTensor` int32 (N, None): one for texts, two for pairs.
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        if tf.executing_eagerly():
+            with tf.device("cpu"):
+                return self._tokenize_columns(text_columns(x)[0])
+        columns = _graph_columns(x)
+        if columns[0].shape.rank == 0:
+            columns = [column[None] for column in columns]
+        return self._tokenize_in_graph(columns)
+
+    def _tokenize_columns(self, columns, most=None):
+        """Lists of strings -> ragged tokens, each text cut to `most` tokens; chunks in parallel."""
+        return tuple(self._tokenize_column(column, most) for column in columns)
+
+    def _tokenize_column(self, column, most):
+        tf, _ = tf_modules(type(self).__name__)
+
+        def tokenize(start):
+            chunk = tf.constant(column[start : start + CHUNK])
+            tokens = tf.cast(self.tokenizer.tokenize(chunk), tf.int32)
+            return tokens if most is None else tokens[:, :most]
+
+        if len(column) <= CHUNK:
+            return tokenize(0)
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            chunks = list(threads.map(tokenize, range(0, len(column), CHUNK)))
+        return tf.concat(chunks, axis=0)
+
+    def _tokenize_in_graph(self, columns):
+        tf, _ = tf_modules(type(self).__name__)
+        return tuple(tf.cast(self.tokenizer.tokenize(column), tf.int32) for column in columns)
+
+    # === Packing ===
+
+    def packed_lengths(self, segments):
+        """Tokens of each packed row, special ones included: int32 (N,)."""
+        special = 2 if len(segments) == 1 else 2 + self.tokenizer.num_separators
+        return sum(self._kept(segments)) + special
+
+    def _kept(self, segments):
+        """How many tokens of each segment fit: a list of int32 (N,)."""
+        tf, _ = tf_modules(type(self).__name__)
+        lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
+        if len(lengths) == 1:
+            return [tf.minimum(lengths[0], self.sequence_length - 2)]
+        budget = self.sequence_length - 2 - self.tokenizer.num_separators
+        a, b = lengths
+        truncate = TRUNCATE[self.truncate]
+        if truncate == "longest_first":
+            a = tf.minimum(a, tf.maximum((budget + 1) // 2, budget - b))
+        elif truncate == "only_second":
+            a = tf.minimum(a, budget)
+        else:
+            a = tf.minimum(a, budget - tf.minimum(b, budget))
+        return [a, tf.minimum(b, budget - a)]
+
+    def bucket(self, length):
+        """The padded length of a batch whose longest row has `length` tokens, int or tensor."""
+        if not hasattr(length, "dtype") or isinstance(length, np.generic):
+            return min(bucket_length(length), self.sequence_length)
+        tf, _ = tf_modules(type(self).__name__)
+        buckets = tf.constant(buckets_up_to(self.sequence_length))
+        return tf.gather(buckets, tf.searchsorted(buckets, [length])[0])
+
+    def pack(self, segments, length=None):
+        """Truncate and join segments, add the special tokens and pad.
+
+        Args:
+            segments: tuple of one or two `tf.RaggedTensor` int32 (B, None).
+            length: int. T, instead of the bucket of the longest row.
+
+        Returns:
+            The dict of the class' description.
+        """
+        # Core ops only, one gather: KerasHub's packer needs an op that servers lack.
+        tf, _ = tf_modules(type(self).__name__)
+        if tf.executing_eagerly() and length is None:
+            return self._traced(segments)
+        kept = [keep[:, None] for keep in self._kept(segments)]  # (B, 1)
+        total = self.packed_lengths(segments)
+        length = self.bucket(tf.reduce_max(total)) if length is None else length
+        total = total[:, None]
+        ids = self.tokenizer
+        special = [ids.start_token_id, ids.end_token_id, ids.pad_token_id]
+        values = tf.concat([segment.values for segment in segments] + [special], axis=0)
+        start, end, pad = (tf.size(values) - back for back in (3, 2, 1))
+        starts = [tf.cast(segment.row_starts(), tf.int32)[:, None] for segment in segments]
+        position = tf.range(length)[None]  # (1, T)
+        # Where in `values` the token of each position is.
+        index = tf.where(position <= kept[0], starts[0] + position - 1, end)  # (B, T)
+        in_second = None
+        if len(segments) == 2:
+            second = 1 + kept[0] + ids.num_separators  # (B, 1), where B begins
+            in_second = (position >= second) & (position < total)
+            starts_b = starts[1] + tf.size(segments[0].values)
+            in_text = in_second & (position < second + kept[1])
+            index = tf.where(in_text, starts_b + position - second, index)
+        index = tf.where(position < total, index, pad)
+        index = tf.where(position == 0, start, index)
+        features = {"token_ids": tf.gather(values, index), "padding_mask": position < total}
+        if self.num_segments:
+            is_pair = self.num_segments > 1 and in_second is not None
+            features["segment_ids"] = (
+                tf.cast(in_second, tf.int32) if is_pair else tf.zeros_like(index)
+            )
+        return features
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None):
+        """From a batch of segments to `x`, `(x, y)` or `(x, y, sample_weight)`.
+
+        A task refines it; it runs eagerly and in the graph.
+        """
+        return keras.utils.pack_x_y_sample_weight(self.pack(segments, length), y, sample_weight)
+
+    # === Batches for `fit`, `evaluate` and `predict` ===
+
+    def batches(self, x, y=None, sample_weight=None, batch_size=32, shuffle=True, seed=None):
+        """Batches of similar length for `fit`: every example once an epoch, a new order in each.
+
+        Everything is tokenized once, here.
+
+        Args:
+            x: texts or pairs, as for a call.
+            y: labels (N, ...).
+            sample_weight: floats (N, ...).
+            batch_size: int.
+            shuffle: bool. `False` keeps the order given, and batches of mixed length.
+            seed: int. `None` draws one from Python's generator, as Keras does, so that
+                `keras.utils.set_random_seed` makes runs repeat.
+
+        Returns:
+            A `tf.data.Dataset` of `(x, y, sample_weight)`, without what was not given.
+        """
+        segments, targets = self._examples(x, y, sample_weight)
+        lengths = np.asarray(self.packed_lengths(segments))
+        seed = random.randrange(2**31) if seed is None else seed
+
+        def plan(epoch):
+            if shuffle:
+                return similar_length_batches(lengths, batch_size, seed, epoch)
+            return given_batches(lengths, batch_size)
+
+        return self._dataset(segments, targets, plan)
+
+    def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None):
+        """Batches sorted by length, the longest first, for `predict` and `evaluate`.
+
+        Returns:
+            `(dataset, order)`; `kerasbert.data.restore_order(outputs, order)` puts outputs back.
+        """
+        segments, targets = self._examples(x, y, sample_weight)
+        rows = sorted_batches(np.asarray(self.packed_lengths(segments)), batch_size)
+        return self._dataset(segments, targets, lambda epoch: rows), np.concatenate(rows)
+
+    def _examples(self, x, y, sample_weight):
+        """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
+        tf, _ = tf_modules(type(self).__name__)
+        columns, batched = text_columns(x)
+        if not batched:
+            raise ValueError("One text was given where a list is needed; put it in a list.")
+        targets = self._targets(y, sample_weight, len(columns[0]))
+        with tf.device("cpu"):
+            # No kept text is longer than this, so that memory holds no more.
+            segments = self._tokenize_columns(columns, most=self.sequence_length)
+            return segments, [None if t is None else tf.constant(t) for t in targets]
+
+    def _dataset(self, segments, targets, plan):
+        tf, _ = tf_modules(type(self).__name__)
+
+        def make_batch(rows):
+            parts = tuple(tf.gather(segment, rows) for segment in segments)
+            return self.assemble(parts, *(t if t is None else tf.gather(t, rows) for t in targets))
+
+        with tf.device("cpu"):
+            return batch_dataset(plan, make_batch)
+
+    def _traced(self, segments):
+        """`pack` as a `tf.function`, traced once for all sizes."""
+        tf, _ = tf_modules(type(self).__name__)
+        # Not by `setattr`: Keras and SavedModel would track it.
+        traces = self.__dict__.setdefault("_traces", {})
+        settings = (self.sequence_length, self.truncate, self.num_segments, self.tokenizer)
+        key = (len(segments), *settings)
+        if key not in traces:
+            spec = tf.RaggedTensorSpec((None, None), tf.int32)
+            traces[key] = tf.function(
+                lambda *segments: self.pack(segments),
+                input_signature=[spec] * len(segments),
+                autograph=False,
+            )
+        return traces[key](*segments)
+
+
+def _graph_columns(x):
+    """String tensors of a `tf.data` element: a list of one or two."""
+    tf, _ = tf_modules("Preprocessing")
+    x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
+    columns = [tf.convert_to_tensor(column) for column in x]
+    if len(columns) not in (1, 2):
+        raise ValueError(f"The dataset gives {len(columns)} columns as text; give one or two.")
+    for column in columns:
+        if column.dtype != tf.string or column.shape.rank not in (0, 1):
+            raise ValueError(
+                f"The dataset gives {column.dtype.name} of shape {column.shape} as text; "
+                "give strings, single or in batches of rank 1."
+            )
+    return columns
+
+
+def _is_whole(value):
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _read_json(directory, name):
+    """The content of a JSON file; an empty dict where there is none."""
+    path = os.path.join(directory, name)
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)

@@ -1,0 +1,248 @@
+"""Preprocessing for the classification of texts and pairs: labels as ids or as names.
+
+B batch, C classes.
+"""
+
+import difflib
+
+import keras
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.texts import label_rows
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTextClassifierPreprocessor(BertPreprocessor):
+    """Packs texts or pairs as `BertPreprocessor` does, and checks and numbers their labels.
+
+    Labels `y` are class numbers or names (B,), and come out as int32 (B,). Rows of C numbers
+    (one-hot or soft labels, for a loss that takes them) come out as float32 (B, C). With
+    `multi_label`, each is a row of C zeros and ones or a list of names, and comes out as
+    float32 (B, C).
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row.
+        truncate: string. See `BertPreprocessor`.
+        num_segments: int. See `BertPreprocessor`.
+        labels: list of strings. The names of the classes, in the order of their numbers.
+        multi_label: bool. A text may have several labels, or none.
+        num_classes: int. The number of classes, where they have no names.
+
+    Raises:
+        ValueError: for a label that is no class, with its position, and for anything that
+            is not text.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "fine", "awful"]
+    >>> tokenizer = BertTokenizer(tokens, lowercase=True)
+    >>> preprocessor = BertTextClassifierPreprocessor(tokenizer, labels=["bad", "good"])
+    >>> features, y = preprocessor(["Fine", "Awful", "fine fine"], ["good", "bad", "good"])
+    >>> np.asarray(y).tolist()
+    [1, 0, 1]
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        labels=None,
+        multi_label=False,
+        num_classes=None,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        self.labels = labels
+        self.multi_label = multi_label
+        self.num_classes = num_classes
+        if isinstance(labels, str):
+            raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
+        names = self.names
+        for position, name in enumerate(names):
+            if not isinstance(name, str) or name in names[:position]:
+                raise ValueError(
+                    f"The label at position {position} of `labels` is {name!r}; "
+                    "pass different strings."
+                )
+        if names and num_classes not in (None, len(names)):
+            raise ValueError(
+                f"num_classes={num_classes} does not fit the {len(names)} names in `labels`; "
+                "leave it out."
+            )
+
+    @property
+    def names(self):
+        """The names of the classes; empty without names."""
+        return [] if self.labels is None else list(self.labels)
+
+    def class_count(self):
+        """The number of classes; `None` if unknown."""
+        return len(self.names) or self.num_classes
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            labels=None if self.labels is None else list(self.labels),
+            multi_label=self.multi_label,
+            num_classes=self.num_classes,
+        )
+        return config
+
+    def check_labels(self, y, count):
+        rows = label_rows(y, count)
+        return self._many(rows) if self.multi_label else self._one(rows)
+
+    def _one(self, rows):
+        """One label a text -> int32 (B,), or float32 (B, C) where they are rows of numbers."""
+        if any(isinstance(row, (str, bytes)) for row in rows):
+            return np.array([self._number(row, i) for i, row in enumerate(rows)], "int32")
+        y = _numbers(rows)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.ndim == 2:
+            return self._rows(y)
+        if y.ndim != 1:
+            raise ValueError(
+                f"The labels have the shape {y.shape}; pass one class number or name for each text."
+            )
+        for position in np.flatnonzero(~(y == np.floor(y)))[:1]:
+            raise ValueError(
+                f"The label at position {position} is {y[position]}, not a class number; pass "
+                "whole numbers, or use a regressor for scores."
+            )
+        classes = self.class_count()
+        for position in np.flatnonzero((y < 0) | (y >= (classes or np.inf)))[:1]:
+            raise ValueError(_out_of_range(int(y[position]), f"at position {position}", classes))
+        return y.astype("int32")
+
+    def _many(self, rows):
+        """Any number of labels a text -> float32 (B, C)."""
+        sets = [row if isinstance(row, (list, tuple, set)) else [row] for row in rows]
+        if not any(isinstance(name, (str, bytes)) for row in sets for name in row):
+            if any(sets) or not self.names:
+                return self._rows(_numbers(rows))
+        y = np.zeros((len(rows), self.class_count() or 0), "float32")
+        for position, row in enumerate(rows):
+            if not isinstance(row, (list, tuple, set)):
+                raise ValueError(
+                    f"The labels at position {position} are {row!r}; with multi_label pass a "
+                    f"list of names for each text, for example {[row]!r}."
+                )
+            for name in row:
+                y[position, self._number(name, position)] = 1
+        return y
+
+    def _rows(self, y):
+        classes = self.class_count()
+        if y.ndim != 2 or y.shape[1] != (classes or y.shape[1]):
+            wanted = f"{classes} numbers" if classes else "a row of numbers"
+            raise ValueError(
+                f"The labels have the shape {y.shape}; pass {wanted} for each text, one a class."
+            )
+        for position, column in np.argwhere(~((y >= 0) & (y <= 1)))[:1]:
+            raise ValueError(
+                f"The label at position {position}, class {column} is {y[position, column]}; "
+                "pass numbers from 0 to 1."
+            )
+        return y.astype("float32")
+
+    def _number(self, name, position):
+        name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+        names = self.names
+        if name in names:
+            return names.index(name)
+        if not isinstance(name, str):
+            raise ValueError(
+                f"The label at position {position} is {name!r} among names; use names for all, "
+                "or class numbers for all."
+            )
+        if not names:
+            raise ValueError(
+                f"The label at position {position} is the name {name!r}, but the preprocessor "
+                "knows no names; pass it labels=[...] with all of them."
+            )
+        near = difflib.get_close_matches(name, names, 1)
+        raise ValueError(
+            f"The label {name!r} at position {position} is unknown; known are "
+            f"{', '.join(map(repr, names))}"
+            + (f"; did you mean {near[0]!r}?" if near else "; correct it or add it to `labels`.")
+        )
+
+    def check_labels_in_graph(self, y):
+        tf, _ = tf_modules(type(self).__name__)
+        y = tf.convert_to_tensor(y)
+        if y.dtype == tf.string:
+            return self._names_in_graph(y)
+        classes = self.class_count()
+        if y.shape.rank == 2 and y.shape[1] == 1 and not self.multi_label:
+            y = y[:, 0]
+        if self.multi_label or y.shape.rank == 2:
+            if y.shape.rank not in (None, 2) or classes and y.shape[-1] not in (None, classes):
+                raise ValueError(
+                    f"The dataset gives labels of shape {y.shape}; "
+                    f"give (B, {classes or 'C'}), a number for each class."
+                )
+            y = tf.cast(y, tf.float32)
+            good = (y >= 0) & (y <= 1)
+            _assert_all(good, y, "Labels must be numbers from 0 to 1; the dataset gives these:")
+            return y
+        if y.dtype.is_floating:
+            _assert_all(
+                tf.equal(y, tf.floor(y)), y, "Labels must be whole class numbers, but there are:"
+            )
+        y = tf.cast(y, tf.int32)
+        good = (y >= 0) & (y < classes) if classes else y >= 0
+        wanted = f"0 to {classes - 1}" if classes else "0 on"
+        _assert_all(good, y, f"Labels must be class numbers from {wanted}, but there are:")
+        return y
+
+    def _names_in_graph(self, y):
+        tf, _ = tf_modules(type(self).__name__)
+        if not self.names or self.multi_label or y.shape.rank != 1:
+            raise ValueError(
+                f"The dataset gives labels that are text, of shape {y.shape}. For names pass "
+                "labels=[...] and one name for each text; for pairs of texts let the dataset give "
+                "((a, b), y)."
+            )
+        match = tf.equal(y[:, None], tf.constant(self.names))  # (B, C)
+        known = f"Labels must be of {', '.join(self.names)}, but there are:"
+        _assert_all(tf.reduce_any(match, -1), y, known)
+        return tf.argmax(match, -1, output_type=tf.int32)
+
+
+def _assert_all(good, values, message):
+    tf, _ = tf_modules("Checking labels")
+    tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
+
+
+def _out_of_range(value, place, classes):
+    if classes is None:
+        return f"The label {value} {place} is negative; number the classes from 0."
+    return (
+        f"The label {value} {place} is outside 0 to {classes - 1}, the numbers of the {classes} "
+        "classes; number them from 0, or raise the number of classes."
+    )
+
+
+def _numbers(rows):
+    try:
+        return np.asarray(rows, "float64")
+    except (TypeError, ValueError):
+        pass
+    for position, row in enumerate(rows):
+        try:
+            np.asarray(row, "float64")
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"The label at position {position} is {row!r}, which is no number; give every "
+                "text one label, or set multi_label=True for lists of names."
+            ) from None
+    raise ValueError(
+        "The labels have rows of different lengths; pass one number for each class in every row."
+    )

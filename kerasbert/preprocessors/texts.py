@@ -1,0 +1,176 @@
+"""Columns of text and their labels, out of whatever holds them, with errors that name the row."""
+
+import keras
+import numpy as np
+
+COLUMN = ("the first column", "the second column")
+
+
+def text_columns(x):
+    """Read one text, a column of texts, or a pair of either.
+
+    Args:
+        x: a string; a list, array, pandas column or string tensor of them; for pairs a tuple of
+            two of these, a list of pairs, a table of two columns, or a dict of `text`, `text_b`.
+
+    Returns:
+        `(columns, batched)`: a tuple of one or two lists of strings, and false for a single text.
+
+    Raises:
+        ValueError: for anything that is not text, with its position.
+
+    >>> text_columns((["Who?", "Where?"], ["Me.", "Here."]))
+    ((['Who?', 'Where?'], ['Me.', 'Here.']), True)
+    """
+    if isinstance(x, dict):
+        x = dict_columns(x)
+    elif hasattr(x, "columns") and hasattr(x, "iloc"):
+        x = _from_table(x)
+    elif not isinstance(x, tuple):
+        x = _from_list(x)
+    if len(x) not in (1, 2):
+        raise ValueError(
+            f"A tuple of {len(x)} was given as text; pass one column or a tuple of two for pairs, "
+            "and labels and weights as `y` and `sample_weight`."
+        )
+    columns = [_items(column) for column in x]
+    batched = isinstance(columns[0], list)
+    if len(columns) == 2 and batched != isinstance(columns[1], list):
+        raise ValueError("A pair holds one text and a list; pass two texts or two lists.")
+    columns = [column if batched else [column] for column in columns]
+    for column, place in zip(columns, COLUMN):
+        if not column:
+            raise ValueError("The list of texts is empty; pass at least one text.")
+        _check(column, f" of {place}" if len(columns) == 2 else "")
+    if len(columns) == 2 and len(columns[0]) != len(columns[1]):
+        raise ValueError(
+            f"The columns of a pair have {len(columns[0])} and {len(columns[1])} texts; "
+            "they must have the same number."
+        )
+    return tuple(columns), batched
+
+
+def label_rows(y, count, name="labels"):
+    """Read labels or weights into a list (N) of Python values, nested as they came.
+
+    Raises:
+        ValueError: when there are not `count` of them.
+    """
+    if keras.ops.is_tensor(y):
+        y = keras.ops.convert_to_numpy(y)
+    elif hasattr(y, "numpy"):  # a TensorFlow tensor under another backend
+        y = y.numpy()
+    rows = y.tolist() if hasattr(y, "tolist") else list(y) if hasattr(y, "__len__") else y
+    if isinstance(y, (str, bytes)) or not isinstance(rows, list):
+        raise ValueError(f"The {name} are {y!r}, for {count} texts; pass a list of {count}.")
+    if len(rows) != count:
+        raise ValueError(f"There are {count} texts but {len(rows)} {name}; pass one for each text.")
+    return rows
+
+
+def weights(sample_weight, count):
+    """Read weights into a float32 array (N,) or of more axes."""
+    rows = label_rows(sample_weight, count, "sample weights")
+    try:
+        rows = np.asarray(rows, "float32")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The sample weights are not numbers: {error}; pass floats.") from error
+    if not np.isfinite(rows).all():
+        place = np.argwhere(~np.isfinite(rows))[0]
+        raise ValueError(
+            f"The sample weight at position {place[0]} is {rows[tuple(place)]}; pass finite ones."
+        )
+    return rows
+
+
+def dict_columns(x):
+    """The columns of a dict of `text` and perhaps `text_b`: a tuple of one or two."""
+    if "text" not in x or set(x) - {"text", "text_b"}:
+        raise ValueError(
+            f"A dict of texts has the columns {sorted(map(str, x))}; name them 'text' and, "
+            "for pairs, 'text_b'."
+        )
+    return (x["text"], x["text_b"]) if "text_b" in x else (x["text"],)
+
+
+def _from_table(x):
+    names = [str(name) for name in x.columns]
+    if len(names) not in (1, 2):
+        raise ValueError(
+            f"The table has {len(names)} columns ({', '.join(names)}); select the one or two that "
+            "hold the text, for example `table[['premise', 'hypothesis']]`."
+        )
+    return tuple(x.iloc[:, i] for i in range(len(names)))
+
+
+def _from_list(x):
+    x = _items(x)
+    if not isinstance(x, list) or not x or not isinstance(x[0], (list, tuple)):
+        return (x,)
+    for position, item in enumerate(x):
+        if not isinstance(item, (list, tuple)) or len(item) != 2:
+            raise ValueError(
+                f"The item at position {position} is {_short(item)}, where a list of pairs has "
+                "two texts in each; pass two strings there too."
+            )
+    return [a for a, _ in x], [b for _, b in x]
+
+
+def _items(column):
+    """A list of the column's values; a text itself for a single one."""
+    if isinstance(column, (str, bytes, list)):
+        return column
+    if hasattr(column, "numpy") and not hasattr(column, "tolist"):
+        column = column.numpy()  # TensorFlow; a scalar string gives bytes
+    for method in ("tolist", "to_list"):
+        if hasattr(column, method):
+            return getattr(column, method)()
+    if isinstance(column, (str, bytes)):
+        return column
+    if hasattr(column, "__len__") and hasattr(column, "__getitem__"):
+        return list(column)
+    raise ValueError(
+        f"{_short(column)} is not text; pass a string, a list of strings, an array or a column."
+    )
+
+
+def _check(column, place):
+    for position, text in enumerate(column):
+        if type(text) is str:
+            continue
+        if not isinstance(text, (str, bytes)):
+            raise ValueError(_not_text(text, f"position {position}{place}"))
+        if isinstance(text, bytes):
+            try:
+                text.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"The bytes at position {position}{place} are not UTF-8 ({error}); "
+                    "decode them with the encoding they are in."
+                ) from error
+    try:
+        "".join(text for text in column if isinstance(text, str)).encode("utf-8")
+    except UnicodeEncodeError:
+        position = next(i for i, text in enumerate(column) if _is_broken(text))
+        raise ValueError(
+            f"The text at position {position}{place} has half of a surrogate pair, which UTF-8 "
+            "cannot hold; read it again with the encoding it is in, or drop that character."
+        ) from None
+
+
+def _is_broken(text):
+    return isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _not_text(value, place):
+    if value is None:
+        return f"The text at {place} is None; drop the row or put an empty string there."
+    is_number = isinstance(value, (float, np.floating))
+    if type(value).__name__ == "NAType" or (is_number and value != value):
+        return f"The text at {place} is missing (NaN); use `dropna()` or `fillna('')` on the table."
+    return f"The text at {place} is {_short(value)}, not text; pass a string there."
+
+
+def _short(value):
+    text = repr(value)
+    return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
