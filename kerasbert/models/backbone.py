@@ -4,6 +4,7 @@ B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
 """
 
 import json
+import numbers
 import os
 import warnings
 
@@ -100,6 +101,22 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         dtype=None,
         **kwargs,
     ):
+        attention_dropout = dropout if attention_dropout is None else attention_dropout
+        for name, value in (
+            ("vocabulary_size", vocabulary_size),
+            ("num_layers", num_layers),
+            ("num_heads", num_heads),
+            ("hidden_dim", hidden_dim),
+            ("intermediate_dim", intermediate_dim),
+            ("max_sequence_length", max_sequence_length),
+            ("global_every", global_every),
+        ):
+            if not isinstance(value, numbers.Integral) or value < 1:
+                raise ValueError(f"{name}={value!r} has to be a whole number from 1.")
+        for name, value in (("dropout", dropout), ("attention_dropout", attention_dropout)):
+            if not 0 <= value < 1:
+                raise ValueError(f"{name}={value!r} has to be from 0 to below 1.")
+        get_family(family)  # A ValueError for an unknown one.
         if hidden_dim % num_heads:
             raise ValueError(
                 f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
@@ -109,12 +126,16 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
             raise ValueError(
                 f"position_embedding='{position_embedding}' is unknown; use 'learned' or 'rotary'."
             )
+        if position_embedding == "rotary" and hidden_dim // num_heads % 2:
+            raise ValueError(
+                f"hidden_dim={hidden_dim} gives {num_heads} heads of {hidden_dim // num_heads}; "
+                "rotary positions need heads of an even width."
+            )
         if num_groups is not None and not 1 <= num_groups <= num_layers:
             raise ValueError(
                 f"num_groups={num_groups} does not fit num_layers={num_layers}; "
                 "use a number from 1 to num_layers, or None."
             )
-        attention_dropout = dropout if attention_dropout is None else attention_dropout
 
         def initializer():
             return keras.initializers.TruncatedNormal(stddev=initializer_range)

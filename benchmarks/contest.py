@@ -1,0 +1,335 @@
+"""Runs contestants of a benchmark against each other: same machine, same minutes, same data.
+
+Each contestant is a child process of its own (a backend is fixed before the import), held to the
+same cores. All are made ready one after the other, then they run in rounds A B C A B C, one at a
+time, so that a slow minute of the machine falls on all of them. A run waits until the machine is
+quiet, and what other processes took of it meanwhile is reported with the result: two threads that
+share two cores with somebody wait for each other, and lose far more than that share.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+from statistics import median
+from time import monotonic, sleep
+
+import real_data
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = (
+    "kerasbert keras keras-hub tensorflow tensorflow-text jax torch transformers tokenizers numpy"
+).split()
+# MiniLM, 6 layers of width 384: what every figure below is counted with.
+LAYERS, WIDTH, INNER = 6, 384, 1536
+MATMULS = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, INNER), (INNER, WIDTH))
+# Others may take this share of the machine's cores before a figure is called disturbed.
+QUIET = 0.1
+# Wide enough for tables whose rows are to be pasted, whatever the terminal.
+console = Console(width=160, highlight=False)
+
+
+def reviews(count, seed=0):
+    """`count` pairs `(text, 1 fresh | 0 rotten)`, drawn and shuffled from the real snippets."""
+    pairs = [
+        (text, int(kind == "fresh")) for kind, text in real_data.film_reviews() if kind != "plot"
+    ]
+    return random.Random(seed).sample(pairs, count)
+
+
+def flops(lengths):
+    """Floating-point operations of the encoder on texts of these lengths, without padding.
+
+    A token costs two a weight; attention adds two products of T x T x D a layer.
+    """
+    weights = sum(rows * columns for rows, columns in MATMULS)
+    return sum(LAYERS * (2 * weights * n + 4 * n * n * WIDTH) for n in lengths)
+
+
+def environment(spec, threads):
+    """Environment variables of the child for a contestant `library/backend/...`."""
+    # The clone that this file lies in is what is measured, installed or not.
+    clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [clone, os.environ.get("PYTHONPATH")])),
+        "KERAS_BACKEND": spec.split("/")[1],
+        "OMP_NUM_THREADS": str(threads),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        "TF_NUM_INTEROP_THREADS": str(threads),
+        "RAYON_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "true",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+class Child:
+    """A contestant's process: it makes itself ready, then runs once each time it is told to."""
+
+    def __init__(self, script, spec, threads, settings):
+        self.spec = spec
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, script, "--contestant", spec, "--settings", json.dumps(settings)],
+            env=environment(spec, threads),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            preexec_fn=lambda: _hold_to_cores(threads),
+        )
+        self.ready = self._answer()
+        self.rounds = []
+
+    def run(self):
+        """One more round; a contestant that failed stays failed."""
+        if "error" in self.ready:
+            return
+        since = busy_seconds(), busy_seconds(self.process.pid), monotonic()
+        self.process.stdin.write("run\n")
+        self.process.stdin.flush()
+        result = self._answer()
+        if "error" in result:
+            self.ready = result
+            return
+        result["others"] = others_share(*since, self.process.pid)
+        self.rounds.append(result)
+
+    def median(self, key="seconds"):
+        return median(done[key] for done in self.rounds)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self.process.wait()
+        self.errors.seek(0)
+        said = [line for line in self.errors.read().splitlines() if line.strip()]
+        return {"error": said[-1] if said else f"ended with {self.process.returncode}"}
+
+
+def busy_seconds(pid=None):
+    """Processor seconds used so far by the machine, or by one process; 0 where unknown."""
+    try:
+        with open("/proc/stat" if pid is None else f"/proc/{pid}/stat") as file:
+            fields = file.readline().rsplit(")", 1)[-1].split()
+    except OSError:
+        return 0.0
+    # The machine: cpu user nice system idle iowait irq softirq; a process: 11, 12 after its name.
+    ticks = [fields[i] for i in ((1, 2, 3, 6, 7) if pid is None else (11, 12))]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def others_share(machine_since, own_since, since, pid=None):
+    """Share of the machine's cores that processes other than `pid` took since then."""
+    own = busy_seconds(pid) - own_since if pid else 0
+    spent = max(monotonic() - since, 1e-3) * os.cpu_count()
+    return max(0.0, busy_seconds() - machine_since - own) / spent
+
+
+def wait_until_quiet(seconds):
+    """Return when others take less than a tenth of the cores for 2 seconds, or after `seconds`."""
+    until = monotonic() + seconds
+    while monotonic() < until:
+        since = busy_seconds(), 0, monotonic()
+        sleep(2)
+        if others_share(*since) < QUIET:
+            return
+
+
+def race(script, specs, rounds, threads, settings, wait=60, announce=True):
+    """Run the contestants and return their `Child`ren, in the order of `specs`.
+
+    Args:
+        script: path of the benchmark, which calls `serve` when it is given `--contestant`.
+        specs: list of strings `library/backend/...`.
+        rounds: int. Times that each one runs, after it is warm.
+        threads: int. Cores and threads of each.
+        settings: dict, the same for all, handed to the contestant's function.
+        wait: number. Seconds that a run waits, at most, for the machine to be quiet.
+    """
+    children = []
+    for spec in specs:
+        wait_until_quiet(wait)
+        child = Child(script, spec, threads, settings)
+        children.append(child)
+        if announce:
+            said = ", ".join(f"{key} {_short(value)}" for key, value in child.ready.items())
+            console.print(f"ready: {spec}: {said}", soft_wrap=True)
+    for number in range(rounds):
+        for child in children:
+            if "error" not in child.ready:
+                wait_until_quiet(wait)
+            child.run()
+            if announce and "error" not in child.ready:
+                said = f"{child.rounds[-1]['seconds']:.2f} s"
+                others = child.rounds[-1]["others"]
+                said += f", others took {others:.0%} of the machine" if others > QUIET else ""
+                console.print(f"round {number + 1}: {child.spec}: {said}")
+    for child in children:
+        child.close()
+    return children
+
+
+def serve(prepare, spec, settings):
+    """The child's side: prepare, then answer each line of the input with one run's result.
+
+    Args:
+        prepare: function `(spec, settings)` that returns `(ready, run)`: a dict to report, and a
+            function without arguments that runs once and returns a dict.
+    """
+    # Libraries print: their output must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    ready, run = prepare(spec, settings)
+    answers.write(json.dumps(ready) + "\n")
+    answers.flush()
+    for _ in sys.stdin:
+        answers.write(json.dumps(run()) + "\n")
+        answers.flush()
+
+
+def matmul_limit(spec, settings):
+    """A contestant `limit/backend/dtype`: the rate of the encoder's matmuls and nothing else.
+
+    32 texts of 32 tokens, every product of the 6 layers, as fast as the library does them.
+    """
+    _, library, dtype = spec.split("/")
+    tokens, seconds = 32 * 32, settings.get("limit_seconds", 1.0)
+    operations = LAYERS * sum(2 * tokens * rows * columns for rows, columns in MATMULS)
+    if library == "torch":
+        import torch
+
+        torch.set_num_threads(settings["threads"])
+        kind = getattr(torch, dtype)
+        pairs = [(torch.rand(tokens, a).to(kind), torch.rand(a, b).to(kind)) for a, b in MATMULS]
+
+        def once():
+            for _ in range(LAYERS):
+                for x, w in pairs:
+                    torch.mm(x, w)
+
+    else:
+        import jax
+        import numpy as np
+
+        pairs = [
+            (jax.numpy.asarray(np.random.rand(tokens, a), dtype), np.random.rand(a, b))
+            for a, b in MATMULS
+        ]
+        pairs = [(x, jax.numpy.asarray(w, dtype)) for x, w in pairs]
+        product = jax.jit(lambda x, w: x @ w)
+
+        def once():
+            for _ in range(LAYERS):
+                for x, w in pairs:
+                    product(x, w).block_until_ready()
+
+    def run():
+        from time import perf_counter
+
+        once()
+        count, start = 0, perf_counter()
+        while perf_counter() - start < seconds:
+            once()
+            count += 1
+        spent = perf_counter() - start
+        return {"seconds": spent, "gflops": count * operations / spent / 1e9}
+
+    run()
+    return {}, run
+
+
+LIMITS = ["limit/torch/float32", "limit/jax/float32", "limit/torch/bfloat16", "limit/jax/bfloat16"]
+
+
+def best_limit(children, dtype):
+    """Highest measured GFLOP/s of the matmuls in `dtype`, of any library and round."""
+    found = [c for c in children if c.spec.startswith("limit/") and c.spec.endswith(f"/{dtype}")]
+    return max(done["gflops"] for child in found for done in child.rounds)
+
+
+def disturbed(children):
+    """The largest share of the machine that others took during a counted run."""
+    return max(done["others"] for child in ran(children) for done in child.rounds)
+
+
+def limits_line(children, operations, unit):
+    """One line with each library's matmul rate and the limit that it sets on `unit` a second."""
+    rates = ", ".join(
+        f"{c.spec.removeprefix('limit/')} {max(done['gflops'] for done in c.rounds):.0f}"
+        for c in ran(children)
+        if c.spec.startswith("limit/")
+    )
+    bounds = ", ".join(
+        f"{dtype} {best_limit(children, dtype) * 1e9 / operations:.0f}"
+        for dtype in ("float32", "bfloat16")
+    )
+    return f"Matmuls alone, GFLOP/s: {rates}; so at most, {unit}/s: {bounds}."
+
+
+def machine(threads):
+    """One line on the machine and one on the versions."""
+    model = platform.processor() or platform.machine()
+    flags = ""
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as file:
+            text = file.read()
+        model = next(
+            (x.split(":")[1].strip() for x in text.splitlines() if "model name" in x), model
+        )
+        flags = " ".join(
+            x for x in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f" {x} " in text
+        )
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    python = f"Python {platform.python_version()}"
+    return f"{model}, {os.cpu_count()} cores, {threads} threads used; {flags}\n" + ", ".join(
+        [python, *versions]
+    )
+
+
+def table(title, columns, rows):
+    """Print a table as Markdown, ready to paste; numbers to the right."""
+    made = Table(title=title, title_justify="left", box=MARKDOWN)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*map(str, row))
+    console.print(made)
+
+
+def failed(children):
+    """Name the contestants that did not run, with their last words."""
+    for child in children:
+        if "error" in child.ready:
+            console.print(f"not run: {child.spec}: {child.ready['error']}", soft_wrap=True)
+
+
+def ran(children):
+    return [child for child in children if child.rounds and "error" not in child.ready]
+
+
+def _hold_to_cores(threads):
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def _short(value):
+    return f"{value:.3g}" if isinstance(value, float) else value

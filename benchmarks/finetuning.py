@@ -1,0 +1,261 @@
+"""One epoch of fine-tuning on real film reviews (fresh or rotten): examples a second and accuracy.
+
+    python benchmarks/finetuning.py                 # 2 threads; 4,000 examples, 1,000 held out
+    python benchmarks/finetuning.py --only kerasbert,transformers --train 1000
+
+Real MiniLM-L6 weights and a new head of two classes, AdamW at 5e-5, batches of 32, dropout 0.1,
+from raw strings, the same split for all. The first epoch gives the accuracy on held-out reviews;
+it pays for tracing and compiling. The epochs after it, in rounds, give the examples a second.
+
+- transformers: a plain PyTorch loop, batches of similar length (as `Trainer(group_by_length)`)
+  padded to their longest; bfloat16 by `torch.autocast`.
+- KerasHub: `BertTextClassifier.fit`, padded to 256 tokens as its preset does, and to 64 by hand,
+  which these texts just fit. At 256 it trains on a part of the examples, without an accuracy: every
+  example costs it the same.
+"""
+
+import json
+import random
+from time import perf_counter
+from typing import Annotated
+
+import numpy as np
+import real_data
+import typer
+from contest import (
+    LIMITS,
+    best_limit,
+    console,
+    disturbed,
+    failed,
+    flops,
+    limits_line,
+    machine,
+    matmul_limit,
+    race,
+    ran,
+    reviews,
+    serve,
+    table,
+)
+from embedding import SEQUENCE_LENGTH, _torch_threads, token_lengths
+
+SPECS = [
+    "transformers/torch/float32",
+    "transformers/torch/bfloat16",
+    "kerasbert/torch/float32",
+    "kerasbert/jax/float32",
+    "kerasbert/tensorflow/float32",
+    "kerasbert/tensorflow/float32/xla",
+    "kerasbert/tensorflow/bfloat16",
+    "kerasbert/jax/bfloat16",
+    "kerasbert/torch/bfloat16",
+    "keras_hub/tensorflow/float32/256",
+    "keras_hub/jax/float32/256",
+    "keras_hub/tensorflow/float32/64",
+    "keras_hub/jax/float32/64",
+    *LIMITS,
+]
+BATCH_SIZE, LEARNING_RATE = 32, 5e-5
+
+
+def prepare(spec, settings):
+    """Load, train the first epoch and score it; return what to report and one more epoch."""
+    library, backend, dtype, *options = spec.split("/")
+    if library == "limit":
+        return matmul_limit(spec, settings)
+    pairs = reviews(settings["train"] + settings["test"])
+    train, test = pairs[: settings["train"]], pairs[settings["train"] :]
+    partial = library == "keras_hub" and options == [str(SEQUENCE_LENGTH)]
+    if partial:
+        train = train[: settings["padded_train"]]
+    load = {"transformers": load_transformers, "kerasbert": load_kerasbert}.get(library)
+    start = perf_counter()
+    epoch, predict = (load or load_keras_hub)(dtype, options, settings["threads"])
+    ready = {"load_s": perf_counter() - start, "accuracy": None}
+    texts, labels = [text for text, _ in train], np.array([label for _, label in train])
+
+    def run():
+        start = perf_counter()
+        epoch(texts, labels)
+        return {"seconds": perf_counter() - start, "examples": len(texts)}
+
+    ready["first_epoch_s"] = run()["seconds"]
+    if not partial:
+        right = predict([text for text, _ in test]) == np.array([label for _, label in test])
+        ready["accuracy"] = float(right.mean())
+    return ready, run
+
+
+def load_transformers(dtype, options, threads):
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    folder = real_data.minilm_dir()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, num_labels=2, attn_implementation="sdpa"
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+    shuffle = random.Random(0).shuffle
+
+    def batch(encoded, rows):
+        part = {key: [values[i] for i in rows] for key, values in encoded.items()}
+        return tokenizer.pad(part, return_tensors="pt")
+
+    def encode(texts):
+        return tokenizer(texts, truncation=True, max_length=SEQUENCE_LENGTH)
+
+    def epoch(texts, labels):
+        encoded, labels = encode(texts), torch.from_numpy(labels)
+        # As transformers' LengthGroupedSampler: sorted within shuffled groups of 50 batches.
+        order, group = list(range(len(texts))), 50 * BATCH_SIZE
+        shuffle(order)
+        order = [
+            row
+            for start in range(0, len(order), group)
+            for row in sorted(
+                order[start : start + group], key=lambda i: -len(encoded["input_ids"][i])
+            )
+        ]
+        model.train()
+        for start in range(0, len(order), BATCH_SIZE):
+            rows = order[start : start + BATCH_SIZE]
+            with autocast:
+                loss = model(**batch(encoded, rows), labels=labels[rows]).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    @torch.inference_mode()
+    def predict(texts):
+        model.eval()
+        encoded = encode(texts)
+        parts = [range(i, min(i + 100, len(texts))) for i in range(0, len(texts), 100)]
+        logits = [model(**batch(encoded, rows)).logits for rows in parts]
+        return torch.cat(logits).argmax(-1).numpy()
+
+    return epoch, predict
+
+
+def load_kerasbert(dtype, options, threads):
+    import keras
+
+    _torch_threads(threads)
+    import kerasbert
+
+    return _keras_task(
+        keras,
+        kerasbert.models.BertTextClassifier.from_preset(
+            real_data.minilm_dir(), num_classes=2, dtype=_policy(dtype)
+        ),
+        "xla" in options or keras.backend.backend() == "jax",
+    )
+
+
+def load_keras_hub(dtype, options, threads):
+    import keras
+    import keras_hub
+
+    _torch_threads(threads)
+    folder = real_data.minilm_dir()
+    preprocessor = keras_hub.models.BertTextClassifierPreprocessor.from_preset(
+        folder, sequence_length=int(options[0])
+    )
+    classifier = keras_hub.models.BertTextClassifier.from_preset(
+        folder, num_classes=2, preprocessor=preprocessor, dtype=_policy(dtype)
+    )
+    return _keras_task(keras, classifier, "auto")
+
+
+def _keras_task(keras, classifier, jit_compile):
+    keras.utils.set_random_seed(0)
+    classifier.compile(
+        optimizer=keras.optimizers.AdamW(LEARNING_RATE),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit_compile,
+    )
+
+    def epoch(texts, labels):
+        classifier.fit(texts, labels, batch_size=BATCH_SIZE, epochs=1, verbose=0)
+
+    def predict(texts):
+        return np.asarray(classifier.predict(texts, verbose=0)).argmax(-1)
+
+    return epoch, predict
+
+
+def _policy(dtype):
+    """Training keeps the weights in float32, as autocast does."""
+    return "mixed_bfloat16" if dtype == "bfloat16" else dtype
+
+
+def report(children, lengths, test, threads):
+    runners = [child for child in ran(children) if not child.spec.startswith("limit/")]
+    peaks = {dtype: best_limit(children, dtype) for dtype in ("float32", "bfloat16")}
+    # Backward computes two products for each of forward's.
+    per_example = 3 * flops(lengths) / len(lengths)
+    console.print(machine(threads), soft_wrap=True)
+    console.print(
+        f"{len(lengths):,} examples, {per_example / 1e9:.2f} GFLOP each, {test:,} held out. "
+        + limits_line(children, per_example, "examples")
+        + f" Others took at most {disturbed(children):.0%} of the machine during a run.",
+        soft_wrap=True,
+    )
+    rate = {c.spec: c.rounds[0]["examples"] / c.median() for c in runners}
+    rows = []
+    for child in sorted(runners, key=lambda c: -rate[c.spec]):
+        dtype, accuracy = child.spec.split("/")[2], child.ready["accuracy"]
+        base = rate.get(f"transformers/torch/{dtype}")
+        rows.append(
+            (
+                child.spec,
+                f"{rate[child.spec]:.1f}",
+                f"{rate[child.spec] / base:.2f}" if base else "-",
+                f"{rate[child.spec] * per_example / peaks[dtype] / 1e9:.0%}",
+                child.rounds[0]["examples"],
+                f"{child.ready['first_epoch_s'] - child.median():.1f}",
+                "-" if accuracy is None else f"{accuracy:.3f}",
+            )
+        )
+    columns = ("contestant", "examples/s", "x transformers", "of matmul limit", "examples")
+    table("Fine-tuning", (*columns, "compile and trace, s", "held-out accuracy"), rows)
+    for dtype in peaks:
+        mine = {s: r for s, r in rate.items() if s.startswith("kerasbert/") and f"/{dtype}" in s}
+        base = rate.get(f"transformers/torch/{dtype}")
+        hub = max((r for s, r in rate.items() if s.startswith("keras_hub/")), default=0)
+        if mine and base:
+            best = max(mine, key=mine.get)
+            said = f"best {dtype}: {best}, {mine[best] / base:.2f} x transformers {dtype}"
+            console.print(said + (f", {mine[best] / hub:.1f} x the best KerasHub" if hub else ""))
+
+
+def main(
+    train: int = 4000,
+    test: int = 1000,
+    padded_train: Annotated[int, typer.Option(help="for KerasHub padded to 256")] = 320,
+    rounds: int = 1,
+    threads: int = 2,
+    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    contestant: Annotated[str, typer.Option(hidden=True)] = "",
+    settings: Annotated[str, typer.Option(hidden=True)] = "",
+):
+    """Train every contestant on the same film reviews; print examples a second and accuracy."""
+    if contestant:
+        serve(prepare, contestant, json.loads(settings))
+        return
+    chosen = tuple(filter(None, only.split(",")))
+    specs = [spec for spec in SPECS if spec.startswith(("limit/", *chosen)) or not chosen]
+    asked = {"train": train, "test": test, "padded_train": padded_train, "threads": threads}
+    children = race(__file__, specs, rounds, threads, asked, wait)
+    failed(children)
+    lengths = token_lengths([text for text, _ in reviews(train + test)[:train]])
+    report(children, lengths, test, threads)
+
+
+if __name__ == "__main__":
+    typer.run(main)

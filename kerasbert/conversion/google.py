@@ -1,0 +1,129 @@
+"""Google's original BERT checkpoints: `bert_config.json`, `vocab.txt`, `bert_model.ckpt.*`.
+
+Facts: github.com/google-research/bert, modeling.py and run_classifier.py.
+"""
+
+import glob
+import os
+
+from kerasbert import tokenizers
+from kerasbert._errors import first_line
+from kerasbert._tensorflow import tf_modules
+from kerasbert.conversion.checkpoint import Checkpoint, Tensors, read_json
+from kerasbert.conversion.name_map import NameMap
+
+CONFIG = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "initializer_range": "initializer_range",
+    "activation": "hidden_act",
+}
+# modeling.py's `gelu` is the tanh form.
+ACTIVATIONS = {"gelu": "gelu_approximate", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+
+_LAYER = "bert/encoder/layer_{i}"
+ENCODER = {
+    "token_embedding": "bert/embeddings/word_embeddings",
+    "position_embedding": "bert/embeddings/position_embeddings",
+    "segment_embedding": "bert/embeddings/token_type_embeddings",
+    "embeddings_layer_norm": "bert/embeddings/LayerNorm",
+    "transformer_layer_{i}/attention/qkv": f"{_LAYER}/attention/self/[query|key|value]",
+    "transformer_layer_{i}/attention/output": f"{_LAYER}/attention/output/dense",
+    "transformer_layer_{i}/attention_layer_norm": f"{_LAYER}/attention/output/LayerNorm",
+    "transformer_layer_{i}/intermediate": f"{_LAYER}/intermediate/dense",
+    "transformer_layer_{i}/output": f"{_LAYER}/output/dense",
+    "transformer_layer_{i}/output_layer_norm": f"{_LAYER}/output/LayerNorm",
+    "pooled_dense": "bert/pooler/dense",
+}
+# run_classifier.py keeps its matrix as (C, D).
+TEXT_CLASSIFIER = {"logits/kernel": "output_weights.T", "logits/bias": "output_bias"}
+_SLOTS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1")
+
+
+def is_mine(directory):
+    """Whether it is a directory of Google's."""
+    return os.path.exists(os.path.join(directory, "bert_config.json"))
+
+
+def read_checkpoint(directory):
+    """Describe a Google directory; returns a `Checkpoint`."""
+    path = os.path.join(directory, "bert_config.json")
+    config = read_json(path)
+    missing = [key for key in CONFIG.values() if key not in config and key != "initializer_range"]
+    if missing:
+        raise ValueError(f"'{path}' lacks {', '.join(missing)}; download it again.")
+    settings = {ours: config[key] for ours, key in CONFIG.items() if key in config}
+    if settings["activation"] not in ACTIVATIONS:
+        raise ValueError(
+            f"'{path}' has hidden_act '{settings['activation']}'; kerasbert reads "
+            f"{', '.join(ACTIVATIONS)}."
+        )
+    settings["activation"] = ACTIVATIONS[settings["activation"]]
+    tensors = _Tensors(directory)
+    return Checkpoint(
+        source=directory,
+        family="bert",
+        encoder=settings,
+        tensors=tensors,
+        encoder_map=NameMap(ENCODER, "google"),
+        head_maps={"text_classifier": NameMap({}, "google", verbatim=TEXT_CLASSIFIER)},
+        # The number of classes stands in the weights alone.
+        classes=lambda: {"num_classes": len(tensors["output_bias"])},
+        is_head=_is_head,
+        tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, "bert", **settings),
+    )
+
+
+def _is_head(name):
+    return name.startswith(("cls/", "output_", "bert/pooler/"))
+
+
+def _is_weight(name):
+    """Whether it is none of the optimizer's slots and counters, which stand among the weights."""
+    counters = ("global_step", "signal_early_stopping", "beta1_power", "beta2_power")
+    return not name.startswith(counters) and not name.endswith(_SLOTS)
+
+
+class _Tensors(Tensors):
+    """The weights of the newest `*.ckpt` in a directory."""
+
+    def _open(self):
+        tf, _ = tf_modules("A Google checkpoint")
+        found = glob.glob(os.path.join(glob.escape(self.directory), "*.index"))
+        if not found:
+            raise ValueError(
+                f"'{self.directory}' has a bert_config.json but no bert_model.ckpt.index; "
+                "unpack the whole archive, or pass load_weights=False."
+            )
+        # Fine-tuning leaves model.ckpt-<step> and a file that names the last one.
+        found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
+        prefix = tf.train.latest_checkpoint(self.directory) or found[0].removesuffix(".index")
+        try:
+            reader = tf.train.load_checkpoint(prefix)
+            shapes = reader.get_variable_to_shape_map()
+        except Exception as error:
+            raise ValueError(
+                f"'{prefix}' is cut off or no TensorFlow checkpoint ({first_line(error)}); "
+                "download it again."
+            ) from error
+        return {name: (reader, shapes[name]) for name in sorted(shapes) if _is_weight(name)}
+
+    def __getitem__(self, name):
+        reader, _ = self.index[name]
+        try:
+            return reader.get_tensor(name)
+        except Exception as error:
+            raise ValueError(
+                f"'{self.directory}' is cut off: it does not hold all of '{name}' "
+                f"({first_line(error)}); download it again."
+            ) from error
+
+    def shape(self, name):
+        return tuple(self.index[name][1])

@@ -1,0 +1,220 @@
+"""KerasHub presets: its own class reads its files, the name tables move its weights here."""
+
+import functools
+import os
+
+import keras_hub
+from keras import ops
+
+from kerasbert import tokenizers
+from kerasbert._errors import first_line
+from kerasbert.conversion.checkpoint import Checkpoint, Tensors, read_json
+from kerasbert.conversion.name_map import NameMap
+
+# KerasHub's backbone: our family.
+FAMILIES = {
+    "BertBackbone": "bert",
+    "RobertaBackbone": "roberta",
+    "XLMRobertaBackbone": "xlm_roberta",
+    "DistilBertBackbone": "distilbert",
+    "ElectraBackbone": "electra",
+    "AlbertBackbone": "albert",
+}
+# What its classes compute with: fixed in its code, not in the preset.
+SETTINGS = {
+    "bert": {"activation": "gelu_approximate"},
+    # Its RoBERTa has neither a segment row nor the two rows before the first position.
+    "roberta": {"activation": "gelu", "position_offset": 0, "num_segments": 0, "pooler": False},
+    "xlm_roberta": {"activation": "gelu", "position_offset": 0, "num_segments": 0, "pooler": False},
+    "distilbert": {"activation": "gelu"},
+    "electra": {"activation": "gelu_approximate", "pooler": True},
+    "albert": {"activation": "gelu_approximate"},
+}
+_SHARED = (
+    "num_layers",
+    "num_heads",
+    "hidden_dim",
+    "intermediate_dim",
+    "dropout",
+    "max_sequence_length",
+)
+
+_BLOCK = {
+    "attention/qkv": "self_attention_layer/[query|key|value]",
+    "attention/output": "self_attention_layer/attention_output",
+    "attention_layer_norm": "self_attention_layer_norm",
+    "intermediate": "feedforward_intermediate_dense",
+    "output": "feedforward_output_dense",
+    "output_layer_norm": "feedforward_layer_norm",
+}
+
+
+def _encoder(tokens="", block="transformer_layer_{i}", projection="embeddings_projection"):
+    return {
+        "token_embedding": f"{tokens}token_embedding",
+        "position_embedding": f"{tokens}position_embedding",
+        "segment_embedding": "segment_embedding",
+        "embeddings_layer_norm": "embeddings_layer_norm",
+        "embeddings_projection": projection,
+        **{f"transformer_layer_{{i}}/{ours}": f"{block}/{its}" for ours, its in _BLOCK.items()},
+        "pooled_dense": "pooled_dense",
+    }
+
+
+ENCODERS = {
+    "bert": _encoder(),
+    "roberta": _encoder("embeddings/"),
+    "xlm_roberta": _encoder("embeddings/"),
+    "distilbert": _encoder("token_and_position_embedding/"),
+    "electra": _encoder(),
+    "albert": _encoder(block="group_{i}_inner_layer_0", projection="embedding_projection"),
+}
+_PREFIX = "task/"  # Keeps a head's names apart from the encoder's.
+TEXT_CLASSIFIERS = {
+    "bert": {"logits": f"{_PREFIX}logits"},
+    "roberta": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
+    "xlm_roberta": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
+    "distilbert": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
+    "albert": {"logits": f"{_PREFIX}logits"},
+}
+
+
+def is_mine(directory):
+    """Whether it is a preset of KerasHub's."""
+    return _class_name(directory, "config.json") is not None
+
+
+def _class_name(directory, file):
+    """The KerasHub class that a configuration file serializes, if any."""
+    path = os.path.join(directory, file)
+    if not os.path.exists(path):
+        return None
+    package, _, name = read_json(path).get("registered_name", "").rpartition(">")
+    return name if package in ("keras_hub", "keras_nlp") else None
+
+
+def read_checkpoint(directory):
+    """Describe a KerasHub preset; returns a `Checkpoint`.
+
+    Raises:
+        ValueError: for a backbone outside the BERT family.
+    """
+    path = os.path.join(directory, "config.json")
+    name = _class_name(directory, "config.json")
+    if name not in FAMILIES:
+        raise ValueError(
+            f"'{path}' holds a {name}, which is not of the BERT family; kerasbert reads "
+            f"{', '.join(FAMILIES)}."
+        )
+    family = FAMILIES[name]
+    config = read_json(path)["config"]
+    settings = {**SETTINGS[family], **{key: config[key] for key in _SHARED if key in config}}
+    settings["vocabulary_size"] = config.get("vocabulary_size", config.get("vocab_size"))
+    if "num_segments" in config:
+        settings["num_segments"] = config["num_segments"]
+    if family == "albert":
+        if config.get("num_inner_repetitions", 1) != 1:
+            raise ValueError(
+                f"'{path}' has num_inner_repetitions={config['num_inner_repetitions']}; kerasbert "
+                "has 1 only."
+            )
+        settings["num_groups"] = config["num_groups"]
+        settings["embedding_dim"] = config["embedding_dim"]
+    if family == "electra":
+        narrow = config["embedding_dim"] != config["hidden_dim"]
+        settings["embedding_dim"] = config["embedding_dim"] if narrow else None
+    heads = {}
+    if family in TEXT_CLASSIFIERS:
+        heads["text_classifier"] = NameMap(TEXT_CLASSIFIERS[family], "keras_hub")
+    return Checkpoint(
+        source=directory,
+        family=family,
+        encoder=settings,
+        tensors=_Tensors(directory, name),
+        encoder_map=NameMap(ENCODERS[family], "keras_hub"),
+        head_maps=heads,
+        classes=functools.partial(_classes, directory),
+        is_head=lambda name: name.startswith((_PREFIX, "pooled_dense/")),
+        tokenizer=functools.partial(_tokenizer, directory),
+    )
+
+
+def _task(directory):
+    name = _class_name(directory, "task.json")
+    return name if name and name.endswith("TextClassifier") else None
+
+
+def _classes(directory):
+    """Arguments of `BertTextClassifier`."""
+    if not _task(directory):
+        raise ValueError(
+            f"'{directory}' has no classification head; pass num_classes=2 or "
+            "labels=['ham', 'spam'] for a new one."
+        )
+    path = os.path.join(directory, "task.json")
+    config = read_json(path)["config"]
+    hidden = config.get("hidden_dim")
+    if hidden not in (None, config["backbone"]["config"]["hidden_dim"]):
+        raise ValueError(
+            f"'{path}' has a head of hidden_dim={hidden}, other than the encoder's width, which "
+            "kerasbert does not have; pass num_classes or labels for a new head."
+        )
+    settings = ("num_classes", "dropout", "activation")
+    return {key: config[key] for key in settings if config.get(key) is not None}
+
+
+class _Tensors(Tensors):
+    """The variables of KerasHub's own model."""
+
+    def __init__(self, directory, backbone_name):
+        super().__init__(directory)
+        self.backbone_name = backbone_name
+
+    def _open(self):
+        # float32, so that no default policy rounds what is stored.
+        task = _task(self.directory)
+        if not os.path.exists(os.path.join(self.directory, "task.weights.h5")):
+            task = None  # KerasHub would leave the head random.
+        name = task or self.backbone_name
+        arguments = {"preprocessor": None} if task else {}
+        try:
+            model = getattr(keras_hub.models, name).from_preset(
+                self.directory, dtype="float32", **arguments
+            )
+        except (OSError, KeyError) as error:
+            raise ValueError(
+                f"KerasHub cannot read the weights in '{self.directory}' ({first_line(error)}); "
+                "download them again."
+            ) from error
+        backbone = model.backbone if task else model
+        inner = {id(weight) for weight in backbone.weights}
+        variables = {weight.path: weight for weight in backbone.weights}
+        for weight in model.weights:
+            if id(weight) not in inner:
+                variables[_PREFIX + weight.path] = weight
+        return variables
+
+    def __getitem__(self, name):
+        return ops.convert_to_numpy(self.index[name])
+
+    def shape(self, name):
+        return tuple(self.index[name].shape)
+
+
+def _tokenizer(directory, **overrides):
+    """Our tokenizer over the files of KerasHub's."""
+    name = _class_name(directory, "tokenizer.json")
+    if name is None:
+        raise ValueError(f"'{directory}' has no tokenizer of KerasHub's; pass preprocessor=None.")
+    config = read_json(os.path.join(directory, "tokenizer.json"))["config"]
+    settings = {"special_tokens_in_strings": config.get("special_tokens_in_strings", False)}
+    if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"):
+        name = "BertTokenizer"
+        # KerasHub keeps accents where it lowers case; the checkpoints were trained without.
+        settings["lowercase"] = config.get("lowercase", False)
+    tokenizer_class = getattr(tokenizers, name, None)
+    if tokenizer_class is None:
+        raise ValueError(f"'{directory}' has a {name}, which kerasbert does not have.")
+    tokenizer = tokenizer_class(**{**settings, **overrides})
+    tokenizer.load_assets(os.path.join(directory, "assets", "tokenizer"))
+    return tokenizer

@@ -1,0 +1,175 @@
+"""One two-way engine between our weights and those of other packages.
+
+A table is a dict from our layer to theirs, written once and read in both directions:
+`{i}` stands for a layer's number, `[a|b|c]` for parts that we hold side by side in one matrix.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+# How another package calls the weights of a layer, and whether its matrices are transposed.
+LEAVES = {
+    "torch": {
+        "kernel": "weight",
+        "bias": "bias",
+        "gamma": "weight",
+        "beta": "bias",
+        "embeddings": "weight",
+    },
+    # TensorFlow names: an embedding is the variable itself.
+    "google": {
+        "kernel": "kernel",
+        "bias": "bias",
+        "gamma": "gamma",
+        "beta": "beta",
+        "embeddings": "",
+    },
+    "keras_hub": {
+        "kernel": "kernel",
+        "bias": "bias",
+        "gamma": "gamma",
+        "beta": "beta",
+        "embeddings": "embeddings",
+    },
+}
+SEPARATORS = {"torch": ".", "google": "/", "keras_hub": "/"}
+
+
+@dataclass(frozen=True)
+class NameMap:
+    """A table in one layout.
+
+    Args:
+        layers: dict of our layer to theirs.
+        layout: "torch", "google" or "keras_hub".
+        verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a name
+            that ends in ".T" is transposed.
+
+    >>> names = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
+    >>> names.theirs("layer_3/qkv/bias")
+    ['h.3.q.bias', 'h.3.k.bias', 'h.3.v.bias']
+    """
+
+    layers: dict
+    layout: str
+    verbatim: dict = None
+
+    def theirs(self, path):
+        """Their names of our weight at `path`, or `None` where the table has none."""
+        if self.verbatim and path in self.verbatim:
+            return [self.verbatim[path].removesuffix(".T")]
+        layer, _, leaf = path.rpartition("/")
+        number = re.search(r"_(\d+)/", layer + "/")
+        pattern = layer
+        if number and layer not in self.layers:
+            pattern = f"{layer[: number.start(1)]}{{i}}{layer[number.end(1) :]}"
+        if pattern not in self.layers or leaf not in LEAVES[self.layout]:
+            return None
+        name = self.layers[pattern]
+        if pattern != layer:
+            name = name.replace("{i}", number.group(1))
+        leaf = LEAVES[self.layout][leaf]
+        if leaf:
+            name += SEPARATORS[self.layout] + leaf
+        parts = re.search(r"\[(.*)\]", name)
+        if not parts:
+            return [name]
+        return [name.replace(parts.group(0), part) for part in parts.group(1).split("|")]
+
+    def _transposed(self, path):
+        if self.verbatim and path in self.verbatim:
+            return self.verbatim[path].endswith(".T")
+        return self.layout == "torch" and path.endswith("/kernel")
+
+    def their_shapes(self, path, shape):
+        """The shapes of their tensors for our weight at `path`, of `shape`, one a name."""
+        names = self.theirs(path)
+        part = (*shape[:-1], shape[-1] // len(names))
+        return [part[::-1] if self._transposed(path) else part] * len(names)
+
+    def fits(self, path, shape, tensors):
+        """Whether their `tensors` have the shapes of our weight at `path`."""
+        theirs = [tuple(tensors.shape(name)) for name in self.theirs(path)]
+        ours = self.their_shapes(path, shape)
+        if self.layout == "keras_hub":
+            # Theirs have an axis for heads: (D, N, H) and (N, H, D) where ours are (D, D).
+            return [math.prod(part) for part in theirs] == [math.prod(part) for part in ours]
+        return theirs == ours
+
+    def read(self, path, shape, tensors):
+        """Our weight at `path`, of `shape`, from their `tensors`, which fit."""
+        parts = [np.asarray(tensors[name]) for name in self.theirs(path)]
+        if self._transposed(path):
+            parts = [part.T for part in parts]
+        elif self.layout == "keras_hub":
+            ours = self.their_shapes(path, shape)
+            parts = [part.reshape(one) for part, one in zip(parts, ours, strict=True)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+    def write(self, path, value):
+        """Their tensors of our weight: a dict of name to array, the reverse of `read`.
+
+        KerasHub's axis for heads is left to the caller, who knows the variable's shape.
+        """
+        names = self.theirs(path)
+        parts = np.split(np.asarray(value), len(names), axis=-1)
+        if self._transposed(path):
+            parts = [part.T for part in parts]
+        return {name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)}
+
+
+def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_new=()):
+    """Fill our weights from their tensors, strictly: all of them, or none on an error.
+
+    Args:
+        weights: list of variables.
+        tensors: mapping of their name to array, with `shape(name)`.
+        name_map: `NameMap`.
+        source: string. The checkpoint, for errors.
+        may_stay_unread: function of a name; true for a tensor of another part.
+        may_stay_new: paths of weights that may stay as they are where the checkpoint lacks them.
+
+    Returns:
+        The list of paths that stay new.
+
+    Raises:
+        ValueError: where a weight is missing or left over, with both lists, or has another shape.
+    """
+    read, missing, new, plan = set(), [], [], []
+    for weight in weights:
+        names = name_map.theirs(weight.path)
+        if names is not None and all(name in tensors for name in names):
+            read.update(names)
+            plan.append(weight)
+        elif weight.path in may_stay_new:
+            new.append(weight.path)
+        else:
+            names = names or ["no such weight in this format"]
+            missing.append(f"{weight.path} ({', '.join(names)})")
+    leftover = [name for name in tensors if name not in read and not may_stay_unread(name)]
+    if missing or leftover:
+        raise ValueError(
+            f"The weights of '{source}' do not match the model. Missing, ours (theirs): "
+            f"{_some(missing)}. Left over, theirs: {_some(leftover)}. Load it with the class of "
+            "its architecture, or mend its configuration."
+        )
+    for weight in plan:
+        if not name_map.fits(weight.path, tuple(weight.shape), tensors):
+            names = name_map.theirs(weight.path)
+            theirs = ", ".join(f"{name} {tuple(tensors.shape(name))}" for name in names)
+            raise ValueError(
+                f"The weights of '{source}' do not fit its configuration: {theirs}, where our "
+                f"{weight.path} is {tuple(weight.shape)}; the two do not belong together."
+            )
+    for weight in plan:
+        value = name_map.read(weight.path, tuple(weight.shape), tensors)
+        weight.assign(value.astype("float32"))
+    return new
+
+
+def _some(names, most=12):
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most] or ["none"]) + rest

@@ -1,0 +1,3 @@
+"""Models for serving: a SavedModel that takes raw strings."""
+
+from kerasbert.export.serving import export_serving as export_serving

@@ -1,0 +1,134 @@
+"""Fetching from model hubs, through the hubs' own libraries and their caches."""
+
+import fnmatch
+import os
+
+from kerasbert._errors import first_line
+
+# What a checkpoint is described by; the rest of a repository stays where it is.
+_SMALL = (
+    "*.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "*.ckpt.index",
+)
+_ASSETS = "assets/*"
+# Weights, best first: the first kind that a repository has is the one that is fetched.
+_WEIGHTS = (
+    ("model.weights.h5", "model_*.weights.h5", "task.weights.h5"),
+    ("model.safetensors", "model-*.safetensors"),
+    ("pytorch_model.bin", "pytorch_model-*.bin"),
+    ("*.ckpt.data-*",),
+)
+# The same of a KerasHub preset on Kaggle, which lists no files.
+_KAGGLE_SMALL = (
+    "config.json",
+    "tokenizer.json",
+    "preprocessor.json",
+    "task.json",
+    "assets/tokenizer/vocabulary.txt",
+    "assets/tokenizer/vocabulary.json",
+    "assets/tokenizer/merges.txt",
+    "assets/tokenizer/vocabulary.spm",
+)
+
+
+def fetch(handle, weights=True):
+    """Bring a preset here.
+
+    Args:
+        handle: "hf://org/name", with "@revision" if wanted, or
+            "kaggle://org/model/keras/name", with "/version" if wanted.
+        weights: bool. `False` leaves the weights there.
+
+    Returns:
+        The local directory, in the hub's cache.
+
+    Raises:
+        ValueError: for an unknown scheme or repository, or a hub out of reach.
+    """
+    scheme, _, name = handle.partition("://")
+    if scheme == "hf":
+        return _huggingface(handle, *name.partition("@")[::2], weights)
+    if scheme == "kaggle":
+        return _kaggle(handle, name, weights)
+    raise ValueError(
+        f"Unknown handle '{handle}'; use hf://org/name or kaggle://org/model/keras/name."
+    )
+
+
+def _huggingface(handle, repository, revision, weights):
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    revision = revision or None
+    try:
+        # Not `list_repo_files`, which tries for half a minute where there is no connection.
+        info = huggingface_hub.HfApi().model_info(repository, revision=revision, timeout=30)
+        wanted = _wanted([file.rfilename for file in info.siblings], weights)
+        return huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=wanted
+        )
+    except errors.HFValidationError as error:
+        raise ValueError(f"'{handle}' is no Hugging Face handle; use hf://org/name.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ValueError(
+            f"The Hugging Face hub has no '{repository}', or it is private and you are not logged "
+            "in; check the name, or set HF_TOKEN."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ValueError(
+            f"'{repository}' has no revision '{revision}'; use one of its branches, tags or "
+            "commits."
+        ) from error
+    except Exception as error:
+        # Without a connection, what was fetched before will do.
+        for name in ("config.json", "bert_config.json"):
+            path = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
+            if isinstance(path, str):
+                return os.path.dirname(path)
+        raise ValueError(
+            f"Cannot fetch '{handle}' ({first_line(error)}), and it is not in the cache; try "
+            "again with a connection, or pass a local directory."
+        ) from error
+
+
+def _wanted(files, weights):
+    def of_kind(patterns):
+        return [
+            file
+            for file in files
+            if "/" not in file and any(fnmatch.fnmatchcase(file, name) for name in patterns)
+        ]
+
+    wanted = of_kind(_SMALL) + [file for file in files if fnmatch.fnmatchcase(file, _ASSETS)]
+    found = [of_kind(kind) for kind in _WEIGHTS if weights]
+    return wanted + next(filter(None, found), [])
+
+
+def _kaggle(handle, name, weights):
+    import kagglehub
+
+    if name.count("/") not in (3, 4):
+        raise ValueError(
+            f"'{handle}' is no Kaggle handle; use kaggle://org/model/keras/name, with /version if "
+            "wanted."
+        )
+    try:
+        if weights:
+            return kagglehub.model_download(name)
+        config = kagglehub.model_download(name, _KAGGLE_SMALL[0])
+    except Exception as error:
+        raise ValueError(
+            f"Cannot fetch '{handle}' from Kaggle ({first_line(error)}); check the name and the "
+            "connection."
+        ) from error
+    for file in _KAGGLE_SMALL[1:]:
+        try:
+            kagglehub.model_download(name, file)
+        except Exception:
+            continue  # A preset has some of them.
+    return os.path.dirname(config)

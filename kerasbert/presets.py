@@ -1,0 +1,429 @@
+"""`from_preset`: which kind of checkpoint a name or directory is, and how it becomes a model."""
+
+import contextlib
+import difflib
+import functools
+import hashlib
+import inspect
+import json
+import os
+import re
+import warnings
+from importlib import resources
+
+import keras
+import keras_hub
+
+from kerasbert import hub, tokenizers
+from kerasbert._errors import first_line
+from kerasbert.conversion import google, huggingface
+from kerasbert.conversion import keras_hub as keras_hub_format
+from kerasbert.conversion.checkpoint import Checkpoint, read_json
+from kerasbert.conversion.name_map import load_weights as load_named_weights
+from kerasbert.families import get_family
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.task import BertTask
+
+# Arguments of a task's `from_preset` that belong to its preprocessor.
+_PREPROCESSOR_ARGUMENTS = ("sequence_length", "truncate")
+# Those that make a new head.
+_CLASSES = ("num_classes", "labels", "multi_label")
+_POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
+
+
+@functools.cache
+def builtin_presets():
+    """The presets that the package describes: a dict of name to description.
+
+    >>> builtin_presets()["bert_base_en_uncased"]["handle"]
+    'hf://google-bert/bert-base-uncased'
+    """
+    presets = {}
+    folder = resources.files("kerasbert") / "preset_files"
+    if not folder.is_dir():  # A checkout, not an installed wheel.
+        folder = resources.files("kerasbert").joinpath("..", "presets")
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".json"):
+            preset = json.loads(file.read_text(encoding="utf-8"))
+            presets[preset["name"]] = preset
+    return presets
+
+
+@functools.cache
+def _keras_hub_presets():
+    """KerasHub's names of presets of the BERT family: a dict of name to handle."""
+    presets = {}
+    for name in keras_hub_format.FAMILIES:
+        presets.update(getattr(keras_hub.models, name).presets)
+    return {name: preset["kaggle_handle"] for name, preset in presets.items()}
+
+
+def load(cls, preset, load_weights=True, **kwargs):
+    """What `cls.from_preset` runs; see there."""
+    if not isinstance(preset, (str, os.PathLike)):
+        raise ValueError(f"A preset is a name, a handle or a directory, not {preset!r}.")
+    preset = os.fspath(preset)
+    _check_arguments(cls, kwargs)
+    described = builtin_presets().get(preset)
+    is_backbone = issubclass(cls, keras_hub.models.Backbone)
+    if described and not load_weights and (is_backbone or "preprocessor" in kwargs):
+        # The architecture alone is all in the description.
+        checkpoint = Checkpoint(preset, described["family"], _described_encoder(described))
+    else:
+        weights = load_weights and issubclass(cls, keras.Model)
+        directory = resolve(preset, weights)
+        if _is_own(directory):
+            with _whole(directory):
+                if issubclass(cls, BertTask):
+                    return _own_task(cls, directory, load_weights, **kwargs)
+                if is_backbone:
+                    return _own_backbone(cls, directory, load_weights, **kwargs)
+                return cls.from_own_preset(directory, **kwargs)
+        checkpoint = read_checkpoint(directory, preset)
+        if described:
+            _describe(checkpoint, directory, described, weights)
+    if issubclass(cls, keras_hub.tokenizers.Tokenizer):
+        return _of_class(cls, checkpoint.tokenizer(**kwargs), preset)
+    if issubclass(cls, keras_hub.models.Preprocessor):
+        return _preprocessor(cls, checkpoint, **kwargs)
+    if issubclass(cls, BertTask):
+        return _task(cls, checkpoint, load_weights, **kwargs)
+    return _backbone(checkpoint, load_weights, **kwargs)
+
+
+def resolve(preset, weights=True):
+    """The local directory of a preset: a name, a handle or a path.
+
+    Args:
+        preset: string.
+        weights: bool. `False` fetches no weights.
+
+    Raises:
+        ValueError: for an unknown one, with the nearest names.
+    """
+    if preset in builtin_presets():
+        return hub.fetch(builtin_presets()[preset]["handle"], weights)
+    if "://" in preset:
+        return hub.fetch(preset, weights)
+    directory = os.path.expanduser(preset)
+    if os.path.isdir(directory):
+        return directory
+    if os.path.isfile(directory):
+        raise ValueError(f"'{preset}' is a file; a preset is the directory that holds it.")
+    if preset in _keras_hub_presets():
+        return hub.fetch(_keras_hub_presets()[preset], weights)
+    names = [*builtin_presets(), *_keras_hub_presets()]
+    near = difflib.get_close_matches(preset, names, n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else "`kerasbert presets` lists the names."
+    raise ValueError(
+        f"Unknown preset '{preset}': no built-in name, no directory, and no handle like "
+        f"hf://org/name or kaggle://org/model/keras/name; {hint}"
+    )
+
+
+def read_checkpoint(directory, preset=None):
+    """Describe a foreign directory, of whichever kind.
+
+    Raises:
+        ValueError: when it is of no known kind.
+    """
+    for kind in (keras_hub_format, huggingface, google):
+        if kind.is_mine(directory):
+            return kind.read_checkpoint(directory)
+    raise ValueError(
+        f"'{preset or directory}' is no checkpoint that kerasbert knows: a preset of ours or of "
+        "KerasHub's and a Hugging Face one have a config.json, Google's a bert_config.json."
+    )
+
+
+# Built-in names: what their description says wins over the checkpoint's own files.
+
+
+def _described_encoder(described):
+    return {**get_family(described["family"]).encoder, **described["settings"]}
+
+
+def _describe(checkpoint, directory, described, weights):
+    """Put the description of a built-in preset over what its files say."""
+    if weights:
+        _check_sha256(directory, described)
+    checkpoint.encoder.update(described["settings"])
+    # Whether there is a pooler does not hang on a look at the weights.
+    checkpoint.encoder["pooler"] = _described_encoder(described).get("pooler", True)
+    settings = dict(described["tokenizer"] or {})
+    name = settings.pop("class", None)
+
+    def tokenizer(**overrides):
+        if name is None:
+            raise ValueError(
+                f"kerasbert has no tokenizer for the vocabulary of '{described['name']}'; load it "
+                "with preprocessor=None and pass token ids."
+            )
+        return getattr(tokenizers, name).from_files(directory, **{**settings, **overrides})
+
+    checkpoint.tokenizer = tokenizer
+
+
+def _check_sha256(directory, described):
+    for name, expected in described["sha256"].items():
+        path = os.path.join(directory, name)
+        if not os.path.exists(path):
+            continue
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != expected:
+            raise ValueError(
+                f"'{path}' is not the file that '{described['name']}' stands for: its sha256 is "
+                f"{found}, not {expected}; delete it and fetch it again."
+            )
+
+
+# Arguments
+
+
+def _arguments(cls):
+    return set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
+
+
+def _check_arguments(cls, kwargs):
+    known = _arguments(cls)
+    if issubclass(cls, BertTask):
+        known |= _arguments(cls.backbone_cls) | set(_PREPROCESSOR_ARGUMENTS)
+    elif not issubclass(cls, keras_hub.models.Backbone):
+        return  # Tokenizers and preprocessors check theirs.
+    for name in kwargs:
+        if name not in known | {"trainable"}:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known))}."
+            raise ValueError(f"{cls.__name__} has no argument '{name}'; {hint}")
+
+
+def _split_arguments(cls, kwargs):
+    """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
+    own = _arguments(cls) - {"dtype"}
+    arguments = {name: kwargs[name] for name in kwargs if name in own}
+    preprocessor = {name: kwargs[name] for name in kwargs if name in _PREPROCESSOR_ARGUMENTS}
+    encoder = {
+        name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor
+    }
+    if encoder and "backbone" in arguments:
+        raise ValueError(f"Set {', '.join(encoder)} on the backbone that you pass, not beside it.")
+    if preprocessor and "preprocessor" in arguments:
+        raise ValueError(
+            f"Set {', '.join(preprocessor)} on the preprocessor that you pass, not beside it."
+        )
+    return arguments, preprocessor, encoder
+
+
+def _wants_new_head(arguments):
+    return any(arguments.get(name) is not None for name in ("num_classes", "labels"))
+
+
+def _no_head(source):
+    return ValueError(
+        f"'{source}' has no classification head; pass num_classes=2 or labels=['ham', 'spam'] "
+        "for a new one."
+    )
+
+
+def _of_class(cls, made, source):
+    if not isinstance(made, cls):
+        raise ValueError(
+            f"'{source}' has a {type(made).__name__}, not a {cls.__name__}; load it with that."
+        )
+    return made
+
+
+def _warn_new(paths):
+    if paths:
+        warnings.warn(
+            f"New, random weights that need training: {', '.join(sorted(paths))}.", stacklevel=5
+        )
+
+
+# Foreign checkpoints
+
+
+def build_filled(build, fill):
+    """`build()` a model, then `fill(model)` by assignment, without drawing the random values.
+
+    Drawing them takes several times as long as reading a checkpoint. On an error in `fill` no
+    model comes out.
+    """
+    if keras.distribution.distribution() is not None:
+        model = build()  # Sharded variables draw their values in place.
+        fill(model)
+        return model
+    # In the scope variables have no values yet and take theirs, by their initializer, at its end.
+    with keras.StatelessScope() as scope:
+        model = build()
+        try:
+            fill(model)
+        except BaseException:
+            for weight in model.weights:
+                weight._initializer = keras.initializers.Zeros()
+            raise
+        for weight in model.weights:
+            value = scope.state_mapping.pop(id(weight), None)
+            if value is not None:
+                weight._initializer = lambda shape, dtype, value=value: value
+    return model
+
+
+def _preprocessor(cls, checkpoint, **kwargs):
+    limit = checkpoint.encoder.get("max_sequence_length", 512)
+    kwargs.setdefault("sequence_length", min(512, limit))
+    kwargs.setdefault("num_segments", min(_encoder(checkpoint).get("num_segments", 2), 2))
+    return cls(kwargs.pop("tokenizer", None) or checkpoint.tokenizer(), **kwargs)
+
+
+def _encoder(checkpoint):
+    row = get_family(checkpoint.family).encoder
+    return {**row, "family": checkpoint.family, **checkpoint.encoder}
+
+
+def _has_pooler(checkpoint):
+    """Whether the weights have one; checkpoints of token-level tasks have none."""
+    names = checkpoint.encoder_map.theirs(_POOLER[0])
+    return names is not None and names[0] in checkpoint.tensors
+
+
+def _backbone(checkpoint, load_weights, may_stay_new=(), **kwargs):
+    settings = _encoder(checkpoint)
+    if load_weights and "pooler" not in {**checkpoint.encoder, **kwargs}:
+        settings["pooler"] = _has_pooler(checkpoint)
+    settings.update(kwargs)
+    if not load_weights:
+        return BertBackbone(**settings)
+
+    len(checkpoint.tensors)  # Opens them: KerasHub's class cannot be built in the scope.
+
+    def fill(backbone):
+        load_named_weights(
+            backbone.weights,
+            checkpoint.tensors,
+            checkpoint.encoder_map,
+            checkpoint.source,
+            checkpoint.is_head,
+            may_stay_new,
+        )
+
+    return build_filled(lambda: BertBackbone(**settings), fill)
+
+
+def _task(cls, checkpoint, load_weights, **kwargs):
+    """A task model, with the checkpoint's head unless the caller asks for a new one."""
+    arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
+    new_head = _wants_new_head(arguments)
+    head_map = checkpoint.head_maps.get(cls.head)
+    settings = dict(checkpoint.head)
+    if not new_head:
+        names = head_map and head_map.theirs("logits/kernel")
+        if not names or (load_weights and names[0] not in checkpoint.tensors):
+            raise _no_head(checkpoint.source)
+        settings.update(checkpoint.classes())
+    arguments = {**settings, **arguments}
+    if "preprocessor" not in arguments:
+        arguments["preprocessor"] = _preprocessor(
+            cls.preprocessor_cls, checkpoint, **preprocessor_arguments
+        )
+    new = []
+    if "backbone" not in arguments:
+        row = {**get_family(checkpoint.family).classifier, **arguments}
+        pooler = encoder_arguments.setdefault("pooler", row.get("pooling", "pooler") == "pooler")
+        if load_weights and new_head and pooler and not _has_pooler(checkpoint):
+            new += _POOLER
+        arguments["backbone"] = _backbone(checkpoint, load_weights, new, **encoder_arguments)
+    task = cls(**arguments)
+    if load_weights and new_head:
+        _warn_new([*new, *(weight.path for weight in _head_weights(task))])
+    elif load_weights:
+        head = _head_weights(task)
+        load_named_weights(
+            head, checkpoint.tensors, head_map, checkpoint.source, _outside(head, head_map)
+        )
+    return task
+
+
+def _head_weights(task):
+    inner = {id(weight) for weight in task.backbone.weights}
+    return [weight for weight in task.weights if id(weight) not in inner]
+
+
+def _outside(head, head_map):
+    """A function of a name: whether it does not start as those of the head do."""
+    names = [name for weight in head for name in head_map.theirs(weight.path) or ()]
+    starts = {re.split("[./]", name)[0] for name in names}
+    return lambda name: re.split("[./]", name)[0] not in starts
+
+
+# Presets of ours
+
+
+def _is_own(directory):
+    path = os.path.join(directory, "config.json")
+    return os.path.exists(path) and str(read_json(path).get("registered_name")).startswith(
+        "kerasbert>"
+    )
+
+
+@contextlib.contextmanager
+def _whole(directory):
+    """Reword what KerasHub and h5py say of files that are missing or cut off."""
+    try:
+        yield
+    except (OSError, KeyError) as error:
+        raise ValueError(
+            f"The preset in '{directory}' is not whole ({first_line(error)}); save or fetch it "
+            "again."
+        ) from error
+
+
+def _own_backbone(cls, directory, load_weights, **kwargs):
+    def build():
+        return cls.from_own_preset(directory, load_weights=False, **kwargs)
+
+    def fill(backbone):
+        whole = os.path.join(directory, "model.weights.h5")
+        sharded = os.path.join(directory, "model.weights.json")
+        backbone.load_weights(sharded if os.path.exists(sharded) else whole)
+
+    return build_filled(build, fill) if load_weights else build()
+
+
+def _own_task(cls, directory, load_weights, **kwargs):
+    arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
+    new_head = _wants_new_head(arguments)
+    saved = _saved_task(cls, directory)
+    if saved is None and not new_head:
+        raise _no_head(directory)
+    saved = saved or {}
+    if new_head:
+        saved = {name: value for name, value in saved.items() if name not in _CLASSES}
+    if "preprocessor" not in arguments:
+        arguments["preprocessor"] = None
+        if saved.get("preprocessor", True) is not None:
+            arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
+                directory, **preprocessor_arguments
+            )
+    if "backbone" not in arguments:
+        arguments["backbone"] = _own_backbone(
+            cls.backbone_cls, directory, load_weights, **encoder_arguments
+        )
+    task = cls.from_config({**saved, **arguments})
+    if load_weights and new_head:
+        _warn_new([weight.path for weight in _head_weights(task)])
+    elif load_weights:
+        task.load_task_weights(os.path.join(directory, "task.weights.h5"))
+    return task
+
+
+def _saved_task(cls, directory):
+    """The configuration of a task of that class, or `None`."""
+    path = os.path.join(directory, "task.json")
+    if not os.path.exists(path):
+        return None
+    saved = read_json(path)
+    saved_class = keras.saving.get_registered_object(saved.get("registered_name"))
+    is_one = isinstance(saved_class, type) and issubclass(saved_class, cls)
+    return saved["config"] if is_one else None

@@ -1,0 +1,6 @@
+from kerasbert.tokenizers.byte_pair import ModernBertTokenizer as ModernBertTokenizer
+from kerasbert.tokenizers.byte_pair import RobertaTokenizer as RobertaTokenizer
+from kerasbert.tokenizers.choose import tokenizer_from_files as tokenizer_from_files
+from kerasbert.tokenizers.sentence_piece import AlbertTokenizer as AlbertTokenizer
+from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer as XLMRobertaTokenizer
+from kerasbert.tokenizers.wordpiece import BertTokenizer as BertTokenizer

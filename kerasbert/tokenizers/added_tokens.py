@@ -1,0 +1,240 @@
+"""Tokenizers with added tokens: strings that are one token before words are looked at."""
+
+import re
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.tokenizers.files import ROLES
+from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
+
+# N texts, S segments of all texts (added tokens and what is between them), P pieces of a text,
+# C code points of all texts.
+
+# White space as Unicode has it; RE2's own \s is ASCII only.
+SPACE = r"\t-\r \x{85}\p{Z}"
+# In place of an added token that was found before the normalization.
+STAND_IN = "\ufffe"
+# In place of U+0000, at which some ops of TensorFlow Text take texts to end.
+NUL = "\ufdd0"
+# Goes with the character before it, and leaves nothing behind.
+FILLER = "\uffff"
+# Characters that a normal form may join to the one before them.
+MARK = rf"[\p{{M}}\x{{1160}}-\x{{11FF}}\x{{D7B0}}-\x{{D7FF}}{FILLER}]"
+
+
+class AddedTokensTokenizer(SubwordTokenizer):
+    """Base of the tokenizers that `transformers` gives "added tokens".
+
+    Args:
+        added_tokens: list of dicts with `content` and, if true, `lstrip`, `rstrip` (the token
+            takes the white space there), `normalized` (look for it after the normalization) and
+            `special`. Found in the text before words are split; special ones only when asked.
+        special_tokens_in_strings: bool. Map special tokens written in a text to their ids. By
+            default they are text like any other.
+        unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
+        **kwargs: `name`, and so on.
+
+    Subclasses define `_normalize(text)`, (S,) to (S,), and `_split(segments, known)`, (S,) to
+    ragged (S, pieces) ids, starts and ends in bytes of the segment.
+    """
+
+    def __init__(
+        self,
+        added_tokens,
+        special_tokens_in_strings,
+        unk_token,
+        cls_token,
+        sep_token,
+        pad_token,
+        mask_token,
+        **kwargs,
+    ):
+        super().__init__(special_tokens_in_strings=special_tokens_in_strings, **kwargs)
+        for token in added_tokens:
+            if token.get("single_word"):
+                raise ValueError(
+                    f"The added token {token['content']!r} has single_word=True, which cannot "
+                    "run in the graph: set it to false in the checkpoint's files."
+                )
+        self.added_tokens = added_tokens
+        self.unk_token = unk_token
+        self.cls_token = cls_token
+        self.sep_token = sep_token
+        self.pad_token = pad_token
+        self.mask_token = mask_token
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            {
+                "added_tokens": [dict(token) for token in self.added_tokens],
+                "unk_token": self.unk_token,
+                "cls_token": self.cls_token,
+                "sep_token": self.sep_token,
+                "pad_token": self.pad_token,
+                "mask_token": self.mask_token,
+            }
+        )
+        return config
+
+    def _special_tokens(self):
+        return {role: getattr(self, f"{role}_token") for role in ROLES}
+
+    def _added_tokens(self):
+        """Added tokens to look for, with all their settings."""
+        defaults = {"lstrip": False, "rstrip": False, "normalized": False, "special": False}
+        tokens = {}
+        if self.special_tokens_in_strings:
+            for token in self.special_tokens:
+                lstrip = token == self.mask_token
+                tokens[token] = defaults | {"content": token, "lstrip": lstrip, "special": True}
+        for token in self.added_tokens:
+            if token["content"] in tokens or not token.get("special"):
+                tokens[token["content"]] = defaults | token
+            elif self.special_tokens_in_strings:
+                tokens[token["content"]] = defaults | token
+        return [token for token in tokens.values() if token["content"] in self._token_ids]
+
+    def _split_added(self, text, rows, known, tokens):
+        """Split segments at added tokens.
+
+        Args:
+            text: (S,). Segments.
+            rows: (S,). Which text each is of.
+            known: (S,) int32. Id of a segment that is an added token, else -1.
+            tokens: list of added tokens.
+
+        Returns:
+            The three again, with more segments.
+        """
+        if not tokens:
+            return text, rows, known
+        tf, tf_text = tf_modules(type(self).__name__)
+        tokens = sorted(tokens, key=lambda token: len(token["content"]), reverse=True)
+        contents = tf.constant([token["content"] for token in tokens])
+        ids = tf.constant([self._token_ids[token["content"]] for token in tokens])
+        strips = tf.constant([bool(token["lstrip"] or token["rstrip"]) for token in tokens])
+        pattern = "|".join(
+            (f"[{SPACE}]*" if token["lstrip"] else "")
+            + re.escape(token["content"])
+            + (f"[{SPACE}]*" if token["rstrip"] else "")
+            for token in tokens
+        )
+        text = tf.strings.regex_replace(text, r"\x{0}", NUL)
+        parts = tf_text.regex_split(text, pattern, pattern)  # (S, parts)
+        rows = tf.gather(rows, parts.value_rowids())
+        known = tf.gather(known, parts.value_rowids())
+        text = tf.strings.regex_replace(parts.flat_values, NUL, "\0")
+        new = tf.where((known < 0) & tf.strings.regex_full_match(text, pattern))  # (T, 1)
+        token = tf.gather_nd(text, new)[:, tf.newaxis]
+        bare = tf.strings.regex_replace(token, f"^[{SPACE}]+|[{SPACE}]+$", "")
+        same = (token == contents) | ((bare == contents) & strips)
+        ids = tf.gather(ids, tf.argmax(tf.cast(same, "int32"), axis=1))
+        return text, rows, tf.tensor_scatter_nd_update(known, new, ids)
+
+    def _segments(self, text):
+        """(N,) texts to (S,) segments: text, the row of each, the id of added tokens or -1.
+
+        Before that the same from ahead of the normalization, where `STAND_IN` is in place of
+        added tokens in what follows.
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        added = self._added_tokens()
+        rows, known = tf.range(tf.size(text)), tf.fill(tf.shape(text), -1)
+        early = [token for token in added if not token["normalized"]]
+        before = self._split_added(text, rows, known, early)
+        text, rows, known = before
+        text = tf.where(known < 0, self._normalize(text), STAND_IN)
+        late = [token for token in added if token["normalized"]]
+        return before, self._split_added(text, rows, known, late)
+
+    def _pieces(self, text):
+        """(N,) texts to ragged ids (N, P), where each begins and ends, and the segments.
+
+        Where: in bytes through all normalized texts. Segments: before the normalization.
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        text = valid_utf8(text)
+        before, (segments, rows, known) = self._segments(text)
+        ids, starts, ends = self._split(segments, known)  # (S, pieces)
+        lengths = tf.strings.length(segments)
+        is_known = known >= 0
+        if self._added_tokens():
+            count = tf.cast(is_known, ids.row_splits.dtype)
+
+            def append(x, value):
+                value = tf.boolean_mask(value, is_known)
+                return tf.concat([x, tf.RaggedTensor.from_row_lengths(value, count)], 1)
+
+            ids = append(ids, known)
+            starts = append(starts, tf.zeros_like(known))
+            ends = append(ends, lengths)
+        segment = ids.value_rowids()
+        first = tf.gather(tf.cumsum(lengths, exclusive=True), segment)
+        starts, ends = starts.flat_values + first, ends.flat_values + first
+        rows = tf.gather(rows, segment)
+        ids = ids.flat_values
+        ids = tf.RaggedTensor.from_value_rowids(ids, rows, tf.size(text), validate=False)
+        return ids, starts, ends, before
+
+    def _tokenize(self, text):
+        return self._pieces(text)[0]
+
+    def _tokenize_with_offsets(self, text):
+        tf, _ = tf_modules(type(self).__name__)
+        ids, starts, ends, (segments, _, known) = self._pieces(text)
+        points = tf.strings.unicode_decode(valid_utf8(text), "UTF-8")  # (N, None)
+        starts, ends = align(ids, starts, ends, points, *self._sizes(segments, known))
+        return ids, *self._tighten(starts, ends, points)
+
+    # What offsets leave out at both ends of a piece, and whether a piece of nothing else is the
+    # beginning of what follows.
+    _around = SPACE
+    _begins_next = False
+
+    def _tighten(self, starts, ends, points):
+        """Offsets without the white space around pieces."""
+        tf, _ = tf_modules(type(self).__name__)
+        unique, index = tf.unique(points.flat_values)
+        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")
+        around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
+        solid = tf.where(~around)[:, 0]
+        solid = tf.concat([[-1], solid, [tf.size(index, tf.int64)]], 0)  # (C or less,)
+        rows = starts.value_rowids()
+        first = tf.gather(points.row_starts(), rows)
+        limit = tf.gather(points.row_limits(), rows)
+        start = tf.cast(starts.flat_values, "int64") + first
+        end = tf.cast(ends.flat_values, "int64") + first
+        next_solid = tf.gather(solid, tf.searchsorted(solid, start))
+        past_solid = tf.gather(solid, tf.searchsorted(solid, end) - 1) + 1
+        has_solid = next_solid < past_solid
+        empty = start == end
+        if self._begins_next:
+            white = tf.gather(tf.strings.regex_full_match(characters, f"[{SPACE}]"), index)
+            empty |= tf.gather(tf.concat([white, [False]], 0), start)
+        moves = ~has_solid & (next_solid < limit) & empty
+        start = tf.where(has_solid | moves, next_solid, start)
+        end = tf.where(has_solid, past_solid, tf.where(moves, next_solid + 1, end))
+        return tuple(starts.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
+
+    def _sizes(self, segments, known):
+        """How many bytes of the normalized texts come from each character; what `align` takes."""
+        tf, _ = tf_modules(type(self).__name__)
+        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
+        row, points = points.value_rowids(), points.flat_values
+        unique, index = tf.unique(points)
+        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")
+        # A character and the marks after it normalize together; an added token is one.
+        begin = tf.concat([tf.ones_like(row[:1], "bool"), row[1:] != row[:-1]], 0)
+        is_known = tf.gather(known >= 0, row)
+        mark = tf.gather(tf.strings.regex_full_match(characters, MARK), index)
+        begin |= ~mark & ~is_known
+        firsts = tf.where(begin)[:, 0]
+        splits = tf.concat([firsts, [tf.size(points, tf.int64)]], 0)
+        clusters = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
+        clusters = tf.strings.unicode_encode(clusters, "UTF-8")
+        normal = tf.where(tf.gather(is_known, firsts), STAND_IN, self._normalize(clusters))
+        cluster = tf.cumsum(tf.cast(begin, "int32")) - 1  # (C,)
+        changed = tf.gather(normal != clusters, cluster)
+        together = tf.where(begin, tf.gather(tf.strings.length(normal), cluster), 0)
+        sizes = tf.where(changed, together, tf.gather(tf.strings.length(characters), index))
+        return sizes, changed & ~begin

@@ -1,0 +1,431 @@
+"""Byte-level byte-pair tokenizers (Radford et al. 2019) as `transformers` runs them, in the graph.
+
+KerasHub's `BytePairTokenizer` splits text with other rules (see the test of the differences).
+"""
+
+import json
+import os
+
+import keras
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
+from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id
+
+# N texts, S segments of all texts (added tokens and what is between them), W words of all texts,
+# U different words, P pieces of a text, C code points of all texts, B bytes of all words.
+
+VOCABULARY_FILE = "vocabulary.json"
+MERGES_FILE = "merges.txt"
+
+# Classes of characters, for the pattern of GPT-2:
+# 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+SPACES, LETTERS, NUMBERS, OTHERS = range(4)
+
+
+def byte_characters():
+    """The character that stands for each of the 256 bytes in a vocabulary file."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [x for x in range(256) if x not in printable]
+    table = {x: chr(x) for x in printable} | {x: chr(256 + i) for i, x in enumerate(others)}
+    return [table[x] for x in range(256)]
+
+
+class BytePairTokenizer(AddedTokensTokenizer):
+    """Base of `RobertaTokenizer` and `ModernBertTokenizer`.
+
+    Args:
+        vocabulary: dict of tokens to ids, or the path of a `vocab.json`.
+        merges: list of `"a b"` or `("a", "b")`, the most frequent first, or the path of a
+            `merges.txt`.
+        add_prefix_space: bool. Begin each text with a space, so that its first word is a word
+            like the others.
+        normalization: `None` or a Unicode normal form: "NFC", "NFD", "NFKC", "NFKD".
+        **kwargs: see `AddedTokensTokenizer`.
+
+    Raises:
+        ValueError: if a special token or a part of a merge is not in the vocabulary.
+    """
+
+    def __init__(
+        self,
+        vocabulary,
+        merges,
+        add_prefix_space,
+        normalization,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.add_prefix_space = add_prefix_space
+        self.normalization = normalization
+        self.file_assets = [VOCABULARY_FILE, MERGES_FILE]
+        self.set_vocabulary_and_merges(vocabulary, merges)
+
+    @classmethod
+    def from_files(cls, directory, **overrides):
+        """Read the tokenizer of a Hugging Face directory, with its settings.
+
+        Args:
+            directory: string. Has a `tokenizer.json`, or `vocab.json` and `merges.txt`.
+            **overrides: arguments of the constructor to set otherwise.
+        """
+        files = TokenizerFiles(directory)
+        files.require("BPE", cls)
+        arguments = {}
+        if files.model:
+            vocabulary, merges = files.model["vocab"], files.model["merges"]
+            forms = [step.get("type") for step in files.normalizers()]
+            if forms not in ([], ["NFC"], ["NFD"], ["NFKC"], ["NFKD"]):
+                raise ValueError(
+                    f"The tokenizer.json in '{directory}' normalizes text with {forms}: "
+                    f"{cls.__name__} knows NFC, NFD, NFKC and NFKD, one at a time."
+                )
+            arguments["normalization"] = forms[0] if forms else None
+            split = files.pre_tokenizers()
+            kinds = [step.get("type") for step in split]
+            if kinds != ["ByteLevel"] or not split[0].get("use_regex", True):
+                raise ValueError(
+                    f"The tokenizer.json in '{directory}' splits words with {kinds}: "
+                    f"{cls.__name__} knows the ByteLevel of GPT-2 with its pattern."
+                )
+            arguments["add_prefix_space"] = split[0].get("add_prefix_space", False)
+        else:
+            path = files.path("merges.txt")
+            if path is None:
+                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt.")
+            vocabulary, merges = files.read_json("vocab.json"), read_merges(path)
+        if "add_prefix_space" in files.config:
+            arguments["add_prefix_space"] = files.config["add_prefix_space"]
+        tokens = files.with_added_tokens(tokens_by_id(vocabulary))
+        arguments |= files.special_tokens(cls, tokens)
+        arguments["vocabulary"] = {token: id for id, token in enumerate(tokens)}
+        arguments["merges"] = merges
+        arguments["added_tokens"] = list(files.added_tokens().values())
+        return cls(**arguments | overrides)
+
+    def set_vocabulary_and_merges(self, vocabulary, merges):
+        """Set both, from data or files."""
+        if vocabulary is None or merges is None:
+            self.merges = None
+            self._set_tokens(None)
+            return
+        if isinstance(vocabulary, (str, os.PathLike)):
+            with open(vocabulary, encoding="utf-8") as file:
+                vocabulary = json.load(file)
+        if isinstance(merges, (str, os.PathLike)):
+            merges = read_merges(merges)
+        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+        if isinstance(vocabulary, dict):
+            vocabulary = tokens_by_id(vocabulary)
+        self.merges = tuple(merges)
+        self._set_tokens(vocabulary)
+        for pair in self.merges:
+            parts = pair.split(" ")
+            if len(parts) != 2:
+                raise ValueError(f"The merge {pair!r} is not two tokens with a space between.")
+            for token in (*parts, "".join(parts)):
+                if token not in self._token_ids:
+                    raise ValueError(
+                        f"The merge {pair!r} needs the token {token!r}, which the vocabulary of "
+                        f"{len(self.vocabulary)} tokens lacks: are both of one checkpoint?"
+                    )
+
+    def save_assets(self, dir_path):
+        self._check_vocabulary()
+        path = os.path.join(dir_path, VOCABULARY_FILE)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self._token_ids, file, ensure_ascii=False)
+        path = os.path.join(dir_path, MERGES_FILE)
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.writelines(f"{pair}\n" for pair in self.merges)
+
+    def load_assets(self, dir_path):
+        self.set_vocabulary_and_merges(
+            os.path.join(dir_path, VOCABULARY_FILE), os.path.join(dir_path, MERGES_FILE)
+        )
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            {
+                "vocabulary": None,  # assets
+                "merges": None,
+                "add_prefix_space": self.add_prefix_space,
+                "normalization": self.normalization,
+            }
+        )
+        return config
+
+    # Tables, constants of the graph: no resource that a SavedModel could lose track of
+
+    def _tables(self):
+        if "tables" not in self._graphs:
+            self._graphs["tables"] = self._make_tables()
+        return self._graphs["tables"]
+
+    def _make_tables(self):
+        characters = byte_characters()
+        as_byte = {character: byte for byte, character in enumerate(characters)}
+        added = {token["content"] for token in self._added_tokens()}
+        contents = []
+        for token in self.vocabulary:
+            plain = token in added or not all(c in as_byte for c in token)
+            contents.append(token.encode() if plain else bytes(as_byte[c] for c in token))
+        size = len(self.vocabulary)
+        ids = [
+            [self._token_ids[t] for t in (*p.split(" "), p.replace(" ", ""))] for p in self.merges
+        ]
+        left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
+        keys, ranks = np.unique(left * size + right, return_index=True)
+        # Pairs that follow from one another in order merge all at once, as they would one by one.
+        made = np.full(size, -1)
+        made[merged] = np.arange(len(merged))
+        once = len(np.unique(merged)) == len(merged)
+        in_order = once and bool((np.maximum(made[left], made[right]) < np.arange(len(left))).all())
+        return {
+            "contents": np.array(contents, object),
+            "bytes": np.array([self._token_ids.get(c, -1) for c in characters], "int32"),
+            "keys": np.append(keys, np.iinfo("int64").max),
+            "ranks": np.append(ranks, 0).astype("int32"),
+            "merged": np.append(merged[ranks], 0).astype("int32"),
+            "in_order": in_order,
+        }
+
+    # From text to pieces
+
+    def _normalize(self, text):
+        if self.normalization is None:
+            return text
+        tf, tf_text = tf_modules(type(self).__name__)
+        text = tf.strings.regex_replace(text, r"\x{0}", NUL)
+        text = tf_text.normalize_utf8(text, self.normalization)
+        return tf.strings.regex_replace(text, NUL, "\0")
+
+    def _words(self, text):
+        """(S,) segments to (W,) words, and the segment of each."""
+        tf, _ = tf_modules(type(self).__name__)
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
+        row = points.value_rowids()
+        points = points.flat_values
+        unique, index = tf.unique(points)
+        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")
+        kind = tf.fill(tf.shape(unique), OTHERS)
+        for name, pattern in ((NUMBERS, r"\p{N}"), (LETTERS, r"\p{L}"), (SPACES, f"[{SPACE}]")):
+            kind = tf.where(tf.strings.regex_full_match(characters, pattern), name, kind)
+        kind = tf.gather(kind, index)  # (C,)
+
+        def earlier(x, steps=1):
+            return tf.concat([tf.zeros_like(x[:steps]), x[:-steps]], 0)
+
+        def later(x):
+            return tf.concat([x[1:], tf.zeros_like(x[:1])], 0)
+
+        change = row[1:] != row[:-1]
+        begin = tf.concat([tf.ones_like(row[:1], "bool"), change], 0)
+        last = tf.concat([change, tf.ones_like(row[:1], "bool")], 0)
+        space = kind == SPACES
+        after_space = earlier(space) & ~begin
+        # The last white space of a run belongs to the word after it if it is " ", else to none.
+        starts = space & (~after_space | ~(later(space) | last))
+        starts |= ~space & after_space & (earlier(points) != ord(" "))
+        starts |= begin | (~space & ~after_space & (kind != earlier(kind)))
+        # 's 't 'm 'd 're 've 'll end a word even when letters follow.
+        following = tf.where(last, 0, later(points))
+        second = tf.where(last, 0, later(following))
+
+        def is_in(x, letters):
+            return tf.reduce_any(x[:, tf.newaxis] == [ord(c) for c in letters], axis=1)
+
+        quote = starts & (points == ord("'"))
+        short = quote & is_in(following, "stmd")
+        long = quote & is_in(following, "rv") & (second == ord("e"))
+        long |= quote & (following == ord("l")) & (second == ord("l"))
+        starts &= ~earlier(short | long)
+        starts |= earlier(short, 2) | earlier(long, 3)
+
+        starts = tf.where(starts)[:, 0]
+        splits = tf.concat([starts, [tf.size(points, tf.int64)]], 0)
+        words = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
+        return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, starts)
+
+    def _merge(self, words):
+        """(U,) words to ragged (U, pieces): ids, and the byte of the word where each begins."""
+        tf, _ = tf_modules(type(self).__name__)
+        tables = self._tables()
+        keys, ranks, merged = (tf.constant(tables[name]) for name in ("keys", "ranks", "merged"))
+        none = tf.int32.max
+        lengths = tf.strings.length(words)
+        first_byte = tf.cumsum(lengths, exclusive=True)
+        word = all_words = tf.repeat(tf.range(tf.size(words)), lengths)  # (B,)
+        data = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
+        ids = tf.gather(tf.constant(tables["bytes"]), tf.cast(data, "int32"))
+        place = tf.range(tf.size(ids))
+        result = tf.fill(tf.shape(ids), -1)  # id of the piece that begins at each byte
+        there = ids >= 0
+        ids, word, place = (tf.boolean_mask(x, there) for x in (ids, word, place))
+
+        def step(ids, word, place, result):
+            pair = tf.cast(ids[:-1], "int64") * len(self.vocabulary) + tf.cast(ids[1:], "int64")
+            at = tf.searchsorted(keys, pair)
+            found = (tf.gather(keys, at) == pair) & (word[:-1] == word[1:])
+            rank = tf.where(found, tf.gather(ranks, at), none)
+            rank = tf.concat([rank, tf.fill([tf.size(ids) - tf.size(rank)], none)], 0)
+            best = tf.gather(tf.math.segment_min(rank, word), word)
+            chosen = (rank == best) & (best < none)
+            index = tf.range(tf.size(ids))
+            if tables["in_order"]:
+                # Of pairs that overlap, as in "aaaa", every other one.
+                run = tf.concat([chosen[:1], chosen[1:] & ~chosen[:-1]], 0)
+                first = tf.concat([tf.where(run)[:, 0], [0]], 0)
+                first = tf.gather(first, tf.maximum(tf.cumsum(tf.cast(run, "int32")) - 1, 0))
+                chosen &= (index - tf.cast(first, "int32")) % 2 == 0
+            else:
+                first = tf.math.segment_min(tf.where(chosen, index, none), word)
+                chosen &= index == tf.gather(first, word)
+            at = tf.concat([at, tf.zeros([tf.size(ids) - tf.size(at)], at.dtype)], 0)
+            ids = tf.where(chosen, tf.gather(merged, at), ids)
+            gone = tf.concat([tf.zeros_like(chosen[:1]), chosen[:-1]], 0)
+            done = (best == none) & ~gone
+            result = tf.tensor_scatter_nd_update(
+                result, tf.boolean_mask(place, done)[:, tf.newaxis], tf.boolean_mask(ids, done)
+            )
+            going = (best < none) & ~gone
+            return *(tf.boolean_mask(x, going) for x in (ids, word, place)), result
+
+        *_, result = tf.while_loop(
+            lambda ids, *_: tf.size(ids) > 0,
+            step,
+            (ids, word, place, result),
+            shape_invariants=(tf.TensorShape([None]),) * 4,
+        )
+        begins = tf.range(tf.size(result)) - tf.gather(first_byte, all_words)
+        there = result >= 0
+        rows = tf.boolean_mask(all_words, there)
+        return tuple(
+            tf.RaggedTensor.from_value_rowids(
+                tf.boolean_mask(x, there), rows, tf.size(words), validate=False
+            )
+            for x in (result, begins)
+        )
+
+    def _split(self, segments, known):
+        tf, _ = tf_modules(type(self).__name__)
+        prefixed = tf.zeros_like(known, "bool")
+        if self.add_prefix_space:
+            prefixed = (known < 0) & tf.strings.regex_full_match(segments, "(?s)[^ ].*")
+            segments = tf.where(prefixed, " " + segments, segments)
+        words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
+        unique, index = tf.unique(words)
+        ids, begins = (tf.gather(x, index) for x in self._merge(unique))  # (W, pieces)
+        # Where the words are in the segments, which have no prefix spaces in truth.
+        word = ids.value_rowids()
+        prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
+        until = tf.cumsum(tf.strings.length(words))
+        first = tf.concat([[0], until], 0)[:-1]
+        starts = tf.gather(first, word) + begins.flat_values
+        ends = tf.concat([starts[1:], until[-1:]], 0)
+        ends = tf.minimum(ends, tf.gather(until, word))
+        of_segment = tf.math.segment_min(first, segment)
+        shift = tf.gather(of_segment, segment) + prefix
+        shift = tf.gather(shift, word)
+        starts = tf.maximum(starts - shift, 0)
+        ends = tf.maximum(ends - shift, 0)
+        rows = tf.gather(segment, word)
+        return tuple(
+            tf.RaggedTensor.from_value_rowids(
+                x, rows, tf.size(segments, rows.dtype), validate=False
+            )
+            for x in (ids.flat_values, starts, ends)
+        )
+
+    def _detokenize(self, ids):
+        tf, _ = tf_modules(type(self).__name__)
+        return tf.strings.reduce_join(tf.gather(tf.constant(self._tables()["contents"]), ids), -1)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class RobertaTokenizer(BytePairTokenizer):
+    """RoBERTa's byte-level byte-pair tokenizer, as `transformers` runs it.
+
+    Args: see `BytePairTokenizer`.
+
+    >>> letters = {c: i + 5 for i, c in enumerate(byte_characters())}
+    >>> vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, **letters}
+    >>> vocabulary |= {"lo": 261, "Ġlo": 262}
+    >>> tokenizer = RobertaTokenizer(vocabulary, ["l o", "Ġ lo"])
+    >>> tokenizer.tokenize_with_offsets("lo lo")
+    ([261, 262], [0, 3], [2, 5])
+    >>> tokenizer.detokenize([261, 262])
+    'lo lo'
+    """
+
+    num_separators = 2
+
+    def __init__(
+        self,
+        vocabulary=None,
+        merges=None,
+        add_prefix_space=False,
+        normalization=None,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="<unk>",
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+        **kwargs,
+    ):
+        super().__init__(
+            vocabulary,
+            merges,
+            add_prefix_space,
+            normalization,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ModernBertTokenizer(BytePairTokenizer):
+    """ModernBERT's byte-level byte-pair tokenizer: NFC, and added tokens such as runs of spaces.
+
+    Args: see `BytePairTokenizer`.
+    """
+
+    def __init__(
+        self,
+        vocabulary=None,
+        merges=None,
+        add_prefix_space=False,
+        normalization="NFC",
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+        **kwargs,
+    ):
+        super().__init__(
+            vocabulary,
+            merges,
+            add_prefix_space,
+            normalization,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )

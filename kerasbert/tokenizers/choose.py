@@ -1,0 +1,80 @@
+"""Which tokenizer class a checkpoint needs."""
+
+import re
+
+from kerasbert.tokenizers.byte_pair import ModernBertTokenizer, RobertaTokenizer
+from kerasbert.tokenizers.files import TokenizerFiles
+from kerasbert.tokenizers.sentence_piece import AlbertTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers.wordpiece import BertTokenizer
+
+# The kind of model that each class reads, and which of two a family uses.
+KINDS = {
+    "WordPiece": {None: BertTokenizer},
+    "BPE": {None: RobertaTokenizer, "modernbert": ModernBertTokenizer},
+    "Unigram": {None: XLMRobertaTokenizer, "albert": AlbertTokenizer},
+}
+FAMILIES = {
+    "bert": BertTokenizer,
+    "distilbert": BertTokenizer,
+    "electra": BertTokenizer,
+    "roberta": RobertaTokenizer,
+    "xlm_roberta": XLMRobertaTokenizer,
+    "albert": AlbertTokenizer,
+    "modernbert": ModernBertTokenizer,
+}
+# `tokenizer_class` of Hugging Face, without "Tokenizer" and "Fast".
+CLASSES = {
+    "Bert": BertTokenizer,
+    "BertJapanese": BertTokenizer,
+    "DistilBert": BertTokenizer,
+    "Electra": BertTokenizer,
+    "Roberta": RobertaTokenizer,
+    "XLMRoberta": XLMRobertaTokenizer,
+    "Albert": AlbertTokenizer,
+    "ModernBert": ModernBertTokenizer,
+}
+# Names that say nothing about the algorithm.
+GENERIC = ("PreTrained", "TokenizersBackend", "")
+
+
+def tokenizer_from_files(directory, family, **overrides):
+    """Read the tokenizer of a checkpoint directory, whatever its class.
+
+    Args:
+        directory: string. A Google or Hugging Face directory.
+        family: string, a name of `kerasbert.families`, for what the files leave open.
+        **overrides: arguments of the tokenizer to set otherwise.
+
+    Returns:
+        A tokenizer with the checkpoint's settings.
+
+    Raises:
+        ValueError: if there are no tokenizer files, or of a kind that is not known here.
+    """
+    if family not in FAMILIES:
+        raise ValueError(f"Unknown family {family!r}: one of {', '.join(FAMILIES)}.")
+    files = TokenizerFiles(directory)
+    name = files.config.get("tokenizer_class") or ""
+    name = re.sub(r"Tokenizer(Fast)?$|Fast$", "", name)
+    kind = files.model_type()
+    if name not in CLASSES and name not in GENERIC and not files.model:
+        raise ValueError(
+            f"The checkpoint in '{directory}' has a {name}Tokenizer, which is not supported: "
+            f"known are {', '.join(CLASSES)}, and any `tokenizer.json` of their kinds."
+        )
+    if kind is None:
+        raise ValueError(
+            f"'{directory}' has no tokenizer files: looked for vocab.txt, tokenizer.json, "
+            "vocab.json, spiece.model and sentencepiece.bpe.model."
+        )
+    if kind not in KINDS:
+        raise ValueError(
+            f"The tokenizer.json in '{directory}' has a {kind} model, which is not supported: "
+            f"known are {', '.join(KINDS)}."
+        )
+    # The files decide: some checkpoints of one family come with the tokenizer of another.
+    choices = KINDS[kind]
+    cls = CLASSES.get(name, FAMILIES[family])
+    if cls not in choices.values():
+        cls = choices.get(family, choices[None])
+    return cls.from_files(directory, **overrides)

@@ -1,0 +1,324 @@
+"""SentencePiece tokenizers (Kudo and Richardson 2018) of XLM-R and ALBERT, in the graph.
+
+KerasHub's `SentencePieceTokenizer` runs the same op; it has no offsets, no special tokens in
+strings, no lower case for ALBERT and no ids of `tokenizer.json`.
+"""
+
+import base64
+import hashlib
+import os
+
+import keras
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
+from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
+
+# S segments of all texts (added tokens and what is between them).
+
+VOCABULARY_FILE = "vocabulary.spm"
+WORD_BEGIN = "\u2581"
+
+
+def model_protos():
+    """The protocol buffers of SentencePiece models."""
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError as error:
+        raise ImportError(
+            "SentencePiece models need two packages: run `pip install sentencepiece protobuf`."
+        ) from error
+    return sentencepiece_model_pb2
+
+
+def read_proto(data):
+    """Bytes of a SentencePiece model to its protocol buffer."""
+    proto = model_protos().ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception as error:
+        raise ValueError(
+            f"These {len(data)} bytes are not a SentencePiece model ({error})."
+        ) from None
+    if not proto.pieces:
+        raise ValueError(f"The SentencePiece model ({len(data)} bytes) has no pieces.")
+    return proto
+
+
+def build_proto(files):
+    """A SentencePiece model from the unigram model of a `tokenizer.json`.
+
+    Args:
+        files: `TokenizerFiles`.
+    """
+    protos = model_protos()
+    kinds = protos.ModelProto.SentencePiece
+    proto = protos.ModelProto()
+    proto.trainer_spec.model_type = protos.TrainerSpec.UNIGRAM
+    for step in files.normalizers():
+        if step.get("type") == "Precompiled":
+            charsmap = base64.b64decode(step["precompiled_charsmap"] or "")
+            proto.normalizer_spec.precompiled_charsmap = charsmap
+    for step in files.pre_tokenizers():
+        if step.get("type") == "Metaspace":
+            old = "always" if step.get("add_prefix_space", True) else "never"
+            proto.normalizer_spec.add_dummy_prefix = step.get("prepend_scheme", old) != "never"
+    unknown = files.model.get("unk_id")
+    for id, (piece, score) in enumerate(files.model["vocab"]):
+        kind = kinds.UNKNOWN if id == unknown else kinds.NORMAL
+        proto.pieces.add(piece=piece, score=score, type=kind)
+    return proto
+
+
+def fairseq_order(proto, unk, cls, sep, pad, mask):
+    """Pieces of an original XLM-R model in fairseq's order: those of others stay as they are."""
+    pieces = list(proto.pieces)
+    if [piece.piece for piece in pieces[:3]] != [unk, cls, sep]:
+        return proto
+    kinds = proto.SentencePiece
+    new = [kinds(piece=name, score=0.0, type=kinds.CONTROL) for name in (pad, mask)]
+    rest = [piece for piece in pieces[3:] if piece.piece not in (pad, mask)]
+    del proto.pieces[:]
+    proto.pieces.extend([pieces[1], new[0], pieces[2], pieces[0], *rest, new[1]])
+    spec = proto.trainer_spec
+    spec.bos_id, spec.pad_id, spec.eos_id, spec.unk_id = 0, 1, 2, 3
+    return proto
+
+
+class SentencePieceTokenizer(AddedTokensTokenizer):
+    """Base of `XLMRobertaTokenizer` and `AlbertTokenizer`.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path.
+        **kwargs: see `AddedTokensTokenizer`.
+    """
+
+    # The models drop control characters, and begin each word with a piece of its own if need be.
+    _around = SPACE + r"\p{Cc}\p{Cf}"
+    _begins_next = True
+
+    def __init__(self, proto, **kwargs):
+        super().__init__(**kwargs)
+        self.file_assets = [VOCABULARY_FILE]
+        self.set_proto(proto)
+
+    @classmethod
+    def from_files(cls, directory, **overrides):
+        """Read the tokenizer of a Hugging Face directory, with its settings.
+
+        Args:
+            directory: string. Has a SentencePiece model, or a `tokenizer.json`.
+            **overrides: arguments of the constructor to set otherwise.
+        """
+        files = TokenizerFiles(directory)
+        files.require("Unigram", cls)
+        path = files.path(*MODEL_FILES["Unigram"])
+        if path is None:
+            proto = build_proto(files)
+        else:
+            with open(path, "rb") as file:
+                proto = read_proto(file.read())
+        arguments = files.special_tokens(cls, [piece.piece for piece in proto.pieces])
+        # The order of the ids first, then the added tokens at theirs.
+        proto = cls._in_order_of_ids(proto, arguments)
+        kinds = proto.SentencePiece
+        tokens = [piece.piece for piece in proto.pieces]
+        for token in files.with_added_tokens(tokens)[len(tokens) :]:
+            proto.pieces.add(piece=token, score=0.0, type=kinds.CONTROL)
+        user_defined = {p.piece for p in proto.pieces if p.type == kinds.USER_DEFINED}
+        arguments["added_tokens"] = [
+            token for token in files.added_tokens().values() if token["content"] not in user_defined
+        ]
+        arguments["proto"] = proto.SerializeToString()
+        return cls(**arguments | cls._settings(files) | overrides)
+
+    @classmethod
+    def _settings(cls, files):
+        """Further arguments from the files."""
+        return {}
+
+    @classmethod
+    def _in_order_of_ids(cls, proto, special_tokens):
+        """The model with its pieces in the order of the ids."""
+        return proto
+
+    def set_proto(self, proto):
+        """Set the model: bytes, or the path of a `.model` or `.spm` file."""
+        if isinstance(proto, (str, os.PathLike)):
+            with open(proto, "rb") as file:
+                proto = file.read()
+        if proto is None:
+            self.proto = None
+            self._set_tokens(None)
+            return
+        special = {f"{role}_token": token for role, token in self._special_tokens().items()}
+        proto = self._in_order_of_ids(read_proto(proto), special)
+        kinds = proto.SentencePiece
+        for piece in proto.pieces:
+            # Special tokens are found before the model sees the text, or not at all.
+            if piece.piece in self.special_tokens and piece.type != kinds.UNKNOWN:
+                piece.type = kinds.CONTROL
+        self.proto = proto.SerializeToString(deterministic=True)
+        self._set_tokens([piece.piece for piece in proto.pieces])
+
+    def save_assets(self, dir_path):
+        self._check_vocabulary()
+        with open(os.path.join(dir_path, VOCABULARY_FILE), "wb") as file:
+            file.write(self.proto)
+
+    def load_assets(self, dir_path):
+        self.set_proto(os.path.join(dir_path, VOCABULARY_FILE))
+
+    def get_config(self):
+        return super().get_config() | {"proto": None}  # an asset
+
+    def _normalize(self, text):
+        # As `transformers` does: every white space ends a word, whatever the model's rules.
+        tf, _ = tf_modules(type(self).__name__)
+        text = tf.strings.regex_replace(text, r"\x{0}", NUL)
+        return tf.strings.regex_replace(text, f"[{SPACE}]", " ")
+
+    def _split(self, segments, known):
+        tf, _ = tf_modules(type(self).__name__)
+        from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+        ops = sentencepiece_tokenizer.gen_sentencepiece_tokenizer
+        # The model is in an op of the graph, not in an object that a SavedModel could lose track
+        # of. Without a name of its own it may be taken for another one.
+        name = f"kerasbert_{hashlib.sha256(self.proto).hexdigest()}"
+        model = ops.sentencepiece_op(model=self.proto, shared_name=name)
+        ids, splits, starts, ends = ops.sentencepiece_tokenize_with_offsets_op(
+            model,
+            tf.where(known < 0, segments, ""),
+            0,  # nbest_size
+            1.0,  # alpha
+            False,  # add_bos
+            False,  # add_eos
+            False,  # reverse
+            Tsplits=tf.int64,
+            out_type=tf.int32,
+        )
+        return tuple(
+            tf.RaggedTensor.from_row_splits(tf.cast(x, "int32"), splits, validate=False)
+            for x in (ids, starts, ends)
+        )
+
+    def _detokenize(self, ids):
+        tf, _ = tf_modules(type(self).__name__)
+        text = tf.strings.reduce_join(tf.gather(tf.constant(self.vocabulary), ids), -1)
+        text = tf.strings.regex_replace(text, f"^{WORD_BEGIN}", "")
+        return tf.strings.regex_replace(text, WORD_BEGIN, " ")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLMRobertaTokenizer(SentencePieceTokenizer):
+    """XLM-R's tokenizer: ids as in fairseq, `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` last.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path. Pieces of the original file
+            (`<unk>`, `<s>`, `</s>`, then the rest) are put in fairseq's order.
+        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
+        **kwargs: `name`, and so on.
+    """
+
+    num_separators = 2
+
+    def __init__(
+        self,
+        proto=None,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="<unk>",
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+        **kwargs,
+    ):
+        super().__init__(
+            proto,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+    @classmethod
+    def _in_order_of_ids(cls, proto, special_tokens):
+        return fairseq_order(proto, *(special_tokens[f"{role}_token"] for role in ROLES))
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class AlbertTokenizer(SentencePieceTokenizer):
+    """ALBERT's tokenizer: normalizes text, then runs the SentencePiece model.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path.
+        lowercase: bool. Small letters only.
+        keep_accents: bool. By default accents are dropped (after NFKD).
+        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
+        **kwargs: `name`, and so on.
+    """
+
+    def __init__(
+        self,
+        proto=None,
+        lowercase=True,
+        keep_accents=False,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="<unk>",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="<pad>",
+        mask_token="[MASK]",
+        **kwargs,
+    ):
+        super().__init__(
+            proto,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+        self.lowercase = lowercase
+        self.keep_accents = keep_accents
+
+    def get_config(self):
+        config = super().get_config()
+        return config | {"lowercase": self.lowercase, "keep_accents": self.keep_accents}
+
+    @classmethod
+    def _settings(cls, files):
+        steps = [step.get("type") for step in files.normalizers()]
+        unknown = not steps
+        lowercase = files.config.get("do_lower_case", unknown or "Lowercase" in steps)
+        keep_accents = files.config.get("keep_accents", not (unknown or "StripAccents" in steps))
+        return {"lowercase": lowercase, "keep_accents": keep_accents}
+
+    def _segments(self, text):
+        tf, _ = tf_modules(type(self).__name__)
+        # As many characters as before, for the offsets.
+        text = tf.strings.regex_replace(text, FILLER, "\ufffd")
+        return super()._segments(tf.strings.regex_replace(text, "``|''", f'"{FILLER}'))
+
+    def _normalize(self, text):
+        tf, tf_text = tf_modules(type(self).__name__)
+        text = super()._normalize(tf.strings.regex_replace(text, FILLER, ""))
+        if not self.keep_accents:
+            text = tf_text.normalize_utf8(text, "NFKD")
+            text = tf.strings.regex_replace(text, r"\p{Mn}+", "")
+        if self.lowercase:
+            # Each letter alone, as `transformers` does: no final sigma, no Turkish i.
+            text = tf.strings.regex_replace(text, "\u03a3", "\u03c3")
+            text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
+            text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
+        return text

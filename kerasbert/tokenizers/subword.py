@@ -1,0 +1,359 @@
+"""What every tokenizer here shares: input checks, offsets, ids back to text, special tokens."""
+
+import re
+import threading
+
+import keras
+import keras_hub
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.from_preset import FromPreset
+
+# N texts, P pieces of a text.
+
+# Preprocessors tokenize in several threads.
+_tracing = threading.RLock()
+
+
+def valid_utf8(text):
+    """Bytes that are not UTF-8 to U+FFFD; (N,) -> (N,) strings."""
+    tf, _ = tf_modules("Tokenizing")
+    # The test costs a tenth of the conversion.
+    valid = tf.strings.regex_full_match(text, r"[^\x{D800}-\x{DFFF}]*")
+    return tf.cond(
+        tf.reduce_all(valid),
+        lambda: text,
+        lambda: tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"),
+    )
+
+
+def align(ids, starts, ends, points, sizes, joined):
+    """Bytes of normalized texts to characters of the original ones.
+
+    Args:
+        ids: ragged (N, P). Only its rows matter.
+        starts, ends: (pieces of all texts,). Bytes, counted through all normalized texts.
+        points: ragged (N, None). The characters of the original texts, C in all.
+        sizes: (C,). How many bytes of the normalized text come from each character.
+        joined: (C,) bool. Characters that end with the one before them, such as dropped accents.
+
+    Returns:
+        Starts and ends, ragged (N, P) int32, in characters of each original text.
+    """
+    tf, _ = tf_modules("Tokenizing")
+    until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
+    position = tf.range(tf.size(until, tf.int64))
+    joined &= position > tf.gather(points.row_starts(), points.value_rowids())
+    own = tf.boolean_mask(position, ~joined)
+    after = tf.concat([own, [tf.size(until, tf.int64)]], 0)
+    start = tf.searchsorted(until, tf.cast(starts, "int64"), side="right", out_type="int64")
+    last = tf.searchsorted(until, tf.cast(ends, "int64") - 1, side="right", out_type="int64")
+    end = tf.gather(after, tf.searchsorted(own, last, side="right"))
+    first = tf.gather(points.row_starts(), ids.value_rowids())
+    return tuple(ids.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
+
+
+class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
+    """Base of the tokenizers: text in, token ids out, in Python and in a TensorFlow graph alike.
+
+    Python in, Python out: a `str` gives a list of ids, a list of them a list of lists. A
+    `tf.Tensor` or `tf.RaggedTensor` of any rank gives a `tf.RaggedTensor` with one more axis.
+    Both run the same graph, made of ops that a stock TensorFlow Serving 2.12 knows.
+
+    Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from (N,) strings to
+    ragged (N, P), `_detokenize(ids)`, back again, `_set_special_tokens()` and the assets.
+    """
+
+    # End tokens between the first and the second text of a pair.
+    num_separators = 1
+
+    def __init__(self, special_tokens_in_strings=False, **kwargs):
+        kwargs.setdefault("dtype", "int32")
+        super().__init__(**kwargs)
+        self.special_tokens_in_strings = special_tokens_in_strings
+        self._forget_graphs()
+
+    def __call__(self, inputs, **kwargs):
+        # Not Keras' own: that walks over every string and rewords every error.
+        return self.tokenize(inputs)
+
+    def call(self, inputs):
+        return self.tokenize(inputs)
+
+    def tokenize(self, inputs):
+        """Text to token ids.
+
+        Args:
+            inputs: `str`, or a list of them (nested at will), or a string array or tensor.
+
+        Returns:
+            int32 ids: lists for Python, else a `tf.RaggedTensor` (..., P), (P,) for a scalar.
+
+        Raises:
+            TypeError: for anything that is no text, with its value and position.
+            ValueError: for `bytes` that are not UTF-8.
+        """
+        return self._run("_tokenize", inputs)[0]
+
+    def tokenize_with_offsets(self, inputs):
+        """Text to token ids and where each came from.
+
+        Args:
+            inputs: as for `tokenize`.
+
+        Returns:
+            `(ids, starts, ends)`, each shaped like the ids. `text[start:end]` is what became the
+            token, counted in characters (code points) of the original string.
+        """
+        return self._run("_tokenize_with_offsets", inputs)
+
+    def detokenize(self, inputs):
+        """Token ids to text.
+
+        Args:
+            inputs: ids, (P,) or (N, P): lists, arrays or tensors, ragged ones too.
+
+        Returns:
+            `str` or a list of them for Python, else a string tensor.
+
+        Raises:
+            ValueError: for an id outside the vocabulary.
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        self._check_vocabulary()
+        plain = not tf.is_tensor(inputs)
+        if plain:
+            if keras.ops.is_tensor(inputs):
+                inputs = keras.ops.convert_to_numpy(inputs)
+            if hasattr(inputs, "tolist"):
+                inputs = inputs.tolist()
+            if isinstance(inputs, (list, tuple)):
+                inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
+            self._check_ids(inputs)
+            nested = len(inputs) > 0 and not isinstance(inputs[0], int)
+            inputs = tf.ragged.constant(inputs if nested else [inputs], dtype="int32")
+            texts = self._graph("_detokenize")(inputs)
+            texts = [text.decode("utf-8", "replace") for text in texts.numpy()]
+            return texts if nested else texts[0]
+        inputs = tf.cast(inputs, "int32")
+        if not isinstance(inputs, tf.RaggedTensor):
+            flat = inputs[tf.newaxis] if inputs.shape.rank == 1 else inputs
+            flat = tf.RaggedTensor.from_tensor(flat)
+            texts = self._graph("_detokenize")(flat)
+            return texts[0] if inputs.shape.rank == 1 else texts
+        return self._graph("_detokenize")(inputs.with_row_splits_dtype("int64"))
+
+    def get_vocabulary(self):
+        """All tokens, in the order of their ids."""
+        self._check_vocabulary()
+        return list(self.vocabulary)
+
+    def vocabulary_size(self):
+        self._check_vocabulary()
+        return len(self.vocabulary)
+
+    def id_to_token(self, id):
+        self._check_vocabulary()
+        if not 0 <= id < len(self.vocabulary):
+            raise ValueError(f"Token id {id} is not in 0..{len(self.vocabulary) - 1}.")
+        return self.vocabulary[id]
+
+    def token_to_id(self, token):
+        self._check_vocabulary()
+        try:
+            return self._token_ids[token]
+        except KeyError:
+            raise ValueError(
+                f"The vocabulary of this {type(self).__name__} ({len(self.vocabulary)} tokens) "
+                f"has no token {token!r}."
+            ) from None
+
+    def get_config(self):
+        config = super().get_config()
+        config["special_tokens_in_strings"] = self.special_tokens_in_strings
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        for name in ("vocabulary", "merges", "proto"):
+            if isinstance(config.get(name), str):
+                raise ValueError(
+                    f"The config of a {cls.__name__} names a file, {name}={config[name]!r}: "
+                    "a config must not open files; pass the content, or load the assets."
+                )
+        return cls(**config)
+
+    # Vocabulary and special tokens
+
+    def _set_tokens(self, vocabulary):
+        """Store the tokens, in id order; `None` for none yet."""
+        self._forget_graphs()
+        if vocabulary is None:
+            self.vocabulary = None
+            self._token_ids = None
+        else:
+            # A tuple: Keras would wrap and track a list.
+            self.vocabulary = tuple(vocabulary)
+            self._token_ids = {token: id for id, token in enumerate(self.vocabulary)}
+            if len(self._token_ids) < len(self.vocabulary):
+                self._report_duplicates()
+        names = {}
+        for role, token in self._special_tokens().items():
+            self._set_special(role, token)
+            if vocabulary is not None and token not in self._token_ids:
+                names[role] = token
+        if names:
+            listed = ", ".join(f"{token!r} ({role}_token)" for role, token in names.items())
+            raise ValueError(
+                f"The vocabulary of {len(self.vocabulary)} tokens lacks {listed}, which "
+                f"{type(self).__name__} needs: add them to the vocabulary, or name the ones that "
+                f"it has, as in {type(self).__name__}(..., {next(iter(names))}_token='...')."
+            )
+
+    def _set_special(self, role, token):
+        roles = {"cls": ("cls", "start"), "sep": ("sep", "end")}.get(role, (role,))
+        for name in roles:
+            setattr(self, f"{name}_token", token)
+            setattr(
+                self,
+                f"{name}_token_id",
+                self._token_ids.get(token) if self._token_ids is not None else None,
+            )
+
+    def _report_duplicates(self):
+        first = {}
+        for id, token in enumerate(self.vocabulary):
+            if first.setdefault(token, id) != id:
+                raise ValueError(
+                    f"The vocabulary has {token!r} twice, as ids {first[token]} and {id}: every "
+                    "token must be there once."
+                )
+
+    @property
+    def special_tokens(self):
+        """Special tokens, each once."""
+        return list(dict.fromkeys(self._special_tokens().values()))
+
+    @property
+    def special_token_ids(self):
+        """Ids of the special tokens, each once."""
+        return [self.token_to_id(token) for token in self.special_tokens]
+
+    def _check_vocabulary(self):
+        if self.vocabulary is None:
+            raise ValueError(
+                f"This {type(self).__name__} has no vocabulary yet: pass one to the constructor, "
+                "or load it with `from_preset`, `from_files` or `load_assets`."
+            )
+
+    # Running the graph
+
+    def _forget_graphs(self):
+        # Past Keras' and TensorFlow's attribute tracking, which would save the functions too.
+        object.__setattr__(self, "_graphs", {})
+
+    def _graph(self, name):
+        """The method `name`, compiled when called eagerly; on the CPU in any case."""
+        tf, _ = tf_modules(type(self).__name__)
+
+        def on_cpu(x):
+            with tf.device("cpu"):
+                return getattr(self, name)(x)
+
+        if not tf.executing_eagerly():
+            return on_cpu
+        with _tracing:
+            return self._compiled(name, on_cpu)
+
+    def _compiled(self, name, on_cpu):
+        tf, _ = tf_modules(type(self).__name__)
+        if name not in self._graphs:
+            shape = tf.TensorSpec([None], "string")
+            if name == "_detokenize":
+                shape = tf.RaggedTensorSpec([None, None], "int32")
+            function = tf.function(on_cpu, input_signature=[shape], autograph=False)
+            # The concrete one: TensorFlow warns of "retracing" when many tokenizers are made.
+            self._graphs[name] = function.get_concrete_function()
+        return self._graphs[name]
+
+    def _run(self, name, inputs):
+        """Run `name`, (N,) strings -> one or more ragged (N, P), on text of any nesting."""
+        tf, _ = tf_modules(type(self).__name__)
+        self._check_vocabulary()
+        plain = not tf.is_tensor(inputs)
+        text = self._to_tensor(inputs) if plain else inputs
+        if text.dtype != tf.string:
+            raise TypeError(f"{type(self).__name__} takes text, got a tensor of {text.dtype.name}.")
+        rank = text.shape.rank
+        if rank is None:
+            raise ValueError(f"{type(self).__name__} needs a tensor of known rank, got {text}.")
+        if rank > 1 and not isinstance(text, tf.RaggedTensor):
+            text = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
+        if rank == 0:
+            flat = text[tf.newaxis]
+        else:
+            flat = text.flat_values if isinstance(text, tf.RaggedTensor) else text
+        outputs = self._graph(name)(flat)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        if rank == 0:
+            outputs = tuple(x.flat_values for x in outputs)
+        elif isinstance(text, tf.RaggedTensor):
+            outputs = tuple(
+                text.with_flat_values(x.with_row_splits_dtype(text.row_splits.dtype))
+                for x in outputs
+            )
+        if not plain or not tf.executing_eagerly():
+            return outputs
+        if rank == 0:
+            return tuple(x.numpy().tolist() for x in outputs)
+        return tuple(x.to_list() for x in outputs)
+
+    def _to_tensor(self, inputs):
+        """Python text to a string tensor, ragged if nested."""
+        tf, _ = tf_modules(type(self).__name__)
+        if hasattr(inputs, "tolist"):  # arrays and data frame columns
+            inputs = inputs.tolist()
+        if isinstance(inputs, (list, tuple)):
+            if any(isinstance(x, (list, tuple)) or hasattr(x, "tolist") for x in inputs):
+                inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
+                rows = [self._to_tensor(x) for x in inputs]
+                if any(row.shape.rank == 0 for row in rows):
+                    raise TypeError(f"{type(self).__name__} got texts and lists of texts mixed.")
+                return tf.ragged.stack(rows)
+            inputs = [self._to_utf8(x, i) for i, x in enumerate(inputs)]
+            return tf.constant(inputs, "string", shape=(len(inputs),))
+        return tf.constant(self._to_utf8(inputs))
+
+    def _to_utf8(self, text, position=None):
+        where = "" if position is None else f" at position {position}"
+        if isinstance(text, str):
+            try:
+                return text.encode("utf-8")
+            except UnicodeEncodeError:  # halves of surrogate pairs
+                return re.sub("[\ud800-\udfff]", "\ufffd", text).encode("utf-8")
+        if isinstance(text, bytes):
+            try:
+                text.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{type(self).__name__} got bytes{where} that are not UTF-8 (byte "
+                    f"{text[error.start]:#04x} at {error.start}): decode them first, for example "
+                    "`data.decode('latin-1')`."
+                ) from None
+            return text
+        raise TypeError(
+            f"{type(self).__name__} takes text, got {text!r} ({type(text).__name__}){where}: "
+            "drop it or turn it into a string."
+        )
+
+    def _check_ids(self, ids, place="position "):
+        if not isinstance(ids, (list, tuple)):
+            raise TypeError(f"`detokenize` takes a list of token ids, got {ids!r}.")
+        for i, id in enumerate(ids):
+            if isinstance(id, (list, tuple)):
+                self._check_ids(id, f"{place}{i}, ")
+            elif not isinstance(id, int) or not 0 <= id < len(self.vocabulary):
+                raise ValueError(
+                    f"`detokenize` got {id!r} at {place}{i}, which is no token id: those are "
+                    f"0..{len(self.vocabulary) - 1}."
+                )

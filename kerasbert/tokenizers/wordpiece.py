@@ -1,0 +1,371 @@
+"""BERT's tokenizer (Devlin et al. 2019; `tokenization.py` of google-research/bert) in the graph."""
+
+import os
+import re
+import warnings
+
+import keras
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.tokenizers.files import ROLES, TokenizerFiles, read_vocabulary, tokens_by_id
+from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
+
+# N texts, P pieces of a text, W words of a text, C code points of all texts, U different ones.
+
+VOCABULARY_FILE = "vocabulary.txt"
+MAX_WORD_CHARACTERS = 200
+
+# What the reference deletes: U+FFFD and the categories Cc and Cf. Tab, newline and return stay.
+DELETED = r"[\x{0}-\x{8}\x{B}\x{C}\x{E}-\x{1F}\x{7F}-\x{9F}\x{FFFD}\p{Cf}]+"
+SPACE = r"\t\n\r \x{85}\p{Z}"
+PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
+CJK = (
+    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
+    r"\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
+)
+# Code points of the CJK blocks that Unicode never assigned: TF.Text makes each a word of its own.
+# They stand for special tokens; the last one for themselves, when a text should have them.
+STAND_INS = [chr(x) for x in range(0xFADA, 0xFB00)]
+FILLER = "\ufffe"
+# Capitals younger than the Unicode 13 of TensorFlow: first, last, distance of the small letter.
+YOUNG_CAPITALS = (
+    (0x2C2F, 0x2C2F, 0x30),
+    (0xA7C0, 0xA7C0, 1),
+    (0xA7D0, 0xA7D0, 1),
+    (0xA7D6, 0xA7D6, 1),
+    (0xA7D8, 0xA7D8, 1),
+    (0x10570, 0x10595, 0x27),
+)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTokenizer(SubwordTokenizer):
+    """WordPiece exactly as in google-research/bert, for BERT, ELECTRA and DistilBERT.
+
+    Deletes control characters, splits at white space, punctuation and CJK characters, and cuts
+    words into the longest pieces that the vocabulary has. Words of more than 200 characters, and
+    words with a character that no piece has, become `[UNK]`.
+
+    Args:
+        vocabulary: list of tokens in the order of their ids, or the path of a `vocab.txt`.
+        lowercase: bool. `True` for "uncased" checkpoints.
+        strip_accents: bool. Drop accents (after NFD); `None` follows `lowercase`.
+        split_on_cjk: bool. Make each CJK character a word.
+        split_on_punctuation: bool. Make each punctuation character a word; `False` for texts that
+            were split into words before, as those of Japanese checkpoints.
+        split_characters: bool. Make every character a word (`subword_tokenizer_type` "character"
+            of Japanese checkpoints).
+        suffix_indicator: string. What pieces inside a word begin with.
+        special_tokens_in_strings: bool. Map special tokens written in a text, such as `[MASK]`,
+            to their ids. By default they are text like any other.
+        unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
+        extra_special_tokens: list of further tokens that `special_tokens_in_strings` looks for.
+        **kwargs: `name`, and so on.
+
+    Raises:
+        ValueError: if a special token is not in the vocabulary, or a token is there twice.
+
+    >>> words = "[PAD] [UNK] [CLS] [SEP] [MASK] the qu ##ick fox ."
+    >>> tokenizer = BertTokenizer(words.split(), lowercase=True)
+    >>> tokenizer("The quick fox.")
+    [5, 6, 7, 8, 9]
+    >>> tokenizer.tokenize_with_offsets("The quíck fox.")
+    ([5, 6, 7, 8, 9], [0, 4, 6, 10, 13], [3, 6, 9, 13, 14])
+    >>> tokenizer.detokenize([5, 6, 7, 8])
+    'the quick fox'
+    """
+
+    def __init__(
+        self,
+        vocabulary=None,
+        lowercase=False,
+        strip_accents=None,
+        split_on_cjk=True,
+        split_on_punctuation=True,
+        split_characters=False,
+        suffix_indicator="##",
+        special_tokens_in_strings=False,
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+        extra_special_tokens=(),
+        **kwargs,
+    ):
+        super().__init__(special_tokens_in_strings=special_tokens_in_strings, **kwargs)
+        self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.split_on_cjk = split_on_cjk
+        self.split_on_punctuation = split_on_punctuation
+        self.split_characters = split_characters
+        self.suffix_indicator = suffix_indicator
+        self.unk_token = unk_token
+        self.cls_token = cls_token
+        self.sep_token = sep_token
+        self.pad_token = pad_token
+        self.mask_token = mask_token
+        self.extra_special_tokens = extra_special_tokens
+        self.file_assets = [VOCABULARY_FILE]
+        self.set_vocabulary(vocabulary)
+
+    @classmethod
+    def from_files(cls, directory, **overrides):
+        """Read the tokenizer of a Google or Hugging Face directory, with its settings.
+
+        Args:
+            directory: string. Has a `vocab.txt` or a `tokenizer.json`.
+            **overrides: arguments of the constructor to set otherwise.
+        """
+        files = TokenizerFiles(directory)
+        files.require("WordPiece", cls)
+        path = files.path("vocab.txt")
+        tokens = read_vocabulary(path) if path else tokens_by_id(files.model["vocab"])
+        rules = [step for step in files.normalizers() if step.get("type") == "BertNormalizer"]
+        rules = rules[0] if rules else {}
+        config = files.config
+        # Where no file says: a vocabulary with capitals is of a cased checkpoint.
+        cased = any(token[:1] != "[" and token != token.lower() for token in tokens)
+        arguments = {
+            "lowercase": config.get("do_lower_case", rules.get("lowercase", not cased)),
+            "strip_accents": config.get("strip_accents", rules.get("strip_accents")),
+            "split_on_cjk": config.get(
+                "tokenize_chinese_chars", rules.get("handle_chinese_chars", True)
+            ),
+            "split_characters": config.get("subword_tokenizer_type") == "character",
+            "suffix_indicator": files.model.get("continuing_subword_prefix") or "##",
+            **files.special_tokens(cls, tokens),
+        }
+        words = config.get("word_tokenizer_type") or "basic"
+        if words != "basic":
+            warnings.warn(
+                f"The checkpoint in '{directory}' splits words with {words}, which cannot run in a "
+                "TensorFlow graph: segment texts into words first, a space between each two.",
+                stacklevel=2,
+            )
+            # Such words are not split any further, and kana keep their marks.
+            arguments["lowercase"] = config.get("do_lower_case", False)
+            arguments |= {"split_on_cjk": False, "split_on_punctuation": False}
+            arguments["strip_accents"] = False
+        added = files.added_tokens().values()
+        special = {arguments[f"{role}_token"] for role in ROLES}
+        extra = [token["content"] for token in added if token["content"] not in special]
+        plain = [t["content"] for t in added if not t.get("special") and t["content"] in extra]
+        if plain:
+            warnings.warn(
+                f"The checkpoint in '{directory}' has added tokens such as {plain[0]!r}: they are "
+                "found in texts only with `special_tokens_in_strings=True`.",
+                stacklevel=2,
+            )
+        arguments["vocabulary"] = files.with_added_tokens(tokens)
+        arguments["extra_special_tokens"] = extra
+        return cls(**arguments | overrides)
+
+    def set_vocabulary(self, vocabulary):
+        """Set the vocabulary: a list of tokens, or the path of a `vocab.txt`."""
+        if isinstance(vocabulary, (str, os.PathLike)):
+            vocabulary = read_vocabulary(vocabulary)
+        self._set_tokens(vocabulary)
+
+    def save_assets(self, dir_path):
+        self._check_vocabulary()
+        path = os.path.join(dir_path, VOCABULARY_FILE)
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.writelines(f"{token}\n" for token in self.vocabulary)
+
+    def load_assets(self, dir_path):
+        self.set_vocabulary(os.path.join(dir_path, VOCABULARY_FILE))
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            {
+                "vocabulary": None,  # an asset
+                "lowercase": self.lowercase,
+                "strip_accents": self.strip_accents,
+                "split_on_cjk": self.split_on_cjk,
+                "split_on_punctuation": self.split_on_punctuation,
+                "split_characters": self.split_characters,
+                "suffix_indicator": self.suffix_indicator,
+                "unk_token": self.unk_token,
+                "cls_token": self.cls_token,
+                "sep_token": self.sep_token,
+                "pad_token": self.pad_token,
+                "mask_token": self.mask_token,
+                "extra_special_tokens": list(self.extra_special_tokens),
+            }
+        )
+        return config
+
+    def _special_tokens(self):
+        return {role: getattr(self, f"{role}_token") for role in ROLES}
+
+    # Special tokens in a text
+
+    def _stand_ins(self):
+        """Special token -> the character that stands for it in the graph, long tokens first."""
+        if not self.special_tokens_in_strings:
+            return {}
+        tokens = [t for t in self.extra_special_tokens if t in self._token_ids]
+        tokens = dict.fromkeys(self.special_tokens + tokens)
+        if len(tokens) >= len(STAND_INS):
+            raise ValueError(
+                f"{len(tokens)} special tokens; `special_tokens_in_strings` takes at most "
+                f"{len(STAND_INS) - 1}."
+            )
+        return dict(zip(sorted(tokens, key=len, reverse=True), STAND_INS, strict=False))
+
+    def _mark_special_tokens(self, text):
+        """Put a stand-in for each special token; as many characters as before."""
+        tf, _ = tf_modules("BertTokenizer")
+        if not self.special_tokens_in_strings:
+            return text
+        taken = "".join(STAND_INS)
+        text = tf.strings.regex_replace(text, f"[{taken}]", STAND_INS[-1])
+        text = tf.strings.regex_replace(text, FILLER, "\ufffd")
+        for token, stand_in in self._stand_ins().items():
+            filled = stand_in + FILLER * (len(token) - 1)
+            text = tf.strings.regex_replace(text, re.escape(token), filled)
+        return text
+
+    # From text to pieces
+
+    def _wordpiece(self):
+        """The piece splitter of TF.Text, built once."""
+        tf, tf_text = tf_modules("BertTokenizer")
+        if "wordpiece" not in self._graphs:
+            stand_ins = self._stand_ins()
+            with tf.init_scope(), tf.device("cpu"):
+                self._graphs["wordpiece"] = tf_text.FastWordpieceTokenizer(
+                    vocab=[
+                        stand_ins.get(token) or self._matchable(token, id)
+                        for id, token in enumerate(self.vocabulary)
+                    ],
+                    suffix_indicator=self.suffix_indicator,
+                    max_bytes_per_word=1 << 30,  # the limit in characters is ours
+                    unknown_token=stand_ins.get(self.unk_token, self.unk_token),
+                    token_out_type=tf.int32,
+                    no_pretokenization=not (self.split_on_cjk and self.split_on_punctuation),
+                )
+        return self._graphs["wordpiece"]
+
+    def _matchable(self, token, id):
+        """The token, or a name that no text matches for one that no word can be."""
+        word = token.removeprefix(self.suffix_indicator)
+        if not word or re.search(r"[\x00-\x20\x7f-\x9f\ufffd\U0010ffff]|\s", token):
+            return f"\x01{id}"
+        if len(word.encode("utf-8", "replace")) > 256:
+            if len(word) > MAX_WORD_CHARACTERS:
+                return f"\x01{id}"
+            raise ValueError(
+                f"Token {id} of the vocabulary, {token[:20]!r}..., has "
+                f"{len(word.encode('utf-8'))} bytes; TF.Text takes at most 256."
+            )
+        return token
+
+    def _normalize(self, text):
+        """Steps 1 to 3 of the reference; (N,) -> (N,)."""
+        tf, tf_text = tf_modules("BertTokenizer")
+        deleted = DELETED
+        if self.special_tokens_in_strings:
+            deleted = DELETED.replace("]", FILLER + "]")
+        clean = tf.strings.regex_full_match(text, deleted.replace("[", "[^").replace("]+", "]*"))
+        text = tf.cond(
+            tf.reduce_all(clean),
+            lambda: text,
+            lambda: tf.strings.regex_replace(text, deleted, ""),
+        )
+        if self.lowercase:
+            # ASCII first: with LANG=tr_TR the other one makes a dotless i of I.
+            text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
+            text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
+        if self.lowercase if self.strip_accents is None else self.strip_accents:
+            text = tf_text.normalize_utf8(text, "NFD")
+            text = tf.strings.regex_replace(text, r"\p{Mn}+", "")
+        if self.split_characters:
+            return tf.strings.regex_replace(text, f"[^{SPACE}]", r" \0 ")
+        rare = tf.strings.regex_full_match(text, self._rare())
+        return tf.cond(tf.reduce_any(rare), lambda: self._rewrite(text), lambda: text)
+
+    def _single_words(self):
+        """The characters that are words of their own, for a regular expression."""
+        cjk = CJK if self.split_on_cjk else "".join(STAND_INS)
+        return cjk + (PUNCTUATION if self.split_on_punctuation else "")
+
+    def _rare(self):
+        """What `_rewrite` is needed for; fast to look for, may find too much."""
+        # All of PUNCTUATION and CJK, 201 times, would be too large for RE2.
+        long_word = rf"[^{SPACE}!-/:-@\[-`{{-~、。一-鿿]{{{MAX_WORD_CHARACTERS + 1}}}"
+        capitals = "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b, _ in YOUNG_CAPITALS)
+        found = f"(?:{long_word}|[{capitals}])" if self.lowercase else long_word
+        return f"(?s).*{found}.*"
+
+    def _rewrite(self, text):
+        """Young capitals to small letters; too long words to unknown ones of as many bytes."""
+        tf, _ = tf_modules("BertTokenizer")
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None)
+        rows = points.value_rowids()
+        points = points.flat_values  # (C,)
+        if self.lowercase:
+            for first, last, distance in YOUNG_CAPITALS:
+                capital = (points >= first) & (points <= last)
+                points = tf.where(capital, points + distance, points)
+        unique, index = tf.unique(points)
+        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")  # (U,)
+        between = tf.strings.regex_full_match(characters, f"[{SPACE}{self._single_words()}]")
+        between = tf.gather(between, index)  # (C,)
+        # A word begins at the start of a text and after white space, punctuation and CJK.
+        begins = tf.concat([[True], (rows[1:] != rows[:-1]) | between[:-1]], 0) & ~between
+        word = tf.cumsum(tf.cast(between | begins, "int32"))  # (C,); 1, 2, ...
+        size = tf.math.segment_sum(tf.cast(~between, "int32"), word)
+        too_long = tf.gather(size, word) > MAX_WORD_CHARACTERS
+        # No token has these characters; TF.Text makes the whole word unknown.
+        unknown = tf.constant([0, 0x02, 0x82, 0xFFFD, 0x10FFFF])
+        unknown = tf.gather(unknown, tf.strings.length(characters))  # (U,), as many bytes
+        points = tf.where(begins & too_long, tf.gather(unknown, index), points)
+        counts = tf.math.bincount(tf.cast(rows, "int32"), minlength=tf.size(text))
+        return tf.strings.unicode_encode(tf.RaggedTensor.from_row_lengths(points, counts), "UTF-8")
+
+    def _split(self, text):
+        """Normalized text to ids and bytes; (N,) -> three ragged (N, P)."""
+        tf, tf_text = tf_modules("BertTokenizer")
+        wordpiece = self._wordpiece()
+        if self.split_on_cjk and self.split_on_punctuation:
+            return wordpiece.tokenize_with_offsets(text)
+        kept = self._single_words()
+        words, begins, _ = tf_text.regex_split_with_offsets(text, f"[{SPACE}{kept}]", f"[{kept}]")
+        ids, starts, ends = wordpiece.tokenize_with_offsets(words.flat_values)  # (N * W, P)
+        begins = tf.gather(begins.flat_values, ids.value_rowids())
+        pieces = words.with_flat_values(ids.with_row_splits_dtype("int64")).merge_dims(1, 2)
+        starts = pieces.with_values(starts.flat_values + tf.cast(begins, starts.dtype))
+        ends = pieces.with_values(ends.flat_values + tf.cast(begins, ends.dtype))
+        return pieces, starts, ends
+
+    def _tokenize(self, text):
+        text = self._mark_special_tokens(valid_utf8(text))
+        return self._split(self._normalize(text))[0]
+
+    def _tokenize_with_offsets(self, text):
+        tf, _ = tf_modules("BertTokenizer")
+        text = self._mark_special_tokens(valid_utf8(text))
+        normalized = self._normalize(text)
+        ids, starts, ends = self._split(normalized)
+        # A text normalizes to what its characters normalize to: how many bytes from each?
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None), C in all
+        unique, index = tf.unique(points.flat_values)
+        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")  # (U,)
+        sizes = tf.strings.length(self._normalize(characters))  # (U,)
+        # Accents that are dropped belong to the letter before them.
+        accent = tf.strings.regex_full_match(characters, rf"[\p{{Mn}}{FILLER}]") & (sizes == 0)
+        sizes = tf.gather(sizes, index)
+        accent = tf.gather(accent, index)
+        lengths = tf.cast(tf.strings.length(normalized), "int64")  # (N,)
+        first = tf.gather(tf.cumsum(lengths, exclusive=True), ids.value_rowids())
+        starts, ends = starts.flat_values + first, ends.flat_values + first
+        return ids, *align(ids, starts, ends, points, sizes, accent)
+
+    def _detokenize(self, ids):
+        tf, _ = tf_modules("BertTokenizer")
+        text = tf.gather(tf.constant(self.vocabulary), ids)
+        text = tf.strings.reduce_join(text, axis=-1, separator=" ")
+        return tf.strings.regex_replace(text, " " + re.escape(self.suffix_indicator), "")

@@ -1,0 +1,195 @@
+"""Tiny models of every family in `transformers`, the reference that ours are compared with."""
+
+import dataclasses
+import json
+import os
+import shutil
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+VOCABULARY_SIZE = 99
+_SIZES = {
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 36,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 32,
+}
+# Arguments of the family's transformers configuration.
+TINY = {
+    "bert": _SIZES,
+    # Two of RoBERTa's rows come before its first position.
+    "roberta": {**_SIZES, "max_position_embeddings": 34, "type_vocab_size": 1},
+    "xlm_roberta": {**_SIZES, "max_position_embeddings": 34, "type_vocab_size": 1},
+    "distilbert": {
+        "vocab_size": VOCABULARY_SIZE,
+        "dim": 36,
+        "n_layers": 2,
+        "n_heads": 3,
+        "hidden_dim": 40,
+        "max_position_embeddings": 32,
+    },
+    "electra": {**_SIZES, "embedding_size": 20},
+    "albert": {**_SIZES, "embedding_size": 20},
+    "modernbert": {
+        **_SIZES,
+        "num_hidden_layers": 4,
+        "local_attention": 6,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
+}
+_CLASSES = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm_roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "albert": "Albert",
+    "modernbert": "ModernBert",
+}
+# The families whose `transformers` models take segments.
+SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")
+
+
+@dataclasses.dataclass
+class Reference:
+    """A model of `transformers`, and the directory it is saved in."""
+
+    family: str
+    model: object
+    directory: str
+
+    def inputs(self, length, seed=0):
+        """Random ours: a dict of (3, `length`) arrays, the second row padded from the middle on."""
+        config = self.model.config
+        rng = np.random.default_rng(seed)
+        token_ids = rng.integers(3, VOCABULARY_SIZE, (3, length))
+        padding_mask = np.ones((3, length), "int32")
+        padding_mask[1, length // 2 + 1 :] = 0
+        token_ids[padding_mask == 0] = config.pad_token_id
+        inputs = {"token_ids": token_ids.astype("int32"), "padding_mask": padding_mask}
+        if self.family in SEGMENTS:
+            segments = rng.integers(0, config.type_vocab_size, (3, length))
+            inputs["segment_ids"] = segments.astype("int32")
+        return inputs
+
+    def __call__(self, inputs, gradients=False, base=False):
+        """Its outputs for our inputs; the last hidden state comes as `sequence_output`."""
+        import torch
+
+        names = {
+            "token_ids": "input_ids",
+            "padding_mask": "attention_mask",
+            "segment_ids": "token_type_ids",
+        }
+        arguments = {names[name]: torch.tensor(value).long() for name, value in inputs.items()}
+        model = self.model.base_model if base else self.model
+        with torch.set_grad_enabled(gradients):
+            outputs = model(**arguments, output_hidden_states=True)
+        result = {"sequence_output": outputs.hidden_states[-1]}
+        for ours, theirs in (("logits", "logits"), ("pooled_output", "pooler_output")):
+            if outputs.get(theirs) is not None:
+                result[ours] = outputs[theirs]
+        return result if gradients else {name: value.numpy() for name, value in result.items()}
+
+    def compare(self, model, lengths=(1, 32)):
+        """The largest difference of an encoder's or a classifier's outputs to its own.
+
+        Lengths 1, with all positions and, in both, padding where there is room.
+        """
+        encoder = getattr(model, "backbone", model)
+        worst = 0.0
+        for length in lengths:
+            inputs = self.inputs(length, seed=length)
+            expected = self(inputs, base=model is encoder)
+            inputs = {name: value for name, value in inputs.items() if name in encoder.input}
+            ours = dict(encoder(inputs))
+            if model is not encoder:
+                ours["logits"] = model(inputs)
+                assert np.abs(expected["logits"]).max() > 0.1  # An error has to show.
+            for name in expected.keys() & ours.keys():
+                gap = np.abs(keras.ops.convert_to_numpy(ours[name]) - expected[name])
+                if name == "sequence_output":
+                    gap = gap[inputs["padding_mask"] == 1]
+                worst = max(worst, gap.max())
+        return worst
+
+    def copy(self, target, **settings):
+        """Copy the directory, with other settings in its configuration; `None` drops one."""
+        shutil.copytree(self.directory, target, dirs_exist_ok=True)
+        path = os.path.join(target, "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = {**json.load(file), **settings}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({key: value for key, value in config.items() if value is not None}, file)
+        return str(target)
+
+    def tensors(self):
+        """The tensors of the checkpoint, by name."""
+        from safetensors.torch import load_file
+
+        return load_file(os.path.join(self.directory, "model.safetensors"))
+
+    def copy_with(self, target, tensors, bin=False):
+        """Copy the directory, with these tensors in place of its own."""
+        import torch
+        from safetensors.torch import save_file
+
+        directory = self.copy(target)
+        os.remove(os.path.join(directory, "model.safetensors"))
+        if bin:
+            torch.save(tensors, os.path.join(directory, "pytorch_model.bin"))
+        else:
+            save_file(tensors, os.path.join(directory, "model.safetensors"))
+        return directory
+
+
+def _architecture(family, head):
+    import transformers
+
+    return getattr(transformers, f"{_CLASSES[family]}{head or 'Model'}")
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory):
+    """A function of family, head ("ForSequenceClassification", ...) and settings: a `Reference`.
+
+    Every weight is moved away from its initial value, so that each bias and gain matters, and far
+    enough that logits are of the order of 1.
+    """
+    torch = pytest.importorskip("torch", reason="the reference models run on torch")
+    pytest.importorskip("transformers", reason="the reference models are those of transformers")
+    torch.set_num_threads(1)  # Tiny tensors, and others compute on the same cores.
+    made = {}
+
+    def make(family, head="", **settings):
+        key = (family, head, repr(sorted(settings.items())))
+        if key not in made:
+            made[key] = new(family, head, **settings)
+        return made[key]
+
+    def new(family, head, **settings):
+        architecture = _architecture(family, head)
+        torch.manual_seed(0)
+        config = architecture.config_class(**{**TINY[family], **settings})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = architecture(config).eval()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.15 * torch.randn_like(weight))
+        directory = str(tmp_path_factory.mktemp(family))
+        model.save_pretrained(directory)
+        return Reference(family, model, directory)
+
+    return make

@@ -1,0 +1,451 @@
+"""What every layer, model and preprocessor promises: a new one is one more row of a test.
+
+B batch, T tokens, D width.
+"""
+
+import json
+import os
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.models import BertBackbone, BertTextClassifier
+
+# Every axis of a family is there, at a size that costs nothing.
+SETTINGS = {
+    "vocabulary_size": 30,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 24,
+    "max_sequence_length": 16,
+}
+FAMILY_SETTINGS = {
+    "bert": {},
+    "roberta": {},
+    "xlm_roberta": {"activation": "gelu"},
+    "distilbert": {},
+    "electra": {"embedding_dim": 8},
+    "albert": {"embedding_dim": 8, "num_layers": 4, "num_groups": 2},
+    "modernbert": {"num_layers": 4, "local_window": 4},
+}
+
+
+def tiny_backbone(family="bert", **settings):
+    """An encoder of a family in which every weight matters; equal for equal settings."""
+    keras.utils.set_random_seed(1)
+    return perturb(
+        BertBackbone.from_family(family, **{**SETTINGS, **FAMILY_SETTINGS[family], **settings})
+    )
+
+
+def tiny_classifier(family="bert", **settings):
+    """A classifier of three classes on `tiny_backbone`, without a preprocessor."""
+    backbone = tiny_backbone(family, **settings)
+    return perturb(BertTextClassifier(backbone, num_classes=3))
+
+
+def perturb(model):
+    """Move the weights off their initial values: a gain of 1 or a bias of 0 tests nothing."""
+    random = np.random.default_rng(2)
+    for weight in model.weights:
+        weight.assign(array(weight) + random.normal(0, 0.1, weight.shape))
+    return model
+
+
+def batch(model, lengths=(7, 4, 5), length=7, seed=3):
+    """Random features (B, T) for a model, padded after `lengths`; other ids stand in padding."""
+    random = np.random.default_rng(seed)
+    shape = (len(lengths), length)
+    features = {
+        "token_ids": random.integers(1, SETTINGS["vocabulary_size"], shape),
+        "padding_mask": (np.arange(length) < np.array(lengths)[:, None]),
+    }
+    segments = model.input["segment_ids"] if "segment_ids" in model.input else None
+    if segments is not None:
+        most = getattr(model, "backbone", model).num_segments
+        features["segment_ids"] = random.integers(0, most, shape)
+    return {name: value.astype("int32") for name, value in features.items()}
+
+
+def array(value):
+    """A float32 or integer array of a tensor of any backend."""
+    value = ops.convert_to_tensor(value)
+    if keras.backend.is_float_dtype(value.dtype):
+        value = ops.cast(value, "float32")
+    return ops.convert_to_numpy(value)
+
+
+def arrays(outputs):
+    """The same for any nesting of them."""
+    return keras.tree.map_structure(array, outputs)
+
+
+def assert_close(actual, expected, atol=1e-5):
+    """Compare nestings of tensors; `atol=0` means exactly equal."""
+    actual, expected = arrays(actual), arrays(expected)
+    keras.tree.assert_same_structure(actual, expected)
+    keras.tree.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=0), actual, expected
+    )
+
+
+def gradients(model, features):
+    """The loss and the gradients by path, alike on every backend.
+
+    A step of plain descent at a rate of 1 moves each weight by its gradient.
+    """
+    targets = random_targets(model, features)
+    compile_for(model, targets, keras.optimizers.SGD(1.0))
+    before = {weight.path: array(weight) for weight in model.trainable_weights}
+    loss = float(np.ravel(model.train_on_batch(features, targets))[0])
+    return loss, {w.path: before[w.path] - array(w) for w in model.trainable_weights}
+
+
+def random_targets(model, features):
+    random = np.random.default_rng(4)
+    return keras.tree.map_structure(
+        lambda output: random.normal(size=output.shape).astype("float32"), arrays(model(features))
+    )
+
+
+def compile_for(model, targets, optimizer):
+    """Squared errors for every output, run eagerly: no test waits for a compiler."""
+    losses = keras.tree.map_structure(lambda _: "mse", targets)
+    model.compile(optimizer, loss=losses, metrics=None, run_eagerly=True)
+
+
+# === Layers ===
+
+
+def check_layer(layer, inputs, mask=None, mask_name="attention_mask", weights=()):
+    """Check what every layer promises.
+
+    Args:
+        layer: a layer that is not built.
+        inputs: array (B, T, D) or (B, T).
+        mask: array (B, T), 1 at tokens, of a layer that takes one under `mask_name`.
+        weights: the names of its weights, which checkpoints rest on.
+    """
+    arguments = {} if mask is None else {mask_name: _broadcast(mask, mask_name)}
+    outputs = layer(inputs, **arguments)
+    assert [weight.path.split("/", 1)[1] for weight in layer.weights] == list(weights)
+    random = np.random.default_rng(0)
+    for weight in layer.weights:
+        weight.assign(array(weight) + random.normal(0, 0.1, weight.shape))
+    outputs = layer(inputs, **arguments)
+    _check_spec(layer, inputs, arguments, outputs)
+
+    # Settings: through JSON into an equal layer.
+    config = layer.get_config()
+    clone = type(layer).from_config(json.loads(json.dumps(config)))
+    assert clone.get_config() == config
+    clone(inputs, **arguments)
+    clone.set_weights(layer.get_weights())
+    assert_close(clone(inputs, **arguments), outputs, atol=0)
+
+    # Any batch and length in one functional model.
+    symbols = [keras.Input((None, *inputs.shape[2:]), dtype=inputs.dtype)]
+    symbolic = {}
+    for name, value in arguments.items():
+        shape = (None if size > 1 else 1 for size in value.shape[1:])
+        symbolic[name] = keras.Input(tuple(shape), dtype=value.dtype)
+    model = keras.Model([*symbols, *symbolic.values()], layer(symbols[0], **symbolic))
+    for few in (inputs, inputs[:1, :2]):
+        cut = {
+            name: _broadcast(mask[: len(few), : few.shape[1]], name) for name in arguments
+        }
+        assert_close(model([few, *cut.values()]), layer(few, **cut))
+
+    # What is not asked for training does not depend on chance.
+    assert_close(layer(inputs, **arguments), outputs, atol=0)
+    if layer.weights and keras.backend.is_float_dtype(inputs.dtype.name):
+        _, found = gradients(model, [inputs, *arguments.values()])
+        assert set(found) == {weight.path for weight in layer.weights}
+        for path, gradient in found.items():
+            assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, path
+        clone_of_weights(clone, layer)
+
+    # Half precision: variables stay whole.
+    if keras.backend.is_float_dtype(inputs.dtype.name):
+        half = type(layer).from_config({**config, "dtype": "mixed_bfloat16"})
+        result = half(inputs, **arguments)
+        assert all(weight.dtype == "float32" for weight in half.weights)
+        if keras.backend.is_float_dtype(keras.backend.standardize_dtype(result.dtype)):
+            assert keras.backend.standardize_dtype(result.dtype) == "bfloat16"
+        half.set_weights(clone.get_weights())
+        assert_close(half(inputs, **arguments), clone(inputs, **arguments), atol=0.1)
+
+    # What stands in padding reaches no token.
+    if mask is not None:
+        other = np.where(mask[:, :, None] > 0, inputs, inputs + 1).astype(inputs.dtype)
+        expected, found = array(clone(inputs, **arguments)), array(clone(other, **arguments))
+        if expected.ndim == 3:
+            expected, found = expected[mask > 0], found[mask > 0]
+        assert_close(found, expected)
+
+
+def clone_of_weights(clone, layer):
+    clone.set_weights(layer.get_weights())
+
+
+def _broadcast(mask, name):
+    return mask[:, None, None, :].astype(bool) if name == "attention_mask" else mask
+
+
+def _check_spec(layer, inputs, arguments, outputs):
+    """`compute_output_spec` with unknown sizes says what comes out."""
+
+    def symbol(value):
+        return keras.KerasTensor(
+            (None, None, *value.shape[2:]), dtype=keras.backend.standardize_dtype(value.dtype)
+        )
+
+    symbols = {name: symbol(value) for name, value in arguments.items()}
+    spec = layer.compute_output_spec(symbol(inputs), **symbols)
+    assert spec.dtype == keras.backend.standardize_dtype(outputs.dtype)
+    assert len(spec.shape) == len(outputs.shape)
+    for said, is_so in zip(spec.shape, outputs.shape, strict=True):
+        assert said in (None, is_so)
+
+
+# === Models ===
+
+
+def check_graph(make, folder):
+    """Batch and length are free; eager calls, `predict` and XLA agree."""
+    model = make()
+    features = batch(model)
+    expected = model(features)
+    shapes = keras.tree.map_structure(lambda tensor: tensor.shape[0], model.output)
+    assert set(keras.tree.flatten(shapes)) == {None}
+    compiled = keras.backend.backend() != "torch"
+    for jit_compile in (False, True) if compiled else (False,):
+        model.compile(jit_compile=jit_compile)
+        assert_close(model.predict(features, verbose=0), expected)
+    other = batch(model, (2, 3), 3)
+    assert_close(model.predict(other, verbose=0), model(other))
+
+
+def check_padding(make, folder):
+    """More padding, whatever ids stand in it, changes nothing at the tokens."""
+    model = make()
+    features = batch(model)
+    longer = {name: np.pad(value, ((0, 0), (0, 4))) for name, value in features.items()}
+    hidden = longer["padding_mask"] == 0
+    longer["token_ids"] = np.where(hidden, longer["token_ids"] + 1, longer["token_ids"])
+    expected, found = arrays(model(features)), arrays(model(longer))
+    mask = features["padding_mask"] > 0
+    if isinstance(expected, dict):
+        expected["sequence_output"] = expected["sequence_output"][mask]
+        found["sequence_output"] = found["sequence_output"][:, : mask.shape[1]][mask]
+    assert_close(found, expected)
+
+
+def check_defaults(make, folder):
+    """Segments and mask may be left out; segments that a family lacks are not looked at."""
+    model = make()
+    ids = batch(model)["token_ids"]
+    ones, zeros = np.ones_like(ids), np.zeros_like(ids)
+    expected = model({"token_ids": ids, "segment_ids": zeros, "padding_mask": ones})
+    assert_close(model({"token_ids": ids}), expected, atol=0)
+    if "segment_ids" not in model.input:
+        features = {"token_ids": ids, "segment_ids": ones, "padding_mask": ones}
+        assert_close(model(features), expected, atol=0)
+        assert_close(model.predict(features, verbose=0), expected)
+
+
+def check_bfloat16(make, folder):
+    """`mixed_bfloat16` is close; weights and what losses see stay in float32."""
+    model, half = make(), make(dtype="mixed_bfloat16")
+    features = batch(model)
+    assert all(weight.dtype == "float32" for weight in half.weights)
+    assert half.compute_dtype == "bfloat16"
+    outputs, expected = half(features), arrays(model(features))
+    scale = max(np.abs(value).max() for value in keras.tree.flatten(expected))
+    assert_close(outputs, expected, atol=0.04 * scale)
+    wanted = "bfloat16" if isinstance(outputs, dict) else "float32"
+    for output in keras.tree.flatten(outputs):
+        assert keras.backend.standardize_dtype(output.dtype) == wanted
+
+
+def check_gradients(make, folder):
+    """Every weight that trains has a gradient, and `RematScope` gives the same, dropout too."""
+    model = make()
+    features = batch(model)
+    loss, expected = gradients(model, features)
+    for path, gradient in expected.items():
+        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, path
+    with keras.RematScope("full"):
+        model = make()
+    assert all(layer._remat_mode for layer in encoder(model).transformer_layers)
+    found_loss, found = gradients(model, features)
+    assert np.isclose(found_loss, loss, atol=1e-6)
+    assert_close(found, expected, atol=2e-6)
+
+
+def check_lora(make, folder):
+    """Only adapters train in the encoder, the loss falls, and they save and load alone."""
+    model = make()
+    features = batch(model)
+    encoder(model).enable_lora(2)
+    trained = encoder(model).trainable_weights
+    assert len(trained) == 2 * len(set(map(id, encoder(model).transformer_layers)))
+    assert all("/qkv/lora_kernel_" in weight.path for weight in trained)
+    frozen = {w.path: array(w) for w in encoder(model).non_trainable_weights}
+    targets = random_targets(model, features)
+    compile_for(model, targets, keras.optimizers.Adam(0.03))
+    before = _error(model, features, targets)
+    for _ in range(4):
+        model.train_on_batch(features, targets)
+    assert _error(model, features, targets) < before
+    assert_close({w.path: w for w in encoder(model).non_trainable_weights}, frozen, atol=0)
+    path = os.path.join(folder, "adapters.lora.h5")
+    encoder(model).save_lora_weights(path)
+    fresh = encoder(make())
+    fresh.load_lora_weights(path)
+    assert_close(fresh(features), encoder(model)(features), atol=0)
+
+
+def _error(model, features, targets):
+    pairs = zip(
+        keras.tree.flatten(arrays(model(features))), keras.tree.flatten(targets), strict=True
+    )
+    return sum(float(np.mean((output - target) ** 2)) for output, target in pairs)
+
+
+def check_int8(make, folder):
+    """`quantize("int8")` is close, smaller, and survives saving, on either float policy."""
+    model = make(dtype="mixed_bfloat16")
+    features = batch(model)
+    expected = arrays(model(features))
+    model.quantize("int8")
+    assert {"int8", "float32"} == {weight.dtype for weight in model.weights}
+    scale = max(np.abs(value).max() for value in keras.tree.flatten(expected))
+    assert_close(model(features), expected, atol=0.1 * scale)
+    check_roundtrip(model, features, folder)
+
+
+def check_saving(make, folder):
+    """Settings, `.keras` files and presets give back the same model."""
+    model = make()
+    check_roundtrip(model, batch(model), folder)
+
+
+def encoder(model):
+    return getattr(model, "backbone", model)
+
+
+# In the order in which a failure tells most; each takes `make(**settings)` and a folder.
+MODEL_CHECKS = (
+    check_graph,
+    check_padding,
+    check_defaults,
+    check_bfloat16,
+    check_gradients,
+    check_lora,
+    check_int8,
+    check_saving,
+)
+
+
+def check_model(make, folder):
+    """Check what every model promises.
+
+    Args:
+        make: function of settings of the encoder that returns the model, equal each time.
+        folder: where files may go.
+    """
+    for check in MODEL_CHECKS:
+        check(make, folder)
+
+
+def check_roundtrip(model, features, folder):
+    """`get_config`, a `.keras` file and a preset give back an exactly equal model."""
+    expected = model(features)
+    config = model.get_config()
+    # Exactly what a file holds.
+    stored = keras.saving.serialize_keras_object(model)["config"]
+    clone = type(model).from_config(json.loads(json.dumps(stored)))
+    assert _plain(clone.get_config()) == _plain(config)
+    assert [w.path for w in clone.weights] == [w.path for w in model.weights]
+    clone.set_weights(model.get_weights())
+    assert_close(clone(features), expected, atol=0)
+
+    path = os.path.join(folder, "model.keras")
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    assert type(loaded) is type(model)
+    assert _plain(loaded.get_config()) == _plain(config)
+    assert_close(loaded(features), expected, atol=0)
+
+    path = os.path.join(folder, "preset")
+    model.save_to_preset(path)
+    quantized = any(weight.dtype == "int8" for weight in model.weights)
+    # As in KerasHub the reader chooses the float type, but for quantized weights.
+    kwargs = {} if quantized else {"dtype": model.dtype_policy}
+    loaded = type(model).from_preset(path, **kwargs)
+    assert type(loaded) is type(model)
+    assert _plain(loaded.get_config()) == _plain(config)
+    assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
+    assert_close(loaded(features), expected, atol=0)
+
+
+def _plain(config):
+    """A config as JSON, without names, which the loader may choose anew."""
+
+    def strip(value):
+        if isinstance(value, dict):
+            return {k: strip(v) for k, v in value.items() if k not in ("name", "build_config")}
+        return [strip(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    return strip(json.loads(json.dumps(keras.saving.serialize_keras_object(config))))
+
+
+# === Preprocessors ===
+
+
+def check_preprocessor(preprocessor, texts, labels, folder):
+    """Check what every preprocessor promises.
+
+    Args:
+        preprocessor: with a tokenizer.
+        texts: list of strings (N,) of different lengths, or a tuple of two.
+        labels: their labels.
+        folder: where files may go.
+    """
+    import tensorflow as tf
+
+    features, targets = preprocessor(texts, labels)
+    features, targets = arrays(features), arrays(targets)
+    length = features["token_ids"].shape[1]
+    assert features["token_ids"].dtype == "int32" and features["padding_mask"].dtype == "bool"
+    assert features["padding_mask"].any(axis=0).sum() <= length <= preprocessor.sequence_length
+    assert ("segment_ids" in features) == (preprocessor.num_segments > 0)
+
+    # The same inside `tf.data`.
+    size = len(features["token_ids"])
+    dataset = tf.data.Dataset.from_tensor_slices((texts, labels)).batch(size).map(preprocessor)
+    mapped = next(iter(dataset.as_numpy_iterator()))
+    assert_close(mapped, (features, targets), atol=0)
+
+    # Batches hold every text once, and what was sorted can be put back.
+    batches = [b for b, _ in preprocessor.batches(texts, labels, batch_size=2).as_numpy_iterator()]
+    tokens = sorted(tuple(row[mask]) for b in batches for row, mask in _rows(b))
+    assert tokens == sorted(tuple(row[mask]) for row, mask in _rows(features))
+    dataset, order = preprocessor.sorted_batches(texts, batch_size=2)
+    back = [tuple(row[mask]) for b in dataset.as_numpy_iterator() for row, mask in _rows(b)]
+    back = [back[i] for i in np.argsort(order)]
+    assert back == [tuple(row[mask]) for row, mask in _rows(features)]
+
+    # A preset and the settings give back the same.
+    path = os.path.join(folder, "preprocessor")
+    preprocessor.save_to_preset(path)
+    loaded = type(preprocessor).from_preset(path)
+    assert _plain(loaded.get_config()) == _plain(preprocessor.get_config())
+    assert_close(loaded(texts, labels), (features, targets), atol=0)
+
+
+def _rows(features):
+    return zip(features["token_ids"], features["padding_mask"], strict=True)

@@ -1,0 +1,344 @@
+"""Hugging Face checkpoints against `transformers` itself, in process."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.conversion import huggingface
+from kerasbert.families import FAMILIES
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.text_classifier import BertTextClassifier
+
+torch = pytest.importorskip("torch", reason="the reference models run on torch")
+transformers = pytest.importorskip("transformers", reason="the reference is transformers")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+
+EVERY = pytest.mark.parametrize("family", FAMILIES)
+CLASSIFIER = "ForSequenceClassification"
+# Family, head and settings: each axis that a configuration can turn, somewhere.
+ODD = [
+    ("bert", {"hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 4}),
+    ("bert", {"hidden_act": "gelu_new", "type_vocab_size": 1, "num_attention_heads": 9}),
+    ("bert", {"hidden_act": "silu", "num_attention_heads": 1}),
+    ("roberta", {"hidden_act": "gelu_new", "type_vocab_size": 4, "layer_norm_eps": 1e-3}),
+    ("roberta", {"pad_token_id": 0, "max_position_embeddings": 33}),
+    ("xlm_roberta", {"hidden_act": "relu", "num_attention_heads": 1}),
+    ("distilbert", {"activation": "relu", "n_heads": 9}),
+    ("electra", {"embedding_size": 36, "hidden_act": "relu", "type_vocab_size": 1}),
+    ("electra", {"layer_norm_eps": 1e-3, "hidden_act": "gelu_new", "num_attention_heads": 9}),
+    ("albert", {"num_hidden_groups": 2, "num_hidden_layers": 4, "hidden_act": "gelu"}),
+    ("albert", {"embedding_size": 36, "layer_norm_eps": 1e-3, "type_vocab_size": 4}),
+    ("modernbert", {"norm_eps": 1e-3, "hidden_activation": "relu", "num_attention_heads": 9}),
+    ("modernbert", {"classifier_pooling": "mean", "classifier_bias": True}),
+    ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
+    ("modernbert", {"global_attn_every_n_layers": 2, "local_attention": 4}),
+    ("modernbert", {"classifier_activation": "relu", "num_attention_heads": 3}),
+]
+
+
+def numpy(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def load_classifier(directory, **arguments):
+    return BertTextClassifier.from_preset(directory, preprocessor=None, **arguments)
+
+
+@pytest.mark.parametrize(
+    "family, settings", [*((family, {}) for family in FAMILIES), *ODD], ids=str
+)
+def test_classifier_equals_transformers(reference, family, settings):
+    theirs = reference(family, CLASSIFIER, num_labels=3, **settings)
+    assert theirs.compare(load_classifier(theirs.directory)) <= 1e-5
+
+
+@EVERY
+def test_encoder_equals_transformers(reference, family):
+    theirs = reference(family)
+    encoder = BertBackbone.from_preset(theirs.directory)
+    assert theirs.compare(encoder) <= 1e-5
+    assert encoder.pooler == (family in ("bert", "roberta", "xlm_roberta", "albert"))
+
+
+@EVERY
+def test_predict_equals_transformers(reference, family):
+    """Compiled, as `fit` and `predict` run it."""
+    theirs = reference(family, CLASSIFIER, num_labels=3)
+    classifier = load_classifier(theirs.directory)
+    inputs = theirs.inputs(13)
+    logits = classifier.predict(
+        {name: x for name, x in inputs.items() if name in classifier.backbone.input}, verbose=0
+    )
+    assert np.abs(logits - theirs(inputs)["logits"]).max() <= 1e-5
+
+
+def transformers_heads():
+    prefixes = {
+        "bert": "Bert",
+        "roberta": "Roberta",
+        "xlm_roberta": "XLMRoberta",
+        "distilbert": "DistilBert",
+        "electra": "Electra",
+        "albert": "Albert",
+        "modernbert": "ModernBert",
+    }
+    for family, prefix in prefixes.items():
+        for name in dir(transformers):
+            head = name.removeprefix(prefix)
+            if name != head and head.startswith(("For", "LMHeadModel")):
+                yield pytest.param(family, head, id=name)
+
+
+@pytest.mark.parametrize("family, head", list(transformers_heads()))
+def test_encoder_of_every_class_of_transformers(reference, family, head):
+    theirs = reference(family, head)
+    encoder = BertBackbone.from_preset(theirs.directory)
+    assert theirs.compare(encoder, lengths=(13,)) <= 1e-5
+    assert encoder.pooler == any("pooler." in name for name in theirs.tensors())
+
+
+# --- gradients ---
+
+
+def gradients(model, weights, loss):
+    """The gradients of `loss(model)` on the weights, by whichever backend."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss()
+        return tape.gradient(value, [weight.value for weight in weights])
+    if backend == "torch":
+        model.zero_grad()
+        loss().backward()
+        return [weight.value.grad for weight in weights]
+    import jax
+
+    def run(values):
+        with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
+            return loss()
+
+    return jax.grad(run)([weight.value for weight in weights])
+
+
+class _Gradients(dict):
+    """Torch's gradients under the names that the tables know."""
+
+    def __init__(self, model):
+        prefix = model.base_model_prefix + "."
+        super().__init__(
+            (name.removeprefix(prefix), weight.grad.numpy())
+            for name, weight in model.named_parameters()
+            if weight.grad is not None
+        )
+
+    def shape(self, name):
+        return self[name].shape
+
+
+def dense_gradient(gradient):
+    if hasattr(gradient, "indices"):  # TensorFlow's slices of an embedding.
+        import tensorflow as tf
+
+        return tf.convert_to_tensor(gradient).numpy()
+    return np.asarray(numpy(gradient))
+
+
+@EVERY
+def test_gradients_equal_torch(reference, family):
+    theirs = reference(family, CLASSIFIER, num_labels=3)
+    classifier = load_classifier(theirs.directory)
+    inputs = theirs.inputs(13)
+    mask = inputs["padding_mask"][..., None]
+    rng = np.random.default_rng(1)
+    by_logits = rng.normal(size=(3, 3)).astype("float32")
+    by_tokens = (rng.normal(size=(3, 13, 36)) * mask).astype("float32")
+
+    theirs.model.zero_grad()
+    expected = theirs(inputs, gradients=True)
+    loss = (expected["logits"] * torch.tensor(by_logits)).sum()
+    loss += (expected["sequence_output"] * torch.tensor(by_tokens)).sum() / 10
+    loss.backward()
+    expected = _Gradients(theirs.model)
+
+    ours = {name: x for name, x in inputs.items() if name in classifier.backbone.input}
+
+    def our_loss():
+        tokens = classifier.backbone(ours)["sequence_output"]
+        value = keras.ops.sum(keras.ops.multiply(classifier(ours), by_logits))
+        return value + keras.ops.sum(keras.ops.multiply(tokens, by_tokens)) / 10
+
+    weights = classifier.trainable_weights
+    found = gradients(classifier, weights, our_loss)
+    maps = [
+        huggingface.NameMap(table[family], "torch")
+        for table in (huggingface.ENCODERS, huggingface.TEXT_CLASSIFIERS)
+    ]
+    assert len(found) == len(weights)
+    for weight, gradient in zip(weights, found, strict=True):
+        name_map = next(names for names in maps if names.theirs(weight.path))
+        target = name_map.read(weight.path, tuple(weight.shape), expected)
+        scale = np.abs(target).max()
+        assert scale > 0, weight.path
+        gap = np.abs(dense_gradient(gradient) - target).max()
+        assert gap <= 1e-4 * scale, weight.path
+
+
+# --- settings ---
+
+
+@EVERY
+def test_settings_are_read(reference, family):
+    settings = {
+        "bert": {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2},
+        "distilbert": {"dropout": 0.3, "attention_dropout": 0.2, "seq_classif_dropout": 0.4},
+        "modernbert": {
+            "mlp_dropout": 0.3,
+            "attention_dropout": 0.2,
+            "classifier_dropout": 0.4,
+            "local_rope_theta": 5000.0,
+        },
+    }
+    settings["albert"] = {**settings["bert"], "classifier_dropout_prob": 0.4}
+    for name in ("roberta", "xlm_roberta", "electra"):
+        settings[name] = {**settings["bert"], "classifier_dropout": 0.4}
+    labels = {0: "no", 1: "maybe", 2: "yes"}
+    theirs = reference(
+        family, CLASSIFIER, id2label=labels, initializer_range=0.01, **settings[family]
+    )
+    classifier = load_classifier(theirs.directory)
+    encoder = classifier.backbone
+    assert (encoder.dropout, encoder.attention_dropout) == (0.3, 0.2)
+    assert classifier.dropout == (0.3 if family == "bert" else 0.4)
+    assert classifier.labels == ["no", "maybe", "yes"]
+    assert encoder.initializer_range == 0.01
+    assert encoder.family == family
+    assert encoder.max_sequence_length == 32
+    assert not classifier.multi_label
+
+
+def test_multi_label(reference, tmp_path):
+    theirs = reference("bert", CLASSIFIER, num_labels=3)
+    directory = theirs.copy(tmp_path, problem_type="multi_label_classification")
+    assert load_classifier(directory).multi_label
+
+
+def test_regression_is_no_classifier(reference, tmp_path):
+    theirs = reference("bert", CLASSIFIER, num_labels=1)
+    directory = theirs.copy(tmp_path, problem_type="regression")
+    with pytest.raises(ValueError, match="'regression': its head gives a number, no classes"):
+        load_classifier(directory)
+    BertBackbone.from_preset(directory)
+    with pytest.warns(UserWarning, match="logits/bias, logits/kernel"):
+        assert load_classifier(directory, num_classes=2).num_classes == 2
+
+
+@pytest.mark.parametrize("missing", ["architectures", "model_type"])
+def test_a_configuration_without(reference, tmp_path, missing):
+    theirs = reference("bert", CLASSIFIER, num_labels=3)
+    directory = theirs.copy(tmp_path, **{missing: None})
+    assert theirs.compare(load_classifier(directory), lengths=(13,)) <= 1e-5
+
+
+def test_rotary_positions_by_another_name(reference, tmp_path):
+    """modernbert-ja says "rope" where other configurations say nothing."""
+    theirs = reference("modernbert")
+    directory = theirs.copy(tmp_path, position_embedding_type="rope")
+    assert theirs.compare(BertBackbone.from_preset(directory), lengths=(13,)) <= 1e-5
+
+
+def test_old_names_of_rotary_bases(reference, tmp_path):
+    theirs = reference("modernbert")
+    directory = theirs.copy(
+        tmp_path, rope_parameters=None, global_rope_theta=100.0, local_rope_theta=50.0
+    )
+    encoder = BertBackbone.from_preset(directory)
+    assert (encoder.rotary_base, encoder.local_rotary_base) == (100.0, 50.0)
+
+
+@pytest.mark.parametrize(
+    "family, settings, message",
+    [
+        ("bert", {"model_type": "gpt2"}, "model_type 'gpt2'.*reads bert, roberta, xlm-roberta"),
+        ("bert", {"is_decoder": True}, "is_decoder=True, which kerasbert does not have"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type="),
+        ("bert", {"hidden_act": "snake"}, "activation 'snake'; kerasbert reads gelu,"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num=2"),
+        ("modernbert", {"mlp_bias": True}, r"\[False, False, True\]; kerasbert has biases"),
+        (
+            "modernbert",
+            {"layer_types": ["sliding_attention", "full_attention"] * 2},
+            r"global attention in layers \[1, 3\]",
+        ),
+        (
+            "modernbert",
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+            "scales its rotary positions",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_that_are_refused(reference, tmp_path, family, settings, message):
+    directory = reference(family).copy(tmp_path, **settings)
+    with pytest.raises(ValueError, match=message):
+        BertBackbone.from_preset(directory)
+
+
+# --- heads ---
+
+
+@EVERY
+def test_a_new_head_is_named_in_one_warning(reference, family):
+    theirs = reference(family)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier = load_classifier(theirs.directory, labels=["ham", "spam"])
+    messages = [str(w.message) for w in caught if "New, random weights" in str(w.message)]
+    assert len(messages) == 1
+    inner = {id(weight) for weight in classifier.backbone.weights}
+    head = [weight.path for weight in classifier.weights if id(weight) not in inner]
+    assert messages[0].endswith(f": {', '.join(sorted(head))}.")
+    assert theirs.compare(classifier.backbone, lengths=(13,)) <= 1e-5
+    assert classifier.labels == ["ham", "spam"]
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_a_new_head_gets_a_new_pooler(reference, family):
+    theirs = reference(family, "ForTokenClassification")
+    with pytest.warns(UserWarning, match="pooled_dense/bias, pooled_dense/kernel"):
+        classifier = load_classifier(theirs.directory, num_classes=2)
+    assert numpy(classifier.backbone.pooled_dense.kernel).std() > 0.01
+
+
+@EVERY
+def test_no_head_is_an_error(reference, family):
+    theirs = reference(family)
+    with pytest.raises(ValueError, match="has no classification head; pass num_classes=2 or"):
+        load_classifier(theirs.directory)
+
+
+def test_a_loaded_head_warns_of_nothing(reference):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="New, random")
+        load_classifier(reference("bert", CLASSIFIER, num_labels=3).directory)
+
+
+def test_a_backbone_of_ones_own_stays_as_it_is(reference):
+    theirs = reference("bert", CLASSIFIER, num_labels=3)
+    encoder = BertBackbone.from_preset(theirs.directory, load_weights=False)
+    before = numpy(encoder.token_embedding.embeddings)
+    classifier = load_classifier(theirs.directory, backbone=encoder)
+    assert classifier.backbone is encoder
+    np.testing.assert_array_equal(numpy(encoder.token_embedding.embeddings), before)
+    expected = theirs.tensors()["classifier.bias"].numpy()
+    np.testing.assert_array_equal(numpy(classifier.output_dense.bias), expected)
+
+
+def test_without_weights(reference):
+    theirs = reference("bert", CLASSIFIER, num_labels=3)
+    classifier = load_classifier(theirs.directory, load_weights=False)
+    assert classifier.num_classes == 3
+    assert 0.01 < numpy(classifier.backbone.token_embedding.embeddings).std() < 0.03

@@ -1,0 +1,451 @@
+"""`export_serving`: the SavedModel answers as the model does, wherever it runs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.export import export_serving, saved_model, serving
+from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifierPreprocessor
+from kerasbert.tokenizers import BertTokenizer
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text")
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHARACTERS = (
+    "abcdefghijklmnopqrstuvwxyzáßéöüабвгдежикмнопрстуяابتمرה日本語中文한국กา0123456789.,!?#£[]-"
+)
+LABELS = ["ham", "spam", "größer ✓"]
+ROOT = Path(serving.__file__).parents[2]
+
+TEXTS = (
+    """
+Hello, world!|WIN a FREE prize now!!! Text 80082|Are we still on for lunch?|ok|A|.|...
+Größe und Straße, naïve café|el niño y la niña|İstanbul'da ılık bir gün|œuvre, Ægir, ﬁn
+Привет, как дела?|Быстрая коричневая лиса|Καλημέρα κόσμε|שלום עולם|مرحبا بالعالم
+日本語のテキストです。|今日は good です|中文句子，没有空格|한국어 문장입니다|ภาษาไทย|नमस्ते दुनिया
+👍|👩‍👩‍👧 family|🇩🇪🇯🇵|a🙂b|ｆｕｌｌ ｗｉｄｔｈ|№ ½ ²|x²+y²=z²|e\u0301 = é|\u212b Å|ǅ
+[CLS] a [SEP] b [MASK]|[PAD][UNK]|##ab ##c|don't stop|http://example.org/a?b=c&d=%20|a_b-c/d\\e
+£1000|$5.00|50% off|1,234.5|0000000000|<b>bold</b>|"quoted" 'text'|—–-|a\u00a0b\u3000c\u200bd\ufeff
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+ODD = [
+    b"",
+    b" \t\r\n ",
+    b"a\0b\0",
+    b"caf\xe9 latin",
+    b"\xff\xfe\xfd",
+    b"\xed\xa0\x80 half a pair",
+    b"\xe6\x97 cut",
+    b"\xc3",
+    b"\xf4\x90\x80\x80",
+    b"word " * 2000,
+    b"x" * 10_000,
+    "語".encode() * 3333,
+]
+
+# All that a client's process may import.
+CLIENT = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+import tensorflow_text
+path, source, target = sys.argv[1:]
+columns = [[bytes.fromhex(x) for x in column] for column in json.load(open(source))]
+signatures = tf.saved_model.load(path).signatures
+one = signatures["serving_default"](text=tf.constant(columns[0]))
+two = signatures["pair"](text=tf.constant(columns[0]), text_b=tf.constant(columns[1]))
+ids = signatures["preprocess"](text=tf.constant(columns[0]))
+logits = signatures["tokens"](**ids)["logits"]
+# TensorFlow itself imports Keras.
+assert not {"keras_hub", "kerasbert", "torch"} & set(sys.modules)
+arrays = {f"one_{name}": value.numpy() for name, value in one.items()}
+arrays |= {f"two_{name}": value.numpy() for name, value in two.items()}
+for name in ("one_label", "two_label"):
+    arrays[name] = np.array([label.decode() for label in arrays[name]])
+np.savez(target, logits=logits.numpy(), token_ids=ids["token_ids"].numpy(), **arrays)
+"""
+
+
+def build(labels=LABELS, dtype=None, pooling=None, multi_label=False, activation=None, **settings):
+    vocabulary = SPECIAL + list(CHARACTERS) + [f"##{character}" for character in CHARACTERS]
+    tokenizer = BertTokenizer(vocabulary, lowercase=True)
+    backbone = BertBackbone(
+        **{
+            "vocabulary_size": len(vocabulary),
+            "num_layers": 2,
+            "num_heads": 2,
+            "hidden_dim": 32,
+            "intermediate_dim": 48,
+            "max_sequence_length": 64,
+            "dtype": dtype,
+            **settings,
+        }
+    )
+    model = BertTextClassifier(
+        backbone,
+        preprocessor=BertTextClassifierPreprocessor(tokenizer, sequence_length=64),
+        labels=labels,
+        pooling=pooling,
+        multi_label=multi_label,
+        activation=activation,
+    )
+    # Every bias and gain has to matter, and the labels to differ from text to text.
+    rng = np.random.default_rng(7)
+    for weight in model.weights:
+        value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
+        weight.assign(value + 0.4 * rng.standard_normal(value.shape).astype("float32"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build()
+
+
+@pytest.fixture(scope="module")
+def base(model, tmp_path_factory):
+    """A folder of versions with one in it."""
+    base = tmp_path_factory.mktemp("served") / "new" / "model"
+    path = export_serving(model, base, version=3, warmup=["short", ("one", "two"), "long " * 99])
+    assert path == str(base / "3")
+    return base
+
+
+@pytest.fixture(scope="module")
+def exported(base):
+    return str(base / "3")
+
+
+def client(path, columns, folder):
+    """What a process with TensorFlow and TF.Text alone gets from the SavedModel: a dict."""
+    source, target = folder / "texts.json", folder / "answers.npz"
+    source.write_text(json.dumps([[text.hex() for text in column] for column in columns]))
+    script = folder / "client.py"
+    script.write_text(CLIENT)
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "KERAS_BACKEND")}
+    subprocess.run(
+        [sys.executable, script, path, source, target], env=environment, cwd=folder, check=True
+    )
+    with np.load(target) as file:
+        return dict(file)
+
+
+def session_run(path, name, **inputs):
+    """Run a signature as TensorFlow's C++ loader has it."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        signature = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def[name]
+        feeds = {signature.inputs[key].name: value for key, value in inputs.items()}
+        outputs = {key: tensor.name for key, tensor in signature.outputs.items()}
+        return session.run(outputs, feeds)
+
+
+def below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_process_without_keras_answers_as_the_model(model, exported, tmp_path):
+    # The model itself takes no broken bytes: what they hold besides counts.
+    raw = [text.encode() for text in TEXTS] + ODD
+    texts = [text.decode("utf-8", "replace") for text in raw]
+    assert len(texts) > 50
+    served = client(exported, [raw, raw[::-1]], tmp_path)
+    for name, x in (("one", texts), ("two", (texts, texts[::-1]))):
+        probabilities = model.predict_proba(x)
+        np.testing.assert_allclose(served[f"{name}_probabilities"], probabilities, atol=1e-5)
+        labels = [answer["label"] for answer in model.classify(x)]
+        assert served[f"{name}_label"].tolist() == labels
+        np.testing.assert_allclose(served[f"{name}_score"], probabilities.max(-1), atol=1e-5)
+        assert len(set(labels)) > 1
+    np.testing.assert_allclose(served["logits"], model.predict(texts, verbose=0), atol=1e-5)
+    ids = keras.ops.convert_to_numpy(model.preprocessor(texts)["token_ids"])
+    np.testing.assert_array_equal(served["token_ids"], ids)
+
+
+def test_the_session_loader_runs_every_signature(model, exported):
+    answers = session_run(exported, "serving_default", text=["Hello!", "日本語"])
+    expected = model.predict_proba(["Hello!", "日本語"])
+    np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
+    assert answers["label"][0].decode() == model.classify("Hello!")["label"]
+    pair = session_run(exported, "pair", text=["Hello!"], text_b=["日本語"])
+    expected = model.predict_proba((["Hello!"], ["日本語"]))
+    np.testing.assert_allclose(pair["probabilities"], expected, atol=1e-5)
+    tokens = session_run(exported, "preprocess", text=["Hello!"])
+    assert {name: array.dtype for name, array in tokens.items()} == dict.fromkeys(
+        ("token_ids", "segment_ids", "padding_mask"), np.dtype("int32")
+    )
+    logits = session_run(exported, "tokens", **tokens)["logits"]
+    np.testing.assert_allclose(logits, model.predict(["Hello!"], verbose=0), atol=1e-5)
+
+
+def test_no_text_and_one_text(exported):
+    assert session_run(exported, "serving_default", text=[])["probabilities"].shape == (0, 3)
+    assert session_run(exported, "serving_default", text=[""])["probabilities"].shape == (1, 3)
+
+
+def test_each_weight_is_written_once(model, exported):
+    size = sum(4 * int(np.prod(weight.shape)) for weight in model.weights)
+    written = sum(path.stat().st_size for path in Path(exported, "variables").iterdir())
+    assert size <= written < 1.2 * size
+    weights = tf.train.list_variables(f"{exported}/variables/variables")
+    shapes = [tuple(shape) for name, shape in weights if name.endswith("VARIABLE_VALUE")]
+    assert sorted(shapes) == sorted(tuple(weight.shape) for weight in model.weights)
+
+
+def test_label_names_lie_beside_the_graph(exported):
+    labels = Path(exported, "assets.extra", "labels.json").read_text(encoding="utf-8")
+    assert json.loads(labels) == LABELS
+
+
+def test_warmup_requests(exported):
+    path = f"{exported}/assets.extra/tf_serving_warmup_requests"
+    records = [record.numpy() for record in tf.data.TFRecordDataset(path)]
+    assert records == [
+        saved_model.warmup_record(x) for x in (["short"], ["one", "two"], ["long " * 99])
+    ]
+
+
+def test_warmup_record_is_a_prediction_log():
+    # As tensorflow-serving-api 2.21 serializes them; the two entries of its map have no order.
+    assert saved_model.warmup_record(["hé"]) == (
+        b"2,\n*\n\x11\x1a\x0fserving_default"
+        b"\x12\x15\n\x04text\x12\r\x08\x07\x12\x04\x12\x02\x08\x01B\x03h\xc3\xa9"
+    )
+    assert saved_model.warmup_record(["a", "b"]) == (
+        b"26\n4\n\x06\x1a\x04pair"
+        b"\x12\x13\n\x04text\x12\x0b\x08\x07\x12\x04\x12\x02\x08\x01B\x01a"
+        b"\x12\x15\n\x06text_b\x12\x0b\x08\x07\x12\x04\x12\x02\x08\x01B\x01b"
+    )
+    assert saved_model.warmup_record(["x" * 300]) == (
+        b"2\xd9\x02\n\xd6\x02\n\x11\x1a\x0fserving_default\x12\xc0\x02\n\x04text"
+        b"\x12\xb7\x02\x08\x07\x12\x04\x12\x02\x08\x01B\xac\x02" + b"x" * 300
+    )
+
+
+def test_versions(base, model, monkeypatch):
+    assert serving._check_version(str(base), None) == 4
+    assert serving._check_version(str(base), 2) == 2
+    assert serving._check_version(str(base / "none"), None) == 1
+    (base / "notes").mkdir()
+    (base / "²").mkdir()
+    assert serving._check_version(str(base), None) == 4
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"version": 3}, ValueError, r"Version 3 is already in '.*'; pass version=4, or None"),
+        ({"version": -1}, ValueError, r"version=-1 has to be a whole number of 0 or more"),
+        ({"version": "1"}, ValueError, r"version='1' has to be a whole number"),
+        ({"version": True}, ValueError, r"version=True has to be a whole number"),
+        ({"labels": ["a", "b"]}, ValueError, r"has to name the model's 3 classes, each once"),
+        ({"labels": ["a", "b", "b"]}, ValueError, r"has to name the model's 3 classes, each once"),
+        ({"labels": "abc"}, ValueError, r"labels='abc' has to be a list of strings"),
+        ({"labels": [0, 1, 2]}, ValueError, r"labels=\[0, 1, 2\] has to be a list of strings"),
+        ({"warmup": "text"}, ValueError, r"warmup='text' is one text; put it in a list"),
+        ({"warmup": ["a"] * 1001}, ValueError, r"warmup has 1,001 texts, .* at most 1,000"),
+        ({"warmup": ["a", 1.0]}, ValueError, r"position 1 of warmup is 1.0"),
+        ({"warmup": [("a", "b", "c")]}, ValueError, r"position 0 of warmup is \('a', 'b', 'c'\)"),
+    ],
+)
+def test_bad_arguments_leave_nothing(model, base, arguments, error, message):
+    before = below(base.parent)
+    with pytest.raises(error, match=message):
+        export_serving(model, base, **arguments)
+    assert below(base.parent) == before
+
+
+def test_bad_folders_leave_nothing(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below" / "it"):
+        with pytest.raises(ValueError, match=r"Cannot export to '.*': '.*file' is a file, not a"):
+            export_serving(model, path)
+    assert below(tmp_path) == ["file"]
+
+
+def test_bad_models_leave_nothing(model, tmp_path):
+    with pytest.raises(TypeError, match="takes a BertTextClassifier, not a BertBackbone"):
+        export_serving(model.backbone, tmp_path)
+    with pytest.raises(TypeError, match="takes a BertTextClassifier, not the class BertText"):
+        export_serving(BertTextClassifier, tmp_path)
+    with pytest.raises(ValueError, match="preprocessor=None, so it cannot take raw strings"):
+        export_serving(BertTextClassifier(model.backbone, num_classes=2), tmp_path)
+    quantized = build()
+    quantized.quantize("int8")
+    with pytest.raises(ValueError, match=r"quantized \(int8\).*export it before `quantize`"):
+        export_serving(quantized, tmp_path)
+    diverged = build()
+    diverged.output_dense.bias.assign([0.0, np.nan, 0.0])
+    with pytest.raises(ValueError, match="not finite, so its training diverged"):
+        export_serving(diverged, tmp_path)
+    assert below(tmp_path) == []
+
+
+def test_a_failed_check_leaves_nothing(model, base, monkeypatch):
+    """The answers differ from what the model is said to give; the older version stays alone."""
+    true_logits = serving._logits
+    monkeypatch.setattr(
+        serving, "_logits", lambda model: [x + [2e-4, 0, 0] for x in true_logits(model)]
+    )
+    before = below(base)
+    with pytest.raises(
+        RuntimeError, match=r"No SavedModel was written.* differ from the model's by"
+    ):
+        export_serving(model, base)
+    assert below(base) == before
+
+
+def test_a_child_that_is_killed_is_named(model, tmp_path, monkeypatch):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(serving.sys, "executable", str(script))
+    with pytest.raises(RuntimeError, match="killed by signal 9; is there enough memory?"):
+        export_serving(model, tmp_path / "base")
+    assert below(tmp_path) == ["python"]
+
+
+@pytest.mark.slow
+def test_killed_while_it_exports(exported, tmp_path):
+    """The folder of versions stays as it was, and the next export goes through."""
+    base = tmp_path / "base"
+    shutil.copytree(exported, base / "1")
+    script = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT)!r}]\n"
+        "from test_serving import build, export_serving\n"
+        "export_serving(build(), sys.argv[1])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, base], start_new_session=True, stderr=subprocess.PIPE
+    )
+    for _ in range(1200):
+        if list(base.glob(".kerasbert-*/saved_model")) or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert process.poll() is None, process.stderr.read().decode()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    # A server reads the folders whose names are whole numbers.
+    assert [path.name for path in base.iterdir() if path.name.isdecimal()] == ["1"]
+    assert session_run(str(base / "1"), "serving_default", text=["a"])["label"].shape == (1,)
+    assert export_serving(build(), base) == str(base / "2")
+
+
+def test_refused_graphs(tmp_path):
+    """What a stock server does not run is found in the file."""
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32, "x")])
+    def python(x):
+        y = tf.numpy_function(np.sort, [x], tf.float32)
+        return {"y": tf.ensure_shape(y, (None,))}
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32, "x")])
+    def compiled(x):
+        return {"y": tf.function(tf.nn.relu, jit_compile=True)(x)}
+
+    for function, message in (
+        (python, "The graph has PyFunc, which stock servers lack"),
+        (compiled, "jit_compile=True, which stock servers refuse"),
+    ):
+        path = str(tmp_path / function.__name__)
+        tf.saved_model.save(tf.Module(), path, signatures=function)
+        with pytest.raises(ValueError, match=message):
+            saved_model.check_ops(path)
+
+
+def test_answers_of_another_shape_or_value_are_refused():
+    saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 5e-6)
+    with pytest.raises(ValueError, match="The logits of the SavedModel differ .* by 0.0001"):
+        saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 1e-4)
+    with pytest.raises(ValueError, match=r"SavedModel's score are \(2,\), the model's \(2, 1\)"):
+        saved_model.compare("score", np.ones(2), np.ones((2, 1)))
+
+
+def test_weights_written_twice_are_refused(model, exported, tmp_path):
+    saved_model.check_size(model, exported)
+    shutil.copytree(f"{exported}/variables", tmp_path / "variables")
+    data = tmp_path / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(3 * data.read_bytes())
+    with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
+        saved_model.check_size(model, tmp_path)
+    data.unlink()
+    with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
+        saved_model.check_size(model, tmp_path)
+
+
+def check(model, path, atol=1e-5):
+    texts = ["Hello!", "日本語", "b " * 40]
+    answers = session_run(path, "serving_default", text=texts)
+    np.testing.assert_allclose(answers["probabilities"], model.predict_proba(texts), atol=atol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"multi_label": True},
+        {"activation": "softmax"},
+        {"labels": None},
+        {"pooling": "mean"},
+        {"num_segments": 0, "pooler": False},
+        {"num_segments": 1, "position_offset": 2, "dropout": 0.0},
+        {"embedding_dim": 8, "num_groups": 1, "activation": None},
+        {
+            "position_embedding": "rotary",
+            "local_window": 4,
+            "global_every": 2,
+            "norm_first": True,
+            "gated_mlp": True,
+            "use_bias": False,
+        },
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_settings(settings, tmp_path):
+    if "labels" in settings:
+        full = build()
+        model = BertTextClassifier(full.backbone, num_classes=4, preprocessor=full.preprocessor)
+    else:
+        model = build(**settings)
+    path = export_serving(model, tmp_path / "base")
+    check(model, path)
+    if "labels" in settings:
+        answers = session_run(path, "serving_default", text=["a"])
+        assert answers["label"][0].startswith(b"LABEL_")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
+def test_bfloat16_models_are_written_in_float32(dtype, tmp_path):
+    model = build(dtype=dtype)
+    path = export_serving(model, tmp_path / "base")
+    check(model, path, atol=0.05)
+    types = {info.dtype for info in tf.saved_model.load(path).signatures["tokens"].variables}
+    assert types == {tf.float32}
+
+
+@pytest.mark.slow
+def test_lora_is_merged(tmp_path):
+    model = build()
+    before = model.predict_proba(["Hello!"])
+    model.backbone.enable_lora(2)
+    rng = np.random.default_rng(0)
+    for layer in model._flatten_layers():
+        if getattr(layer, "lora_enabled", False):
+            layer.lora_kernel_b.assign(rng.standard_normal(layer.lora_kernel_b.shape))
+    assert np.abs(model.predict_proba(["Hello!"]) - before).max() > 1e-3
+    path = export_serving(model, tmp_path / "base")
+    check(model, path)
+    saved_model.check_size(build(), path)

@@ -1,0 +1,211 @@
+"""The contract of every layer, and what each computes."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from kerasbert.layers import (
+    AttentionMask,
+    Pooling,
+    PositionEmbedding,
+    SelfAttention,
+    TransformerBlock,
+)
+from tests.contracts import array, assert_close, check_layer
+
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
+
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], "int32")
+X = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
+IDS = np.arange(15, dtype="int32").reshape(3, 5)
+ATTENTION = ("qkv/kernel", "qkv/bias", "output/kernel", "output/bias")
+PLAIN_ATTENTION = ("qkv/kernel", "output/kernel")
+BLOCK = (
+    *(f"attention/{name}" for name in ATTENTION),
+    "attention_layer_norm/gamma",
+    "attention_layer_norm/beta",
+    "intermediate/kernel",
+    "intermediate/bias",
+    "output/kernel",
+    "output/bias",
+    "output_layer_norm/gamma",
+    "output_layer_norm/beta",
+)
+PLAIN_BLOCK = tuple(name for name in BLOCK if not name.endswith(("bias", "beta")))
+
+ROWS = {
+    "mask": (AttentionMask, {}, MASK, None, ()),
+    "causal_mask": (AttentionMask, {"is_causal": True}, MASK, None, ()),
+    "window_mask": (AttentionMask, {"window": 2}, MASK, None, ()),
+    "cls": (Pooling, {}, X, "padding_mask", ()),
+    "mean": (Pooling, {"mode": "mean"}, X, "padding_mask", ()),
+    "positions": (PositionEmbedding, {"sequence_length": 9}, X, None, ("embeddings",)),
+    "offset": (PositionEmbedding, {"sequence_length": 9, "offset": 2}, X, None, ("embeddings",)),
+    "attention": (SelfAttention, {"num_heads": 2, "dropout": 0.1}, X, "attention_mask", ATTENTION),
+    "rotary": (
+        SelfAttention,
+        {"num_heads": 2, "rotary_base": 100.0, "use_bias": False},
+        X,
+        "attention_mask",
+        PLAIN_ATTENTION,
+    ),
+    "block": (
+        TransformerBlock,
+        {"num_heads": 2, "intermediate_dim": 12, "dropout": 0.1, "attention_dropout": 0.2},
+        X,
+        "attention_mask",
+        BLOCK,
+    ),
+    "norm_first": (
+        TransformerBlock,
+        {
+            "num_heads": 4,
+            "intermediate_dim": 12,
+            "norm_first": True,
+            "gated_mlp": True,
+            "use_bias": False,
+            "rotary_base": 100.0,
+            "activation": "gelu",
+        },
+        X,
+        "attention_mask",
+        PLAIN_BLOCK,
+    ),
+    "first_norm_first": (
+        TransformerBlock,
+        {"num_heads": 1, "intermediate_dim": 12, "norm_first": True, "attention_norm": False},
+        X,
+        "attention_mask",
+        tuple(name for name in BLOCK if "attention_layer_norm" not in name),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_contract(row):
+    layer, settings, inputs, mask_name, weights = ROWS[row]
+    mask = MASK if mask_name else None
+    check_layer(layer(**settings), inputs, mask, mask_name, weights)
+
+
+def test_masks():
+    mask = array(AttentionMask()(MASK))
+    assert mask.shape == (3, 1, 1, 5) and (mask[:, 0, 0] == MASK).all()
+    causal = array(AttentionMask(is_causal=True)(MASK))[:, 0]  # (B, T, T)
+    window = array(AttentionMask(window=2)(MASK))[:, 0]
+    both = array(AttentionMask(is_causal=True, window=2)(MASK))[:, 0]
+    for row, tokens in enumerate(MASK):
+        for query in range(5):
+            for key in range(5):
+                near = abs(query - key) <= 1
+                assert causal[row, query, key] == (tokens[key] and key <= query)
+                assert window[row, query, key] == (tokens[key] and near)
+                assert both[row, query, key] == (tokens[key] and near and key <= query)
+
+
+def test_attention_is_the_formula():
+    layer = SelfAttention(num_heads=2)
+    outputs, scores = layer(X, attention_mask=MASK[:, None, None], return_attention_scores=True)
+    kernel, bias, out_kernel, out_bias = layer.get_weights()
+    query, key, value = np.split(X @ kernel + bias, 3, axis=-1)
+    expected = np.zeros_like(X)
+    for head in (slice(0, 4), slice(4, 8)):
+        logits = query[..., head] @ key[..., head].transpose(0, 2, 1) / 2  # (B, T, T)
+        weights = np.where(MASK[:, None], np.exp(logits), 0)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        expected[..., head] = weights @ value[..., head]
+        assert_close(array(scores)[:, head.start // 4], weights)
+    assert_close(outputs, expected @ out_kernel + out_bias)
+    assert_close(layer(X, attention_mask=MASK[:, None, None].astype(bool)), outputs)
+
+
+def test_rotary_sees_only_distances():
+    layer = SelfAttention(num_heads=2, rotary_base=50.0)
+    shifted = np.concatenate([np.zeros((3, 4, 8), "float32"), X], axis=1)
+    mask = np.arange(9)[None, None, None] >= 4
+    assert_close(array(layer(shifted, attention_mask=mask))[:, 4:], layer(X))
+    plain = SelfAttention(num_heads=2)
+    plain.build(X.shape)
+    plain.set_weights(layer.get_weights())
+    assert np.abs(array(plain(X)) - array(layer(X))).max() > 1e-3
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """Counts the calls of the backend's fused attention."""
+    calls, original = [], ops.dot_product_attention
+
+    def spy(*args, **kwargs):
+        calls.append(1)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(ops, "dot_product_attention", spy)
+    return calls
+
+
+def test_fused_where_attention_dropout_is_not_active(fused):
+    layer = SelfAttention(num_heads=2, dropout=0.5)
+    layer(X)
+    layer(X, training=False)
+    SelfAttention(num_heads=2)(X, training=True)
+    block = TransformerBlock(2, 12, dropout=0.5, attention_dropout=0.0)
+    block(X, training=True)
+    assert len(fused) >= 4
+    fused.clear()
+    layer(X, training=True)
+    layer(X, return_attention_scores=True)
+    assert not fused
+
+
+def test_the_two_dropouts_are_apart():
+    for dropout, attention_dropout in ((0.5, 0.0), (0.0, 0.5)):
+        block = TransformerBlock(2, 12, dropout=dropout, attention_dropout=attention_dropout)
+        expected = array(block(X))
+        assert_close(block(X, training=False), expected, atol=0)
+        first, second = array(block(X, training=True)), array(block(X, training=True))
+        assert np.abs(first - second).max() > 1e-3
+    block = TransformerBlock(2, 12)
+    assert_close(block(X, training=True), block(X))
+    attention = SelfAttention(2, dropout=0.5)
+    _, scores = attention(X, training=True, return_attention_scores=True)
+    assert 0.2 < np.mean(array(scores) == 0) < 0.8
+
+
+def test_positions():
+    layer = PositionEmbedding(sequence_length=6, offset=2)
+    table = array(layer(X)[0])
+    assert layer.weights[0].shape == (8, 8)
+    assert_close(table, array(layer.weights[0])[2:7], atol=0)
+    with pytest.raises(ValueError, match="7 tokens a row, but the model has only 6 positions"):
+        layer(np.zeros((1, 7, 8), "float32"))
+
+
+def test_pooling():
+    assert_close(Pooling("cls")(X), X[:, 0], atol=0)
+    expected = [row[mask > 0].mean(axis=0) for row, mask in zip(X, MASK, strict=True)]
+    assert_close(Pooling("mean")(X, padding_mask=MASK), np.stack(expected))
+    assert_close(Pooling("mean")(X), X.mean(axis=1))
+    with pytest.raises(ValueError, match="Unknown pooling mode 'max'"):
+        Pooling("max")
+
+
+def test_heads_divide_the_width():
+    with pytest.raises(ValueError, match="8 is not a multiple of num_heads 3"):
+        SelfAttention(num_heads=3)(X)
+
+
+def test_a_block_alone_in_a_remat_scope():
+    def run(scope):
+        keras.utils.set_random_seed(0)
+        with scope:
+            block = TransformerBlock(2, 12, dropout=0.5)
+        block.build(X.shape)
+        keras.utils.set_random_seed(1)
+        return [block(X, training=True), block(X, training=True)]
+
+    expected = run(contextlib.nullcontext())
+    assert_close(run(keras.RematScope("full")), expected, atol=0)
+    assert np.abs(array(expected[0]) - array(expected[1])).max() > 1e-3

@@ -1,0 +1,175 @@
+"""The encoder: the contract of every family, and what its settings do."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from kerasbert.families import FAMILIES
+from kerasbert.models import BertBackbone
+from tests.contracts import (
+    FAMILY_SETTINGS,
+    MODEL_CHECKS,
+    SETTINGS,
+    array,
+    arrays,
+    assert_close,
+    batch,
+    tiny_backbone,
+)
+
+# What Keras warns of would annoy a user.
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
+
+
+@pytest.mark.parametrize("check", MODEL_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_contract(family, check, tmp_path):
+    check(functools.partial(tiny_backbone, family), tmp_path)
+
+
+def test_every_family_is_tested():
+    assert set(FAMILY_SETTINGS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_happens_inside(family):
+    backbone = tiny_backbone(family, attention_dropout=0.1)
+    features = batch(backbone)
+    outputs = backbone(features)
+    model = backbone.feature_model(output_hidden_states=True, output_attentions=True)
+    found = model(features)
+    hidden_states, attentions = found.pop("hidden_states"), found.pop("attentions")
+    assert_close(found, outputs)
+    assert len(hidden_states) == backbone.num_layers + 1
+    assert len(attentions) == backbone.num_layers
+    assert_close(hidden_states[-1], outputs["sequence_output"])
+    assert all(state.shape == (3, 7, 16) for state in hidden_states)
+    tokens = features["padding_mask"] > 0
+    for scores in arrays(attentions):
+        assert scores.shape == (3, 2, 7, 7)
+        assert_close(scores.sum(axis=-1), np.ones((3, 2, 7)))
+        # No token looks at padding.
+        looks = tokens[:, None, :, None] & ~tokens[:, None, None, :]
+        assert (scores[np.broadcast_to(looks, scores.shape)] == 0).all()
+    assert_close(model.predict(features, verbose=0)["attentions"], attentions)
+    assert set(backbone.feature_model(False)(features)) == set(outputs)
+
+
+def test_feature_model_is_saved(tmp_path):
+    model = tiny_backbone().feature_model(output_attentions=True)
+    features = batch(model.backbone)
+    expected = model(features)
+    model.save(tmp_path / "model.keras")
+    assert_close(keras.saving.load_model(tmp_path / "model.keras")(features), expected, atol=0)
+
+
+def test_causal():
+    backbone = tiny_backbone(is_causal=True, pooler=False)
+    features = batch(backbone, (7, 7))
+    expected = array(backbone(features)["sequence_output"])
+    features["token_ids"][:, 4] += 1
+    found = array(backbone(features)["sequence_output"])
+    assert_close(found[:, :4], expected[:, :4])
+    assert (np.abs(found[:, 4:] - expected[:, 4:]).max(axis=-1) > 1e-4).all()
+
+
+def test_local_windows():
+    # Layer 0 looks everywhere, 1 and 2 two tokens far, 3 everywhere.
+    backbone = tiny_backbone("modernbert")
+    features = batch(backbone, (11, 11), 11)
+    model = backbone.feature_model(output_attentions=True)
+    far = np.abs(np.subtract.outer(np.arange(11), np.arange(11))) > 2
+    for i, scores in enumerate(arrays(model(features)["attentions"])):
+        if i in (1, 2):
+            assert (scores[:, :, far] == 0).all() and (scores[:, :, ~far] > 0).all()
+        else:
+            assert (scores > 0).all()
+    # The bases of the angles are apart, too.
+    expected = backbone(features)
+    for name in ("rotary_base", "local_rotary_base"):
+        other = tiny_backbone("modernbert", **{name: 7.0})
+        difference = array(other(features)["sequence_output"]) - array(expected["sequence_output"])
+        assert np.abs(difference).max() > 1e-4
+
+
+def test_shared_layers():
+    def count(**settings):
+        return len(tiny_backbone("albert", num_groups=1, **settings).weights)
+
+    assert count(num_layers=1) == count(num_layers=5)
+    backbone = tiny_backbone("albert", num_layers=4, num_groups=2)
+    layers = backbone.transformer_layers
+    assert layers[0] is layers[1] and layers[2] is layers[3] and layers[1] is not layers[2]
+    # A step for each layer, not for each group.
+    assert len(backbone.feature_model()(batch(backbone))["hidden_states"]) == 5
+
+
+def test_dropouts_are_apart():
+    for settings in ({"dropout": 0.5, "attention_dropout": 0.0}, {"attention_dropout": 0.5}):
+        backbone = tiny_backbone(**{"dropout": 0.0, **settings})
+        features = batch(backbone)
+        assert_close(backbone(features), backbone(features), atol=0)
+        first, second = (array(backbone(features, training=True)["sequence_output"]) for _ in "ab")
+        assert np.abs(first - second).max() > 1e-3
+    backbone = tiny_backbone(dropout=0.0, attention_dropout=0.0)
+    assert_close(backbone(features, training=True), backbone(features))
+    assert tiny_backbone(dropout=0.3).attention_dropout == 0.3
+
+
+def test_inference_is_fused(monkeypatch):
+    backbone = tiny_backbone(attention_dropout=0.1)
+    features, calls, original = batch(backbone), [], ops.dot_product_attention
+
+    def spy(*args, **kwargs):
+        calls.append(1)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(ops, "dot_product_attention", spy)
+    backbone(features)
+    assert len(calls) == backbone.num_layers
+    backbone(features, training=True)
+    assert len(calls) == backbone.num_layers
+    tiny_backbone(attention_dropout=0.0)(features, training=True)
+    assert len(calls) >= 2 * backbone.num_layers
+
+
+def test_too_long():
+    backbone = tiny_backbone()
+    features = batch(backbone, (17,), 17)
+    for call in (backbone, lambda x: backbone.predict(x, verbose=0)):
+        with pytest.raises(ValueError, match="17 tokens a row, but the model has only 16 pos"):
+            call(features)
+    # Angles have no end.
+    assert tiny_backbone("modernbert")(features)["sequence_output"].shape == (1, 17, 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_heads": 3}, "hidden_dim=16 is not a multiple of num_heads=3"),
+        ({"position_embedding": "sinus"}, "position_embedding='sinus' is unknown"),
+        ({"num_groups": 3}, "num_groups=3 does not fit num_layers=2"),
+        ({"num_groups": 0}, "num_groups=0 does not fit num_layers=2"),
+        ({"num_layers": -1}, "num_layers=-1"),
+        ({"vocabulary_size": 0}, "vocabulary_size=0"),
+        ({"hidden_dim": 0}, "hidden_dim=0"),
+        ({"num_heads": 0}, "num_heads=0"),
+        ({"dropout": 1.5}, "dropout=1.5"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
+        ({"activation": "gelo"}, "gelo"),
+        ({"family": "gpt"}, "Unknown family 'gpt'"),
+        ({"position_embedding": "rotary", "hidden_dim": 6}, "heads of 3"),
+        ({"local_window": 4, "global_every": 0}, "global_every=0"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BertBackbone(**{**SETTINGS, **settings})
+
+
+def test_unknown_family():
+    with pytest.raises(ValueError, match="Unknown family 'gpt'; the families are bert, roberta"):
+        BertBackbone.from_family("gpt", **SETTINGS)

@@ -1,0 +1,303 @@
+"""Fetching, against stand-ins on this machine that speak the hubs' interfaces."""
+
+import hashlib
+import http.server
+import json
+import os
+import threading
+import urllib.parse
+
+import pytest
+
+from kerasbert import hub, presets
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.tokenizers import BertTokenizer
+
+COMMIT = "c0ffee" + "0" * 34
+OTHER = "beef" + "0" * 36
+
+
+def sha1(content):
+    return hashlib.sha1(content).hexdigest()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """What huggingface_hub asks for: a model's file list, and files by `resolve`."""
+
+    def log_message(self, *arguments):
+        pass
+
+    def answer(self, status, body=b"", **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        parts = urllib.parse.unquote(urllib.parse.urlparse(self.path).path).strip("/").split("/")
+        if parts[0] == "api":
+            self.describe("/".join(parts[2:4]), *parts[4:])
+        else:
+            self.file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
+
+    def revision(self, repository, revision):
+        revisions = self.server.repositories.get(repository)
+        if revisions is None:
+            self.answer(404, b"{}", X_Error_Code="RepoNotFound")
+        elif revision not in revisions:
+            self.answer(404, b"{}", X_Error_Code="RevisionNotFound")
+        else:
+            return revisions[revision]
+
+    def describe(self, repository, what="revision", revision="main"):
+        """The description of a model or, with "tree", its files with their sizes."""
+        found = self.revision(repository, revision)
+        if not found:
+            return
+        commit, files = found
+        if what == "tree":
+            body = [
+                {"type": "file", "path": name, "size": len(content), "oid": sha1(content)}
+                for name, content in files.items()
+            ]
+        else:
+            siblings = [{"rfilename": name} for name in files]
+            body = {"id": repository, "sha": commit, "siblings": siblings, "private": False}
+        self.answer(200, json.dumps(body).encode(), Content_Type="application/json")
+
+    def file(self, repository, revision, name):
+        found = self.revision(repository, revision)
+        if not found:
+            return
+        commit, files = found
+        if name not in files:
+            return self.answer(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
+        if self.command == "GET":
+            self.server.fetched.append(name)
+        content = files[name]
+        self.answer(
+            200,
+            content,
+            ETag=f'"{sha1(content)}"',
+            X_Repo_Commit=commit,
+            Accept_Ranges="bytes",
+        )
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """A stand-in for the Hugging Face hub: `repositories[name][revision] = (commit, files)`."""
+    from huggingface_hub import constants
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.repositories, server.fetched = {}, []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    # HF_ENDPOINT and HF_HUB_CACHE are read at the first import, which may be over.
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        url + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def files_of(directory):
+    found = {}
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, directory)] = file.read()
+    return found
+
+
+VOCABULARY = "\n".join(
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(94))]
+).encode()
+
+
+@pytest.fixture
+def bert(reference, server):
+    """A repository "org/bert" on the stand-in, as repositories are: much more than is needed."""
+    theirs = reference("bert", "ForSequenceClassification", num_labels=3)
+    files = {
+        **files_of(theirs.directory),
+        "vocab.txt": VOCABULARY,
+        "README.md": b"#",
+        "tf_model.h5": b"other weights",
+        "pytorch_model.bin": b"other weights",
+        "onnx/config.json": b"{}",
+        "onnx/model.onnx": b"other weights",
+    }
+    server.repositories["org/bert"] = {"main": (COMMIT, files), COMMIT: (COMMIT, files)}
+    theirs.files = files
+    return theirs
+
+
+def test_loads_from_hugging_face(server, bert):
+    classifier = BertTextClassifier.from_preset("hf://org/bert", preprocessor=None)
+    assert bert.compare(classifier, lengths=(13,)) <= 1e-5
+    assert set(server.fetched) == {"config.json", "model.safetensors", "vocab.txt"}
+
+
+def test_no_weights_where_none_are_needed(server, bert):
+    assert BertTokenizer.from_preset("hf://org/bert")("w3") == [8]
+    BertBackbone.from_preset("hf://org/bert", load_weights=False)
+    assert set(server.fetched) == {"config.json", "vocab.txt"}
+
+
+def test_fetches_once_and_then_works_offline(server, bert):
+    BertBackbone.from_preset("hf://org/bert")
+    fetched = list(server.fetched)
+    BertBackbone.from_preset("hf://org/bert")
+    assert server.fetched == fetched
+    server.shutdown()
+    server.server_close()
+    BertBackbone.from_preset("hf://org/bert")
+
+
+def test_bin_where_there_is_no_safetensors(server, bert):
+    del bert.files["model.safetensors"]
+    assert "pytorch_model.bin" in hub._wanted(bert.files, weights=True)
+    with pytest.raises(ValueError, match=r"pytorch_model.bin' \(13 bytes\) is cut off"):
+        BertBackbone.from_preset("hf://org/bert")
+
+
+def test_shards(server, bert):
+    whole = bert.files.pop("model.safetensors")
+    bert.files["model-00001-of-00001.safetensors"] = whole
+    weight_map = {"bert.pooler.dense.bias": "model-00001-of-00001.safetensors"}
+    bert.files["model.safetensors.index.json"] = json.dumps({"weight_map": weight_map}).encode()
+    assert bert.compare(BertBackbone.from_preset("hf://org/bert"), lengths=(13,)) <= 1e-5
+    assert "pytorch_model.bin" not in server.fetched
+
+
+def test_revision(server, bert):
+    config = {**json.loads(bert.files["config.json"]), "hidden_dropout_prob": 0.5}
+    files = {**bert.files, "config.json": json.dumps(config).encode()}
+    server.repositories["org/bert"]["v2"] = server.repositories["org/bert"][OTHER] = (OTHER, files)
+    assert BertBackbone.from_preset("hf://org/bert@v2").dropout == 0.5
+    assert BertBackbone.from_preset("hf://org/bert").dropout == 0.1
+    with pytest.raises(ValueError, match="'org/bert' has no revision 'v3'; use one of its"):
+        BertBackbone.from_preset("hf://org/bert@v3")
+
+
+def test_missing_repository(server):
+    with pytest.raises(ValueError, match="hub has no 'org/none', or it is private and you are not"):
+        BertBackbone.from_preset("hf://org/none")
+
+
+@pytest.mark.parametrize("handle", ["hf://a/b/c", "hf://"])
+def test_no_handle(server, handle):
+    with pytest.raises(ValueError, match="is no Hugging Face handle; use hf://org/name"):
+        BertBackbone.from_preset(handle)
+
+
+def test_unknown_scheme():
+    with pytest.raises(ValueError, match="Unknown handle 's3://x'; use hf://org/name or kaggle"):
+        BertBackbone.from_preset("s3://x")
+
+
+def test_hub_out_of_reach(server):
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(ValueError, match="Cannot fetch 'hf://org/bert' .* not in the cache; try"):
+        BertBackbone.from_preset("hf://org/bert")
+
+
+def test_built_in_name(server, bert, monkeypatch):
+    """A name goes to its handle, and its description wins over the files."""
+    described = {
+        "name": "some_bert",
+        "family": "bert",
+        "handle": "hf://org/bert",
+        "tokenizer": {"class": "BertTokenizer", "lowercase": True, "strip_accents": False},
+        "settings": {"dropout": 0.25},
+        "sha256": {},
+    }
+    monkeypatch.setattr(presets, "builtin_presets", lambda: {"some_bert": described})
+    encoder = BertBackbone.from_preset("some_bert")
+    assert encoder.dropout == 0.25
+    assert bert.compare(encoder, lengths=(13,)) > 0
+    tokenizer = BertTokenizer.from_preset("some_bert")
+    assert (tokenizer.lowercase, tokenizer.strip_accents) == (True, False)
+    whole = hashlib.sha256(bert.files["model.safetensors"]).hexdigest()
+    described["sha256"] = {"model.safetensors": whole}
+    BertBackbone.from_preset("some_bert")
+    described["sha256"] = {"model.safetensors": "0" * 64}
+    with pytest.raises(ValueError, match="is not the file that 'some_bert' stands for: its sha256"):
+        BertBackbone.from_preset("some_bert")
+
+
+# --- Kaggle ---
+
+
+@pytest.fixture
+def kaggle(monkeypatch, tmp_path):
+    """A preset of KerasHub's behind `kagglehub.model_download`.
+
+    kagglehub 1.0 knows but its own endpoints and localhost at two fixed ports, so its function is
+    replaced instead of its server.
+    """
+    import kagglehub
+    import keras_hub
+
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
+    )
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
+    backbone.save_to_preset(str(tmp_path))
+    keras_hub.tokenizers.BertTokenizer(tokens, lowercase=True).save_to_preset(str(tmp_path))
+    asked = []
+
+    def model_download(handle, path=None):
+        asked.append((handle, path))
+        if not handle.startswith("keras/bert/keras/tiny"):
+            raise RuntimeError("404 Client Error: Not Found\nmore lines")
+        if path and not (tmp_path / path).exists():
+            raise ValueError(f"{path} is not present in the model files.")
+        return str(tmp_path / (path or ""))
+
+    monkeypatch.setattr(kagglehub, "model_download", model_download)
+    return asked
+
+
+def test_loads_from_kaggle(kaggle):
+    encoder = BertBackbone.from_preset("kaggle://keras/bert/keras/tiny/2")
+    assert encoder.vocabulary_size == 9
+    assert kaggle == [("keras/bert/keras/tiny/2", None)]
+
+
+def test_no_weights_from_kaggle_where_none_are_needed(kaggle):
+    assert BertTokenizer.from_preset("kaggle://keras/bert/keras/tiny")("B") == [6]
+    assert all(path and "weights" not in path for _, path in kaggle)
+    BertBackbone.from_preset("kaggle://keras/bert/keras/tiny", load_weights=False)
+
+
+def test_missing_on_kaggle(kaggle):
+    with pytest.raises(ValueError, match=r"from Kaggle \(404 Client Error: Not Found\); check the"):
+        BertBackbone.from_preset("kaggle://keras/bert/keras/none")
+    with pytest.raises(ValueError, match="is no Kaggle handle; use kaggle://org/model/keras/name"):
+        BertBackbone.from_preset("kaggle://keras/bert")
+
+
+def test_names_that_only_keras_hub_has(kaggle):
+    name = "bert_tiny_en_uncased_sst2"
+    assert name not in presets.builtin_presets()
+    with pytest.raises(ValueError, match="Cannot fetch 'kaggle://keras/bert/keras/bert_tiny_en_un"):
+        BertBackbone.from_preset(name)
+    assert kaggle == [(f"keras/bert/keras/{name}/5", None)]

@@ -1,0 +1,66 @@
+"""README's Python runs as it stands; only the download is replaced by a tiny local checkpoint."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+import kerasbert
+from kerasbert import hub
+
+ROOT = pathlib.Path(__file__).parent.parent
+WORDS = "lunch at noon ? winner ! claim your prize now i m the station free entry , text win ' a"
+
+
+@pytest.fixture
+def tiny_checkpoint(tmp_path):
+    """A directory as the hub would bring it: random weights, a small vocabulary."""
+    backbone = kerasbert.models.BertBackbone(
+        vocabulary_size=60, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
+    words = list(dict.fromkeys(words + [f"##{chr(97 + i)}" for i in range(26)]))[:60]
+    tokenizer = kerasbert.tokenizers.BertTokenizer(words, lowercase=True)
+    directory = tmp_path / "tiny"
+    backbone.save_to_preset(str(directory))
+    tokenizer.save_to_preset(str(directory))
+    return str(directory)
+
+
+def test_python_blocks(tiny_checkpoint, tmp_path, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(hub, "fetch", lambda handle, *_: fetched.append(handle) or tiny_checkpoint)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert len(blocks) >= 3
+    assert set(fetched) == {"hf://google/bert_uncased_L-2_H-128_A-2"}
+    assert names["classifier"].labels == ["ham", "spam"]
+    assert set(names["classifier"].classify("You won")["probabilities"]) == {"ham", "spam"}
+    assert (tmp_path / "served" / "spam" / "1" / "saved_model.pb").exists()
+    assert len(names["ids"][0]) == len(names["starts"][0]) == len(names["ends"][0])
+
+
+def test_first_command_names_what_is_there():
+    commands = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(commands) == 2
+    for path in re.findall(r"examples/\S+\.py", " ".join(commands)):
+        assert (ROOT / path).exists(), path
+
+
+def test_presets_command(capsys):
+    from typer.testing import CliRunner
+
+    from kerasbert.cli import app
+
+    runner = CliRunner()
+    result = runner.invoke(app, ["presets", "klue", "--json"])
+    assert result.exit_code == 0
+    names = [preset["name"] for preset in json.loads(result.output)]
+    assert names and all("klue" in name for name in names)
+    listing = runner.invoke(app, ["presets", "ja"])
+    assert listing.exit_code == 0 and "tohoku" in listing.output
+    assert runner.invoke(app, ["presets", "nothing-like-it"]).exit_code == 2

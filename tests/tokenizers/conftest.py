@@ -1,0 +1,155 @@
+"""Small tokenizers of every class, trained on the spot, beside those of `transformers`."""
+
+import io
+import json
+
+import pytest
+
+SENTENCES = [
+    "The quick brown fox jumps over the lazy dog.",
+    "It's a film that we'll remember; they've said so, haven't they?",
+    "Größe, café, naïve, Ångström and señor are words with accents.",
+    "빠른 갈색 여우가 게으른 개를 뛰어넘습니다. 표를 삽입하려면 클릭하십시오.",
+    "データベースのがぎぐげごパピプペポ、文書を開きます。",
+    "北京是中华人民共和国的首都。他们在图书馆学习中文。",
+    "Numbers 1234, 5.67 and 10,000 — with dashes… and “quotes”.",
+]
+# Where tokenizers differ from one another.
+HARD = [
+    "",
+    " ",
+    "   \t\n",
+    "a",
+    " leading and trailing  ",
+    "It's I'd've we'll they're 'sa x'sa  's ''s 'S don't' ' '' 'l 'r x 've",
+    "a  b   c\n\nd \t e\r\nf",
+    "12 34abc, ...!! 9,9 10,000 ½ ① ²",
+    "nbsp\u00a0en\u2002ideographic\u3000line\u2028par\u2029zero\u200bwidth\ufeffbom\u00adsoft",
+    "café cafe\u0301 Å \u212b ﬁ İI ı ΑΣ ΣΑΣ ß ẞ",
+    "\u0301accent first",
+    "日本語テスト がぎ か\u3099 ﾊﾟ 한국어 \u1112\u1161\u11ab 中文测试 ㍿ 豈",
+    "👩‍👩‍👧 🇰🇷 ❤️ 👍🏽 text",
+    "x\x00y\x01z\x1c\x1d\x85\x0b\x0c\x7f\u200e\u202e",
+    "``quoted'' ``` ''' \"x\"",
+    "well-known (thing) £5 – €10 @user #tag http://x.org/?a=b&c=d_e",
+    "<mask> x<mask> <s></s> [MASK] [CLS]x[SEP] <unk> ## ##a",
+    "a" * 150 + " " + "b" * 250 + " " + "é" * 199,
+    "-" * 70 + "=" * 33 + "aaaa" * 10,
+    "ﬀ ſ K µ ǅ ŉ \ufffd \ue000 \U0010fffd",
+]
+
+
+@pytest.fixture(scope="session")
+def hard():
+    return HARD
+
+
+@pytest.fixture(scope="session")
+def sentences():
+    return SENTENCES
+
+
+@pytest.fixture(scope="session")
+def word_pieces():
+    """A WordPiece vocabulary over all the sentences, cased and uncased, dakuten and all."""
+    from tokenizers import BertWordPieceTokenizer
+
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    for settings in (
+        {"lowercase": True},
+        {"lowercase": False, "strip_accents": False},
+        {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False},
+    ):
+        trainer = BertWordPieceTokenizer(**settings)
+        trainer.train_from_iterator(SENTENCES * 3, vocab_size=600, show_progress=False)
+        tokens += [token for token in trainer.get_vocab() if token not in tokens]
+    return list(dict.fromkeys(tokens))
+
+
+@pytest.fixture(scope="session")
+def byte_pairs():
+    """`(vocabulary, merges)` of a byte-level model, with RoBERTa's special tokens."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    trainer = ByteLevelBPETokenizer()
+    trainer.train_from_iterator(
+        SENTENCES * 3 + HARD * 2,
+        vocab_size=700,
+        show_progress=False,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    )
+    model = json.loads(trainer.to_str())["model"]
+    return model["vocab"], [tuple(pair) for pair in model["merges"]]
+
+
+def _sentence_piece(**settings):
+    import sentencepiece
+
+    data = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 3),
+        model_writer=data,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **settings,
+    )
+    return data.getvalue()
+
+
+@pytest.fixture(scope="session")
+def xlmr_model():
+    """A SentencePiece model as XLM-R's: `<unk>`, `<s>`, `</s>` first."""
+    return _sentence_piece(vocab_size=300, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
+
+
+@pytest.fixture(scope="session")
+def albert_model():
+    """A SentencePiece model as ALBERT's."""
+    return _sentence_piece(
+        vocab_size=300,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols="[CLS],[SEP],[MASK]",
+    )
+
+
+@pytest.fixture(scope="session")
+def make(word_pieces, byte_pairs, xlmr_model, albert_model):
+    """`make(name, **settings)` builds a small tokenizer of each class."""
+    from kerasbert import tokenizers
+
+    vocabulary, merges = byte_pairs
+    names = {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]"}
+    names["<mask>"] = "[MASK]"
+    modern = {names.get(token, token): id for token, id in vocabulary.items()}
+    modern |= {" " * n: len(vocabulary) + 4 - n for n in (2, 3, 4)}
+    runs = [{"content": " " * n, "normalized": True} for n in (2, 3, 4)]
+    builders = {
+        "BertTokenizer": {"vocabulary": word_pieces, "lowercase": True},
+        "RobertaTokenizer": {"vocabulary": vocabulary, "merges": merges},
+        "ModernBertTokenizer": {"vocabulary": modern, "merges": merges, "added_tokens": runs},
+        "XLMRobertaTokenizer": {"proto": xlmr_model},
+        "AlbertTokenizer": {"proto": albert_model},
+    }
+
+    def make(name, /, **settings):
+        return getattr(tokenizers, name)(**builders[name] | settings)
+
+    return make
+
+
+CLASSES = (
+    "BertTokenizer",
+    "RobertaTokenizer",
+    "ModernBertTokenizer",
+    "XLMRobertaTokenizer",
+    "AlbertTokenizer",
+)
+
+
+@pytest.fixture(params=CLASSES)
+def tokenizer(request, make):
+    """Each class in turn."""
+    return make(request.param)

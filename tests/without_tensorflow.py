@@ -1,0 +1,94 @@
+"""Run where TensorFlow is not installed, on JAX or PyTorch: what has to work there.
+
+Usage: KERAS_BACKEND=jax python tests/without_tensorflow.py
+"""
+
+import importlib.util
+import json
+import os
+import tempfile
+
+import keras
+import numpy as np
+from safetensors.numpy import save_file
+
+import kerasbert
+
+WIDTH = 8
+
+
+def checkpoint(directory):
+    """Write a tiny BERT as transformers would, and return its configuration."""
+    config = {
+        "model_type": "bert",
+        "vocab_size": 50,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 20,
+    }
+    layer = "encoder.layer.0"
+    shapes = {
+        "embeddings.word_embeddings.weight": (50, WIDTH),
+        "embeddings.position_embeddings.weight": (20, WIDTH),
+        "embeddings.token_type_embeddings.weight": (2, WIDTH),
+        "pooler.dense.weight": (WIDTH, WIDTH),
+        "pooler.dense.bias": (WIDTH,),
+        f"{layer}.intermediate.dense.weight": (16, WIDTH),
+        f"{layer}.intermediate.dense.bias": (16,),
+        f"{layer}.output.dense.weight": (WIDTH, 16),
+        f"{layer}.output.dense.bias": (WIDTH,),
+        f"{layer}.attention.output.dense.weight": (WIDTH, WIDTH),
+        f"{layer}.attention.output.dense.bias": (WIDTH,),
+    }
+    for name in ("query", "key", "value"):
+        shapes[f"{layer}.attention.self.{name}.weight"] = (WIDTH, WIDTH)
+        shapes[f"{layer}.attention.self.{name}.bias"] = (WIDTH,)
+    for norm in ("embeddings", f"{layer}.attention.output", f"{layer}.output"):
+        shapes[f"{norm}.LayerNorm.weight"] = (WIDTH,)
+        shapes[f"{norm}.LayerNorm.bias"] = (WIDTH,)
+    random = np.random.default_rng(0)
+    tensors = {name: random.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    with open(os.path.join(directory, "config.json"), "w") as file:
+        json.dump(config, file)
+    save_file(tensors, os.path.join(directory, "model.safetensors"))
+    return tensors
+
+
+def main():
+    assert importlib.util.find_spec("tensorflow") is None, "TensorFlow is installed here"
+    with tempfile.TemporaryDirectory() as directory:
+        tensors = checkpoint(directory)
+        classifier = kerasbert.models.BertTextClassifier.from_preset(
+            directory, num_classes=2, preprocessor=None
+        )
+        loaded = keras.ops.convert_to_numpy(classifier.backbone.token_embedding.embeddings)
+        np.testing.assert_array_equal(loaded, tensors["embeddings.word_embeddings.weight"])
+        token_ids = np.random.default_rng(1).integers(0, 50, (64, 7)).astype("int32")
+        arrays = {
+            "token_ids": token_ids,
+            "segment_ids": np.zeros_like(token_ids),
+            "padding_mask": np.ones_like(token_ids),
+        }
+        classifier.optimizer.learning_rate = 1e-2
+        history = classifier.fit(arrays, token_ids[:, 1] % 2, epochs=5, verbose=0).history
+        assert history["loss"][-1] < history["loss"][0], history
+        assert classifier.predict(arrays, verbose=0).shape == (64, 2)
+        saved = os.path.join(directory, "saved")
+        classifier.save_to_preset(saved)
+        again = kerasbert.models.BertTextClassifier.from_preset(saved)
+        np.testing.assert_array_equal(
+            again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0)
+        )
+        try:
+            kerasbert.models.BertTokenizer(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])("a")
+        except ImportError as error:
+            assert "pip install tensorflow" in str(error), error
+        else:
+            raise AssertionError("tokenizing needs TensorFlow, and said nothing")
+    print(f"without TensorFlow, on {keras.config.backend()}: loaded, trained, saved")
+
+
+if __name__ == "__main__":
+    main()
