@@ -164,17 +164,20 @@ def load_kerasbert(dtype, options, threads):
     mask = ops.cast(backbone.input["padding_mask"], "float32")[:, :, None]
     pooled = ops.sum(outputs * mask, axis=1) / ops.sum(mask, axis=1)
     model = keras.Model(backbone.input, ops.normalize(pooled, axis=-1))
-    model.compile(jit_compile="xla" in options or keras.backend.backend() == "jax")
+    compiled = "xla" in options or keras.backend.backend() == "jax"
+    model.compile(jit_compile=compiled)
 
     def embed(texts, size):
-        dataset, order = preprocessor.sorted_batches(texts, size)
+        dataset, order = preprocessor.sorted_batches(texts, size, buckets=compiled)
         vectors = np.empty((len(texts), backbone.hidden_dim), "float32")
         vectors[np.asarray(order)] = model.predict(dataset, verbose=0)
         return vectors
 
     def parts(texts, size):
         def batches():
-            return list(preprocessor.sorted_batches(texts, size)[0].as_numpy_iterator())
+            return list(
+                preprocessor.sorted_batches(texts, size, buckets=compiled)[0].as_numpy_iterator()
+            )
 
         tokenizing = _timed(batches)
         ready = batches()

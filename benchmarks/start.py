@@ -8,15 +8,24 @@ holds tracing and compiling.
 """
 
 import os
+import resource
 import subprocess
 import sys
 from statistics import median
-from time import time
+from time import monotonic, time
 from typing import Annotated
 
 import real_data
 import typer
-from contest import console, environment, machine, table
+from contest import (
+    busy_seconds,
+    console,
+    environment,
+    machine,
+    others_share,
+    table,
+    wait_until_quiet,
+)
 
 SPECS = [
     "kerasbert/torch",
@@ -76,25 +85,33 @@ print("TIMES", *times, *vector[0][:3])
 
 
 def once(spec, threads):
-    """Seconds of import, loading and the first vector, and that vector's beginning."""
+    """Seconds of import, loading, the first vector and all; what others took; the vector."""
     script = FRAME.format(script=SCRIPTS[spec.split("/")[0]])
-    start = time()
+    since, own, start = (busy_seconds(), 0, monotonic()), _children_seconds(), time()
     done = subprocess.run(
         [sys.executable, "-c", script, real_data.minilm_dir(), TEXT],
         env=environment(spec, threads),
         capture_output=True,
         text=True,
     )
+    own = _children_seconds() - own
+    others = others_share(since[0] + own, *since[1:])
     said = [line for line in done.stdout.splitlines() if line.startswith("TIMES")]
     if not said:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1])
     imported, loaded, first, *vector = map(float, said[0].split()[1:])
-    return (imported - start, loaded - imported, first - loaded, first - start), vector
+    return (imported - start, loaded - imported, first - loaded, first - start, others), vector
+
+
+def _children_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main(
     rounds: int = 3,
     threads: int = 2,
+    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
     only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
 ):
     """Time each contestant from the start of Python to its first vector."""
@@ -106,6 +123,7 @@ def main(
     for number in range(rounds + 1):
         for spec in list(results):
             try:
+                wait_until_quiet(wait)
                 times, vectors[spec] = once(spec, threads)
             except RuntimeError as error:
                 console.print(f"not run: {spec}: {error}", soft_wrap=True)
@@ -114,14 +132,12 @@ def main(
             if number:
                 results[spec].append(times)
     console.print(machine(threads), soft_wrap=True)
-    rows = [
-        (
-            spec,
-            *(f"{median(part):.1f}" for part in zip(*times)),
-            *(f"{x:.4f}" for x in vectors[spec]),
-        )
-        for spec, times in sorted(results.items(), key=lambda item: median(t[3] for t in item[1]))
-    ]
+    rows = []
+    for spec, times in sorted(results.items(), key=lambda item: median(t[3] for t in item[1])):
+        *seconds, _ = (f"{median(part):.1f}" for part in zip(*times))
+        rows.append((spec, *seconds, *(f"{x:.4f}" for x in vectors[spec])))
+    others = max((t[4] for times in results.values() for t in times), default=0)
+    console.print(f"Others took at most {others:.0%} of the machine during a run.")
     columns = ("contestant", "import, s", "load, s", "first vector, s", "all, s")
     table("Start", (*columns, "vector[0]", "[1]", "[2]"), rows)
 

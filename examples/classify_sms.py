@@ -1,14 +1,15 @@
 """Train a spam filter on text messages, score it, export it, and ask the export in a new process.
 
-    python examples/classify_sms.py                      # about a minute on 2 cores
+    python examples/classify_sms.py                      # 1 to 2 minutes on 2 cores
     KERAS_BACKEND=jax python examples/classify_sms.py    # the same on JAX, or on torch
     python examples/classify_sms.py --preset bert_small_en_uncased    # from a pretrained encoder
 
 Without --preset a small BERT starts from nothing: its vocabulary and its weights come from these
-messages alone. Expected on the messages held out, with seed 0 (3 other seeds: ...):
+messages alone. Expected on the 903 messages held out, with TensorFlow and seed 0 (the F1 of seeds
+1, 2 and 3 is 0.959, 0.955 and 0.959):
 
-    always "ham"   accuracy 0.877, F1 of spam 0,     Matthews 0
-    this model     accuracy 0.99x, F1 of spam 0.9xx, Matthews 0.9xx
+    always ham    accuracy 0.875, F1 of spam 0.000, Matthews 0.000
+    this model    accuracy 0.997, F1 of spam 0.987, Matthews 0.985
 """
 
 import csv
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Torch's threads must sleep, not spin, while tf.data's make the next batch: 12 times faster.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import keras
 import typer

@@ -8,6 +8,7 @@ import os
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 from kerasbert.models import BertBackbone, BertTextClassifier
@@ -153,9 +154,7 @@ def check_layer(layer, inputs, mask=None, mask_name="attention_mask", weights=()
         symbolic[name] = keras.Input(tuple(shape), dtype=value.dtype)
     model = keras.Model([*symbols, *symbolic.values()], layer(symbols[0], **symbolic))
     for few in (inputs, inputs[:1, :2]):
-        cut = {
-            name: _broadcast(mask[: len(few), : few.shape[1]], name) for name in arguments
-        }
+        cut = {name: _broadcast(mask[: len(few), : few.shape[1]], name) for name in arguments}
         assert_close(model([few, *cut.values()]), layer(few, **cut))
 
     # What is not asked for training does not depend on chance.
@@ -361,6 +360,22 @@ def check_model(make, folder):
         check(make, folder)
 
 
+def model_contract(*families, checks=(check_padding, check_defaults, check_bfloat16, check_saving)):
+    """Parametrize a test by `family` and `check`.
+
+    All checks run for `families`, and `checks` for every family; the rest is marked as slow.
+    """
+    rows = []
+    for family in FAMILY_SETTINGS:
+        for check in MODEL_CHECKS:
+            # XLM-R has the settings of RoBERTa.
+            is_fast = family in families or (check in checks and family != "xlm_roberta")
+            marks = () if is_fast else (pytest.mark.slow,)
+            name = f"{family}-{check.__name__.removeprefix('check_')}"
+            rows.append(pytest.param(family, check, id=name, marks=marks))
+    return pytest.mark.parametrize(("family", "check"), rows)
+
+
 def check_roundtrip(model, features, folder):
     """`get_config`, a `.keras` file and a preset give back an exactly equal model."""
     expected = model(features)
@@ -442,7 +457,7 @@ def check_preprocessor(preprocessor, texts, labels, folder):
     # A preset and the settings give back the same.
     path = os.path.join(folder, "preprocessor")
     preprocessor.save_to_preset(path)
-    loaded = type(preprocessor).from_preset(path)
+    loaded = type(preprocessor).from_own_preset(path)
     assert _plain(loaded.get_config()) == _plain(preprocessor.get_config())
     assert_close(loaded(texts, labels), (features, targets), atol=0)
 

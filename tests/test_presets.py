@@ -106,6 +106,7 @@ def test_no_head_in_a_preset_of_ours(tmp_path):
         BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
 
 
+@pytest.mark.slow
 def test_quantized_preset_of_ours(tmp_path):
     backbone = BertBackbone(**SIZES)
     backbone.quantize("int8")
@@ -301,9 +302,7 @@ def test_arguments_of_a_task(tmp_path, reference):
         assert task.backbone.attention_dropout == 0.3
         assert task.backbone.dtype_policy.name == "mixed_bfloat16"
         assert BertBackbone.from_preset(directory, dropout=0.2).dropout == 0.2
-        with pytest.raises(
-            ValueError, match="BertTextClassifier has no argument 'num_clases'; did"
-        ):
+        with pytest.raises(ValueError, match="BertTextClassifier has no argument 'num_clases'; "):
             BertTextClassifier.from_preset(directory, preprocessor=None, num_clases=2)
         with pytest.raises(ValueError, match=r"BertBackbone has no argument 'x'; it takes activa"):
             BertBackbone.from_preset(directory, x=2)
@@ -340,6 +339,20 @@ def test_classifies_texts(reference, tmp_path):
     np.testing.assert_allclose(task.predict(["Good film."], verbose=0), expected, atol=1e-5)
     preprocessor = BertTextClassifierPreprocessor.from_preset(directory, sequence_length=8)
     assert preprocessor.sequence_length == 8
+
+
+def test_tokenizer_json_alone(reference, tmp_path):
+    """As transformers 5 saves: no vocab.txt."""
+    text_files_needed()
+    transformers = pytest.importorskip("transformers")
+    theirs = reference("bert", "ForSequenceClassification", num_labels=3)
+    directory = theirs.copy(tmp_path)
+    tokens = TOKENS + [f"[unused{i}]" for i in range(90)]
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    transformers.BertTokenizer(vocab=vocabulary).save_pretrained(directory)
+    assert not os.path.exists(os.path.join(directory, "vocab.txt"))
+    task = BertTextClassifier.from_preset(directory)
+    assert task.preprocessor.tokenizer("Good film.") == [5, 7, 8]
 
 
 def test_vocabulary_of_the_wrong_size(reference, tmp_path):

@@ -350,6 +350,10 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        # `fit` and `predict` on JAX come in here.
+        return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
+
     def fill_in(self, inputs):
         """Without segments all is segment 0, without a mask all are tokens."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
@@ -434,8 +438,15 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
 class _FeatureModel(keras.Model):
     """See `BertBackbone.feature_model`."""
 
-    def __init__(self, backbone, output_hidden_states=True, output_attentions=False, **kwargs):
-        super().__init__(dtype=backbone.dtype_policy, **kwargs)
+    def __init__(
+        self,
+        backbone,
+        output_hidden_states=True,
+        output_attentions=False,
+        name="feature_model",
+        **kwargs,
+    ):
+        super().__init__(dtype=backbone.dtype_policy, name=name, **kwargs)
         self.backbone = backbone
         self.output_hidden_states = output_hidden_states
         self.output_attentions = output_attentions

@@ -20,7 +20,9 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """Check that the preprocessor fits the encoder, and hand it what it shares with us."""
         if preprocessor is None:
             return
-        tokens = preprocessor.tokenizer.vocabulary_size()
+        # A `.keras` file gives the vocabulary after the model.
+        is_empty = preprocessor.tokenizer.vocabulary is None
+        tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()
         if tokens > backbone.vocabulary_size:
             raise ValueError(
                 f"The tokenizer has {tokens} tokens, but the encoder's vocabulary_size is "
@@ -46,6 +48,11 @@ class BertTask(FromPreset, keras_hub.models.Task):
         if isinstance(inputs, dict) and "token_ids" in inputs:
             inputs = self.backbone.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        # `fit` and `predict` on JAX come in here.
+        inputs = self.backbone.fill_in(inputs)
+        return super().call(inputs, training=training, mask=None, **kwargs)
 
     def quantize(self, mode=None, **kwargs):
         """Quantize the encoder, for example to "int8"; the small head stays as it is."""
@@ -134,28 +141,41 @@ class BertTask(FromPreset, keras_hub.models.Task):
         if self._is_raw(x):
             if method is keras.Model.fit:
                 dataset = self.preprocessor.batches(
-                    x, y, sample_weight, batch_size or 32, shuffle=shuffle
+                    x, y, sample_weight, batch_size or 32, shuffle, buckets=self._compiles_shapes()
                 )
                 kwargs["shuffle"] = False  # The dataset shuffles itself.
             else:
                 dataset, _ = self._sorted_batches(x, y, sample_weight, batch_size)
             return method(self, dataset, **kwargs)
+        if method is keras.Model.fit:
+            kwargs["shuffle"] = shuffle and not _is_dataset(x)
         if _is_dataset(x):
             return method(self, self._preprocess_dataset(x), **kwargs)
-        if method is keras.Model.fit:
-            kwargs["shuffle"] = shuffle
         return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
 
     def _is_raw(self, x):
         """Whether `x` is texts in memory, for the preprocessor."""
-        if self.preprocessor is None or x is None or _is_dataset(x):
+        if x is None or _is_dataset(x):
+            return False
+        if self.preprocessor is None:
+            if _holds_text(x):
+                raise ValueError(
+                    "This model has no preprocessor and takes arrays of token ids, not texts; "
+                    "set `model.preprocessor`, or load the model with `from_preset`."
+                )
             return False
         if isinstance(x, dict):
             return "text" in x
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
     def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
-        return self.preprocessor.sorted_batches(x, batch_size or 32, y, sample_weight)
+        return self.preprocessor.sorted_batches(
+            x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes()
+        )
+
+    def _compiles_shapes(self):
+        """Whether each new length costs a compilation, so that there had better be few."""
+        return keras.config.backend() == "jax" or bool(self.jit_compile)
 
     def _preprocess_dataset(self, dataset):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches."""
@@ -169,13 +189,20 @@ class BertTask(FromPreset, keras_hub.models.Task):
         )
 
 
+def _holds_text(x):
+    while isinstance(x, (list, tuple)) and x:
+        x = x[0]
+    return isinstance(x, (str, bytes)) or getattr(getattr(x, "dtype", None), "kind", None) in ("O", "S", "U")
+
+
 def _is_dataset(x):
     return hasattr(x, "element_spec") and hasattr(x, "map")
 
 
 def _split(arrays, share):
     """Cut off the last share of each, as `validation_split` does."""
-    size = len(arrays[0][0] if isinstance(arrays[0], tuple) else arrays[0])
+    columns = arrays[0].values() if isinstance(arrays[0], dict) else arrays[0]
+    size = len(next(iter(columns)) if isinstance(arrays[0], (dict, tuple)) else columns)
     cut = int(size * (1 - share))
     if not 0 < cut < size:
         raise ValueError(
@@ -186,6 +213,8 @@ def _split(arrays, share):
     def part(array, start, stop):
         if isinstance(array, tuple):
             return tuple(part(one, start, stop) for one in array)
+        if isinstance(array, dict):
+            return {name: part(one, start, stop) for name, one in array.items()}
         return None if array is None else array[start:stop]
 
     return (

@@ -70,6 +70,8 @@ class BertTextClassifier(BertTask):
         dropout_first=None,
         **kwargs,
     ):
+        if isinstance(labels, str):
+            raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
         labels = None if labels is None else [str(label) for label in labels]
         num_classes = _check_classes(num_classes, labels)
         family = get_family(backbone.family).classifier

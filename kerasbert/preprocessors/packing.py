@@ -322,7 +322,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     # === Batches for `fit`, `evaluate` and `predict` ===
 
-    def batches(self, x, y=None, sample_weight=None, batch_size=32, shuffle=True, seed=None):
+    def batches(
+        self, x, y=None, sample_weight=None, batch_size=32, shuffle=True, seed=None, buckets=True
+    ):
         """Batches of similar length for `fit`: every example once an epoch, a new order in each.
 
         Everything is tokenized once, here.
@@ -335,6 +337,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             shuffle: bool. `False` keeps the order given, and batches of mixed length.
             seed: int. `None` draws one from Python's generator, as Keras does, so that
                 `keras.utils.set_random_seed` makes runs repeat.
+            buckets: bool. `False` pads to the longest row of the batch and no further, for a model
+                that is not compiled for each shape.
 
         Returns:
             A `tf.data.Dataset` of `(x, y, sample_weight)`, without what was not given.
@@ -348,17 +352,20 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 return similar_length_batches(lengths, batch_size, seed, epoch)
             return given_batches(lengths, batch_size)
 
-        return self._dataset(segments, targets, plan)
+        return self._dataset(segments, targets, plan, buckets)
 
-    def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None):
+    def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None, buckets=True):
         """Batches sorted by length, the longest first, for `predict` and `evaluate`.
+
+        The arguments are those of `batches`.
 
         Returns:
             `(dataset, order)`; `kerasbert.data.restore_order(outputs, order)` puts outputs back.
         """
         segments, targets = self._examples(x, y, sample_weight)
         rows = sorted_batches(np.asarray(self.packed_lengths(segments)), batch_size)
-        return self._dataset(segments, targets, lambda epoch: rows), np.concatenate(rows)
+        dataset = self._dataset(segments, targets, lambda epoch: rows, buckets)
+        return dataset, np.concatenate(rows)
 
     def _examples(self, x, y, sample_weight):
         """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
@@ -372,12 +379,14 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             segments = self._tokenize_columns(columns, most=self.sequence_length)
             return segments, [None if t is None else tf.constant(t) for t in targets]
 
-    def _dataset(self, segments, targets, plan):
+    def _dataset(self, segments, targets, plan, buckets):
         tf, _ = tf_modules(type(self).__name__)
 
         def make_batch(rows):
             parts = tuple(tf.gather(segment, rows) for segment in segments)
-            return self.assemble(parts, *(t if t is None else tf.gather(t, rows) for t in targets))
+            longest = None if buckets else tf.reduce_max(self.packed_lengths(parts))
+            chosen = (t if t is None else tf.gather(t, rows) for t in targets)
+            return self.assemble(parts, *chosen, length=longest)
 
         with tf.device("cpu"):
             return batch_dataset(plan, make_batch)

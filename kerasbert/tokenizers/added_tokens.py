@@ -88,11 +88,21 @@ class AddedTokensTokenizer(SubwordTokenizer):
                 lstrip = token == self.mask_token
                 tokens[token] = defaults | {"content": token, "lstrip": lstrip, "special": True}
         for token in self.added_tokens:
-            if token["content"] in tokens or not token.get("special"):
+            special = token.get("special") or token["content"] in self.special_tokens
+            if self.special_tokens_in_strings or not special:
                 tokens[token["content"]] = defaults | token
-            elif self.special_tokens_in_strings:
-                tokens[token["content"]] = defaults | token
-        return [token for token in tokens.values() if token["content"] in self._token_ids]
+        tokens = [token for token in tokens.values() if token["content"] in self._token_ids]
+        return [token | {"id": self._token_ids[token["content"]]} for token in tokens]
+
+    def _normalized(self, tokens):
+        """The added tokens as they are in normalized texts."""
+        tf, _ = tf_modules(type(self).__name__)
+        if not tokens:
+            return []
+        with tf.init_scope(), tf.device("cpu"):
+            contents = self._normalize(tf.constant([token["content"] for token in tokens])).numpy()
+        found = [t | {"content": c.decode()} for t, c in zip(tokens, contents, strict=True)]
+        return [token for token in found if token["content"]]
 
     def _split_added(self, text, rows, known, tokens):
         """Split segments at added tokens.
@@ -109,9 +119,10 @@ class AddedTokensTokenizer(SubwordTokenizer):
         if not tokens:
             return text, rows, known
         tf, tf_text = tf_modules(type(self).__name__)
-        tokens = sorted(tokens, key=lambda token: len(token["content"]), reverse=True)
+        # White space that is a token is no other token's; else the longest first.
+        tokens = sorted(tokens, key=lambda t: (t["content"].isspace(), len(t["content"])))[::-1]
         contents = tf.constant([token["content"] for token in tokens])
-        ids = tf.constant([self._token_ids[token["content"]] for token in tokens])
+        ids = tf.constant([token["id"] for token in tokens])
         strips = tf.constant([bool(token["lstrip"] or token["rstrip"]) for token in tokens])
         pattern = "|".join(
             (f"[{SPACE}]*" if token["lstrip"] else "")
@@ -144,7 +155,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         before = self._split_added(text, rows, known, early)
         text, rows, known = before
         text = tf.where(known < 0, self._normalize(text), STAND_IN)
-        late = [token for token in added if token["normalized"]]
+        late = self._normalized([token for token in added if token["normalized"]])
         return before, self._split_added(text, rows, known, late)
 
     def _pieces(self, text):
@@ -209,7 +220,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         has_solid = next_solid < past_solid
         empty = start == end
         if self._begins_next:
-            white = tf.gather(tf.strings.regex_full_match(characters, f"[{SPACE}]"), index)
+            white = tf.strings.regex_full_match(characters, rf"[{SPACE}\x{{200B}}]")
+            white = tf.gather(white, index)
             empty |= tf.gather(tf.concat([white, [False]], 0), start)
         moves = ~has_solid & (next_solid < limit) & empty
         start = tf.where(has_solid | moves, next_solid, start)

@@ -18,6 +18,7 @@ from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
 
 VOCABULARY_FILE = "vocabulary.spm"
 WORD_BEGIN = "\u2581"
+WHITE_SPACE = r"[\t\n\f\r \x{85}\p{Z}]"
 
 
 def model_protos():
@@ -173,23 +174,48 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return super().get_config() | {"proto": None}  # an asset
 
     def _normalize(self, text):
-        # As `transformers` does: every white space ends a word, whatever the model's rules.
+        # As `transformers` does: every white space ends a word, whatever the model's rules, but
+        # for U+000B, which the rules of XLM-R and ALBERT delete.
         tf, _ = tf_modules(type(self).__name__)
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
-        return tf.strings.regex_replace(text, f"[{SPACE}]", " ")
+        return tf.strings.regex_replace(text, WHITE_SPACE, " ")
+
+    def _model(self):
+        """The model with scores of which sums are exact.
+
+        Segmentations of equal score are many ("0" "00" or "00" "0"), and which one wins must not
+        hang on how float32 rounds: scores in steps of 2**-16 add up exactly in any order.
+        """
+        if "model" not in self._graphs:
+            proto = read_proto(self.proto)
+            for piece in proto.pieces:
+                piece.score = round(piece.score * 2**16) / 2**16
+            self._graphs["model"] = proto.SerializeToString(deterministic=True)
+        return self._graphs["model"]
 
     def _split(self, segments, known):
+        tf, tf_text = tf_modules(type(self).__name__)
+        segments = tf.where(known < 0, segments, "")
+        words, begins, _ = tf_text.regex_split_with_offsets(segments, " ", "")  # (S, W)
+        unique, index = tf.unique(words.flat_values)
+        ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
+        first = tf.cast(tf.gather(begins.flat_values, ids.value_rowids()), "int32")
+        starts, ends = (x.with_flat_values(x.flat_values + first) for x in (starts, ends))
+        return tuple(words.with_flat_values(x).merge_dims(1, 2) for x in (ids, starts, ends))
+
+    def _split_words(self, words):
+        """(U,) words to ragged (U, pieces): ids, and the bytes where each begins and ends."""
         tf, _ = tf_modules(type(self).__name__)
         from tensorflow_text.python.ops import sentencepiece_tokenizer
 
         ops = sentencepiece_tokenizer.gen_sentencepiece_tokenizer
         # The model is in an op of the graph, not in an object that a SavedModel could lose track
         # of. Without a name of its own it may be taken for another one.
-        name = f"kerasbert_{hashlib.sha256(self.proto).hexdigest()}"
-        model = ops.sentencepiece_op(model=self.proto, shared_name=name)
+        name = f"kerasbert_{hashlib.sha256(self._model()).hexdigest()}"
+        model = ops.sentencepiece_op(model=self._model(), shared_name=name)
         ids, splits, starts, ends = ops.sentencepiece_tokenize_with_offsets_op(
             model,
-            tf.where(known < 0, segments, ""),
+            words,
             0,  # nbest_size
             1.0,  # alpha
             False,  # add_bos
@@ -315,7 +341,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         text = super()._normalize(tf.strings.regex_replace(text, FILLER, ""))
         if not self.keep_accents:
             text = tf_text.normalize_utf8(text, "NFKD")
-            text = tf.strings.regex_replace(text, r"\p{Mn}+", "")
+            text = tf.strings.regex_replace(text, r"\p{M}+", "")
         if self.lowercase:
             # Each letter alone, as `transformers` does: no final sigma, no Turkish i.
             text = tf.strings.regex_replace(text, "\u03a3", "\u03c3")

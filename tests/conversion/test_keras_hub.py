@@ -9,6 +9,7 @@ import keras_hub
 import numpy as np
 import pytest
 
+from kerasbert import tokenizers
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
@@ -170,6 +171,46 @@ def test_tokenizer_keeps_the_case_but_not_the_accents(tmp_path):
         assert tokenizer.lowercase == lowercase
         assert tokenizer("Café café")[: len(ids)] == ids
         assert BertTokenizer.from_preset(str(directory), lowercase=True)("CAFÉ") == [5]
+
+
+def sentence_piece(tmp_path, **settings):
+    sentencepiece = pytest.importorskip("sentencepiece", reason="it makes the vocabulary")
+    prefix = str(tmp_path / "model")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the quick brown fox", "an earth worm", "a round coffee"] * 3),
+        model_prefix=prefix,
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **settings,
+    )
+    return f"{prefix}.model"
+
+
+@pytest.mark.parametrize("name", ["Roberta", "XLMRoberta", "Albert"])
+def test_tokenizer_equals_keras_hub(tmp_path, name):
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    if name == "Roberta":
+        letters = ["q", "u", "i", "c", "k", "Ġ", "qu", "ic", "ick", "Ġqu"]
+        tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *letters]
+        vocabulary = {token: id for id, token in enumerate(tokens)}
+        merges = ["q u", "i c", "ic k", "Ġ qu"]
+        theirs = keras_hub.tokenizers.RobertaTokenizer(vocabulary, merges)
+    elif name == "XLMRoberta":
+        proto = sentence_piece(tmp_path, unk_id=0, bos_id=1, eos_id=2)
+        theirs = keras_hub.tokenizers.XLMRobertaTokenizer(proto)
+    else:
+        proto = sentence_piece(
+            tmp_path, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]"
+        )
+        theirs = keras_hub.tokenizers.AlbertTokenizer(proto)
+    settings = {"embedding_dim": 20} if name == "Albert" else {}
+    keras_hub_backbone(name, settings).save_to_preset(str(tmp_path))
+    theirs.save_to_preset(str(tmp_path))
+    ours = getattr(tokenizers, f"{name}Tokenizer").from_preset(str(tmp_path))
+    assert ours("quick quick") == list(np.array(theirs("quick quick")))
+    with pytest.raises(ValueError, match=f"has a {name}Tokenizer, not a BertTokenizer"):
+        BertTokenizer.from_preset(str(tmp_path))
 
 
 def test_classifier_of_texts(tmp_path):

@@ -39,7 +39,7 @@ def test_classify_sms_in_short(tmp_path):
     arguments = ("--data", "few.csv", "--epochs", 1, "--output", "spam")
     done = run("classify_sms.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Epoch 1/1" in done.stdout
+    assert "9/9" in done.stdout  # the bar of the progress
     assert scores(done.stdout, "always ham")[1:] == [0, 0]
     assert len(scores(done.stdout, "this model")) == 3
     answers = re.findall(r"^ +(ham|spam)  (0\.\d+|1\.0000)  (\w+)", done.stdout, re.MULTILINE)
@@ -60,7 +60,7 @@ def test_classify_sms(tmp_path):
 
 def test_a_column_that_is_missing_is_named(tmp_path):
     (tmp_path / "other.csv").write_text("message,label\nhello,ham\n")
-    done = run("classify_sms.py", "--data", tmp_path / "other.csv")
+    done = run("classify_sms.py", "--data", "other.csv", cwd=tmp_path)
     assert done.returncode != 0 and "has no column 'text'" in done.stderr
 
 
@@ -70,4 +70,4 @@ def test_classify_served_wants_a_saved_model(tmp_path):
         done.returncode == 1 and "is no SavedModel; name the folder of one version" in done.stderr
     )
     done = run("classify_served.py")
-    assert done.returncode == 1 and done.stderr.strip().startswith("Usage: ")
+    assert done.returncode == 1 and "Usage: python" in done.stderr

@@ -432,20 +432,20 @@ def test_bfloat16_models_are_written_in_float32(dtype, tmp_path):
     model = build(dtype=dtype)
     path = export_serving(model, tmp_path / "base")
     check(model, path, atol=0.05)
-    types = {info.dtype for info in tf.saved_model.load(path).signatures["tokens"].variables}
-    assert types == {tf.float32}
+    loaded = tf.saved_model.load(path)
+    assert {weight.dtype for weight in loaded.weights} == {tf.float32}
 
 
 @pytest.mark.slow
 def test_lora_is_merged(tmp_path):
     model = build()
-    before = model.predict_proba(["Hello!"])
     model.backbone.enable_lora(2)
     rng = np.random.default_rng(0)
     for layer in model._flatten_layers():
         if getattr(layer, "lora_enabled", False):
-            layer.lora_kernel_b.assign(rng.standard_normal(layer.lora_kernel_b.shape))
-    assert np.abs(model.predict_proba(["Hello!"]) - before).max() > 1e-3
+            layer.lora_kernel_b.assign(0.3 * rng.standard_normal(layer.lora_kernel_b.shape))
+    changed = model.predict_proba(["Hello!"]) - build().predict_proba(["Hello!"])
+    assert np.abs(changed).max() > 1e-3
     path = export_serving(model, tmp_path / "base")
     check(model, path)
     saved_model.check_size(build(), path)

@@ -11,12 +11,12 @@ from kerasbert.families import FAMILIES
 from kerasbert.models import BertBackbone
 from tests.contracts import (
     FAMILY_SETTINGS,
-    MODEL_CHECKS,
     SETTINGS,
     array,
     arrays,
     assert_close,
     batch,
+    model_contract,
     tiny_backbone,
 )
 
@@ -24,8 +24,7 @@ from tests.contracts import (
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
-@pytest.mark.parametrize("check", MODEL_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("family", FAMILIES)
+@model_contract("bert", "albert", "modernbert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(tiny_backbone, family), tmp_path)
 

@@ -12,7 +12,7 @@ SENTENCES = [
     "빠른 갈색 여우가 게으른 개를 뛰어넘습니다. 표를 삽입하려면 클릭하십시오.",
     "データベースのがぎぐげごパピプペポ、文書を開きます。",
     "北京是中华人民共和国的首都。他们在图书馆学习中文。",
-    "Numbers 1234, 5.67 and 10,000 — with dashes… and “quotes”.",
+    "Numbers 1234, 5.67 and 10,000 — with dashes and “quotes”.",
 ]
 # Where tokenizers differ from one another.
 HARD = [
