@@ -1,15 +1,15 @@
 """Train a spam filter on text messages, score it, export it, and ask the export in a new process.
 
-    python examples/classify_sms.py                      # 1 to 2 minutes on 2 cores
+    python examples/classify_sms.py                      # about a minute on 2 cores
     KERAS_BACKEND=jax python examples/classify_sms.py    # the same on JAX, or on torch
     python examples/classify_sms.py --preset bert_small_en_uncased    # from a pretrained encoder
 
 Without --preset a small BERT starts from nothing: its vocabulary and its weights come from these
 messages alone. Expected on the 903 messages held out, with TensorFlow and seed 0 (the F1 of seeds
-1, 2 and 3 is 0.959, 0.955 and 0.959):
+1, 2 and 3 is 0.960, 0.947 and 0.960):
 
     always ham    accuracy 0.875, F1 of spam 0.000, Matthews 0.000
-    this model    accuracy 0.997, F1 of spam 0.987, Matthews 0.985
+    this model    accuracy 0.996, F1 of spam 0.982, Matthews 0.980
 """
 
 import csv
@@ -59,8 +59,13 @@ def read(path):
 
 def small_classifier(texts, labels):
     """A BERT of 2 layers, with a vocabulary made from `texts`."""
+    # Letters inside words get their ids in a fixed order: otherwise no two runs have the same ones.
+    inside = sorted({f"##{letter}" for text in texts for letter in text.lower()})
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = BertWordPieceTokenizer(lowercase=True)
-    trainer.train_from_iterator(texts, vocab_size=4000, show_progress=False)
+    trainer.train_from_iterator(
+        texts, vocab_size=4000, special_tokens=special + inside, show_progress=False
+    )
     ids = trainer.get_vocab()
     tokenizer = BertTokenizer(sorted(ids, key=ids.get), lowercase=True)
     backbone = BertBackbone(

@@ -62,9 +62,7 @@ def presets(
 def _matches(preset, match):
     match = match.lower()
     return (
-        match in preset["name"].lower()
-        or match in preset["family"]
-        or match in preset["languages"]
+        match in preset["name"].lower() or match in preset["family"] or match in preset["languages"]
     )
 
 

@@ -6,11 +6,12 @@ import os
 import shutil
 import warnings
 
-import keras
-import numpy as np
-import pytest
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # See kerasbert/__init__.py.
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 VOCABULARY_SIZE = 99
 _SIZES = {

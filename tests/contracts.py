@@ -3,6 +3,7 @@
 B batch, T tokens, D width.
 """
 
+import gc
 import json
 import os
 
@@ -12,6 +13,16 @@ import pytest
 from keras import ops
 
 from kerasbert.models import BertBackbone, BertTextClassifier
+
+# Keras collects garbage for each weight that it quantizes, through all that imports have left.
+gc.collect()
+gc.freeze()
+
+if keras.backend.backend() == "jax":
+    import jax
+
+    # What a test compiles runs once.
+    jax.config.update("jax_disable_most_optimizations", True)
 
 # Every axis of a family is there, at a size that costs nothing.
 SETTINGS = {

@@ -16,8 +16,7 @@ SCRIPT = """
     from importlib.machinery import PathFinder
 
     class WithoutTensorFlow(PathFinder):
-        """Finds what is installed, but for TensorFlow."""
-
+        # Finds what is installed, but for TensorFlow.
         @classmethod
         def find_spec(cls, name, path=None, target=None):
             if name.split(".")[0] not in ("tensorflow", "tensorflow_text"):

@@ -98,9 +98,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             **kwargs: as in `keras.Model.fit`.
         """
         if validation_split and validation_data is None and self._is_raw(x):
-            (x, y, sample_weight), validation_data = _split(
-                (x, y, sample_weight), validation_split
-            )
+            (x, y, sample_weight), validation_data = _split((x, y, sample_weight), validation_split)
         elif validation_split:
             kwargs["validation_split"] = validation_split
         if validation_data is not None:
@@ -192,7 +190,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
 def _holds_text(x):
     while isinstance(x, (list, tuple)) and x:
         x = x[0]
-    return isinstance(x, (str, bytes)) or getattr(getattr(x, "dtype", None), "kind", None) in ("O", "S", "U")
+    kind = getattr(getattr(x, "dtype", None), "kind", None)  # Of a NumPy or pandas column.
+    return isinstance(x, (str, bytes)) or kind in ("O", "S", "U")
 
 
 def _is_dataset(x):

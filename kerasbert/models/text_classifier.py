@@ -142,9 +142,7 @@ class BertTextClassifier(BertTask):
         if self.pooling_layer is None:
             x = outputs["pooled_output"]  # (B, D)
         else:
-            x = self.pooling_layer(
-                outputs["sequence_output"], padding_mask=inputs["padding_mask"]
-            )
+            x = self.pooling_layer(outputs["sequence_output"], padding_mask=inputs["padding_mask"])
         if dropout_first:
             x = self.dropout_layer(x)
         if self.head_dense is not None:

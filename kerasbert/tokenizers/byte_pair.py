@@ -192,6 +192,20 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "in_order": in_order,
         }
 
+    def _whole_words(self):
+        """Tokens that their own bytes merge to: sorted fingerprints, and the ids to them."""
+        if "whole_words" not in self._graphs:
+            tf, _ = tf_modules(type(self).__name__)
+            with tf.init_scope(), tf.device("cpu"):
+                words = tf.constant(self._tables()["contents"])
+                ids, _ = self._merge(words)
+                same = ids[:, :1].to_tensor(-1, shape=[None, 1])[:, 0] == tf.range(tf.size(words))
+                same = np.flatnonzero(same.numpy() & (ids.row_lengths().numpy() == 1))
+                prints = _fingerprint(tf.gather(words, same)).numpy()
+            order = np.argsort(prints)
+            self._graphs["whole_words"] = prints[order], same[order].astype("int32")
+        return self._graphs["whole_words"]
+
     # From text to pieces
 
     def _normalize(self, text):
@@ -248,6 +262,26 @@ class BytePairTokenizer(AddedTokensTokenizer):
         splits = tf.concat([starts, [tf.size(points, tf.int64)]], 0)
         words = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
         return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, starts)
+
+    def _lookup(self, words):
+        """(U,) words to two ragged tables as of `_merge`, and the row of each word in them.
+
+        Most words are one token, and need no merging.
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        prints, tokens = self._whole_words()
+        if not len(prints):
+            return *self._merge(words), tf.range(tf.size(words))
+        wanted = _fingerprint(words)
+        at = tf.minimum(tf.searchsorted(tf.constant(prints), wanted), len(prints) - 1)
+        token = tf.gather(tf.constant(tokens), at)
+        whole = tf.gather(tf.constant(self._tables()["contents"]), token) == words
+        ids, begins = self._merge(tf.boolean_mask(words, ~whole))
+        token = tf.boolean_mask(token, whole)[:, tf.newaxis]
+        count = tf.cast(ids.nrows(), "int32")
+        after = count + tf.cumsum(tf.cast(whole, "int32"), exclusive=True)
+        row = tf.where(whole, after, tf.cumsum(tf.cast(~whole, "int32"), exclusive=True))
+        return tf.concat([ids, token], 0), tf.concat([begins, tf.zeros_like(token)], 0), row
 
     def _merge(self, words):
         """(U,) words to ragged (U, pieces): ids, and the byte of the word where each begins."""
@@ -317,7 +351,8 @@ class BytePairTokenizer(AddedTokensTokenizer):
             segments = tf.where(prefixed, " " + segments, segments)
         words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
         unique, index = tf.unique(words)
-        ids, begins = (tf.gather(x, index) for x in self._merge(unique))  # (W, pieces)
+        ids, begins, row = self._lookup(unique)
+        ids, begins = (tf.gather(x, tf.gather(row, index)) for x in (ids, begins))  # (W, pieces)
         # Where the words are in the segments, which have no prefix spaces in truth.
         word = ids.value_rowids()
         prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
@@ -342,6 +377,12 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _detokenize(self, ids):
         tf, _ = tf_modules(type(self).__name__)
         return tf.strings.reduce_join(tf.gather(tf.constant(self._tables()["contents"]), ids), -1)
+
+
+def _fingerprint(words):
+    """(U,) strings to (U,) int64."""
+    tf, _ = tf_modules("Tokenizing")
+    return tf.bitcast(tf.fingerprint(words), tf.int64)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -112,7 +112,7 @@ class TokenizerFiles:
     def require(self, kind, cls):
         """Raise unless the directory has a model of this kind."""
         found = self.model_type()
-        if found == kind:
+        if found == kind or self.path(*MODEL_FILES[kind]):
             return
         names = " or ".join(f"'{name}'" for name in (*MODEL_FILES[kind], "tokenizer.json"))
         if found is None:

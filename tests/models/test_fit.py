@@ -1,5 +1,7 @@
 """`fit`, `evaluate` and `predict` of a task model, on strings and on arrays."""
 
+import functools
+
 import keras
 import numpy as np
 import pandas
@@ -32,8 +34,12 @@ def model():
     classifier.compile(keras.optimizers.Adam(1e-3), run_eagerly=True)
     classifier.initial = classifier.get_weights()
     classifier.expected = classifier.predict(TEXTS, batch_size=4, verbose=0)
-    classifier.scores = classifier.evaluate(TEXTS, LABELS, batch_size=4, verbose=0)
+    classifier.scores = scores(classifier, TEXTS, LABELS, batch_size=4)
     return classifier
+
+
+def scores(model, *args, **kwargs):
+    return np.array(model.evaluate(*args, verbose=0, **kwargs))
 
 
 def reset(model):
@@ -80,7 +86,7 @@ def test_every_kind_of_text(model, kind):
     _, x, y = kind
     reset(model)
     assert_close(model.predict(x, batch_size=4, verbose=0), model.expected)
-    assert_close(model.evaluate(x, y, batch_size=4, verbose=0), model.scores)
+    assert_close(scores(model, x, y, batch_size=4), model.scores)
     steps = Steps()
     history = model.fit(x, y, batch_size=4, verbose=0, callbacks=[steps]).history
     assert steps.steps == 2 and np.isfinite(history["loss"]).all()
@@ -88,21 +94,21 @@ def test_every_kind_of_text(model, kind):
 
 def test_datasets(model):
     reset(model)
-    expected, scores = model.expected, model.scores
+    expected = model.expected
     texts = tf.data.Dataset.from_tensor_slices(TEXTS).batch(4)
     assert_close(model.predict(texts, verbose=0), expected)
     for y in (LABELS, Y):
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, y)).batch(4)
-        assert_close(model.evaluate(dataset, verbose=0), scores)
+        assert_close(scores(model, dataset), model.scores)
     steps = Steps()
     model.fit(dataset, epochs=2, verbose=0, callbacks=[steps], validation_data=dataset)
     assert steps.steps == 2
     # Also one that is preprocessed already.
     reset(model)
     ready = dataset.map(model.preprocessor)
-    assert_close(model.evaluate(ready, verbose=0), scores)
+    assert_close(scores(model, ready), model.scores)
     weighted = tf.data.Dataset.from_tensor_slices(({"text": TEXTS}, Y, np.ones(8))).batch(4)
-    assert_close(model.evaluate(weighted, verbose=0), scores)
+    assert_close(scores(model, weighted), model.scores)
 
 
 def test_pairs(model):
@@ -165,23 +171,24 @@ def test_predict_restores_the_order(model):
 
 
 def test_arrays():
-    for classifier in (tiny_classifier(), raw_classifier(labels=["a", "b", "c"])):
-        features, y = batch(classifier), np.array([0, 1, 2])
-        classifier.compile(keras.optimizers.Adam(1e-3), run_eagerly=True)
-        history = classifier.fit(
-            features,
-            y,
-            batch_size=2,
-            epochs=2,
-            verbose=0,
-            class_weight={0: 1.0, 1: 2.0, 2: 1.0},
-            validation_data=(features, y),
-        ).history
-        assert len(history["val_loss"]) == 2
-        assert "val_loss" in classifier.fit(features, y, validation_split=0.4, verbose=0).history
-        classifier.evaluate(features, y, sample_weight=np.ones(3), verbose=0)
-        only_ids = {"token_ids": features["token_ids"]}
-        assert classifier.predict(only_ids, verbose=0).shape == (3, 3)
+    classifier = raw_classifier(labels=["a", "b", "c"])
+    features, y = batch(classifier, (7, 4, 5, 6)), np.array([0, 1, 2, 0])
+    classifier.compile(keras.optimizers.Adam(1e-3), run_eagerly=True)
+    fit = functools.partial(classifier.fit, features, y, batch_size=2, verbose=0)
+    weights = {0: 1.0, 1: 2.0, 2: 1.0}
+    history = fit(epochs=2, class_weight=weights, validation_data=(features, y)).history
+    assert len(history["val_loss"]) == 2
+    assert "val_loss" in fit(validation_split=0.5).history
+    classifier.evaluate(features, y, batch_size=2, sample_weight=np.ones(4), verbose=0)
+    only_ids = {"token_ids": features["token_ids"]}
+    assert classifier.predict(only_ids, batch_size=2, verbose=0).shape == (4, 3)
+    # The same without a preprocessor.
+    plain = tiny_classifier()
+    plain.set_weights(classifier.get_weights())
+    plain.compile(run_eagerly=True)
+    expected = classifier.predict(features, batch_size=2, verbose=0)
+    assert_close(plain.predict(features, batch_size=2, verbose=0), expected)
+    plain.fit(features, y, batch_size=2, verbose=0)
 
 
 def test_many_labels():
@@ -208,7 +215,7 @@ def test_seeds_make_runs_repeat():
         classifier = raw_classifier()
         classifier.compile("sgd", run_eagerly=True)
         keras.utils.set_random_seed(7)
-        classifier.fit(TEXTS, LABELS, batch_size=2, epochs=1, verbose=0)
+        classifier.fit(TEXTS, LABELS, batch_size=4, epochs=1, verbose=0)
         return classifier.get_weights()
 
     first, second = train(), train()

@@ -44,7 +44,7 @@ def test_reference_on_random_texts(settings, word_pieces):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not UNICODE, reason="this Python knows characters younger than Unicode 14")
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", [SETTINGS[i] for i in (0, 4, 7, 8)], ids=str)
 def test_reference_on_every_character(settings):
     vocabulary = reference.character_vocabulary()
     tokenizer = BertTokenizer(vocabulary, **settings)
