@@ -96,14 +96,16 @@ def prepare(spec, settings):
     sizes = {"keras_hub": [32]}.get(library, settings["batch_sizes"])
     first, second = {}, {}
     for size in sizes:
-        first[size] = _timed(lambda: embed(texts, size))
-        second[size] = _timed(lambda: embed(texts, size)) if len(sizes) > 1 else first[size]
+        first[size] = _timed(lambda size=size: embed(texts, size))
+        second[size] = (
+            _timed(lambda size=size: embed(texts, size)) if len(sizes) > 1 else first[size]
+        )
     size = min(second, key=second.get)
     # What a first pass took more than a second one: tracing and compiling.
     ready |= {"batch_size": size, "warm_up_s": first[size], "parts": parts(texts, size)}
     np.save(Path(settings["folder"]) / f"{spec.replace('/', '_')}.npy", embed(texts, size))
     count = len(texts)
-    return ready, lambda: {"seconds": _timed(lambda: embed(texts, size)), "texts": count}
+    return ready, lambda: {"seconds": _timed(lambda size=size: embed(texts, size)), "texts": count}
 
 
 def load_transformers(dtype, options, threads):
@@ -230,7 +232,7 @@ def anatomy(masks, dtype, xla):
     for name, function in functions.items():
         once, spent = compiled(function), []
         for _ in range(3):  # the first one traces and compiles
-            spent.append(_timed(lambda: [once(*values) for values in inputs]))
+            spent.append(_timed(lambda once=once: [once(*values) for values in inputs]))
         seconds[name] = LAYERS * min(spent)
     return seconds
 

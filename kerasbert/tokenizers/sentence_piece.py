@@ -184,12 +184,12 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         """The model with scores of which sums are exact.
 
         Segmentations of equal score are many ("0" "00" or "00" "0"), and which one wins must not
-        hang on how float32 rounds: scores in steps of 2**-16 add up exactly in any order.
+        hang on how float32 rounds: scores in steps of 2**-14 add up exactly in any order, to 1024.
         """
         if "model" not in self._graphs:
             proto = read_proto(self.proto)
             for piece in proto.pieces:
-                piece.score = round(piece.score * 2**16) / 2**16
+                piece.score = round(piece.score * 2**14) / 2**14
             self._graphs["model"] = proto.SerializeToString(deterministic=True)
         return self._graphs["model"]
 

@@ -61,7 +61,7 @@ def test_offsets_of_reviews(minilm, reviews):
     for text, *columns in zip(reviews, ids, starts, ends, strict=True):
         for id, start, end in zip(*columns, strict=True):
             seen[text[start:end], id] = None
-    assert len(seen) > 30_000
+    assert len(seen) > 20_000
     for span, id in seen:
         token = vocabulary[id]
         if token != "[UNK]":
@@ -104,9 +104,9 @@ def test_korean_japanese_chinese(lines, settings):
     trainer.train_from_iterator(lines[:5000], vocab_size=8000, show_progress=False)
     vocabulary = trainer.get_vocab()
     tokenizer = BertTokenizer(sorted(vocabulary, key=vocabulary.get), **settings)
-    unknown = sum(row.count(tokenizer.unk_token_id) for row in tokenizer(lines))
-    tokens = sum(map(len, tokenizer(lines)))
-    assert unknown < 0.02 * tokens
+    found = tokenizer(lines)
+    unknown = sum(row.count(tokenizer.unk_token_id) for row in found)
+    assert unknown < 0.15 * sum(map(len, found))
     assert differences(tokenizer, lines, **settings) == []
     ids, starts, ends = tokenizer.tokenize_with_offsets(lines)
     assert ids == tokenizer(lines)
