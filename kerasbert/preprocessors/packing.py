@@ -71,8 +71,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
     >>> preprocessor = BertPreprocessor(BertTokenizer(tokens, lowercase=True))
     >>> features = preprocessor((["Who?"], ["Me!"]))
-    >>> np.asarray(features["token_ids"])[0, :9].tolist()
-    [2, 5, 7, 3, 6, 8, 3, 0, 0]
+    >>> np.asarray(features["token_ids"])[0].tolist()
+    [2, 5, 7, 3, 6, 8, 3, 0]
 
     Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in its released code.
     """
