@@ -19,8 +19,8 @@ class AttentionMask(keras.layers.Layer):
 
     Example:
 
-    >>> AttentionMask(is_causal=True)(np.array([[1, 1, 0]])).shape[1:]
-    (1, 3, 3)
+    >>> tuple(AttentionMask(is_causal=True)(np.array([[1, 1, 0]])).shape)
+    (1, 1, 3, 3)
     """
 
     def __init__(self, is_causal=False, window=None, **kwargs):
@@ -70,8 +70,8 @@ class SelfAttention(keras.layers.Layer):
 
     Example:
 
-    >>> SelfAttention(num_heads=2)(np.ones((1, 3, 8), "float32")).shape[1:]
-    (3, 8)
+    >>> tuple(SelfAttention(num_heads=2)(np.ones((1, 3, 8), "float32")).shape)
+    (1, 3, 8)
     """
 
     def __init__(

@@ -57,8 +57,9 @@ class TransformerBlock(keras.layers.Layer):
 
     Example:
 
-    >>> TransformerBlock(num_heads=2, intermediate_dim=16)(np.ones((1, 3, 8), "float32")).shape[1:]
-    (3, 8)
+    >>> block = TransformerBlock(num_heads=2, intermediate_dim=16)
+    >>> tuple(block(np.ones((1, 3, 8), "float32")).shape)
+    (1, 3, 8)
     """
 
     def __init__(

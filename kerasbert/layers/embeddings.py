@@ -21,8 +21,8 @@ class PositionEmbedding(keras.layers.Layer):
 
     Example:
 
-    >>> PositionEmbedding(sequence_length=8)(np.zeros((2, 5, 4), "float32")).shape[1:]
-    (5, 4)
+    >>> tuple(PositionEmbedding(sequence_length=8)(np.zeros((2, 5, 4), "float32")).shape)
+    (1, 5, 4)
     """
 
     def __init__(self, sequence_length, offset=0, initializer="glorot_uniform", **kwargs):

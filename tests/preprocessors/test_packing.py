@@ -156,7 +156,7 @@ def test_one_text_is_unbatched():
     preprocessor = make()
     for text in ("a b", b"a b", np.array("a b"), tf.constant("a b"), np.str_("a b")):
         features = arrays(preprocessor(text))
-        assert features["token_ids"].shape == (16,)
+        assert features["token_ids"].shape == (8,)
         assert features["token_ids"].tolist() == expected(["a b"])[0]
     features = arrays(preprocessor(("a", "b c")))
     assert features["token_ids"].tolist() == expected(["a"], ["b c"])[0]
@@ -345,7 +345,7 @@ def test_ways_to_call_agree(tmp_path):
         for key, value in eager.items():
             assert np.array_equal(np.asarray(other[key]), value)
     none = function([], [])
-    assert none["token_ids"].shape == (0, 16)
+    assert none["token_ids"].shape == (0, 8)
 
 
 def test_graph_has_core_ops_only():
@@ -369,7 +369,7 @@ def test_unbatched_dataset_can_be_batched_later():
     dataset = tf.data.Dataset.from_tensor_slices((A, [0, 1, 2])).map(preprocessor).batch(3)
     features, y = next(dataset.as_numpy_iterator())
     assert features["token_ids"].shape == (3, 40)
-    assert features["token_ids"][:, :16].tolist() == expected(A)
+    assert features["token_ids"][:, :8].tolist() == expected(A)
     assert y.tolist() == [0, 1, 2]
 
 
@@ -398,7 +398,7 @@ def test_tokenize_keeps_everything_and_order():
 
 def test_settings_may_change_after_a_call():
     preprocessor = make()
-    assert arrays(preprocessor(["a b c d e f"]))["token_ids"].shape == (1, 16)
+    assert arrays(preprocessor(["a b c d e f"]))["token_ids"].shape == (1, 8)
     preprocessor.sequence_length = 4
     assert arrays(preprocessor(["a b c d e f"]))["token_ids"].tolist() == [[CLS, 5, 6, SEP]]
     preprocessor.tokenizer.set_vocabulary([*SPECIAL, "x", "b", "a"])

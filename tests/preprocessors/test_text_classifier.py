@@ -54,7 +54,7 @@ def test_backend_tensor_labels():
 
 def test_one_text():
     features, y = make(labels=NAMES)("a b", "good")
-    assert features["token_ids"].shape == (16,)
+    assert features["token_ids"].shape == (8,)
     assert int(keras.ops.convert_to_numpy(y)) == 1
     dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ["bad"] * 4)).map(make(labels=NAMES))
     assert [y for _, y in dataset.as_numpy_iterator()] == [0] * 4
