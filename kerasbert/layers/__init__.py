@@ -2,6 +2,7 @@
 
 from kerasbert.layers.attention import AttentionMask, SelfAttention
 from kerasbert.layers.block import TransformerBlock
+from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
 from kerasbert.layers.heads import Pooling
 
@@ -10,5 +11,6 @@ __all__ = [
     "Pooling",
     "PositionEmbedding",
     "SelfAttention",
+    "TokenDense",
     "TransformerBlock",
 ]

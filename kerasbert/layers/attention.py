@@ -6,6 +6,7 @@ B batch, T tokens, D width, N heads, H width of a head.
 import keras
 from keras import ops
 
+from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import rotate
 
 
@@ -99,7 +100,7 @@ class SelfAttention(keras.layers.Layer):
             )
 
         def dense(units, name):
-            return keras.layers.Dense(
+            return TokenDense(
                 units,
                 use_bias=self.use_bias,
                 kernel_initializer=self.kernel_initializer.clone(),

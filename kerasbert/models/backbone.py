@@ -16,6 +16,7 @@ from kerasbert.families import get_family
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
+from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
 
 
@@ -174,7 +175,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         )
         self.embeddings_projection = None
         if embedding_dim is not None:
-            self.embeddings_projection = keras.layers.Dense(
+            self.embeddings_projection = TokenDense(
                 hidden_dim,
                 kernel_initializer=initializer(),
                 dtype=dtype,

@@ -12,6 +12,7 @@ from kerasbert.layers import (
     Pooling,
     PositionEmbedding,
     SelfAttention,
+    TokenDense,
     TransformerBlock,
 )
 from tests.contracts import array, assert_close, check_layer
@@ -37,6 +38,8 @@ BLOCK = (
 PLAIN_BLOCK = tuple(name for name in BLOCK if not name.endswith(("bias", "beta")))
 
 ROWS = {
+    "dense": (TokenDense, {"units": 4, "activation": "gelu"}, X, None, ("kernel", "bias")),
+    "plain_dense": (TokenDense, {"units": 4, "use_bias": False}, X, None, ("kernel",)),
     "mask": (AttentionMask, {}, MASK, None, ()),
     "causal_mask": (AttentionMask, {"is_causal": True}, MASK, None, ()),
     "window_mask": (AttentionMask, {"window": 2}, MASK, None, ()),
