@@ -361,10 +361,12 @@ def _outside(head, head_map):
 
 
 def _is_own(directory):
-    path = os.path.join(directory, "config.json")
-    return os.path.exists(path) and str(read_json(path).get("registered_name")).startswith(
-        "kerasbert>"
-    )
+    # A tokenizer or preprocessor that was saved alone comes without config.json.
+    for name in ("config.json", "preprocessor.json", "tokenizer.json"):
+        path = os.path.join(directory, name)
+        if os.path.exists(path):
+            return str(read_json(path).get("registered_name")).startswith("kerasbert>")
+    return False
 
 
 @contextlib.contextmanager

@@ -86,6 +86,35 @@ def test_task_goes_there_and_back(tmp_path):
         BertTextClassifier.from_preset(directory, load_weights=False)
 
 
+def test_trained_task_leaves_its_optimizer_behind(tmp_path):
+    text_files_needed()
+    task = classifier()
+    task.fit(["good film", "bad film"], ["yes", "no"], verbose=0)
+    before, after = str(tmp_path / "new"), str(tmp_path / "trained")
+    classifier().save_to_preset(before)
+    task.save_to_preset(after)
+    sizes = [os.path.getsize(os.path.join(path, "task.weights.h5")) for path in (before, after)]
+    assert sizes[0] == sizes[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same_weights(BertTextClassifier.from_preset(after), task)
+
+
+def test_tokenizer_and_preprocessor_saved_alone(tmp_path):
+    text_files_needed()
+    preprocessor = classifier().preprocessor
+    preprocessor.save_to_preset(str(tmp_path / "both"))
+    preprocessor.tokenizer.save_to_preset(str(tmp_path / "one"))
+    again = BertTextClassifierPreprocessor.from_preset(str(tmp_path / "both"))
+    assert again.get_config() == {**preprocessor.get_config(), "name": again.name}
+    for name in ("one", "both"):
+        assert BertTokenizer.from_preset(str(tmp_path / name)).get_vocabulary() == TOKENS
+    again = BertTextClassifierPreprocessor.from_preset(str(tmp_path / "one"), sequence_length=7)
+    assert again.sequence_length == 7
+    with pytest.raises(ValueError, match="has no config.json"):
+        BertBackbone.from_preset(str(tmp_path / "both"))
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_new_head_on_a_preset_of_ours(tmp_path, whole):
     task = classifier(preprocessor=None, multi_label=True)

@@ -6,6 +6,7 @@ Usage: KERAS_BACKEND=jax python tests/without_tensorflow.py
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 
 import keras
@@ -15,6 +16,8 @@ from safetensors.numpy import save_file
 import kerasbert
 
 WIDTH = 8
+VOCABULARY = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the it was".split()
+VOCABULARY += [f"word{i}" for i in range(50 - len(VOCABULARY))]
 
 
 def checkpoint(directory):
@@ -56,6 +59,28 @@ def checkpoint(directory):
     return tensors
 
 
+def needs_tensorflow(directory):
+    """What takes raw strings loads all the same, and says what it needs when called."""
+    with open(os.path.join(directory, "vocab.txt"), "w") as file:
+        file.writelines(f"{token}\n" for token in VOCABULARY)
+    classifier = kerasbert.models.BertTextClassifier.from_preset(directory, labels=["bad", "good"])
+    texts = ["good film", "bad"]
+    for call in (
+        lambda: classifier.preprocessor.tokenizer("good film"),
+        lambda: classifier.preprocessor(texts),
+        lambda: classifier.predict(texts),
+        lambda: classifier.fit(texts, ["good", "bad"]),
+        lambda: classifier.classify("good film"),
+    ):
+        try:
+            call()
+        except ImportError as error:
+            assert "needs TensorFlow and TensorFlow Text on every Keras backend" in str(error)
+            assert "pip install tensorflow tensorflow-text" in str(error)
+        else:
+            raise AssertionError("raw strings need TensorFlow, and nothing said so")
+
+
 def main():
     spec = importlib.util.find_spec("tensorflow")
     # An uninstalled package may leave an empty folder, which has no file of its own.
@@ -83,12 +108,8 @@ def main():
         np.testing.assert_array_equal(
             again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0)
         )
-        try:
-            kerasbert.models.BertTokenizer(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])("a")
-        except ImportError as error:
-            assert "pip install tensorflow" in str(error), error
-        else:
-            raise AssertionError("tokenizing needs TensorFlow, and said nothing")
+        needs_tensorflow(directory)
+    assert not any(name.split(".")[0] == "tensorflow" for name in sys.modules)
     print(f"without TensorFlow, on {keras.config.backend()}: loaded, trained, saved")
 
 

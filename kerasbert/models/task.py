@@ -59,6 +59,18 @@ class BertTask(FromPreset, keras_hub.models.Task):
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
+    # A preset is for use and for new training: the optimizer's state stays with `.keras` files.
+
+    def save_task_weights(self, filepath):
+        """Save the weights of the head."""
+        skipped = [*self.backbone._flatten_layers(), self.optimizer]
+        keras.saving.save_weights(self, filepath, objects_to_skip=skipped)
+
+    def load_task_weights(self, filepath):
+        """Load the weights of the head."""
+        skipped = [*self.backbone._flatten_layers(), self.optimizer]
+        keras.saving.load_weights(self, filepath, objects_to_skip=skipped)
+
     def get_compile_config(self):
         config = super().get_compile_config()
         if config:

@@ -405,7 +405,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 input_signature=[spec] * len(segments),
                 autograph=False,
             )
-        return traces[key](*segments)
+        # A tokenizer's rows may come in 32 bits.
+        return traces[key](*(s.with_row_splits_dtype(tf.int64) for s in segments))
 
 
 def _graph_columns(x):

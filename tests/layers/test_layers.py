@@ -14,6 +14,7 @@ from kerasbert.layers import (
     SelfAttention,
     TokenDense,
     TransformerBlock,
+    attention,
 )
 from tests.contracts import array, assert_close, check_layer
 
@@ -138,7 +139,7 @@ def test_rotary_sees_only_distances():
 
 @pytest.fixture
 def fused(monkeypatch):
-    """Counts the calls of the backend's fused attention."""
+    """Counts the calls of the backend's fused attention, taken to be worth it."""
     calls, original = [], ops.dot_product_attention
 
     def spy(*args, **kwargs):
@@ -146,6 +147,7 @@ def fused(monkeypatch):
         return original(*args, **kwargs)
 
     monkeypatch.setattr(ops, "dot_product_attention", spy)
+    monkeypatch.setattr(attention, "_fused_attention", lambda: True)
     return calls
 
 
@@ -161,6 +163,14 @@ def test_fused_where_attention_dropout_is_not_active(fused):
     layer(X, training=True)
     layer(X, return_attention_scores=True)
     assert not fused
+
+
+def test_fused_is_the_formula(fused):
+    layer = SelfAttention(num_heads=2)
+    mask = AttentionMask()(MASK)
+    expected, _ = layer(X, attention_mask=mask, return_attention_scores=True)
+    assert_close(layer(X, attention_mask=mask), expected, atol=1e-6)
+    assert fused
 
 
 def test_the_two_dropouts_are_apart():
