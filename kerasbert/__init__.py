@@ -7,8 +7,11 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from kerasbert import layers, models, tokenizers  # noqa: E402
+from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert.export.serving import export_serving  # noqa: E402
 from kerasbert.presets import builtin_presets  # noqa: E402
+
+keep_freed_memory()
 
 __version__ = "0.1.0"
 

@@ -17,6 +17,7 @@ class Family:
 
     encoder: dict = field(default_factory=dict)
     classifier: dict = field(default_factory=dict)
+    next_sentence: dict = field(default_factory=lambda: {"dropout": 0.0})
     tokenizer: str = "BertTokenizer"
 
 
@@ -43,6 +44,7 @@ FAMILIES = {
     ),
     "albert": Family(
         encoder={"num_groups": 1, "embedding_dim": 128},
+        next_sentence={"dropout": 0.1},  # sentence order
         tokenizer="AlbertTokenizer",
     ),
     "modernbert": Family(

@@ -78,6 +78,8 @@ def load(cls, preset, load_weights=True, **kwargs):
                     return _own_task(cls, directory, load_weights, **kwargs)
                 if is_backbone:
                     return _own_backbone(cls, directory, load_weights, **kwargs)
+                if issubclass(cls, keras_hub.tokenizers.Tokenizer):
+                    return _own_tokenizer(cls, directory, **kwargs)
                 return cls.from_own_preset(directory, **kwargs)
         checkpoint = read_checkpoint(directory, preset)
         if described:
@@ -418,6 +420,15 @@ def _own_task(cls, directory, load_weights, **kwargs):
     elif load_weights:
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
     return task
+
+
+def _own_tokenizer(cls, directory, **kwargs):
+    # KerasHub's loader wants the encoder's config.json beside it.
+    saved = read_json(os.path.join(directory, "tokenizer.json"))
+    saved_class = keras.saving.get_registered_object(saved["registered_name"])
+    tokenizer = saved_class.from_config({**saved["config"], **kwargs})
+    tokenizer.load_preset_assets(directory)
+    return _of_class(cls, tokenizer, directory)
 
 
 def _saved_task(cls, directory):

@@ -4,6 +4,7 @@ N examples, B batch.
 """
 
 import itertools
+import os
 
 import keras
 import numpy as np
@@ -135,8 +136,12 @@ def batch_dataset(plan, make_batch):
     # Keras shows the steps of an epoch only where the number is known.
     rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
     make_batch = tf.autograph.experimental.do_not_convert(make_batch)
-    batches = rows.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return batches.prefetch(tf.data.AUTOTUNE)
+    batches = rows.map(make_batch, num_parallel_calls=os.cpu_count() or 1, deterministic=True)
+    options = tf.data.Options()
+    # Its thread sleeps twice as long each time, and an iterator that ends waits for it to wake: up
+    # to the length of the epoch again (TensorFlow 2.21).
+    options.autotune.enabled = False
+    return batches.prefetch(4).with_options(options)
 
 
 def _checked(lengths, batch_size):

@@ -71,6 +71,36 @@ class BertTask(FromPreset, keras_hub.models.Task):
         skipped = [*self.backbone._flatten_layers(), self.optimizer]
         keras.saving.load_weights(self, filepath, objects_to_skip=skipped)
 
+    def default_loss(self):
+        """What `compile(loss="auto")` takes."""
+        raise NotImplementedError
+
+    def default_metrics(self):
+        """What `compile(metrics="auto")` takes; weighted as the loss is."""
+        raise NotImplementedError
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
+
+        Args:
+            optimizer: "auto" is AdamW at 5e-5, decay 0.01 but on norms and biases, clipped at 1.
+            loss: "auto" is `default_loss()`.
+            metrics: "auto" is `default_metrics()`.
+            **kwargs: as in `keras.Model.compile`.
+        """
+        self._auto_optimizer = isinstance(optimizer, str) and optimizer == "auto"
+        if self._auto_optimizer:
+            optimizer = keras.optimizers.AdamW(
+                5e-5, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
+            )
+            optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        if isinstance(loss, str) and loss == "auto":
+            loss = self.default_loss()
+        if isinstance(metrics, str) and metrics == "auto":
+            metrics = None
+            kwargs.setdefault("weighted_metrics", self.default_metrics())
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
     def get_compile_config(self):
         config = super().get_compile_config()
         if config:
@@ -186,6 +216,16 @@ class BertTask(FromPreset, keras_hub.models.Task):
     def _compiles_shapes(self):
         """Whether each new length costs a compilation, so that there had better be few."""
         return keras.config.backend() == "jax" or bool(self.jit_compile)
+
+    def _as_lists(self, texts, method):
+        """`(texts, single)`: one text, or a tuple of two, as a list or tuple of lists."""
+        if self.preprocessor is None:
+            raise ValueError(f"{method} takes texts, and this model has no preprocessor.")
+        parts = texts if isinstance(texts, tuple) else (texts,)
+        single = all(isinstance(part, str) for part in parts)
+        if single:
+            parts = tuple([part] for part in parts)
+        return (parts if len(parts) > 1 else parts[0]), single
 
     def _preprocess_dataset(self, dataset):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches."""

@@ -7,15 +7,14 @@ import keras
 import numpy as np
 
 from kerasbert.families import get_family
-from kerasbert.layers.block import activation_function, layer_norm, only_blocks_remat
-from kerasbert.layers.heads import Pooling
+from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask
+from kerasbert.models.pooled_task import PooledTask
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertTextClassifier(BertTask):
+class BertTextClassifier(PooledTask):
     """A classifier of texts, or of pairs of texts.
 
     `fit`, `evaluate` and `predict` take raw strings; the output is logits (B, C).
@@ -74,22 +73,6 @@ class BertTextClassifier(BertTask):
             raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
         labels = None if labels is None else [str(label) for label in labels]
         num_classes = _check_classes(num_classes, labels)
-        family = get_family(backbone.family).classifier
-
-        def setting(name, value, default):
-            return family.get(name, default) if value is None else value
-
-        dropout = setting("dropout", dropout, backbone.dropout)
-        pooling = setting("pooling", pooling, "pooler" if backbone.pooler else "cls")
-        head_activation = setting("head_activation", head_activation, None)
-        head_bias = setting("head_bias", head_bias, True)
-        head_norm = setting("head_norm", head_norm, False)
-        dropout_first = setting("dropout_first", dropout_first, False)
-        if pooling == "pooler" and not backbone.pooler:
-            raise ValueError(
-                "pooling='pooler' needs an encoder with a pooler, and this one has pooler=False; "
-                "use pooling='cls' or 'mean'."
-            )
         self._adopt_preprocessor(
             backbone,
             preprocessor,
@@ -101,96 +84,47 @@ class BertTextClassifier(BertTask):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        dtype = backbone.dtype_policy
-
-        def initializer():
-            return keras.initializers.TruncatedNormal(stddev=backbone.initializer_range)
-
-        self.pooling_layer = None
-        if pooling != "pooler":
-            self.pooling_layer = Pooling(pooling, dtype=dtype, name="pooling")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype, name="classifier_dropout")
-        self.head_dense = None
-        self.head_norm_layer = None
-        if head_activation is not None:
-            self.head_dense = keras.layers.Dense(
-                backbone.hidden_dim,
-                activation=activation_function(head_activation),
-                use_bias=head_bias,
-                kernel_initializer=initializer(),
-                dtype=dtype,
-                name="head_dense",
-            )
-            if head_norm:
-                self.head_norm_layer = layer_norm(
-                    backbone.layer_norm_epsilon, backbone.use_bias, dtype, "head_norm"
-                )
-        self.output_dense = keras.layers.Dense(
-            num_classes, kernel_initializer=initializer(), dtype=dtype, name="logits"
+        self._make_head(
+            backbone,
+            num_classes,
+            get_family(backbone.family).classifier,
+            dropout=dropout,
+            pooling=pooling,
+            head_activation=head_activation,
+            head_bias=head_bias,
+            head_norm=head_norm,
+            dropout_first=dropout_first,
         )
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         self.output_activation = keras.layers.Activation(
             activation, dtype="float32", name="predictions"
         )
 
-        # === Functional model ===
-        if backbone.pooler and pooling != "pooler":
-            # Nothing trains it here, but weight decay would shrink it.
-            backbone.pooled_dense.trainable = False
-        inputs = backbone.input
-        outputs = backbone(inputs)
-        if self.pooling_layer is None:
-            x = outputs["pooled_output"]  # (B, D)
-        else:
-            x = self.pooling_layer(outputs["sequence_output"], padding_mask=inputs["padding_mask"])
-        if dropout_first:
-            x = self.dropout_layer(x)
-        if self.head_dense is not None:
-            x = self.head_dense(x)
-            if self.head_norm_layer is not None:
-                x = self.head_norm_layer(x)
-        x = self.output_dense(self.dropout_layer(x))  # (B, C)
-
         # === Config ===
         self.num_classes = num_classes
         self.labels = labels
         self.multi_label = multi_label
         self.activation = keras.activations.get(activation)
-        self.dropout = dropout
-        self.pooling = pooling
-        self.head_activation = head_activation
-        self.head_bias = head_bias
-        self.head_norm = head_norm
-        self.dropout_first = dropout_first
-        super().__init__(inputs=inputs, outputs=self.output_activation(x), **kwargs)
+        inputs = backbone.input
+        outputs = self.output_activation(self._logits(inputs))  # (B, C)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         only_blocks_remat([self, *self.operations])
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """Configure training; "auto" takes what fine-tuning BERT takes.
+    def default_loss(self):
+        """Cross-entropy, with `multi_label` a binary one for each class."""
+        if self.multi_label:
+            return keras.losses.BinaryCrossentropy(from_logits=self._gives_logits())
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
 
-        Args:
-            optimizer: "auto" is AdamW at 5e-5, decay 0.01 but on norms and biases, clipped at 1.
-            loss: "auto" is cross-entropy, a binary one for each class with `multi_label`.
-            metrics: "auto" is accuracy.
-            **kwargs: as in `keras.Model.compile`.
-        """
-        from_logits = self.activation == keras.activations.linear
-        self._auto_optimizer = optimizer == "auto"
-        if self._auto_optimizer:
-            optimizer = keras.optimizers.AdamW(
-                5e-5, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
-            )
-            optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-        if loss == "auto" and self.multi_label:
-            loss = keras.losses.BinaryCrossentropy(from_logits=from_logits)
-        elif loss == "auto":
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
-        if metrics == "auto" and self.multi_label:
-            threshold = 0.0 if from_logits else 0.5
-            metrics = [keras.metrics.BinaryAccuracy(threshold=threshold, name="accuracy")]
-        elif metrics == "auto":
-            metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+    def default_metrics(self):
+        """Accuracy."""
+        if self.multi_label:
+            threshold = 0.0 if self._gives_logits() else 0.5
+            return [keras.metrics.BinaryAccuracy(threshold=threshold, name="accuracy")]
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def _gives_logits(self):
+        return self.activation == keras.activations.linear
 
     @property
     def label_names(self):
@@ -200,7 +134,7 @@ class BertTextClassifier(BertTask):
     def predict_proba(self, texts, batch_size=32):
         """Probabilities (N, C) of N texts, in their order."""
         outputs = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
-        if self.activation != keras.activations.linear:
+        if not self._gives_logits():
             return outputs
         if self.multi_label:
             return 1 / (1 + np.exp(-outputs))
@@ -219,13 +153,8 @@ class BertTextClassifier(BertTask):
             name; with `multi_label`, `labels` with a probability above 0.5 in place of the first
             two. One dict for a single text.
         """
-        if self.preprocessor is None:
-            raise ValueError("classify() takes texts, and this model has no preprocessor.")
-        parts = texts if isinstance(texts, tuple) else (texts,)
-        single = all(isinstance(part, str) for part in parts)
-        if single:
-            parts = tuple([part] for part in parts)
-        rows = self.predict_proba(parts if len(parts) > 1 else parts[0], batch_size)
+        texts, single = self._as_lists(texts, "classify()")
+        rows = self.predict_proba(texts, batch_size)
         results = [self._describe(row) for row in rows]
         return results[0] if single else results
 
@@ -250,12 +179,6 @@ class BertTextClassifier(BertTask):
             "labels": self.labels,
             "multi_label": self.multi_label,
             "activation": keras.activations.serialize(self.activation),
-            "dropout": self.dropout,
-            "pooling": self.pooling,
-            "head_activation": self.head_activation,
-            "head_bias": self.head_bias,
-            "head_norm": self.head_norm,
-            "dropout_first": self.dropout_first,
         }
 
 

@@ -1,0 +1,26 @@
+"""How the process asks for memory."""
+
+import ctypes
+import os
+import platform
+
+# Of glibc's malloc.h: option, value in bytes, and the variable by which a user sets it.
+_OPTIONS = (
+    (-1, 1 << 30, "MALLOC_TRIM_THRESHOLD_"),
+    (-2, 1 << 28, "MALLOC_TOP_PAD_"),
+    (-3, 1 << 25, "MALLOC_MMAP_THRESHOLD_"),
+)
+
+
+def keep_freed_memory():
+    """Let glibc keep up to 1 GB of freed memory for what comes next.
+
+    Otherwise each batch's activations go back to the system and are faulted in anew: a quarter of
+    the time of bfloat16 batches on two cores. What a user has set stays.
+    """
+    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+        return
+    malloc = ctypes.CDLL(None)
+    for option, value, variable in _OPTIONS:
+        if variable not in os.environ:
+            malloc.mallopt(option, value)
