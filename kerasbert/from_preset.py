@@ -19,8 +19,9 @@ class FromPreset:
                 `kaggle://org/model/keras/name`.
             load_weights: bool. `False` builds the architecture with random weights.
             **kwargs: override settings of the class, for example `dtype="bfloat16"`. A task takes
-                its own (`num_classes` or `labels` make a new head), its preprocessor's
-                `sequence_length` and `truncate`, and those of its encoder that it does not have.
+                its own (`num_classes` or `labels` make a new head, where there are no classes
+                `new_head=True`), its preprocessor's `sequence_length` and `truncate`, and those
+                of its encoder that it does not have.
 
         Raises:
             ValueError: if the preset is unknown, or its weights do not fit, with both lists.

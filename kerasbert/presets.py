@@ -191,6 +191,7 @@ def _check_arguments(cls, kwargs):
     known = _arguments(cls)
     if issubclass(cls, BertTask):
         known |= _arguments(cls.backbone_cls) | set(_PREPROCESSOR_ARGUMENTS)
+        known |= set() if _has_classes(cls) else {"new_head"}
     elif not issubclass(cls, keras_hub.models.Backbone):
         return  # Tokenizers and preprocessors check theirs.
     for name in kwargs:
@@ -202,7 +203,7 @@ def _check_arguments(cls, kwargs):
 
 def _split_arguments(cls, kwargs):
     """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
-    own = _arguments(cls) - {"dtype"}
+    own = _arguments(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
     preprocessor = {name: kwargs[name] for name in kwargs if name in _PREPROCESSOR_ARGUMENTS}
     encoder = {
@@ -217,15 +218,20 @@ def _split_arguments(cls, kwargs):
     return arguments, preprocessor, encoder
 
 
+def _has_classes(cls):
+    return "num_classes" in _arguments(cls)
+
+
 def _wants_new_head(arguments):
-    return any(arguments.get(name) is not None for name in ("num_classes", "labels"))
-
-
-def _no_head(source):
-    return ValueError(
-        f"'{source}' has no classification head; pass num_classes=2 or labels=['ham', 'spam'] "
-        "for a new one."
+    return arguments.pop("new_head", False) or any(
+        arguments.get(name) is not None for name in ("num_classes", "labels")
     )
+
+
+def _no_head(cls, source):
+    kind = "classification" if cls.head == "text_classifier" else cls.head.replace("_", "-")
+    new = "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
+    return ValueError(f"'{source}' has no {kind} head; pass {new} for a new one.")
 
 
 def _of_class(cls, made, source):
@@ -318,12 +324,13 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     head_map = checkpoint.head_maps.get(cls.head)
-    settings = dict(checkpoint.head)
+    settings = dict(checkpoint.head.get(cls.head, {}))
     if not new_head:
         names = head_map and head_map.theirs("logits/kernel")
         if not names or (load_weights and names[0] not in checkpoint.tensors):
-            raise _no_head(checkpoint.source)
-        settings.update(checkpoint.classes())
+            raise _no_head(cls, checkpoint.source)
+        if _has_classes(cls):
+            settings.update(checkpoint.classes())
     arguments = {**settings, **arguments}
     if "preprocessor" not in arguments:
         arguments["preprocessor"] = _preprocessor(
@@ -331,8 +338,9 @@ def _task(cls, checkpoint, load_weights, **kwargs):
         )
     new = []
     if "backbone" not in arguments:
-        row = {**get_family(checkpoint.family).classifier, **arguments}
-        pooler = encoder_arguments.setdefault("pooler", row.get("pooling", "pooler") == "pooler")
+        row = get_family(checkpoint.family).classifier if cls.head == "text_classifier" else {}
+        pooling = {**row, **arguments}.get("pooling", "pooler")
+        pooler = encoder_arguments.setdefault("pooler", pooling == "pooler")
         if load_weights and new_head and pooler and not _has_pooler(checkpoint):
             new += _POOLER
         arguments["backbone"] = _backbone(checkpoint, load_weights, new, **encoder_arguments)
@@ -353,10 +361,10 @@ def _head_weights(task):
 
 
 def _outside(head, head_map):
-    """A function of a name: whether it does not start as those of the head do."""
+    """A function of a name: whether it is of no layer of the head."""
     names = [name for weight in head for name in head_map.theirs(weight.path) or ()]
-    starts = {re.split("[./]", name)[0] for name in names}
-    return lambda name: re.split("[./]", name)[0] not in starts
+    layers = tuple({re.sub("[./][^./]*$", "", name) for name in names})
+    return lambda name: not name.startswith(layers)
 
 
 # Presets of ours
@@ -400,7 +408,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
     new_head = _wants_new_head(arguments)
     saved = _saved_task(cls, directory)
     if saved is None and not new_head:
-        raise _no_head(directory)
+        raise _no_head(cls, directory)
     saved = saved or {}
     if new_head:
         saved = {name: value for name, value in saved.items() if name not in _CLASSES}

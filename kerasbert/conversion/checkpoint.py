@@ -21,8 +21,8 @@ class Checkpoint:
         tensors: mapping of their name, without prefix, to array; with `shape(name)`.
         encoder_map: `NameMap` of the encoder.
         head_maps: dict of a head's kind (the `head` of its class) to its `NameMap`.
-        head: dict. Arguments of `BertTextClassifier` that hold for new classes too.
-        classes: function that gives its other arguments: the classes.
+        head: dict of a head's kind to arguments of its class that hold for a new head too.
+        classes: function that gives the arguments of `BertTextClassifier` that say its classes.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
         tokenizer: function that makes the checkpoint's tokenizer.
     """

@@ -44,6 +44,10 @@ ENCODER = {
 }
 # run_classifier.py keeps its matrix as (C, D).
 TEXT_CLASSIFIER = {"logits/kernel": "output_weights.T", "logits/bias": "output_bias"}
+NEXT_SENTENCE_PREDICTOR = {
+    "logits/kernel": "cls/seq_relationship/output_weights.T",
+    "logits/bias": "cls/seq_relationship/output_bias",
+}
 _SLOTS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1")
 
 
@@ -73,7 +77,10 @@ def read_checkpoint(directory):
         encoder=settings,
         tensors=tensors,
         encoder_map=NameMap(ENCODER, "google"),
-        head_maps={"text_classifier": NameMap({}, "google", verbatim=TEXT_CLASSIFIER)},
+        head_maps={
+            "text_classifier": NameMap({}, "google", verbatim=TEXT_CLASSIFIER),
+            "next_sentence": NameMap({}, "google", verbatim=NEXT_SENTENCE_PREDICTOR),
+        },
         # The number of classes stands in the weights alone.
         classes=lambda: {"num_classes": len(tensors["output_bias"])},
         is_head=_is_head,

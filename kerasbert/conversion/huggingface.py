@@ -178,6 +178,12 @@ TEXT_CLASSIFIERS = {
     "albert": {"logits": "classifier"},
     "modernbert": {"head_dense": "head.dense", "head_norm": "head.norm", "logits": "classifier"},
 }
+# BertForNextSentencePrediction, and sentence order in AlbertForPreTraining
+NEXT_SENTENCE_PREDICTORS = {
+    "bert": {"logits": "cls.seq_relationship"},
+    "albert": {"logits": "sop_classifier.classifier"},
+}
+HEADS = {"text_classifier": TEXT_CLASSIFIERS, "next_sentence": NEXT_SENTENCE_PREDICTORS}
 # First parts of the names of heads: what may stay unread when another class is loaded.
 _HEADS = (
     "cls.",
@@ -241,7 +247,11 @@ def read_checkpoint(directory):
         encoder=_encoder_settings(family, config, path),
         tensors=_Tensors(directory, ENCODERS[family]["token_embedding"] + ".weight"),
         encoder_map=NameMap(ENCODERS[family], "torch"),
-        head_maps={"text_classifier": NameMap(TEXT_CLASSIFIERS[family], "torch")},
+        head_maps={
+            kind: NameMap(tables[family], "torch")
+            for kind, tables in HEADS.items()
+            if family in tables
+        },
         head=_head_settings(family, config, path),
         classes=functools.partial(_classes, config, path),
         is_head=_is_head,
@@ -309,7 +319,7 @@ def _activation(name, path):
 
 
 def _head_settings(family, config, path):
-    """Arguments of `BertTextClassifier` that do not depend on the classes."""
+    """Arguments of each head's class that do not depend on the classes."""
     key, default = CLASSIFIER_DROPOUT.get(family, ("classifier_dropout", None))
     dropout = config.get(key, default)
     if dropout is None:
@@ -320,7 +330,10 @@ def _head_settings(family, config, path):
         settings["pooling"] = config.get("classifier_pooling", "cls")
         settings["head_activation"] = _activation(config.get("classifier_activation", "gelu"), path)
         settings["head_bias"] = config.get("classifier_bias", False)
-    return settings
+    heads = {"text_classifier": settings}
+    if family == "albert":
+        heads["next_sentence"] = {"dropout": dropout}
+    return heads
 
 
 def _classes(config, path):
@@ -328,8 +341,8 @@ def _classes(config, path):
     problem = config.get("problem_type")
     if problem == "regression":
         raise ValueError(
-            f"'{path}' has problem_type 'regression': its head gives a number, no classes; pass "
-            "num_classes or labels for a new head."
+            f"'{path}' has problem_type 'regression': its head gives a number, no classes; load "
+            "it with BertTextRegressor, or pass num_classes or labels for a new head."
         )
     names = config.get("id2label")
     if names:

@@ -1,9 +1,13 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.models.text_regressor import BertTextRegressor
+from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 from kerasbert.tokenizers import (
     AlbertTokenizer,
     BertTokenizer,
@@ -26,9 +30,13 @@ for _tokenizer in (
 __all__ = [
     "AlbertTokenizer",
     "BertBackbone",
+    "BertNextSentencePredictor",
+    "BertNextSentencePredictorPreprocessor",
     "BertPreprocessor",
     "BertTextClassifier",
     "BertTextClassifierPreprocessor",
+    "BertTextRegressor",
+    "BertTextRegressorPreprocessor",
     "BertTokenizer",
     "ModernBertTokenizer",
     "RobertaTokenizer",

@@ -8,8 +8,12 @@ import pytest
 
 from kerasbert.conversion import huggingface
 from kerasbert.families import FAMILIES
-from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.models import (
+    BertBackbone,
+    BertNextSentencePredictor,
+    BertTextClassifier,
+    BertTextRegressor,
+)
 
 torch = pytest.importorskip("torch", reason="the reference models run on torch")
 transformers = pytest.importorskip("transformers", reason="the reference is transformers")
@@ -97,6 +101,64 @@ def test_encoder_of_every_class_of_transformers(reference, family, head):
     encoder = BertBackbone.from_preset(theirs.directory)
     assert theirs.compare(encoder, lengths=(13,)) <= 1e-5
     assert encoder.pooler == any("pooler." in name for name in theirs.tensors())
+
+
+# --- the other heads on one vector a text ---
+
+
+@EVERY
+def test_regressor(reference, family):
+    theirs = reference(family, CLASSIFIER, num_labels=1, problem_type="regression")
+    regressor = BertTextRegressor.from_preset(theirs.directory, preprocessor=None)
+    for length in (1, 13):
+        inputs = theirs.inputs(length)
+        expected = theirs(inputs)["logits"][:, 0]
+        inputs = {name: x for name, x in inputs.items() if name in regressor.backbone.input}
+        found = keras.ops.convert_to_numpy(regressor(inputs))
+        assert found.shape == (3,) and np.abs(found - expected).max() <= 1e-5
+    # Their loss of these labels is the mean squared error.
+    y = np.array([0.5, -1.0, 2.0], "float32")
+    loss = regressor.evaluate(inputs, y, verbose=0)[0]
+    assert abs(loss - np.mean((expected - y) ** 2)) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "output"),
+    [
+        ("bert", "ForNextSentencePrediction", "logits"),
+        ("bert", "ForPreTraining", "seq_relationship_logits"),
+        ("albert", "ForPreTraining", "sop_logits"),
+    ],
+)
+def test_next_sentence_predictor(reference, family, head, output):
+    theirs = reference(family, head)
+    predictor = BertNextSentencePredictor.from_preset(theirs.directory, preprocessor=None)
+    for length in (1, 13):
+        inputs = theirs.inputs(length)
+        with torch.no_grad():
+            expected = theirs.model(
+                input_ids=torch.tensor(inputs["token_ids"]).long(),
+                attention_mask=torch.tensor(inputs["padding_mask"]),
+                token_type_ids=torch.tensor(inputs["segment_ids"]).long(),
+            )[output]
+        found = keras.ops.convert_to_numpy(predictor(inputs))
+        assert np.abs(found - expected.numpy()).max() <= 1e-5
+    y = np.array([0, 1, 1])
+    loss = torch.nn.functional.cross_entropy(expected, torch.tensor(y)).item()
+    assert abs(predictor.evaluate(inputs, y, verbose=0)[0] - loss) <= 1e-5
+
+
+def test_new_heads_are_asked_for(reference):
+    theirs = reference("bert")
+    for cls in (BertTextRegressor, BertNextSentencePredictor):
+        with pytest.raises(ValueError, match="head; pass new_head=True for a new one"):
+            cls.from_preset(theirs.directory, preprocessor=None)
+        with pytest.warns(UserWarning, match="New, random weights .* logits/bias, logits/kernel"):
+            model = cls.from_preset(theirs.directory, preprocessor=None, new_head=True)
+        assert theirs.compare(model.backbone, lengths=(5,)) <= 1e-5
+    many = reference("bert", CLASSIFIER, num_labels=3)
+    with pytest.raises(ValueError, match=r"classifier.weight \(3, 36\), where our logits/kernel"):
+        BertTextRegressor.from_preset(many.directory, preprocessor=None)
 
 
 # --- gradients ---

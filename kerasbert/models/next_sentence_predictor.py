@@ -1,0 +1,84 @@
+"""Whether one text follows another.
+
+B batch.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert.families import get_family
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.pooled_task import PooledTask
+from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertNextSentencePredictor(PooledTask):
+    """Predicts whether the second text of a pair follows the first one.
+
+    The output is logits (B, 2), as BERT numbers them: 0, B follows A; 1, it does not.
+
+    Args:
+        backbone: a `BertBackbone` with a pooler.
+        preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for ready arrays.
+        dropout: float. Before the logits; by default that of the family's checkpoints.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> predictor = BertNextSentencePredictor(backbone)
+    >>> predictor.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3, 2)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertNextSentencePredictorPreprocessor
+    head = "next_sentence"
+
+    def __init__(self, backbone, preprocessor=None, dropout=None, **kwargs):
+        self._adopt_preprocessor(backbone, preprocessor)
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        row = get_family(backbone.family).next_sentence
+        self._make_head(backbone, 2, row, pooling="pooler", dropout=dropout)
+        self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
+        inputs = backbone.input
+        outputs = self.output_activation(self._logits(inputs))  # (B, 2)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def default_loss(self):
+        """Cross-entropy."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self):
+        """Accuracy."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def follows(self, a, b, batch_size=32):
+        """The probability that `b` follows `a`.
+
+        Args:
+            a: a string or a list of N strings.
+            b: as `a`.
+            batch_size: int.
+
+        Returns:
+            float64 (N,), or a float for a single pair.
+        """
+        texts, single = self._as_lists((a, b), "follows()")
+        logits = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
+        scores = 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))
+        return float(scores[0]) if single else scores
+
+    def get_config(self):
+        config = super().get_config()
+        # Fixed here.
+        for name in ("pooling", "head_activation", "head_bias", "head_norm", "dropout_first"):
+            del config[name]
+        return config

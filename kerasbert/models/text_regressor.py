@@ -1,0 +1,97 @@
+"""A number for a text or a pair of texts.
+
+B batch.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.families import get_family
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.pooled_task import PooledTask
+from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTextRegressor(PooledTask):
+    """Gives texts, or pairs of texts, a number: their similarity, a grade, a strength.
+
+    `fit`, `evaluate` and `predict` take raw strings; the output is (B,).
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertTextRegressorPreprocessor`, or `None` for ready arrays.
+        dropout, pooling, head_activation, head_bias, head_norm, dropout_first: see
+            `BertTextClassifier`.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> regressor = BertTextRegressor(backbone)
+    >>> regressor.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3,)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 4.1 (STS-B).
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertTextRegressorPreprocessor
+    head = "text_classifier"
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        dropout=None,
+        pooling=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm=None,
+        dropout_first=None,
+        **kwargs,
+    ):
+        self._adopt_preprocessor(backbone, preprocessor)
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self._make_head(
+            backbone,
+            1,
+            get_family(backbone.family).classifier,
+            dropout=dropout,
+            pooling=pooling,
+            head_activation=head_activation,
+            head_bias=head_bias,
+            head_norm=head_norm,
+            dropout_first=dropout_first,
+        )
+        # The loss is computed in float32 whatever the encoder runs in.
+        inputs = backbone.input
+        outputs = ops.cast(self._logits(inputs)[:, 0], "float32")  # (B,)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def default_loss(self):
+        """The mean squared error."""
+        return keras.losses.MeanSquaredError()
+
+    def default_metrics(self):
+        """The mean absolute error."""
+        return [keras.metrics.MeanAbsoluteError(name="mae")]
+
+    def score(self, texts, batch_size=32):
+        """The number of each text.
+
+        Args:
+            texts: a string, a list of strings, or a tuple of two of either for pairs.
+            batch_size: int.
+
+        Returns:
+            float32 (N,), or a float for a single text.
+        """
+        texts, single = self._as_lists(texts, "score()")
+        scores = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float32")
+        return float(scores[0]) if single else scores

@@ -1,0 +1,40 @@
+"""Preprocessing for pairs of texts of which one may follow the other."""
+
+import keras
+
+from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertNextSentencePredictorPreprocessor(BertTextClassifierPreprocessor):
+    """Packs pairs of texts; labels `y` (B,) are 0 where B follows A, and 1 where it does not.
+
+    Takes the arguments of `BertPreprocessor`.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> preprocessor = BertNextSentencePredictorPreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> features, y = preprocessor((["Who?"], ["Me!"]), [0])
+    >>> np.asarray(features["segment_ids"]).tolist()
+    [[0, 0, 0, 0, 1, 1, 1, 0]]
+    """
+
+    def __init__(
+        self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
+    ):
+        super().__init__(
+            tokenizer, sequence_length, truncate, num_segments, num_classes=2, **kwargs
+        )
+
+    def _kept(self, segments):
+        if len(segments) != 2:
+            raise ValueError(
+                "One text was given where a pair is needed; pass a tuple of two columns, or pairs."
+            )
+        return super()._kept(segments)
+
+    def get_config(self):
+        return BertPreprocessor.get_config(self)

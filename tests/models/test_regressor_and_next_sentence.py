@@ -1,0 +1,130 @@
+"""The regressor and the next-sentence predictor: contract, training, the person's methods."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.models import (
+    BertNextSentencePredictor,
+    BertNextSentencePredictorPreprocessor,
+    BertTextRegressor,
+    BertTextRegressorPreprocessor,
+)
+from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import (
+    array,
+    batch,
+    check_preprocessor,
+    check_saving,
+    model_contract,
+    perturb,
+    tiny_backbone,
+)
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was very dull fun it".split()
+TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
+CLASSES = {
+    BertTextRegressor: BertTextRegressorPreprocessor,
+    BertNextSentencePredictor: BertNextSentencePredictorPreprocessor,
+}
+
+
+def make(cls, family="bert", **settings):
+    if cls is BertNextSentencePredictor:
+        settings["pooler"] = True
+    return perturb(cls(tiny_backbone(family, **settings)))
+
+
+def make_raw(cls):
+    keras.utils.set_random_seed(0)
+    preprocessor = CLASSES[cls](BertTokenizer(TOKENS, lowercase=True), sequence_length=16)
+    return cls(tiny_backbone(dropout=0.0), preprocessor=preprocessor)
+
+
+@model_contract("bert", checks=(check_saving,))
+def test_regressor_contract(family, check, tmp_path):
+    check(functools.partial(make, BertTextRegressor, family), tmp_path)
+
+
+@model_contract(checks=(check_saving,))
+def test_next_sentence_contract(family, check, tmp_path):
+    check(functools.partial(make, BertNextSentencePredictor, family), tmp_path)
+
+
+def test_preprocessor_contracts(tmp_path):
+    pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    texts = ["good film", "a", "it was very very very very dull", "bad"]
+    pairs = (texts, texts[::-1])
+    check_preprocessor(
+        make_raw(BertTextRegressor).preprocessor, texts, [1.5, 0.0, -2.0, 7.0], tmp_path
+    )
+    check_preprocessor(
+        make_raw(BertNextSentencePredictor).preprocessor, pairs, [0, 1, 1, 0], tmp_path
+    )
+
+
+def test_score():
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    regressor = make_raw(BertTextRegressor)
+    regressor.optimizer.learning_rate = 0.01
+    texts, y = ["good film", "bad film", "very good", "very bad"] * 8, [4.0, 1.0, 5.0, 0.0] * 8
+    first = regressor.evaluate(texts, y, verbose=0)
+    regressor.fit(texts, y, epochs=25, batch_size=8, verbose=0)
+    loss, mae = regressor.evaluate(texts, y, verbose=0)
+    assert loss < first[0] / 2 and mae < first[1]
+    scores = regressor.score(["very good", "bad film"])
+    assert scores.shape == (2,) and scores.dtype == "float32" and scores[0] > scores[1]
+    assert regressor.score("very good") == pytest.approx(scores[0], abs=1e-5)
+    assert regressor.score(("very", "good")) == regressor.score((["very"], ["good"]))[0]
+
+
+def test_follows():
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    predictor = make_raw(BertNextSentencePredictor)
+    predictor.optimizer.learning_rate = 0.01
+    a, b = ["good", "good", "bad", "bad"] * 8, ["fun", "dull", "fun", "dull"] * 8
+    y = [0, 1, 0, 1] * 8
+    history = predictor.fit((a, b), y, epochs=15, batch_size=8, verbose=0).history
+    assert history["accuracy"][-1] > 0.9
+    scores = predictor.follows(["good", "good"], ["fun", "dull"])
+    assert scores[0] > 0.5 > scores[1]
+    assert predictor.follows("good", "fun") == pytest.approx(scores[0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([1.0, "two"], "label at position 1 is 'two'; pass one finite number"),
+        ([1.0, float("nan")], "label at position 1 is nan"),
+        ([[1.0, 2.0], [3.0, 4.0]], r"label at position 0 is \[1.0, 2.0\]"),
+        ([1.0], "2 texts but 1 labels"),
+    ],
+)
+def test_bad_numbers(y, message):
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    with pytest.raises(ValueError, match=message):
+        make_raw(BertTextRegressor).fit(["good", "bad"], y, verbose=0)
+
+
+def test_bad_pairs():
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    predictor = make_raw(BertNextSentencePredictor)
+    with pytest.raises(ValueError, match="One text was given where a pair is needed"):
+        predictor.predict(["good"], verbose=0)
+    with pytest.raises(ValueError, match="label 2 at position 0 is outside 0 to 1"):
+        predictor.fit((["good"], ["bad"]), [2], verbose=0)
+    with pytest.raises(ValueError, match="needs an encoder with a pooler"):
+        BertNextSentencePredictor(tiny_backbone("distilbert"))
+    with pytest.raises(ValueError, match=r"score\(\) takes texts, and this model has no prep"):
+        make(BertTextRegressor).score("good")
+
+
+def test_outputs():
+    for cls, shape in ((BertTextRegressor, (3,)), (BertNextSentencePredictor, (3, 2))):
+        model = make(cls, dtype="mixed_bfloat16")
+        outputs = model(batch(model))
+        assert tuple(outputs.shape) == shape
+        assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+        assert np.isfinite(array(outputs)).all()
