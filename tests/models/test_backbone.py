@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from kerasbert.families import FAMILIES
+from kerasbert.layers import attention
 from kerasbert.models import BertBackbone
 from tests.contracts import (
     FAMILY_SETTINGS,
@@ -127,6 +128,7 @@ def test_inference_is_fused(monkeypatch):
         return original(*args, **kwargs)
 
     monkeypatch.setattr(ops, "dot_product_attention", spy)
+    monkeypatch.setattr(attention, "_fused_attention", lambda: True)
     backbone(features)
     assert len(calls) == backbone.num_layers
     backbone(features, training=True)
