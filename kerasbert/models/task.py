@@ -99,6 +99,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
         if isinstance(metrics, str) and metrics == "auto":
             metrics = None
             kwargs.setdefault("weighted_metrics", self.default_metrics())
+        # Keras keeps those of an earlier `compile` where there are none now.
+        self._compile_metrics = None
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def get_compile_config(self):

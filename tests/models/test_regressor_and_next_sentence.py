@@ -121,6 +121,15 @@ def test_bad_pairs():
         make(BertTextRegressor).score("good")
 
 
+def test_compile_without_metrics():
+    predictor = make(BertNextSentencePredictor)
+    predictor.compile("sgd", "mse", metrics=None)
+    features = batch(predictor)
+    # Targets that accuracy could not take.
+    targets = np.zeros((3, 2), "float32")
+    assert set(predictor.evaluate(features, targets, verbose=0, return_dict=True)) == {"loss"}
+
+
 def test_outputs():
     for cls, shape in ((BertTextRegressor, (3,)), (BertNextSentencePredictor, (3, 2))):
         model = make(cls, dtype="mixed_bfloat16")
