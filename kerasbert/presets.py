@@ -361,10 +361,14 @@ def _head_weights(task):
 
 
 def _outside(head, head_map):
-    """A function of a name: whether it is of no layer of the head."""
+    """A function of a name: whether it does not start as those of the head do."""
+
+    def start(name):
+        return re.match(r"(cls[./])?[^./]*", name)[0]  # "cls" holds several heads.
+
     names = [name for weight in head for name in head_map.theirs(weight.path) or ()]
-    layers = tuple({re.sub("[./][^./]*$", "", name) for name in names})
-    return lambda name: not name.startswith(layers)
+    starts = {start(name) for name in names}
+    return lambda name: start(name) not in starts
 
 
 # Presets of ours

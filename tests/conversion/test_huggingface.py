@@ -148,6 +148,23 @@ def test_next_sentence_predictor(reference, family, head, output):
     assert abs(predictor.evaluate(inputs, y, verbose=0)[0] - loss) <= 1e-5
 
 
+@pytest.mark.parametrize(
+    ("family", "head", "cls", "extra"),
+    [
+        ("roberta", CLASSIFIER, BertTextRegressor, "classifier.extra.weight"),
+        ("bert", "ForPreTraining", BertNextSentencePredictor, "cls.seq_relationship.extra"),
+    ],
+)
+def test_a_weight_left_over_in_the_head(reference, tmp_path, family, head, cls, extra):
+    theirs = (
+        reference(family, head, num_labels=1) if head == CLASSIFIER else reference(family, head)
+    )
+    tensors = {**theirs.tensors(), extra: torch.zeros(2)}
+    directory = theirs.copy_with(tmp_path, tensors)
+    with pytest.raises(ValueError, match=f"Left over, theirs: {extra}"):
+        cls.from_preset(directory, preprocessor=None)
+
+
 def test_new_heads_are_asked_for(reference):
     theirs = reference("bert")
     for cls in (BertTextRegressor, BertNextSentencePredictor):
