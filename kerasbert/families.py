@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Family:
-    """A row: settings of the encoder and of the classification head, and the tokenizer's class."""
+    """A row: settings of the encoder and of each kind of head, and the tokenizer's class."""
 
     encoder: dict = field(default_factory=dict)
-    classifier: dict = field(default_factory=dict)
+    text_classifier: dict = field(default_factory=dict)
     next_sentence: dict = field(default_factory=lambda: {"dropout": 0.0})
     tokenizer: str = "BertTokenizer"
 
@@ -26,21 +26,21 @@ FAMILIES = {
     "roberta": Family(
         # Positions count from padding_idx + 1 = 2; there is one segment.
         encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
-        classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+        text_classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
         tokenizer="RobertaTokenizer",
     ),
     "xlm_roberta": Family(
         encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
-        classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+        text_classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
         tokenizer="XLMRobertaTokenizer",
     ),
     "distilbert": Family(
         encoder={"num_segments": 0, "pooler": False},
-        classifier={"pooling": "cls", "head_activation": "relu"},
+        text_classifier={"pooling": "cls", "head_activation": "relu"},
     ),
     "electra": Family(
         encoder={"pooler": False},
-        classifier={"pooling": "cls", "head_activation": "gelu", "dropout_first": True},
+        text_classifier={"pooling": "cls", "head_activation": "gelu", "dropout_first": True},
     ),
     "albert": Family(
         encoder={"num_groups": 1, "embedding_dim": 128},
@@ -63,7 +63,7 @@ FAMILIES = {
             "use_bias": False,
             "pooler": False,
         },
-        classifier={
+        text_classifier={
             "pooling": "cls",
             "head_activation": "gelu",
             "head_bias": False,

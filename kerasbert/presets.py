@@ -78,9 +78,7 @@ def load(cls, preset, load_weights=True, **kwargs):
                     return _own_task(cls, directory, load_weights, **kwargs)
                 if is_backbone:
                     return _own_backbone(cls, directory, load_weights, **kwargs)
-                if issubclass(cls, keras_hub.tokenizers.Tokenizer):
-                    return _own_tokenizer(cls, directory, **kwargs)
-                return cls.from_own_preset(directory, **kwargs)
+                return _of_class(cls, cls.from_own_preset(directory, **kwargs), directory)
         checkpoint = read_checkpoint(directory, preset)
         if described:
             _describe(checkpoint, directory, described, weights)
@@ -338,9 +336,8 @@ def _task(cls, checkpoint, load_weights, **kwargs):
         )
     new = []
     if "backbone" not in arguments:
-        row = get_family(checkpoint.family).classifier if cls.head == "text_classifier" else {}
-        pooling = {**row, **arguments}.get("pooling", "pooler")
-        pooler = encoder_arguments.setdefault("pooler", pooling == "pooler")
+        row = {**getattr(get_family(checkpoint.family), cls.head), **arguments}
+        pooler = encoder_arguments.setdefault("pooler", row.get("pooling", "pooler") == "pooler")
         if load_weights and new_head and pooler and not _has_pooler(checkpoint):
             new += _POOLER
         arguments["backbone"] = _backbone(checkpoint, load_weights, new, **encoder_arguments)
@@ -432,15 +429,6 @@ def _own_task(cls, directory, load_weights, **kwargs):
     elif load_weights:
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
     return task
-
-
-def _own_tokenizer(cls, directory, **kwargs):
-    # KerasHub's loader wants the encoder's config.json beside it.
-    saved = read_json(os.path.join(directory, "tokenizer.json"))
-    saved_class = keras.saving.get_registered_object(saved["registered_name"])
-    tokenizer = saved_class.from_config({**saved["config"], **kwargs})
-    tokenizer.load_preset_assets(directory)
-    return _of_class(cls, tokenizer, directory)
 
 
 def _saved_task(cls, directory):

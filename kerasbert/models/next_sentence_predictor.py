@@ -6,7 +6,6 @@ B batch.
 import keras
 import numpy as np
 
-from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.pooled_task import PooledTask
@@ -44,8 +43,7 @@ class BertNextSentencePredictor(PooledTask):
         self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
         self.preprocessor = preprocessor
-        row = get_family(backbone.family).next_sentence
-        self._make_head(backbone, 2, row, pooling="pooler", dropout=dropout)
+        self._make_head(backbone, 2, pooling="pooler", dropout=dropout)
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         inputs = backbone.input
         outputs = self.output_activation(self._logits(inputs))  # (B, 2)

@@ -5,6 +5,7 @@ B batch, T tokens, D width, U logits.
 
 import keras
 
+from kerasbert.families import get_family
 from kerasbert.layers.block import activation_function, layer_norm
 from kerasbert.layers.heads import Pooling
 from kerasbert.models.task import BertTask
@@ -22,14 +23,13 @@ _SETTINGS = (
 class PooledTask(BertTask):
     """Base of the tasks that compute logits from one vector a text."""
 
-    def _make_head(self, backbone, units, row, **given):
+    def _make_head(self, backbone, units, **given):
         """Make the layers of the head.
 
         Args:
             backbone: a `BertBackbone`.
             units: int. U, the number of logits.
-            row: dict. The family's settings of this head.
-            **given: those of `_SETTINGS` that the caller gave; `None` follows `row`.
+            **given: those of `_SETTINGS` that the caller gave; `None` follows the family's row.
         """
         defaults = {
             "dropout": backbone.dropout,
@@ -38,7 +38,7 @@ class PooledTask(BertTask):
             "head_bias": True,
             "head_norm": False,
             "dropout_first": False,
-            **row,
+            **getattr(get_family(backbone.family), self.head),
         }
         for name in _SETTINGS:
             value = given.pop(name, None)

@@ -6,7 +6,6 @@ B batch, T tokens, D width, C classes.
 import keras
 import numpy as np
 
-from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.pooled_task import PooledTask
@@ -87,7 +86,6 @@ class BertTextClassifier(PooledTask):
         self._make_head(
             backbone,
             num_classes,
-            get_family(backbone.family).classifier,
             dropout=dropout,
             pooling=pooling,
             head_activation=head_activation,

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.pooled_task import PooledTask
@@ -60,7 +59,6 @@ class BertTextRegressor(PooledTask):
         self._make_head(
             backbone,
             1,
-            get_family(backbone.family).classifier,
             dropout=dropout,
             pooling=pooling,
             head_activation=head_activation,

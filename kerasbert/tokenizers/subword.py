@@ -1,5 +1,7 @@
 """What every tokenizer here shares: input checks, offsets, ids back to text, special tokens."""
 
+import json
+import os
 import re
 import threading
 
@@ -182,6 +184,16 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                     "a config must not open files; pass the content, or load the assets."
                 )
         return cls(**config)
+
+    @classmethod
+    def from_own_preset(cls, directory, **kwargs):
+        # KerasHub's loader wants the encoder's config.json beside it.
+        with open(os.path.join(directory, "tokenizer.json"), encoding="utf-8") as file:
+            saved = json.load(file)
+        saved_class = keras.saving.get_registered_object(saved["registered_name"])
+        tokenizer = saved_class.from_config({**saved["config"], **kwargs})
+        tokenizer.load_preset_assets(directory)
+        return tokenizer
 
     # Vocabulary and special tokens
 

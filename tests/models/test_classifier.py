@@ -58,7 +58,7 @@ def test_preprocessor_contract(tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_head_of_the_family(family):
     classifier = tiny_classifier(family)
-    row = FAMILIES[family].classifier
+    row = FAMILIES[family].text_classifier
     for name, value in row.items():
         assert getattr(classifier, name) == value
     paths = [weight.path for weight in classifier.weights]
