@@ -1,7 +1,7 @@
 """The families as rows of settings: what a family is, in one place.
 
 A row holds the arguments of `kerasbert.models.BertBackbone` that the family's checkpoints share and
-that differ from BERT's own, and the settings of its published classification head. Nothing else in
+that differ from BERT's own, and the settings of its published heads. Nothing else in
 the package knows a family but the name tables of `kerasbert.conversion`.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
@@ -18,9 +18,19 @@ class Family:
     encoder: dict = field(default_factory=dict)
     text_classifier: dict = field(default_factory=dict)
     next_sentence: dict = field(default_factory=lambda: {"dropout": 0.0})
+    token_classifier: dict = field(default_factory=lambda: {"pooling": "tokens"})
+    question_answering: dict = field(default_factory=lambda: {"pooling": "tokens", "dropout": 0.0})
+    multiple_choice: dict = field(default_factory=dict)
+    masked_lm: dict = field(default_factory=dict)
     tokenizer: str = "BertTokenizer"
 
 
+_MODERNBERT_HEAD = {
+    "head_activation": "gelu",
+    "head_bias": False,
+    "head_norm": True,
+    "dropout": 0.0,
+}
 FAMILIES = {
     "bert": Family(),
     "roberta": Family(
@@ -37,10 +47,13 @@ FAMILIES = {
     "distilbert": Family(
         encoder={"num_segments": 0, "pooler": False},
         text_classifier={"pooling": "cls", "head_activation": "relu"},
+        question_answering={"pooling": "tokens", "dropout": 0.1},
+        multiple_choice={"pooling": "cls", "head_activation": "relu"},
     ),
     "electra": Family(
         encoder={"pooler": False},
         text_classifier={"pooling": "cls", "head_activation": "gelu", "dropout_first": True},
+        multiple_choice={"pooling": "cls", "head_activation": "gelu"},
     ),
     "albert": Family(
         encoder={"num_groups": 1, "embedding_dim": 128},
@@ -63,13 +76,10 @@ FAMILIES = {
             "use_bias": False,
             "pooler": False,
         },
-        text_classifier={
-            "pooling": "cls",
-            "head_activation": "gelu",
-            "head_bias": False,
-            "head_norm": True,
-            "dropout": 0.0,
-        },
+        text_classifier={"pooling": "cls", **_MODERNBERT_HEAD},
+        token_classifier={"pooling": "tokens", **_MODERNBERT_HEAD},
+        question_answering={"pooling": "tokens", **_MODERNBERT_HEAD},
+        multiple_choice={"pooling": "cls", **_MODERNBERT_HEAD},
         tokenizer="ModernBertTokenizer",
     ),
 }

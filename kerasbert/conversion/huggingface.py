@@ -94,11 +94,23 @@ CONFIGS = {
         "use_bias": ("norm_bias", False),
     },
 }
-# Where a classifier's dropout stands; without it, the encoder's `dropout`.
-CLASSIFIER_DROPOUT = {
-    "distilbert": ("seq_classif_dropout", 0.2),
-    "albert": ("classifier_dropout_prob", 0.1),
-    "modernbert": ("classifier_dropout", 0.0),
+# Where a head's dropout stands, if not under "classifier_dropout"; without it, the encoder's.
+DROPOUTS = {
+    ("distilbert", "text_classifier"): ("seq_classif_dropout", 0.2),
+    ("distilbert", "token_classifier"): ("dropout", 0.1),
+    ("distilbert", "question_answering"): ("qa_dropout", 0.1),
+    ("distilbert", "multiple_choice"): ("seq_classif_dropout", 0.2),
+    ("roberta", "multiple_choice"): ("hidden_dropout_prob", 0.1),
+    ("xlm_roberta", "multiple_choice"): ("hidden_dropout_prob", 0.1),
+    ("electra", "multiple_choice"): ("summary_last_dropout", 0.1),
+    **{
+        ("albert", kind): ("classifier_dropout_prob", 0.1)
+        for kind in ("text_classifier", "token_classifier", "next_sentence", "multiple_choice")
+    },
+    **{
+        ("modernbert", kind): ("classifier_dropout", 0.0)
+        for kind in ("text_classifier", "token_classifier", "question_answering", "multiple_choice")
+    },
 }
 # Settings that change the numbers and that no released encoder of these families uses.
 _REFUSED = {
@@ -183,7 +195,32 @@ NEXT_SENTENCE_PREDICTORS = {
     "bert": {"logits": "cls.seq_relationship"},
     "albert": {"logits": "sop_classifier.classifier"},
 }
-HEADS = {"text_classifier": TEXT_CLASSIFIERS, "next_sentence": NEXT_SENTENCE_PREDICTORS}
+_EVERY = ("bert", "roberta", "xlm_roberta", "distilbert", "electra", "albert")
+_MODERNBERT_HEAD = TEXT_CLASSIFIERS["modernbert"]
+# ...ForTokenClassification
+TOKEN_CLASSIFIERS = {
+    **{family: {"logits": "classifier"} for family in _EVERY},
+    "modernbert": _MODERNBERT_HEAD,
+}
+# ...ForQuestionAnswering
+QUESTION_ANSWERERS = {
+    **{family: {"logits": "qa_outputs"} for family in _EVERY},
+    "modernbert": _MODERNBERT_HEAD,
+}
+# ...ForMultipleChoice
+MULTIPLE_CHOICES = {
+    **{family: {"logits": "classifier"} for family in _EVERY},
+    "distilbert": TEXT_CLASSIFIERS["distilbert"],
+    "electra": {"head_dense": "sequence_summary.summary", "logits": "classifier"},
+    "modernbert": _MODERNBERT_HEAD,
+}
+HEADS = {
+    "text_classifier": TEXT_CLASSIFIERS,
+    "next_sentence": NEXT_SENTENCE_PREDICTORS,
+    "token_classifier": TOKEN_CLASSIFIERS,
+    "question_answering": QUESTION_ANSWERERS,
+    "multiple_choice": MULTIPLE_CHOICES,
+}
 # First parts of the names of heads: what may stay unread when another class is loaded.
 _HEADS = (
     "cls.",
@@ -320,19 +357,32 @@ def _activation(name, path):
 
 def _head_settings(family, config, path):
     """Arguments of each head's class that do not depend on the classes."""
-    key, default = CLASSIFIER_DROPOUT.get(family, ("classifier_dropout", None))
-    dropout = config.get(key, default)
-    if dropout is None:
-        key, default = CONFIGS[family]["dropout"]
-        dropout = config.get(key, default)
-    settings = {"dropout": dropout}
+
+    def dropout(kind):
+        key, default = DROPOUTS.get((family, kind), ("classifier_dropout", None))
+        value = config.get(key, default)
+        if value is None:
+            key, default = CONFIGS[family]["dropout"]
+            value = config.get(key, default)
+        return {"dropout": value}
+
+    shared = {}
     if family == "modernbert":
-        settings["pooling"] = config.get("classifier_pooling", "cls")
-        settings["head_activation"] = _activation(config.get("classifier_activation", "gelu"), path)
-        settings["head_bias"] = config.get("classifier_bias", False)
-    heads = {"text_classifier": settings}
+        shared["head_activation"] = _activation(config.get("classifier_activation", "gelu"), path)
+        shared["head_bias"] = config.get("classifier_bias", False)
+    pooled = dict(shared)
+    if family == "modernbert":
+        pooled["pooling"] = config.get("classifier_pooling", "cls")
+    heads = {
+        "text_classifier": {**pooled, **dropout("text_classifier")},
+        "token_classifier": {**shared, **dropout("token_classifier")},
+        "question_answering": shared,
+        "multiple_choice": {**pooled, **dropout("multiple_choice")},
+    }
+    if (family, "question_answering") in DROPOUTS:
+        heads["question_answering"] = {**shared, **dropout("question_answering")}
     if family == "albert":
-        heads["next_sentence"] = {"dropout": dropout}
+        heads["next_sentence"] = dropout("next_sentence")
     return heads
 
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.pooled_task import PooledTask
+from kerasbert.models.headed_task import HeadedTask
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertNextSentencePredictor(PooledTask):
+class BertNextSentencePredictor(HeadedTask):
     """Predicts whether the second text of a pair follows the first one.
 
     The output is logits (B, 2), as BERT numbers them: 0, B follows A; 1, it does not.

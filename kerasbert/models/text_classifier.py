@@ -8,12 +8,12 @@ import numpy as np
 
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.pooled_task import PooledTask
+from kerasbert.models.headed_task import HeadedTask
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertTextClassifier(PooledTask):
+class BertTextClassifier(HeadedTask):
     """A classifier of texts, or of pairs of texts.
 
     `fit`, `evaluate` and `predict` take raw strings; the output is logits (B, C).

@@ -9,12 +9,12 @@ from keras import ops
 
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.pooled_task import PooledTask
+from kerasbert.models.headed_task import HeadedTask
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertTextRegressor(PooledTask):
+class BertTextRegressor(HeadedTask):
     """Gives texts, or pairs of texts, a number: their similarity, a grade, a strength.
 
     `fit`, `evaluate` and `predict` take raw strings; the output is (B,).

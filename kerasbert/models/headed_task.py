@@ -1,4 +1,4 @@
-"""Tasks on one vector a text: pooling, perhaps a dense layer and a norm, then logits.
+"""Tasks on one vector a text or a token: perhaps a dense layer and a norm, then logits.
 
 B batch, T tokens, D width, U logits.
 """
@@ -20,8 +20,8 @@ _SETTINGS = (
 )
 
 
-class PooledTask(BertTask):
-    """Base of the tasks that compute logits from one vector a text."""
+class HeadedTask(BertTask):
+    """Base of the tasks that compute logits from one vector a text or a token."""
 
     def _make_head(self, backbone, units, **given):
         """Make the layers of the head.
@@ -57,7 +57,7 @@ class PooledTask(BertTask):
             )
 
         self.pooling_layer = None
-        if self.pooling != "pooler":
+        if self.pooling not in ("pooler", "tokens"):
             self.pooling_layer = Pooling(self.pooling, dtype=dtype, name="pooling")
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=dtype, name="classifier_dropout"
@@ -81,9 +81,11 @@ class PooledTask(BertTask):
             backbone.pooled_dense.trainable = False
 
     def _logits(self, inputs):
-        """Logits (B, U) of the encoder's inputs."""
+        """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
         outputs = self.backbone(inputs)
-        if self.pooling_layer is None:
+        if self.pooling == "tokens":
+            x = outputs["sequence_output"]  # (B, T, D)
+        elif self.pooling == "pooler":
             x = outputs["pooled_output"]  # (B, D)
         else:
             x = self.pooling_layer(outputs["sequence_output"], padding_mask=inputs["padding_mask"])
