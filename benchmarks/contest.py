@@ -332,4 +332,6 @@ def _hold_to_cores(threads):
 
 
 def _short(value):
-    return f"{value:.3g}" if isinstance(value, float) else value
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    return float(f"{value:.3g}") if isinstance(value, float) else value

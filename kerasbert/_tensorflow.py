@@ -1,4 +1,9 @@
-"""TensorFlow, imported late: encoders, `fit` on arrays and safetensors need none of it."""
+"""TensorFlow, imported late: encoders, `fit` on arrays and safetensors need none of it.
+
+And the one operation that Keras does not pass on to it: a fused layer norm.
+"""
+
+import platform
 
 
 def tf_modules(needed_by):
@@ -19,3 +24,47 @@ def tf_modules(needed_by):
             "run `pip install tensorflow tensorflow-text`, or pass arrays of token ids."
         ) from error
     return tensorflow, tensorflow_text
+
+
+def fuses_layer_norm():
+    """Whether `layer_norm` is worth calling here: in a graph for an x86 CPU that XLA leaves alone.
+
+    XLA fuses the formula itself, and loses by the detour. Where TensorFlow hides what it compiles
+    the answer is no.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    import tensorflow as tf
+
+    if tf.executing_eagerly() or tf.config.list_physical_devices("GPU"):
+        return False
+    try:
+        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+    except ImportError:
+        return False
+    return not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def layer_norm(inputs, gamma, beta, epsilon):
+    """Layer normalization over the width of `inputs` (B, T, D), with statistics in float32.
+
+    Written as batch normalization with the tokens for channels, which grappler turns into oneDNN's
+    layer norm on a CPU: a third of the time of the formula in bfloat16, half in float32.
+    """
+    import tensorflow as tf
+
+    shape = tf.shape(inputs)
+    tokens = tf.reduce_prod(shape[:-1])
+    none = tf.constant([], tf.float32)
+    outputs, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=tf.reshape(inputs, tf.stack([1, tokens, shape[-1], 1])),
+        scale=tf.ones([tokens]),
+        offset=tf.zeros([tokens]),
+        mean=none,
+        variance=none,
+        epsilon=epsilon,
+        data_format="NCHW",
+        is_training=True,
+    )
+    outputs = tf.reshape(outputs, shape)
+    return outputs * tf.cast(gamma, inputs.dtype) + tf.cast(beta, inputs.dtype)

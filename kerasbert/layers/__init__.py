@@ -5,6 +5,7 @@ from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
 from kerasbert.layers.heads import Pooling
+from kerasbert.layers.norm import TokenNorm
 
 __all__ = [
     "AttentionMask",
@@ -12,5 +13,6 @@ __all__ = [
     "PositionEmbedding",
     "SelfAttention",
     "TokenDense",
+    "TokenNorm",
     "TransformerBlock",
 ]

@@ -8,6 +8,7 @@ from keras import ops
 
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.norm import TokenNorm
 
 
 def activation_function(name):
@@ -28,7 +29,7 @@ def _gelu_approximate(x):
 
 def layer_norm(epsilon, use_bias, dtype, name):
     """Layer normalization over the width; without bias it has no `beta`."""
-    return keras.layers.LayerNormalization(epsilon=epsilon, center=use_bias, dtype=dtype, name=name)
+    return TokenNorm(epsilon=epsilon, center=use_bias, dtype=dtype, name=name)
 
 
 def only_blocks_remat(operations):

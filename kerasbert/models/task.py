@@ -1,5 +1,6 @@
 """What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
 
+import os
 import warnings
 
 import keras
@@ -235,10 +236,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         spec = spec[0] if isinstance(spec, tuple) else spec
         if self.preprocessor is None or (isinstance(spec, dict) and "text" not in spec):
             return dataset
-        automatic = -1  # tf.data.AUTOTUNE
-        return dataset.map(self.preprocess_samples, num_parallel_calls=automatic).prefetch(
-            automatic
-        )
+        return dataset.map(self.preprocess_samples, num_parallel_calls=os.cpu_count()).prefetch(4)
 
 
 def _holds_text(x):

@@ -13,6 +13,7 @@ from kerasbert.layers import (
     PositionEmbedding,
     SelfAttention,
     TokenDense,
+    TokenNorm,
     TransformerBlock,
     attention,
 )
@@ -41,6 +42,8 @@ PLAIN_BLOCK = tuple(name for name in BLOCK if not name.endswith(("bias", "beta")
 ROWS = {
     "dense": (TokenDense, {"units": 4, "activation": "gelu"}, X, None, ("kernel", "bias")),
     "plain_dense": (TokenDense, {"units": 4, "use_bias": False}, X, None, ("kernel",)),
+    "norm": (TokenNorm, {"epsilon": 1e-6}, X, None, ("gamma", "beta")),
+    "plain_norm": (TokenNorm, {"epsilon": 1e-6, "center": False}, X, None, ("gamma",)),
     "mask": (AttentionMask, {}, MASK, None, ()),
     "causal_mask": (AttentionMask, {"is_causal": True}, MASK, None, ()),
     "window_mask": (AttentionMask, {"window": 2}, MASK, None, ()),
@@ -222,3 +225,37 @@ def test_a_block_alone_in_a_remat_scope():
     expected = run(contextlib.nullcontext())
     assert_close(run(keras.RematScope("full")), expected, atol=0)
     assert np.abs(array(expected[0]) - array(expected[1])).max() > 1e-3
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow fuses it")
+@pytest.mark.parametrize("shape", [(3, 5, 16), (1, 1, 16), (0, 5, 16), (2, 0, 16)])
+def test_fused_norm(shape):
+    import tensorflow as tf
+
+    norm = TokenNorm(epsilon=1e-12)
+    norm.build((None, None, 16))
+    random = np.random.default_rng(0)
+    for weight in norm.weights:
+        weight.assign(random.normal(size=16))
+    x = tf.constant(random.normal(3, 2, shape), tf.float32)
+    scale = tf.constant(random.normal(size=shape), tf.float32)
+
+    def value_and_gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = norm(x)
+            loss = tf.reduce_sum(y * scale)
+        return (y, *tape.gradient(loss, [x, norm.gamma.value, norm.beta.value]))
+
+    traced = tf.function(value_and_gradients)
+    compiled = tf.function(value_and_gradients, jit_compile=True)
+
+    def operations(function):
+        graph = function.get_concrete_function(x).graph.as_graph_def()
+        return {node.op for node in graph.node}
+
+    assert "FusedBatchNormV3" in operations(traced)
+    assert "FusedBatchNormV3" not in operations(compiled)
+    expected = value_and_gradients(x)
+    assert_close(traced(x), expected, atol=2e-5)
+    assert_close(compiled(x), expected, atol=2e-5)

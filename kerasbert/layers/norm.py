@@ -1,0 +1,30 @@
+"""Layer normalization of tokens.
+
+B batch, T tokens, D width.
+"""
+
+import keras
+
+from kerasbert._tensorflow import fuses_layer_norm, layer_norm
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TokenNorm(keras.layers.LayerNormalization):
+    """`LayerNormalization` over the width, fused by TensorFlow where nothing trains.
+
+    Takes the arguments of `keras.layers.LayerNormalization`.
+
+    Example:
+
+    >>> tuple(TokenNorm()(np.ones((2, 3, 4), "float32")).shape)
+    (2, 3, 4)
+    """
+
+    def call(self, inputs, training=None):
+        """Map (B, T, D) to (B, T, D)."""
+        is_tensorflow = keras.backend.backend() == "tensorflow"
+        if training or not is_tensorflow or self.beta is None or not fuses_layer_norm():
+            return super().call(inputs)
+        return layer_norm(
+            keras.ops.cast(inputs, self.compute_dtype), self.gamma, self.beta, self.epsilon
+        )
