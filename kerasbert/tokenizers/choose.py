@@ -65,7 +65,8 @@ def tokenizer_from_files(directory, family, **overrides):
     if kind is None:
         raise ValueError(
             f"'{directory}' has no tokenizer files: looked for vocab.txt, tokenizer.json, "
-            "vocab.json, spiece.model and sentencepiece.bpe.model."
+            "vocab.json, spiece.model and sentencepiece.bpe.model; fetch them, or load the model "
+            "with preprocessor=None and pass token ids."
         )
     if kind not in KINDS:
         raise ValueError(
