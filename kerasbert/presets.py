@@ -24,10 +24,8 @@ from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
 
-# Arguments of a task's `from_preset` that belong to its preprocessor.
-_PREPROCESSOR_ARGUMENTS = ("sequence_length", "truncate")
-# Those that make a new head.
-_CLASSES = ("num_classes", "labels", "multi_label")
+# Arguments that say what the classes of a head are.
+_CLASSES = ("num_classes", "labels", "scheme", "multi_label")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
@@ -188,7 +186,7 @@ def _arguments(cls):
 def _check_arguments(cls, kwargs):
     known = _arguments(cls)
     if issubclass(cls, BertTask):
-        known |= _arguments(cls.backbone_cls) | set(_PREPROCESSOR_ARGUMENTS)
+        known |= _arguments(cls.backbone_cls) | _preprocessor_arguments(cls)
         known |= set() if _has_classes(cls) else {"new_head"}
     elif not issubclass(cls, keras_hub.models.Backbone):
         return  # Tokenizers and preprocessors check theirs.
@@ -199,11 +197,17 @@ def _check_arguments(cls, kwargs):
             raise ValueError(f"{cls.__name__} has no argument '{name}'; {hint}")
 
 
+def _preprocessor_arguments(cls):
+    """Arguments of a task's `from_preset` that belong to its preprocessor."""
+    return _arguments(cls.preprocessor_cls) - _arguments(cls) - {"tokenizer", "num_segments"}
+
+
 def _split_arguments(cls, kwargs):
     """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
     own = _arguments(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
-    preprocessor = {name: kwargs[name] for name in kwargs if name in _PREPROCESSOR_ARGUMENTS}
+    of_preprocessor = _preprocessor_arguments(cls)
+    preprocessor = {name: kwargs[name] for name in kwargs if name in of_preprocessor}
     encoder = {
         name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor
     }
@@ -328,7 +332,8 @@ def _task(cls, checkpoint, load_weights, **kwargs):
         if not names or (load_weights and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source)
         if _has_classes(cls):
-            settings.update(checkpoint.classes())
+            own = _arguments(cls)
+            settings.update((k, v) for k, v in checkpoint.classes().items() if k in own)
     arguments = {**settings, **arguments}
     if "preprocessor" not in arguments:
         arguments["preprocessor"] = _preprocessor(

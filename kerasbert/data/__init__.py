@@ -5,3 +5,9 @@ from kerasbert.data.batching import given_batches as given_batches
 from kerasbert.data.batching import restore_order as restore_order
 from kerasbert.data.batching import similar_length_batches as similar_length_batches
 from kerasbert.data.batching import sorted_batches as sorted_batches
+from kerasbert.data.tagging import TagSet as TagSet
+from kerasbert.data.tagging import tag_names as tag_names
+from kerasbert.data.tagging import word_spans as word_spans
+from kerasbert.data.windows import cut_windows as cut_windows
+from kerasbert.data.windows import most_context as most_context
+from kerasbert.data.windows import window_tokens as window_tokens

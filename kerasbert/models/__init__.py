@@ -4,10 +4,12 @@ from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_regressor import BertTextRegressor
+from kerasbert.models.token_classifier import BertTokenClassifier
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
+from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
 from kerasbert.tokenizers import (
     AlbertTokenizer,
     BertTokenizer,
@@ -37,6 +39,8 @@ __all__ = [
     "BertTextClassifierPreprocessor",
     "BertTextRegressor",
     "BertTextRegressorPreprocessor",
+    "BertTokenClassifier",
+    "BertTokenClassifierPreprocessor",
     "BertTokenizer",
     "ModernBertTokenizer",
     "RobertaTokenizer",

@@ -99,3 +99,32 @@ class HeadedTask(BertTask):
 
     def get_config(self):
         return {**super().get_config(), **{name: getattr(self, name) for name in _SETTINGS}}
+
+
+def check_classes(num_classes, labels):
+    """Check the classes that a caller gave, by number or by name, and complete them.
+
+    Returns:
+        `(num_classes, labels)`; `labels` is a list of strings, or `None`.
+    """
+    if isinstance(labels, str):
+        raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
+    if labels is None and num_classes is None:
+        raise ValueError(
+            "A classifier needs its classes: pass num_classes=2, or labels=['ham', 'spam']."
+        )
+    if labels is None:
+        if not isinstance(num_classes, int) or num_classes < 1:
+            raise ValueError(f"num_classes={num_classes!r} has to be a whole number from 1.")
+        return num_classes, None
+    labels = [str(label) for label in labels]
+    if len(set(labels)) != len(labels) or not labels:
+        raise ValueError(f"labels={labels} has to hold at least one name, each once.")
+    if num_classes not in (None, len(labels)):
+        raise ValueError(f"num_classes={num_classes}, but labels has {len(labels)} names.")
+    return len(labels), labels
+
+
+def class_names(num_classes, labels):
+    """`labels`, or "LABEL_0", "LABEL_1", ... where there are none."""
+    return labels or [f"LABEL_{i}" for i in range(num_classes)]

@@ -180,6 +180,27 @@ class BertTask(FromPreset, keras_hub.models.Task):
         back = np.argsort(order)
         return keras.tree.map_structure(lambda output: output[back], outputs)
 
+    def _batch_outputs(self, dataset, verbose="auto", callbacks=None):
+        """`predict` on a dataset, one batch of outputs after the other.
+
+        For outputs (B, T, ...), which cannot be joined where T differs from batch to batch.
+        """
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=1,
+            steps=int(dataset.cardinality()),
+            model=self,
+        )
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(dataset.as_numpy_iterator()):
+            callbacks.on_predict_batch_begin(step)
+            outputs = self.predict_on_batch(batch)
+            callbacks.on_predict_batch_end(step, {"outputs": outputs})
+            yield outputs
+        callbacks.on_predict_end()
+
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
         if self._is_raw(x):
             if method is keras.Model.fit:

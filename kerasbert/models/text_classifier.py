@@ -8,7 +8,7 @@ import numpy as np
 
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HeadedTask
+from kerasbert.models.headed_task import HeadedTask, check_classes, class_names
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 
 
@@ -68,10 +68,7 @@ class BertTextClassifier(HeadedTask):
         dropout_first=None,
         **kwargs,
     ):
-        if isinstance(labels, str):
-            raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
-        labels = None if labels is None else [str(label) for label in labels]
-        num_classes = _check_classes(num_classes, labels)
+        num_classes, labels = check_classes(num_classes, labels)
         self._adopt_preprocessor(
             backbone,
             preprocessor,
@@ -127,7 +124,7 @@ class BertTextClassifier(HeadedTask):
     @property
     def label_names(self):
         """`labels`, or "LABEL_0", "LABEL_1", ... where there are none."""
-        return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
+        return class_names(self.num_classes, self.labels)
 
     def predict_proba(self, texts, batch_size=32):
         """Probabilities (N, C) of N texts, in their order."""
@@ -178,19 +175,3 @@ class BertTextClassifier(HeadedTask):
             "multi_label": self.multi_label,
             "activation": keras.activations.serialize(self.activation),
         }
-
-
-def _check_classes(num_classes, labels):
-    if labels is None and num_classes is None:
-        raise ValueError(
-            "A classifier needs its classes: pass num_classes=2, or labels=['ham', 'spam']."
-        )
-    if labels is None:
-        if not isinstance(num_classes, int) or num_classes < 1:
-            raise ValueError(f"num_classes={num_classes!r} has to be a whole number from 1.")
-        return num_classes
-    if len(set(labels)) != len(labels) or not labels:
-        raise ValueError(f"labels={labels} has to hold at least one name, each once.")
-    if num_classes not in (None, len(labels)):
-        raise ValueError(f"num_classes={num_classes}, but labels has {len(labels)} names.")
-    return len(labels)

@@ -218,21 +218,26 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _tokenize_columns(self, columns, most=None):
         """Lists of strings -> ragged tokens, each text cut to `most` tokens; chunks in parallel."""
-        return tuple(self._tokenize_column(column, most) for column in columns)
-
-    def _tokenize_column(self, column, most):
         tf, _ = tf_modules(type(self).__name__)
 
-        def tokenize(start):
-            chunk = tf.constant(column[start : start + CHUNK])
+        def tokenize(chunk):
             tokens = tf.cast(self.tokenizer.tokenize(chunk), tf.int32)
             return tokens if most is None else tokens[:, :most]
 
+        return tuple(self._tokenize_column(column, tokenize) for column in columns)
+
+    def _tokenize_column(self, column, tokenize):
+        """Run `tokenize`, strings (N,) to one or more ragged tensors, on chunks in parallel."""
+        tf, _ = tf_modules(type(self).__name__)
+
+        def run(start):
+            return tokenize(tf.constant(column[start : start + CHUNK]))
+
         if len(column) <= CHUNK:
-            return tokenize(0)
+            return run(0)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            chunks = list(threads.map(tokenize, range(0, len(column), CHUNK)))
-        return tf.concat(chunks, axis=0)
+            chunks = list(threads.map(run, range(0, len(column), CHUNK)))
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *chunks)
 
     def _tokenize_in_graph(self, columns):
         tf, _ = tf_modules(type(self).__name__)

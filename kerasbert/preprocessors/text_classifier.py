@@ -116,10 +116,16 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                 f"The label at position {position} is {y[position]}, not a class number; pass "
                 "whole numbers, or use a regressor for scores."
             )
-        classes = self.class_count()
-        for position in np.flatnonzero((y < 0) | (y >= (classes or np.inf)))[:1]:
-            raise ValueError(_out_of_range(int(y[position]), f"at position {position}", classes))
+        for position in np.flatnonzero((y < 0) | (y >= (self.class_count() or np.inf)))[:1]:
+            self.check_number(int(y[position]), position)
         return y.astype("int32")
+
+    def check_number(self, number, position):
+        """The class number, if it is one."""
+        classes = self.class_count()
+        if 0 <= number < (classes or np.inf):
+            return number
+        raise ValueError(_out_of_range(number, f"at position {position}", classes))
 
     def _many(self, rows):
         """Any number of labels a text -> float32 (B, C)."""

@@ -50,6 +50,37 @@ def text_columns(x):
     return tuple(columns), batched
 
 
+def word_rows(x):
+    """Read lists of words.
+
+    Args:
+        x: a list, array, column or ragged string tensor (N, None); `[]` counts as texts.
+
+    Returns:
+        List of N lists of strings; `None` where `x` is no such thing but perhaps texts.
+
+    Raises:
+        ValueError: for a word that is not text, with its position.
+
+    >>> word_rows([["Who", "?"], ["Me"]]), word_rows(["Who?"])
+    ([['Who', '?'], ['Me']], None)
+    """
+    if isinstance(x, (str, bytes, dict, tuple)) or hasattr(x, "columns"):
+        return None
+    rows = x.to_list() if hasattr(x, "row_splits") else _items(x)
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+    if not rows or not any(isinstance(row, (list, tuple)) for row in rows):
+        return None
+    for position, row in enumerate(rows):
+        if not isinstance(row, (list, tuple)):
+            raise ValueError(
+                f"The item at position {position} is {_short(row)} among lists of words; pass "
+                "lists of words only, or texts only."
+            )
+        _check(row, f" of the words at position {position}")
+    return [[w.decode() if isinstance(w, bytes) else w for w in row] for row in rows]
+
+
 def label_rows(y, count, name="labels"):
     """Read labels or weights into a list (N) of Python values, nested as they came.
 

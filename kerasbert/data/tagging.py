@@ -1,0 +1,160 @@
+"""Tags of words: entities to BIO, BIOES, BILOU and IO tags and back, and the words of a text.
+
+C classes, W words.
+"""
+
+import functools
+import itertools
+import re
+import sys
+import unicodedata
+
+import numpy as np
+
+from kerasbert.tokenizers.wordpiece import CJK
+
+# The tags of an entity: the first of several words, one in the middle, the last, a word alone.
+SCHEMES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "IO": "I"}
+OUTSIDE = "O"
+# Whether a word with the tag begins an entity, and whether it ends one.
+_LETTERS = {
+    "B": (True, False),
+    "I": (False, False),
+    "E": (False, True),
+    "L": (False, True),
+    "S": (True, True),
+    "U": (True, True),
+}
+
+
+def tag_names(labels, scheme=None):
+    """The names of the classes, where `labels` may be types of entities.
+
+    >>> tag_names(["PER", "LOC"], "BIO")
+    ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
+    >>> tag_names(["O", "B-PER", "I-PER"], "BIO")
+    ['O', 'B-PER', 'I-PER']
+
+    Raises:
+        ValueError: for a scheme that there is not.
+    """
+    if scheme is None:
+        return list(labels)
+    if scheme not in SCHEMES:
+        raise ValueError(f"scheme={scheme!r} is unknown; use one of {', '.join(SCHEMES)}.")
+    letters = SCHEMES[scheme]
+    if any(label[:1] in letters and label[1:2] == "-" for label in labels):
+        return list(labels)
+    types = [label for label in labels if label != OUTSIDE]
+    return [OUTSIDE, *(f"{letter}-{name}" for name in types for letter in letters)]
+
+
+class TagSet:
+    """The classes of a tagger, and what they say of entities.
+
+    Names like "B-PER" say that a word begins an entity, "I-PER", "E-PER" (or "L-") and "S-PER"
+    (or "U-") that it goes on, ends or is all of it. "O" is outside. Any other name is an entity
+    of one word, as parts of speech are.
+
+    Args:
+        names: list of C strings.
+
+    >>> tags = TagSet(["O", "B-PER", "I-PER"])
+    >>> tags.entities([1, 2, 0, 2, 1])
+    [('PER', 0, 2), ('PER', 3, 4), ('PER', 4, 5)]
+    """
+
+    def __init__(self, names):
+        self.names = list(names)
+        bare = set(self.names) <= {OUTSIDE, *_LETTERS} and "B" in self.names
+        self.outside = self.names.index(OUTSIDE) if OUTSIDE in self.names else None
+        # (type, begins, ends) of each class; `None` outside.
+        self.meanings = [self._meaning(name, bare) for name in self.names]
+        self._numbers = {}
+        for number, meaning in enumerate(self.meanings):
+            self._numbers.setdefault(meaning, number)
+        self.types = list(dict.fromkeys(m[0] for m in self.meanings if m is not None))
+
+    def _meaning(self, name, bare):
+        if name == OUTSIDE:
+            return None
+        if bare:
+            return "", *_LETTERS[name]
+        if name[:1] in _LETTERS and name[1:2] == "-" and len(name) > 2:
+            return name[2:], *_LETTERS[name[0]]
+        return name, True, True
+
+    def number(self, type, begins, ends):
+        """The class of a word in an entity of that type, by whichever tags there are for it."""
+        tries = ((begins, ends), (begins, False), (False, False), (True, True), (True, False))
+        for flags in tries:
+            if (type, *flags) in self._numbers:
+                return self._numbers[type, *flags]
+        raise ValueError(f"There is no class of type {type!r}; the types are {self.types}.")
+
+    def of_pieces(self):
+        """Classes of the pieces of a word, int32 (C, 2, 2).
+
+        By the class of the word, whether the piece is its first, and whether it is its last.
+        """
+        table = np.zeros((len(self.names), 2, 2), "int32")
+        for number, meaning in enumerate(self.meanings):
+            for first, last in itertools.product((0, 1), repeat=2):
+                table[number, first, last] = number
+                if meaning is not None:
+                    type, begins, ends = meaning
+                    flags = (begins and first == 1, ends and last == 1)
+                    table[number, first, last] = self.number(type, *flags)
+        return table
+
+    def entities(self, numbers):
+        """The entities of a text.
+
+        Args:
+            numbers: ints (W,). The class of each word.
+
+        Returns:
+            List of `(type, start, end)`, in words. A word that goes on where nothing of its type
+            is open begins an entity, as for the CoNLL evaluation script `conlleval`.
+        """
+        found, open_type = [], None
+        for place, number in enumerate(numbers):
+            if self.meanings[number] is None:
+                open_type = None
+                continue
+            type, begins, ends = self.meanings[number]
+            if begins or type != open_type:
+                found.append([type, place, place])
+            found[-1][2] = place + 1
+            open_type = None if ends else type
+        return [tuple(entity) for entity in found]
+
+
+def word_spans(text):
+    """Where the words of a text are: list of `(start, end)` in characters.
+
+    White space ends a word; punctuation marks and CJK characters are words of their own, as for
+    BERT's tokenizer, whatever the model's own tokenizer does.
+
+    >>> word_spans("Ann's in 北京.")
+    [(0, 3), (3, 4), (4, 5), (6, 8), (9, 10), (10, 11), (11, 12)]
+    """
+    return [match.span() for match in _word_pattern().finditer(text)]
+
+
+@functools.cache
+def _word_pattern():
+    def kind(point):
+        char = chr(point)
+        category = unicodedata.category(char)[0]
+        if category == "Z" or char.isspace():
+            return "space"
+        return "mark" if category == "P" or (category == "S" and char.isascii()) else "letter"
+
+    classes = {"space": "", "mark": "", "letter": ""}
+    for name, run in itertools.groupby(range(sys.maxunicode + 1), kind):
+        run = list(run)
+        classes[name] += f"{re.escape(chr(run[0]))}-{re.escape(chr(run[-1]))}"
+    cjk = re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK)
+    alone = classes["mark"] + cjk
+    return re.compile(f"[{alone}]|[^{alone}{classes['space']}]+")

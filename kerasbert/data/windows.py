@@ -1,0 +1,87 @@
+"""Overlapping windows over long texts, and the window in which a token has the most context.
+
+N texts, R windows, E tokens of all windows.
+"""
+
+import numpy as np
+
+
+def cut_windows(lengths, size, stride):
+    """Cut texts into windows that begin `stride` tokens apart, until one reaches the end.
+
+    Args:
+        lengths: ints (N,). Tokens of each text.
+        size: int, or ints (N,). The most tokens in a window.
+        stride: int. At most `size`, so that no token is left out.
+
+    Returns:
+        `(rows, starts, ends)`, ints (R,): the text of each window, in order, and the tokens of it
+        that the window holds. An empty text has one empty window.
+
+    Raises:
+        ValueError: for a stride that leaves tokens out or does not move on.
+
+    >>> [array.tolist() for array in cut_windows([3, 9], size=4, stride=3)]
+    [[0, 1, 1, 1], [0, 0, 3, 6], [3, 4, 7, 9]]
+
+    Source: `doc_stride` of google-research/bert, `run_squad.py`.
+    """
+    lengths = np.asarray(lengths, "int64")
+    sizes = np.broadcast_to(np.asarray(size, "int64"), lengths.shape)
+    smallest = sizes.min(initial=np.iinfo("int64").max)
+    if not isinstance(stride, (int, np.integer)) or not 1 <= stride <= smallest:
+        raise ValueError(
+            f"stride={stride!r} does not fit windows of {smallest} tokens; use a whole number from "
+            f"1 to {smallest}."
+        )
+    counts = 1 + np.maximum(-((sizes - lengths) // stride), 0)
+    rows = np.repeat(np.arange(len(lengths)), counts)
+    starts = stride * (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts))
+    return rows, starts, np.minimum(starts + sizes[rows], lengths[rows])
+
+
+def window_tokens(starts, ends):
+    """The tokens of all windows, one window after the other.
+
+    Returns:
+        `(windows, positions)`, ints (E,): the window of each, and its place in its text.
+
+    >>> [array.tolist() for array in window_tokens([0, 3], [2, 5])]
+    [[0, 0, 1, 1], [0, 1, 3, 4]]
+    """
+    starts, ends = np.asarray(starts), np.asarray(ends)
+    sizes = ends - starts
+    windows = np.repeat(np.arange(len(sizes)), sizes)
+    before = np.cumsum(sizes) - sizes
+    return windows, np.arange(len(windows)) + (starts - before)[windows]
+
+
+def most_context(rows, starts, ends):
+    """In which of its windows each token has the most context.
+
+    That is as many tokens as there are on the side that has fewer; of equals the earlier window
+    counts.
+
+    Args:
+        rows, starts, ends: ints (R,), as of `cut_windows`.
+
+    Returns:
+        bool (E,), in the order of `window_tokens`; each token of each text is true once.
+
+    >>> most_context([0, 0], [0, 2], [4, 6]).tolist()
+    [True, True, True, False, False, True, True, True]
+
+    Source: the "maximum context" of google-research/bert, `run_squad.py`.
+    """
+    rows, starts, ends = (np.asarray(array) for array in (rows, starts, ends))
+    windows, positions = window_tokens(starts, ends)
+    if len(np.unique(rows)) == len(rows):
+        return np.ones(len(windows), bool)
+    context = np.minimum(positions - starts[windows], ends[windows] - 1 - positions)
+    order = np.lexsort((windows, -context, positions, rows[windows]))
+    token = np.stack([rows[windows], positions])[:, order]
+    best = np.ones(len(order), bool)
+    best[1:] = (token[:, 1:] != token[:, :-1]).any(axis=0)
+    chosen = np.zeros(len(order), bool)
+    chosen[order[best]] = True
+    return chosen

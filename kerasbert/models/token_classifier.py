@@ -1,0 +1,230 @@
+"""Tagging: a class for each word of a text, and the entities that they make up.
+
+B batch, T tokens, C classes, N texts, P pieces of a text, W words of a text.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert.data.tagging import TagSet, tag_names
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.headed_task import HeadedTask, check_classes, class_names
+from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTokenClassifier(HeadedTask):
+    """A tagger: names of persons and places, parts of speech, or any other label of words.
+
+    `fit` and `evaluate` take lists of words with a label a word, or texts with labelled spans of
+    characters, of any length; see `BertTokenClassifierPreprocessor`. The output is logits
+    (B, T, C). Loss and accuracy count the pieces with a weight above 0 only.
+
+    Args:
+        backbone: a `BertBackbone`.
+        num_classes: int. Or give `labels`.
+        preprocessor: a `BertTokenClassifierPreprocessor`, or `None` for ready arrays.
+        labels: list of names, one a class, such as "O", "B-PER", "I-PER"; with a `scheme` types
+            of entities, such as "PER", will do. They are kept in the preset.
+        scheme: string. "BIO", "BIOES", "BILOU" or "IO": the tags that are made of types.
+        dropout: float. Before the logits.
+        head_activation, head_bias, head_norm, dropout_first: see `BertTextClassifier`.
+
+    The last five follow the encoder's family where they are not given.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> tagger = BertTokenClassifier(backbone, labels=["PER", "LOC"], scheme="BIO")
+    >>> tagger.label_names
+    ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
+    >>> tagger.predict({"token_ids": np.ones((3, 7), "int32")}, verbose=0).shape
+    (3, 7, 5)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 5.3.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertTokenClassifierPreprocessor
+    head = "token_classifier"
+
+    def __init__(
+        self,
+        backbone,
+        num_classes=None,
+        preprocessor=None,
+        labels=None,
+        scheme=None,
+        dropout=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm=None,
+        dropout_first=None,
+        **kwargs,
+    ):
+        labels = None if labels is None else check_classes(None, labels)[1]
+        names = None if labels is None else tag_names(labels, scheme)
+        num_classes, names = check_classes(num_classes, names)
+        self._adopt_preprocessor(
+            backbone, preprocessor, labels=labels, scheme=scheme, num_classes=num_classes
+        )
+
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self._make_head(
+            backbone,
+            num_classes,
+            pooling="tokens",
+            dropout=dropout,
+            head_activation=head_activation,
+            head_bias=head_bias,
+            head_norm=head_norm,
+            dropout_first=dropout_first,
+        )
+        # Losses and probabilities are computed in float32 whatever the encoder runs in.
+        self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
+
+        # === Config ===
+        self.num_classes = num_classes
+        self.labels = labels
+        self.scheme = scheme
+        inputs = backbone.input
+        outputs = self.output_activation(self._logits(inputs))  # (B, T, C)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def default_loss(self):
+        """Cross-entropy, the mean over the pieces by their weights."""
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def default_metrics(self):
+        """Accuracy of the pieces that count."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    @property
+    def label_names(self):
+        """The names of the classes; "LABEL_0", "LABEL_1", ... where there are none."""
+        names = None if self.labels is None else tag_names(self.labels, self.scheme)
+        return class_names(self.num_classes, names)
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """Logits of ready arrays (B, T, C), or of the pieces of texts or lists of words.
+
+        Returns:
+            For texts and lists of words a list of N arrays (P, C), in their order: as many rows
+            as `tokenizer.tokenize` gives pieces of the text, special tokens apart, however long
+            it is.
+        """
+        if not self._is_raw(x):
+            return super().predict(x, batch_size=batch_size, **kwargs)
+        pieces = self.preprocessor.read(x)
+        logits = self._logits_of(pieces, batch_size, **kwargs)
+        return np.split(logits, pieces.splits[1:-1])
+
+    def predict_proba(self, x, batch_size=32):
+        """Probabilities of words: a list of N arrays (W, C).
+
+        Args:
+            x: list of texts, or of lists of words.
+            batch_size: int.
+        """
+        pieces, probabilities = self._probabilities(x, batch_size, "predict_proba()")
+        return np.split(probabilities, pieces.unit_splits[1:-1])
+
+    def predict_labels(self, words, batch_size=32):
+        """The label of each word.
+
+        Args:
+            words: list of N lists of words.
+            batch_size: int.
+
+        Returns:
+            List of N lists of names. A word of which the tokenizer leaves nothing, such as a
+            control character, is "O", or `None` where there is no such label.
+        """
+        pieces, probabilities = self._probabilities(words, batch_size, "predict_labels()")
+        if not pieces.words:
+            raise ValueError(
+                "predict_labels() takes lists of words, for which a label each says it all; "
+                "use tag() for texts."
+            )
+        names = self.label_names
+        nothing = "O" if "O" in names else None
+        labels = [
+            names[number] if count else nothing
+            for number, count in zip(probabilities.argmax(-1), pieces.count, strict=True)
+        ]
+        splits = pieces.unit_splits
+        return [labels[begin:end] for begin, end in zip(splits[:-1], splits[1:])]
+
+    def tag(self, x, batch_size=32):
+        """Find the entities of texts, or, where labels are no "B-", "I-", ..., label each word.
+
+        Args:
+            x: a string, a list of strings, or a list of lists of words.
+            batch_size: int.
+
+        Returns:
+            For each text a list of dicts, in the order of the text: `label`, `start`, `end` and
+            `text` (`text[start:end]`, in characters; of a list of words `start` and `end` count
+            words, and `text` has them with spaces between) and `score`, the mean probability of
+            its words' labels. What is labelled "O" is left out. One list for a single string.
+        """
+        single = isinstance(x, str)
+        pieces, probabilities = self._probabilities([x] if single else x, batch_size, "tag()")
+        tags = TagSet(self.label_names)
+        results = []
+        splits = pieces.unit_splits
+        for row, begin, end in zip(pieces.rows, splits[:-1], splits[1:]):
+            there = begin + np.flatnonzero(pieces.count[begin:end])
+            best = probabilities[there].argmax(axis=-1)
+            scores = probabilities[there, best]
+            found = []
+            for label, first, past in tags.entities(best):
+                start = int(pieces.starts[there[first]])
+                stop = int(pieces.ends[there[past - 1]])
+                found.append(
+                    {
+                        "label": label,
+                        "start": start,
+                        "end": stop,
+                        "text": " ".join(row[start:stop]) if pieces.words else row[start:stop],
+                        "score": float(scores[first:past].mean()),
+                    }
+                )
+            results.append(found)
+        return results[0] if single else results
+
+    def _probabilities(self, x, batch_size, method):
+        """The `Pieces` of texts or lists of words, and probabilities (units, C)."""
+        if self.preprocessor is None:
+            raise ValueError(
+                f"{method} takes texts or lists of words, and this model has no preprocessor."
+            )
+        pieces = self.preprocessor.read(x)
+        logits = self._logits_of(pieces, batch_size, verbose=0).astype("float64")
+        logits = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        probabilities = logits / logits.sum(axis=-1, keepdims=True)
+        return pieces, self.preprocessor.of_units(pieces, probabilities)
+
+    def _logits_of(self, pieces, batch_size, **kwargs):
+        """Logits (pieces of all texts, C)."""
+        dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
+        outputs = (row for batch in self._batch_outputs(dataset, **kwargs) for row in batch)
+        return self.preprocessor.join_windows(pieces, outputs, order)
+
+    def get_config(self):
+        config = {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "labels": self.labels,
+            "scheme": self.scheme,
+        }
+        del config["pooling"]  # Fixed here.
+        return config

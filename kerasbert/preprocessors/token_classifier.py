@@ -1,0 +1,570 @@
+"""Preprocessing for tagging: words or texts to pieces, and labels of words or spans to pieces.
+
+N texts, U units of a text (what takes one label: mostly words), P pieces of a text, R windows,
+B batch, T tokens of the packed row, C classes.
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.data.tagging import TagSet, tag_names, word_spans
+from kerasbert.data.windows import cut_windows, most_context, window_tokens
+from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+from kerasbert.preprocessors.texts import label_rows, text_columns, weights, word_rows
+
+LABEL_PIECES = ("first", "all")
+NO_LABEL = -100  # As in transformers.
+
+
+@dataclass
+class Pieces:
+    """Texts in memory, as pieces and as units; arrays run through all texts.
+
+    Args:
+        rows: list of N strings, or of N lists of words.
+        words: bool. Whether the rows are lists of words.
+        ids: int32 (pieces of all texts,).
+        splits: ints (N + 1,). Where the pieces of each text begin and end in it.
+        starts, ends: ints (units,). In characters of the text; for words, their number and the
+            next one.
+        unit_splits: ints (N + 1,).
+        first, count: ints (units,). The first piece of each unit, and how many it has.
+        unit: ints (pieces,). The unit of each piece; -1 for none.
+    """
+
+    rows: list
+    words: bool
+    ids: np.ndarray
+    splits: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    unit_splits: np.ndarray
+    first: np.ndarray
+    count: np.ndarray
+    unit: np.ndarray
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
+    """Packs words or texts, and puts their labels on their pieces.
+
+    `x` is one of two things:
+
+    - lists of words. `y` has a label for each word, a name or a class number; `None` and -100
+      leave a word out of the loss. Words are cut into pieces as within a text.
+    - texts. `y` has spans for each text: `(start, end, label)`, in characters, or dicts of these
+      names, which do not overlap. The label is a type of entity, such as "PER", from which come
+      the tags of the scheme. A word that a span touches belongs to it; one that two touch, to
+      the first. Where the labels are no such tags, as parts of speech, each word of a span has
+      the span's label, and words in no span have "O".
+
+    Words of a text are what white space, punctuation and CJK characters separate
+    (`kerasbert.data.word_spans`).
+
+    A call gives `(x, y, sample_weight)`: as `BertPreprocessor`, and labels int32 (B, T) and
+    weights float32 (B, T), which are 0 where there is no label: at special tokens, padding and
+    pieces that are not labelled. There is one row for each text, which is cut at
+    `sequence_length`. Inside `tf.data`, `x` may be texts without labels, or a ragged tensor
+    (B, None) of words with labels of that shape.
+
+    `fit`, `evaluate` and `predict` on what is in memory cut nothing: a long text becomes windows
+    that overlap, and each piece counts, once, in the window where it has the most context.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row, and so in a window.
+        stride: int. By how many pieces a window begins later than the one before it; `None` is
+            half a window.
+        label_pieces: string. "first": the first piece of a word carries its label, the others
+            none. "all": all of them carry it (a "B-" goes on as "I-"), and in texts spans may
+            begin and end inside of words, as languages that write no spaces need.
+        labels: list of strings. The names of the classes; with a `scheme`, types of entities
+            will do.
+        scheme: string. "BIO", "BIOES", "BILOU" or "IO": the tags that are made of types in
+            `labels`. Not needed where `labels` are tags.
+        num_classes: int. The number of classes, where they have no names.
+        num_segments: int. See `BertPreprocessor`.
+
+    Raises:
+        ValueError: for labels that do not fit their words or their text, with the position.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "##a", "in", "rome"]
+    >>> preprocessor = BertTokenClassifierPreprocessor(
+    ...     BertTokenizer(tokens, lowercase=True), labels=["PER", "LOC"], scheme="BIO"
+    ... )
+    >>> preprocessor.names
+    ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
+    >>> features, y, counts = preprocessor(["Anna in Rome"], [[(0, 4, "PER"), (8, 12, "LOC")]])
+    >>> np.asarray(features["token_ids"]).tolist(), np.asarray(y).tolist()
+    ([[2, 5, 6, 7, 8, 3, 0, 0]], [[0, 1, 0, 0, 3, 0, 0, 0]])
+    >>> np.asarray(counts).tolist()
+    [[0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]]
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 5.3 (first pieces).
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        stride=None,
+        label_pieces="first",
+        labels=None,
+        scheme=None,
+        num_classes=None,
+        num_segments=2,
+        **kwargs,
+    ):
+        self.scheme = scheme
+        super().__init__(
+            tokenizer,
+            sequence_length,
+            num_segments=num_segments,
+            labels=labels,
+            num_classes=num_classes,
+            **kwargs,
+        )
+        if label_pieces not in LABEL_PIECES:
+            raise ValueError(f"label_pieces={label_pieces!r} is unknown; use 'first' or 'all'.")
+        self.label_pieces = label_pieces
+        self.stride = stride
+        cut_windows([0], self._window_size(), self._stride())  # Checks the stride.
+
+    @property
+    def names(self):
+        """The names of the classes; empty without names."""
+        return [] if self.labels is None else tag_names(self.labels, self.scheme)
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(stride=self.stride, label_pieces=self.label_pieces, scheme=self.scheme)
+        del config["multi_label"]
+        return config
+
+    def call(self, x, y=None, sample_weight=None):
+        tf, _ = tf_modules(type(self).__name__)
+        if not tf.executing_eagerly():
+            return self._call_in_graph(x, y, sample_weight)
+        single = isinstance(x, str)
+        if single:
+            x, y, sample_weight = ([v] if v is not None else v for v in (x, y, sample_weight))
+        pieces = self.read(x)
+        y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
+        segments, y, sample_weight = (
+            None if v is None else tf.RaggedTensor.from_row_splits(v, pieces.splits)
+            for v in (pieces.ids, y, sample_weight)
+        )
+        with tf.device("cpu"):
+            outputs = self.assemble((segments,), y, sample_weight)
+        if single:
+            outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
+        return keras.tree.map_structure(
+            lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
+        )
+
+    def _call_in_graph(self, x, y, sample_weight):
+        tf, _ = tf_modules(type(self).__name__)
+        if isinstance(x, dict) or getattr(x, "shape", tf.TensorShape([])).rank != 2:
+            if y is not None:
+                raise ValueError(
+                    "The dataset gives labels for texts, whose spans `tf.data` cannot hold; give "
+                    "ragged batches of words with labels, or pass texts and spans as lists."
+                )
+            return super()._call_in_graph(x, None, None)
+        if not isinstance(x, tf.RaggedTensor):
+            x = tf.RaggedTensor.from_tensor(x)
+        lengths = tf.strings.length(x.flat_values, unit="UTF8_CHAR")
+        ends = tf.cumsum(lengths + 1)  # Through all texts: of each word, with a space before it.
+        before = tf.concat([[0], ends], 0)
+        base = tf.gather(tf.gather(before, x.row_starts()), x.value_rowids())
+        texts = tf.strings.reduce_join(" " + x, axis=-1)
+        ids, starts, piece_ends = self.tokenizer.tokenize_with_offsets(texts)
+        first, count, unit = _match(
+            (ids.value_rowids(), starts.flat_values, piece_ends.flat_values),
+            (x.value_rowids(), ends - lengths - base, ends - base),
+        )
+        if y is not None:
+            y = y if isinstance(y, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(y)
+            message = "There must be one label for each word, but the numbers differ."
+            same = tf.reduce_all(tf.equal(x.row_lengths(), y.row_lengths()))
+            with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
+                labels = self._labels_in_graph(y.flat_values)
+            y, given = self._on_pieces(labels, first, count, unit)
+            if sample_weight is not None:
+                given *= tf.gather(tf.cast(sample_weight, tf.float32), ids.value_rowids())
+            y, sample_weight = ids.with_flat_values(y), ids.with_flat_values(given)
+        return self.assemble((tf.cast(ids, tf.int32),), y, sample_weight if y is not None else None)
+
+    def _labels_in_graph(self, labels):
+        """Flat names or numbers -> class numbers, -1 for none."""
+        tf, _ = tf_modules(type(self).__name__)
+        if labels.dtype == tf.string:
+            return self.check_labels_in_graph(labels)
+        labels = tf.cast(labels, tf.int32)
+        given = labels != NO_LABEL
+        checked = self.check_labels_in_graph(tf.where(given, labels, 0))
+        return tf.where(given, checked, -1)
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None):
+        features = self.pack(segments, length)
+        if y is None:
+            return features
+        tf, _ = tf_modules(type(self).__name__)
+        length = tf.shape(features["token_ids"])[1]
+
+        def place(rows):
+            """Ragged (B, P) -> (B, T), beside the tokens."""
+            rows = rows[:, : self._window_size()].to_tensor()
+            return tf.pad(rows, [[0, 0], [1, length - 1 - tf.shape(rows)[1]]])
+
+        return features, place(y), place(sample_weight)
+
+    # === Pieces and units ===
+
+    def read(self, x):
+        """Tokenize texts or lists of words: a `Pieces`."""
+        tf, _ = tf_modules(type(self).__name__)
+        words = word_rows(x)
+        if words is None:
+            columns, batched = text_columns(x)
+            if not batched:
+                raise ValueError("One text was given where a list is needed; put it in a list.")
+            if len(columns) != 1:
+                raise ValueError(
+                    "Pairs of texts were given; pass one list of texts, or of lists of words."
+                )
+            rows = [text.decode() if isinstance(text, bytes) else text for text in columns[0]]
+            texts, spans = rows, None
+            if self.label_pieces == "first":
+                spans = [word_spans(text) for text in rows]
+        else:
+            # With a space before each word, byte pairs cut it as inside a text.
+            rows, texts = words, ["".join(f" {word}" for word in row) for row in words]
+            spans = [_joined_spans(row) for row in words]
+        with tf.device("cpu"):
+            ids, starts, ends = self._tokenize_column(texts, self.tokenizer.tokenize_with_offsets)
+        splits = ids.row_splits.numpy()
+        starts, ends = starts.flat_values.numpy(), ends.flat_values.numpy()
+        piece_rows = np.repeat(np.arange(len(rows)), np.diff(splits))
+        if spans is None:
+            unit_rows, units = _pieces_as_units(piece_rows, starts, ends)
+        else:
+            unit_rows = np.repeat(np.arange(len(rows)), [len(row) for row in spans])
+            units = np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
+        first, count, unit = (
+            array.numpy() for array in _match((piece_rows, starts, ends), (unit_rows, *units))
+        )
+        if words is None and not count.all():
+            # What has no piece of its own joins the word that has its piece, as characters of a
+            # piece of two; of what the tokenizer deletes nothing can be said. In lists of words
+            # all keep their places.
+            own = count > 0
+            group = np.cumsum(own) - 1  # The last unit with a piece, (units,).
+            last = ends[(first + count)[own] - 1][group] if own.any() else 0
+            shares = (units[0] < last) & (unit_rows == unit_rows[own][group]) if own.any() else own
+            unit = np.where(unit < 0, -1, group[unit])
+            unit_ends = units[1][own]
+            np.maximum.at(unit_ends, group[shares], units[1][shares])
+            units = units[0][own], unit_ends
+            unit_rows, first, count = unit_rows[own], first[own], count[own]
+        unit_splits = np.searchsorted(unit_rows, np.arange(len(rows) + 1))
+        if words is not None:
+            places = np.arange(len(unit_rows)) - unit_splits[unit_rows]
+            units = places, places + 1
+        return Pieces(
+            rows=rows,
+            words=words is not None,
+            ids=ids.flat_values.numpy(),
+            splits=splits,
+            starts=units[0],
+            ends=units[1],
+            unit_splits=unit_splits,
+            first=first,
+            count=count,
+            unit=unit,
+        )
+
+    def _on_pieces(self, labels, first, count, unit):
+        """Labels of all units (-1 for none) -> labels and weights of all pieces."""
+        tf, _ = tf_modules(type(self).__name__)
+        labels = tf.concat([labels, [-1]], 0)  # The last is that of pieces in no unit.
+        first, count = (tf.concat([array, [-1]], 0) for array in (first, count))
+        unit = tf.where(unit < 0, tf.size(labels, unit.dtype) - 1, unit)
+        label = tf.gather(labels, unit)  # (pieces,)
+        place = tf.range(tf.size(unit, first.dtype)) - tf.gather(first, unit)
+        if self.label_pieces == "first":
+            label = tf.where(place == 0, label, -1)
+        elif self.names:
+            last = place == tf.gather(count, unit) - 1
+            index = [tf.maximum(label, 0), tf.cast(place == 0, "int32"), tf.cast(last, "int32")]
+            of_piece = tf.gather_nd(TagSet(self.names).of_pieces(), tf.stack(index, axis=1))
+            label = tf.where(label < 0, -1, of_piece)
+        return tf.maximum(label, 0), tf.cast(label >= 0, tf.float32)
+
+    def of_units(self, pieces, probabilities):
+        """Probabilities (pieces, C) of all pieces -> (units, C), zeros for units without any.
+
+        That of the first piece, or the mean of all pieces, each of which says what it is to the
+        word.
+        """
+        units = np.zeros((len(pieces.first), probabilities.shape[1]))
+        there = pieces.count > 0
+        if self.label_pieces == "first":
+            units[there] = probabilities[pieces.first[there]]
+            return units
+        table = np.broadcast_to(np.arange(units.shape[1])[:, None, None], (units.shape[1], 2, 2))
+        if self.names:
+            table = TagSet(self.names).of_pieces()
+        unit, piece = window_tokens(pieces.first, pieces.first + pieces.count)
+        is_first = piece == pieces.first[unit]
+        is_last = piece == (pieces.first + pieces.count)[unit] - 1
+        classes = table[:, is_first.astype(int), is_last.astype(int)].T  # (pieces of units, C)
+        np.add.at(units, unit, np.take_along_axis(probabilities[piece], classes, axis=1))
+        return units / np.maximum(units.sum(axis=1, keepdims=True), 1e-30)
+
+    # === Labels ===
+
+    def _targets_of_pieces(self, pieces, y, sample_weight):
+        """Labels and weights of all pieces, numpy; `None` where not given."""
+        if y is None:
+            return None, None
+        count = len(pieces.rows)
+        rows = label_rows(y.to_list() if hasattr(y, "row_splits") else y, count)
+        for position, row in enumerate(pieces.rows):
+            if not row:
+                raise ValueError(
+                    f"The {'list of words' if pieces.words else 'text'} at position {position} is "
+                    "empty, and has nothing to label; drop it."
+                )
+        labels = self._of_words(pieces, rows) if pieces.words else self._of_spans(pieces, rows)
+        y, given = self._on_pieces(labels, pieces.first, pieces.count, pieces.unit)
+        y, given = y.numpy(), given.numpy()
+        if sample_weight is not None:
+            sample_weight = weights(sample_weight, count)
+            if sample_weight.ndim != 1:
+                raise ValueError(
+                    f"The sample weights have the shape {sample_weight.shape}; pass one for each "
+                    "text, and None as the label of words that should not count."
+                )
+            given *= np.repeat(sample_weight, np.diff(pieces.splits))
+        return y, given
+
+    def _of_words(self, pieces, rows):
+        """A label a word -> int32 (units,), -1 for none."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        numbers[None] = -1
+        labels = np.empty(len(pieces.starts), "int32")
+        for position, (words, row) in enumerate(zip(pieces.rows, rows, strict=True)):
+            row = row.tolist() if hasattr(row, "tolist") else row
+            if not isinstance(row, (list, tuple)):
+                raise ValueError(
+                    f"The labels at position {position} are {row!r}; pass a list with a label for "
+                    "each word."
+                )
+            if len(row) != len(words):
+                raise ValueError(
+                    f"At position {position} there are {len(words)} words but {len(row)} labels; "
+                    "pass one label for each word."
+                )
+            begin = pieces.unit_splits[position]
+            for place, label in enumerate(row):
+                number = numbers.get(label)
+                if number is None:
+                    number = self._class_number(label, f"{position}, word {place}")
+                labels[begin + place] = number
+        return labels
+
+    def _class_number(self, label, place):
+        """The class number of a name or a number; -1 for none."""
+        if isinstance(label, (str, bytes)):
+            return self._number(label, place)
+        if not isinstance(label, (int, np.integer)) or isinstance(label, bool):
+            raise ValueError(
+                f"The label at position {place} is {label!r}; pass a name, a class number, or "
+                "None where there is no label."
+            )
+        return -1 if label == NO_LABEL else self.check_number(int(label), place)
+
+    def _of_spans(self, pieces, rows):
+        """Spans of each text -> int32 (units,), -1 for none."""
+        if not self.names:
+            raise ValueError(
+                "The preprocessor knows no names for the labels of spans; pass it labels=[...], "
+                "and scheme='BIO' where those are types of entities."
+            )
+        tags = TagSet(self.names)
+        outside = -1 if tags.outside is None else tags.outside
+        labels = np.full(len(pieces.starts), outside, "int32")
+        lost = []
+        for position, (text, row) in enumerate(zip(pieces.rows, rows, strict=True)):
+            begin, end = pieces.unit_splits[position : position + 2]
+            free = begin
+            for start, stop, label in _spans(row, text, tags.types, position):
+                # The units that the span touches, but for one that the span before it has.
+                low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
+                high = begin + np.searchsorted(pieces.starts[begin:end], stop)
+                low = max(low, free)
+                free = max(high, free)
+                if low >= high:
+                    lost.append(f"{(start, stop, label)} at position {position}")
+                for unit in range(low, high):
+                    labels[unit] = tags.number(label, unit == low, unit == high - 1)
+            if outside < 0 and (labels[begin:end] < 0).any():
+                unit = begin + int(np.argmax(labels[begin:end] < 0))
+                word = text[pieces.starts[unit] : pieces.ends[unit]]
+                raise ValueError(
+                    f"The word {word!r} of the text at position {position} is in no span, and the "
+                    "labels have no 'O' for it; add 'O' to `labels`, or pass scheme='BIO' where "
+                    "they are types of entities."
+                )
+        if lost:
+            warnings.warn(
+                f"{len(lost)} spans have no word of their own, and are left out; the first is "
+                f"{lost[0]}.",
+                stacklevel=2,
+            )
+        return labels
+
+    # === Windows ===
+
+    def _window_size(self):
+        return self.sequence_length - 2
+
+    def _stride(self):
+        return max(self._window_size() // 2, 1) if self.stride is None else self.stride
+
+    def windows(self, pieces):
+        """`(rows, starts, ends)`, ints (R,): the windows over the pieces of each text."""
+        return cut_windows(np.diff(pieces.splits), self._window_size(), self._stride())
+
+    def _examples(self, x, y, sample_weight):
+        """Windows of texts, or of `Pieces`, as examples."""
+        tf, _ = tf_modules(type(self).__name__)
+        pieces = x if isinstance(x, Pieces) else self.read(x)
+        y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
+        rows, starts, ends = self.windows(pieces)
+        window, place = window_tokens(starts, ends)
+        index = pieces.splits[rows[window]] + place  # Of the pieces, those in each window.
+        if y is not None:
+            sample_weight = sample_weight[index] * most_context(rows, starts, ends)
+            y = y[index]
+        with tf.device("cpu"):
+            ids, y, sample_weight = (
+                None if v is None else tf.RaggedTensor.from_row_lengths(v, ends - starts)
+                for v in (pieces.ids[index], y, sample_weight)
+            )
+        return (ids,), [y, sample_weight]
+
+    def join_windows(self, pieces, outputs, order):
+        """Outputs of the windows -> (pieces of all texts, C), each from where it has most context.
+
+        Args:
+            pieces: a `Pieces`.
+            outputs: arrays (T, C), one a window.
+            order: ints (R,). The window of each.
+        """
+        rows, starts, ends = self.windows(pieces)
+        best = np.split(most_context(rows, starts, ends), np.cumsum(ends - starts)[:-1])
+        joined = None
+        for window, output in zip(order, outputs, strict=True):
+            if joined is None:
+                joined = np.zeros((len(pieces.ids), output.shape[-1]), output.dtype)
+            place = np.flatnonzero(best[window])
+            begin = pieces.splits[rows[window]] + starts[window]
+            joined[begin + place] = output[1 + place]
+        return joined
+
+
+def _match(pieces, units):
+    """Which pieces are of which units: those that share a character.
+
+    Args:
+        pieces: `(rows, starts, ends)`, ints (P,) of all texts: the text of each and its characters.
+        units: the same of units (U,), which do not overlap.
+
+    Returns:
+        `(first, count, unit)`: the first piece of each unit and how many it has, (U,), and the
+        unit of each piece, the first one of several, -1 for none, (P,).
+    """
+    tf, _ = tf_modules("Alignment")
+    rows, starts, ends, unit_rows, unit_starts, unit_ends = (
+        tf.cast(array, tf.int64) for array in (*pieces, *units)
+    )
+    # Places through all texts: no piece or unit of one touches another one's.
+    most = tf.reduce_max(tf.concat([ends, unit_ends, [0]], 0)) + 1
+    unit_starts, unit_ends = unit_rows * most + unit_starts, unit_rows * most + unit_ends
+    unit = tf.searchsorted(unit_ends, rows * most + starts, side="right", out_type=tf.int64)
+    begin = tf.gather(tf.concat([unit_starts, [tf.int64.max]], 0), unit)
+    unit = tf.where(begin < rows * most + ends, unit, -1)
+    size = tf.size(unit_starts)
+    place = tf.range(tf.size(unit, tf.int64))
+    first = tf.math.unsorted_segment_min(place, unit, size)
+    count = tf.math.unsorted_segment_sum(tf.ones_like(place), unit, size)
+    return tf.where(count > 0, first, 0), count, unit
+
+
+def _pieces_as_units(rows, starts, ends):
+    """Units of one piece each; pieces that share a character are one unit."""
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
+    begins = np.flatnonzero(begins)
+    last = np.append(begins[1:], len(rows))[: len(begins)] - 1
+    return rows[begins], np.stack([starts[begins], ends[last]]).astype("int64")
+
+
+def _joined_spans(words):
+    """Where words are that are joined with a space before each."""
+    spans, end = [], 0
+    for word in words:
+        start = end + 1
+        end = start + len(word)
+        spans.append((start, end))
+    return spans
+
+
+def _spans(row, text, types, position):
+    """The spans of a text, checked, in their order."""
+    if isinstance(row, (str, bytes, dict)) or not hasattr(row, "__len__"):
+        raise ValueError(
+            f"The labels at position {position} are {row!r}; pass a list of spans "
+            "(start, end, label) for each text."
+        )
+    spans = []
+    for span in row:
+        if isinstance(span, dict) and {"start", "end", "label"} <= set(span):
+            span = span["start"], span["end"], span["label"]
+        if not isinstance(span, (list, tuple)) or len(span) != 3:
+            raise ValueError(
+                f"The labels at position {position} have {span!r}, which is no span "
+                "(start, end, label) in a text; for a label a word pass lists of words."
+            )
+        start, end, label = span
+        if not all(isinstance(v, (int, np.integer)) for v in (start, end)) or not (
+            0 <= start < end <= len(text)
+        ):
+            raise ValueError(
+                f"The span {tuple(span)!r} at position {position} is not within its text of "
+                f"{len(text)} characters; pass start and end with 0 <= start < end <= "
+                f"{len(text)}."
+            )
+        if label not in types:
+            raise ValueError(
+                f"The span {tuple(span)!r} at position {position} has the label {label!r}; known "
+                f"are {', '.join(map(repr, types))}."
+            )
+        spans.append((int(start), int(end), label))
+    spans.sort()
+    for before, after in zip(spans[:-1], spans[1:]):
+        if after[0] < before[1]:
+            raise ValueError(
+                f"The spans {before} and {after} at position {position} overlap; a character "
+                "has one label."
+            )
+    return spans
