@@ -207,7 +207,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
                 )
             return False
         if isinstance(x, dict):
-            return "text" in x
+            return "token_ids" not in x
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
     def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
@@ -233,7 +233,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches."""
         spec = dataset.element_spec
         spec = spec[0] if isinstance(spec, tuple) else spec
-        if self.preprocessor is None or (isinstance(spec, dict) and "text" not in spec):
+        if self.preprocessor is None or (isinstance(spec, dict) and "token_ids" in spec):
             return dataset
         automatic = -1  # tf.data.AUTOTUNE
         return dataset.map(self.preprocess_samples, num_parallel_calls=automatic).prefetch(
