@@ -67,12 +67,18 @@ def perturb(model):
 
 
 def batch(model, lengths=(7, 4, 5), length=7, seed=3):
-    """Random features (B, T) for a model, padded after `lengths`; other ids stand in padding."""
+    """Random features (B, T) for a model, padded after `lengths`; other ids stand in padding.
+
+    A model of choices gets (B, 2, T), of which the second choices are shorter.
+    """
     random = np.random.default_rng(seed)
-    shape = (len(lengths), length)
+    lengths = np.array(lengths)
+    if len(model.input["token_ids"].shape) == 3:
+        lengths = np.stack([lengths, lengths - 1], axis=1)
+    shape = (*lengths.shape, length)
     features = {
         "token_ids": random.integers(1, SETTINGS["vocabulary_size"], shape),
-        "padding_mask": (np.arange(length) < np.array(lengths)[:, None]),
+        "padding_mask": np.arange(length) < lengths[..., None],
     }
     segments = model.input["segment_ids"] if "segment_ids" in model.input else None
     if segments is not None:
@@ -242,7 +248,8 @@ def check_padding(make, folder):
     """More padding, whatever ids stand in it, changes nothing at the tokens."""
     model = make()
     features = batch(model)
-    longer = {name: np.pad(value, ((0, 0), (0, 4))) for name, value in features.items()}
+    more = [(0, 0)] * (features["token_ids"].ndim - 1) + [(0, 4)]
+    longer = {name: np.pad(value, more) for name, value in features.items()}
     hidden = longer["padding_mask"] == 0
     longer["token_ids"] = np.where(hidden, longer["token_ids"] + 1, longer["token_ids"])
     expected, found = arrays(model(features)), arrays(model(longer))
@@ -315,6 +322,7 @@ def check_lora(make, folder):
     encoder(model).save_lora_weights(path)
     fresh = encoder(make())
     fresh.load_lora_weights(path)
+    features = batch(fresh)
     assert_close(fresh(features), encoder(model)(features), atol=0)
 
 
@@ -445,9 +453,10 @@ def check_preprocessor(preprocessor, texts, labels, folder):
 
     features, targets = preprocessor(texts, labels)
     features, targets = arrays(features), arrays(targets)
-    length = features["token_ids"].shape[1]
+    length = features["token_ids"].shape[-1]
     assert features["token_ids"].dtype == "int32" and features["padding_mask"].dtype == "bool"
-    assert features["padding_mask"].any(axis=0).sum() <= length <= preprocessor.sequence_length
+    used = features["padding_mask"].reshape(-1, length).any(axis=0)
+    assert used.sum() <= length <= preprocessor.sequence_length
     assert ("segment_ids" in features) == (preprocessor.num_segments > 0)
 
     # The same inside `tf.data`.

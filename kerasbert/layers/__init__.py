@@ -4,13 +4,15 @@ from kerasbert.layers.attention import AttentionMask, SelfAttention
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
-from kerasbert.layers.heads import Pooling
+from kerasbert.layers.heads import ChoicesToRows, Pooling, RowsToChoices
 from kerasbert.layers.norm import TokenNorm
 
 __all__ = [
     "AttentionMask",
+    "ChoicesToRows",
     "Pooling",
     "PositionEmbedding",
+    "RowsToChoices",
     "SelfAttention",
     "TokenDense",
     "TokenNorm",

@@ -1,10 +1,12 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.multiple_choice import BertMultipleChoice
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_regressor import BertTextRegressor
 from kerasbert.models.token_classifier import BertTokenClassifier
+from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
@@ -32,6 +34,8 @@ for _tokenizer in (
 __all__ = [
     "AlbertTokenizer",
     "BertBackbone",
+    "BertMultipleChoice",
+    "BertMultipleChoicePreprocessor",
     "BertNextSentencePredictor",
     "BertNextSentencePredictorPreprocessor",
     "BertPreprocessor",

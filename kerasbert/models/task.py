@@ -72,6 +72,9 @@ class BertTask(FromPreset, keras_hub.models.Task):
         skipped = [*self.backbone._flatten_layers(), self.optimizer]
         keras.saving.load_weights(self, filepath, objects_to_skip=skipped)
 
+    def check_arrays(self, x, y=None):
+        """Refuse ready arrays that a compiled step would take as they are; a task refines it."""
+
     def default_loss(self):
         """What `compile(loss="auto")` takes."""
         raise NotImplementedError
@@ -174,6 +177,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """
         if not self._is_raw(x):
             x = self._preprocess_dataset(x) if _is_dataset(x) else x
+            self.check_arrays(x)
             return keras.Model.predict(self, x, batch_size=batch_size, **kwargs)
         dataset, order = self._sorted_batches(x, batch_size=batch_size)
         outputs = keras.Model.predict(self, dataset, **kwargs)
@@ -215,6 +219,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             kwargs["shuffle"] = shuffle and not _is_dataset(x)
         if _is_dataset(x):
             return method(self, self._preprocess_dataset(x), **kwargs)
+        self.check_arrays(x, y)
         return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
 
     def _is_raw(self, x):
@@ -229,7 +234,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
                 )
             return False
         if isinstance(x, dict):
-            return "text" in x
+            return "token_ids" not in x
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
     def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
@@ -255,7 +260,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches."""
         spec = dataset.element_spec
         spec = spec[0] if isinstance(spec, tuple) else spec
-        if self.preprocessor is None or (isinstance(spec, dict) and "text" not in spec):
+        if self.preprocessor is None or (isinstance(spec, dict) and "token_ids" in spec):
             return dataset
         return dataset.map(self.preprocess_samples, num_parallel_calls=os.cpu_count()).prefetch(4)
 

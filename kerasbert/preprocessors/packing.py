@@ -158,10 +158,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tf, _ = tf_modules(type(self).__name__)
         if not tf.executing_eagerly():
             return self._call_in_graph(x, y, sample_weight)
-        columns, batched = text_columns(x)
+        columns, batched = self.columns(x)
         if not batched:
             y, sample_weight = (None if v is None else [v] for v in (y, sample_weight))
-        y, sample_weight = self._targets(y, sample_weight, len(columns[0]))
+        y, sample_weight = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
             outputs = self.assemble(self._tokenize_columns(columns), y, sample_weight)
         if not batched:
@@ -172,7 +172,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _call_in_graph(self, x, y, sample_weight):
         tf, _ = tf_modules(type(self).__name__)
-        columns = _graph_columns(x)
+        columns = self.columns_in_graph(x)
         batched = columns[0].shape.rank == 1
         if not batched:
             columns, y, sample_weight = keras.tree.map_structure(
@@ -184,7 +184,18 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         outputs = self.assemble(self._tokenize_in_graph(columns), y, sample_weight, length)
         return outputs if batched else keras.tree.map_structure(lambda rows: rows[0], outputs)
 
-    def _targets(self, y, sample_weight, count):
+    # === Columns; a task with another `x` refines these two ===
+
+    def columns(self, x):
+        """Read texts in memory: `(columns, batched)`, as `text_columns` does."""
+        return text_columns(x)
+
+    def columns_in_graph(self, x):
+        """String tensors of a `tf.data` element: a list of one or two."""
+        return _graph_columns(x)
+
+    def _targets(self, y, sample_weight, columns):
+        count = len(columns[0])
         y = None if y is None else self.check_labels(y, count)
         return y, None if sample_weight is None else weights(sample_weight, count)
 
@@ -210,8 +221,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tf, _ = tf_modules(type(self).__name__)
         if tf.executing_eagerly():
             with tf.device("cpu"):
-                return self._tokenize_columns(text_columns(x)[0])
-        columns = _graph_columns(x)
+                return self._tokenize_columns(self.columns(x)[0])
+        columns = self.columns_in_graph(x)
         if columns[0].shape.rank == 0:
             columns = [column[None] for column in columns]
         return self._tokenize_in_graph(columns)
@@ -375,10 +386,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def _examples(self, x, y, sample_weight):
         """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
         tf, _ = tf_modules(type(self).__name__)
-        columns, batched = text_columns(x)
+        columns, batched = self.columns(x)
         if not batched:
             raise ValueError("One text was given where a list is needed; put it in a list.")
-        targets = self._targets(y, sample_weight, len(columns[0]))
+        targets = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
             # No kept text is longer than this, so that memory holds no more.
             segments = self._tokenize_columns(columns, most=self.sequence_length)
@@ -402,12 +413,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         # Not by `setattr`: Keras and SavedModel would track it.
         traces = self.__dict__.setdefault("_traces", {})
         settings = (self.sequence_length, self.truncate, self.num_segments, self.tokenizer)
-        key = (len(segments), *settings)
+        ranks = tuple(segment.shape.rank for segment in segments)
+        key = (ranks, *settings)
         if key not in traces:
-            spec = tf.RaggedTensorSpec((None, None), tf.int32)
             traces[key] = tf.function(
                 lambda *segments: self.pack(segments),
-                input_signature=[spec] * len(segments),
+                input_signature=[tf.RaggedTensorSpec((None,) * n, tf.int32) for n in ranks],
                 autograph=False,
             )
         # A tokenizer's rows may come in 32 bits.
@@ -415,7 +426,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
 
 def _graph_columns(x):
-    """String tensors of a `tf.data` element: a list of one or two."""
     tf, _ = tf_modules("Preprocessing")
     x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
     columns = [tf.convert_to_tensor(column) for column in x]

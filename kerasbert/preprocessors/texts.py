@@ -81,6 +81,82 @@ def word_rows(x):
     return [[w.decode() if isinstance(w, bytes) else w for w in row] for row in rows]
 
 
+def choice_columns(x):
+    """Read one prompt with its choices, or a column of prompts and the choices of each.
+
+    Args:
+        x: a tuple of prompts (a column, as in `text_columns`) and choices (a list of lists of
+            strings, at least one in each), a list of such pairs, or a dict or table of `prompt`
+            and `choices`. In an array, a tensor or a table of choices, empty strings at the end
+            of a row are padding.
+
+    Returns:
+        `((prompts, choices), batched)`: a list of strings, a list of lists of strings, and false
+        for a single prompt.
+
+    Raises:
+        ValueError: for a prompt without choices, and for anything that is not text.
+
+    >>> choice_columns(("Who?", ["Me.", "You."]))
+    ((['Who?'], [['Me.', 'You.']]), False)
+    """
+    if isinstance(x, dict) or hasattr(x, "columns"):
+        if set(x) != {"prompt", "choices"}:
+            raise ValueError(
+                f"A dict of choices has the columns {sorted(map(str, x))}; name them 'prompt' "
+                "and 'choices'."
+            )
+        x = (x["prompt"], x["choices"])
+    elif isinstance(x, list) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in x):
+        x = ([prompt for prompt, _ in x], [choices for _, choices in x])
+    if not isinstance(x, tuple) or len(x) != 2:
+        raise ValueError(
+            f"{_short(x)} has no choices; pass a tuple of prompts and lists of choices."
+        )
+    prompts, choices = _items(x[0]), x[1]
+    batched = isinstance(prompts, list)
+    choices = _choices(choices) if batched else [choices]
+    prompts = prompts if batched else [prompts]
+    if not prompts:
+        raise ValueError("The list of prompts is empty; pass at least one prompt.")
+    _check(prompts, " of the prompts")
+    if len(prompts) != len(choices):
+        raise ValueError(
+            f"There are {len(prompts)} prompts but {len(choices)} lists of choices; pass one list "
+            "for each prompt."
+        )
+    for position, row in enumerate(choices):
+        if isinstance(row, (str, bytes)) or not hasattr(row, "__len__"):
+            raise ValueError(
+                f"The choices at position {position} are {_short(row)}; pass a list of strings."
+            )
+        row = choices[position] = row if type(row) is list else _items(row)
+        if not row:
+            raise ValueError(
+                f"The prompt at position {position} has no choices; give it at least one."
+            )
+        _check(row, f" of the choices of the prompt at position {position}")
+    return (prompts, choices), batched
+
+
+def _choices(choices):
+    """A list of each prompt's choices; a rectangle loses its padding."""
+    if hasattr(choices, "to_list"):  # a ragged tensor or a column of lists
+        return choices.to_list()
+    if hasattr(choices, "iloc"):
+        choices = choices.to_numpy()
+    rows = _items(choices)
+    if len(getattr(choices, "shape", ())) != 2:
+        return list(rows) if isinstance(rows, list) else [rows]
+    return [_without_padding(row) for row in rows]
+
+
+def _without_padding(row):
+    while row and row[-1] in ("", b""):
+        row = row[:-1]
+    return row
+
+
 def label_rows(y, count, name="labels"):
     """Read labels or weights into a list (N) of Python values, nested as they came.
 

@@ -10,6 +10,7 @@ from kerasbert.conversion import huggingface
 from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
+    BertMultipleChoice,
     BertNextSentencePredictor,
     BertTextClassifier,
     BertTextRegressor,
@@ -148,6 +149,31 @@ def test_next_sentence_predictor(reference, family, head, output):
     assert abs(predictor.evaluate(inputs, y, verbose=0)[0] - loss) <= 1e-5
 
 
+@EVERY
+def test_multiple_choice(reference, family):
+    """In our batch the last choice of the second example is missing; theirs know no such thing."""
+    theirs = reference(family, "ForMultipleChoice")
+    model = BertMultipleChoice.from_preset(theirs.directory, preprocessor=None)
+    for length in (1, 13):
+        rows = [theirs.inputs(length, seed=seed) for seed in (0, 1)]
+        inputs = {name: np.stack([row[name] for row in rows]) for name in rows[0]}  # (2, 3, T)
+        names = {"token_ids": "input_ids", "padding_mask": "attention_mask"}
+        arguments = {
+            names.get(name, "token_type_ids"): torch.tensor(x).long() for name, x in inputs.items()
+        }
+        y = np.array([2, 0])
+        with torch.no_grad():
+            outputs = theirs.model(**arguments, labels=torch.tensor(y))
+        expected = outputs.logits.numpy()
+        assert np.ptp(expected, axis=1).min() > 0.01  # An error has to show.
+        inputs = {name: x for name, x in inputs.items() if name in model.input}
+        found = numpy(model(inputs))
+        assert found.shape == (2, 3) and np.abs(found - expected).max() <= 1e-5
+        assert abs(model.evaluate(inputs, y, verbose=0)[0] - outputs.loss.item()) <= 1e-5
+    inputs["padding_mask"][1, 2] = 0
+    assert np.abs(numpy(model(inputs))[:, :2] - expected[:, :2]).max() <= 1e-5
+
+
 @pytest.mark.parametrize(
     ("family", "head", "cls", "extra"),
     [
@@ -167,7 +193,7 @@ def test_a_weight_left_over_in_the_head(reference, tmp_path, family, head, cls, 
 
 def test_new_heads_are_asked_for(reference):
     theirs = reference("bert")
-    for cls in (BertTextRegressor, BertNextSentencePredictor):
+    for cls in (BertTextRegressor, BertNextSentencePredictor, BertMultipleChoice):
         with pytest.raises(ValueError, match="head; pass new_head=True for a new one"):
             cls.from_preset(theirs.directory, preprocessor=None)
         with pytest.warns(UserWarning, match="New, random weights .* logits/bias, logits/kernel"):

@@ -1,0 +1,182 @@
+"""Which of several texts fits a prompt.
+
+B batch, C choices, T tokens.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.layers.heads import ChoicesToRows, RowsToChoices
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.headed_task import HeadedTask
+from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertMultipleChoice(HeadedTask):
+    """Chooses the right one of several texts: how a story goes on, the answer to a question.
+
+    `fit`, `evaluate` and `predict` take raw strings: prompts, and for each a list of any number
+    of choices. Ready arrays are (B, C, T), where the `padding_mask` of a missing choice is all 0.
+    The output is logits (B, C), one score a choice; those of missing choices are -1e9.
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertMultipleChoicePreprocessor`, or `None` for ready arrays.
+        dropout, pooling, head_activation, head_bias, head_norm, dropout_first: see
+            `BertTextClassifier`.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = BertMultipleChoice(backbone)
+    >>> model.predict({"token_ids": np.ones((3, 4, 5), "int32")}, verbose=0).shape
+    (3, 4)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 4.4 (SWAG).
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertMultipleChoicePreprocessor
+    head = "multiple_choice"
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        dropout=None,
+        pooling=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm=None,
+        dropout_first=None,
+        **kwargs,
+    ):
+        self._adopt_preprocessor(backbone, preprocessor)
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self._make_head(
+            backbone,
+            1,
+            dropout=dropout,
+            pooling=pooling,
+            head_activation=head_activation,
+            head_bias=head_bias,
+            head_norm=head_norm,
+            dropout_first=dropout_first,
+        )
+        inputs = {
+            name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
+        }
+        logits = self._logits(ChoicesToRows(name="choices_to_rows")(inputs))  # (B * C, 1)
+        # The loss is computed in float32 whatever the encoder runs in.
+        outputs = RowsToChoices(dtype="float32", name="rows_to_choices")(
+            logits, padding_mask=inputs["padding_mask"]
+        )  # (B, C)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def default_loss(self):
+        """Cross-entropy over the choices."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self):
+        """Accuracy."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.
+
+        Of raw texts each choice is a row of its own, sorted by length, so that neither choices
+        nor tokens are padded far; `batch_size` counts these rows.
+        """
+        if not self._is_raw(x):
+            return super().predict(x, batch_size=batch_size, **kwargs)
+        (prompts, choices), _ = self.preprocessor.columns(x)
+        counts = np.array([len(row) for row in choices])
+        pairs = (
+            [prompt for prompt, count in zip(prompts, counts, strict=True) for _ in range(count)],
+            [[choice] for row in choices for choice in row],
+        )
+        present = np.arange(counts.max()) < counts[:, None]  # (N, C)
+        logits = np.full(present.shape, -1e9, "float32")
+        logits[present] = super().predict(pairs, batch_size=batch_size, **kwargs)[:, 0]
+        return logits
+
+    def check_arrays(self, x, y=None):
+        if not isinstance(x, dict) or "token_ids" not in x:
+            return
+        names = [name for name in ("token_ids", "segment_ids", "padding_mask") if name in x]
+        arrays = {name: _array(x[name], name) for name in names}
+        shape = arrays["token_ids"].shape
+        if len(shape) != 3 or 0 in shape:
+            raise ValueError(
+                f"token_ids has the shape {shape}; a multiple choice takes "
+                "(examples, choices, tokens)."
+            )
+        for name, array in arrays.items():
+            if array.shape != shape:
+                raise ValueError(f"{name} has the shape {array.shape}, but token_ids {shape}.")
+        if "padding_mask" in arrays:
+            present = arrays["padding_mask"].any(axis=-1)  # (B, C)
+        else:
+            present = np.ones(shape[:2], bool)
+        for position in np.flatnonzero(~present.any(axis=-1))[:1]:
+            raise ValueError(
+                f"The example at position {position} has no choices: its padding_mask is all 0."
+            )
+        y = None if y is None else _array(y, "y")
+        if y is None or y.size != len(present):
+            return  # Keras says what is wrong, or the loss takes a row of numbers for each.
+        y = y.reshape(-1)
+        inside = (y >= 0) & (y < shape[1])
+        inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]
+        for position in np.flatnonzero(~inside)[:1]:
+            raise ValueError(
+                f"The label {y[position]} at position {position} is none of its choices, which are "
+                f"{np.flatnonzero(present[position]).tolist()}."
+            )
+
+    def choose(self, prompt, choices, batch_size=32):
+        """Choose the right one of each prompt's choices.
+
+        Args:
+            prompt: a string or a list of N strings.
+            choices: a list of strings, or N such lists; each of any length.
+            batch_size: int. How many choices run at a time.
+
+        Returns:
+            For each prompt a dict of `choice`, its `index`, its `score` (its probability) and the
+            `scores` of all choices, in their order. One dict for a single prompt.
+        """
+        texts, _ = self._as_lists((prompt, choices), "choose()")
+        (prompts, choices), batched = self.preprocessor.columns(texts)
+        logits = self.predict((prompts, choices), batch_size=batch_size, verbose=0)
+        results = []
+        for row, names in zip(logits.astype("float64"), choices, strict=True):
+            scores = np.exp(row[: len(names)] - row.max())
+            scores /= scores.sum()
+            best = int(np.argmax(scores))
+            results.append(
+                {
+                    "choice": names[best],
+                    "index": best,
+                    "score": float(scores[best]),
+                    "scores": scores.tolist(),
+                }
+            )
+        return results if batched else results[0]
+
+
+def _array(value, name):
+    try:
+        is_tensor = keras.ops.is_tensor(value)
+        return keras.ops.convert_to_numpy(value) if is_tensor else np.asarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{name} is no rectangle: its examples have different numbers of choices or tokens; "
+            "pad them, with a padding_mask of all 0 for a choice that is missing."
+        ) from None

@@ -1,0 +1,169 @@
+"""Preprocessing for prompts with choices: each choice becomes a row of its own.
+
+N examples, B batch, C choices, R pairs of all prompts with their choices, T tokens of a row.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.texts import choice_columns, label_rows
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertMultipleChoicePreprocessor(BertPreprocessor):
+    """Packs each choice with its prompt: `[CLS] prompt [SEP] choice [SEP]`.
+
+    `x` is a tuple of prompts (a list, array or column of strings) and choices (a list of lists of
+    strings), a list of such pairs, or a dict or table of `prompt` and `choices`. Every prompt has
+    any number of choices from one on. In an array, a table or a dense tensor of choices, as
+    `padded_batch` makes, empty strings at the end of a row are padding; ragged tensors and
+    lists need none.
+
+    The result is a dict of `token_ids`, `segment_ids` and `padding_mask` as of
+    `BertPreprocessor`, each (B, C, T). C is the most choices in the batch; the mask of a choice
+    that is missing is all false. Labels `y` are the numbers of the right choices, int32 (B,).
+
+    Takes the arguments of `BertPreprocessor`.
+
+    Raises:
+        ValueError: for a prompt without choices, a label that is none of its row's choices, and
+            anything that is not text.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "you"]
+    >>> preprocessor = BertMultipleChoicePreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> features, y = preprocessor((["Who"], [["Me", "You you"]]), [1])
+    >>> np.asarray(features["token_ids"]).tolist()
+    [[[2, 5, 3, 6, 3, 0, 0, 0], [2, 5, 3, 7, 7, 3, 0, 0]]]
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 4.4.
+    """
+
+    def columns(self, x):
+        return choice_columns(x)
+
+    def columns_in_graph(self, x):
+        tf, _ = tf_modules(type(self).__name__)
+        if isinstance(x, dict):
+            x = tuple(x.get(name) for name in ("prompt", "choices"))
+        if not isinstance(x, (tuple, list)) or len(x) != 2 or any(one is None for one in x):
+            raise ValueError(
+                "The dataset has to give prompts and choices: ((prompts, choices), y), or a dict "
+                "of 'prompt' and 'choices'."
+            )
+        prompts, choices = tf.convert_to_tensor(x[0]), x[1]
+        if not isinstance(choices, tf.RaggedTensor):
+            choices = tf.convert_to_tensor(choices)
+        fits = prompts.shape.rank in (0, 1) and choices.shape.rank == prompts.shape.rank + 1
+        if not fits or {prompts.dtype, choices.dtype} != {tf.string}:
+            raise ValueError(
+                f"The dataset gives prompts of {prompts.dtype.name} {prompts.shape} and choices of "
+                f"{choices.dtype.name} {choices.shape}; give strings, (B,) and (B, C)."
+            )
+        return [prompts, choices]
+
+    # === Labels ===
+
+    def _targets(self, y, sample_weight, columns):
+        y, sample_weight = super()._targets(y, sample_weight, columns)
+        if y is not None:
+            for position, (label, choices) in enumerate(zip(y, columns[1], strict=True)):
+                if label >= len(choices):
+                    raise ValueError(
+                        f"The label {label} at position {position} is outside 0 to "
+                        f"{len(choices) - 1}, the numbers of its {len(choices)} choices; number "
+                        "them from 0."
+                    )
+        return y, sample_weight
+
+    def check_labels(self, y, count):
+        rows = label_rows(y, count)
+        for position, value in enumerate(rows):
+            if isinstance(value, list) and len(value) == 1:
+                value = rows[position] = value[0]
+            is_number = isinstance(value, (int, float, np.number))
+            if not is_number or value != value // 1 or value < 0:
+                raise ValueError(
+                    f"The label at position {position} is {value!r}; pass the number of the right "
+                    "choice, from 0."
+                )
+        return np.asarray(rows, "int32")
+
+    def check_labels_in_graph(self, y):
+        tf, _ = tf_modules(type(self).__name__)
+        y = tf.cast(y, tf.int32)
+        if y.shape.rank == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.shape.rank not in (None, 1):
+            raise ValueError(
+                f"The dataset gives labels of shape {y.shape}; give one number for each prompt."
+            )
+        return y
+
+    # === Tokens ===
+
+    def _tokenize_columns(self, columns, most=None):
+        tf, _ = tf_modules(type(self).__name__)
+        prompts, choices = columns
+        flat = [choice for row in choices for choice in row]
+        prompts, flat = super()._tokenize_columns((prompts, flat), most)
+        return prompts, tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in choices])
+
+    def _tokenize_in_graph(self, columns):
+        tf, _ = tf_modules(type(self).__name__)
+        prompts, choices = columns
+        if not isinstance(choices, tf.RaggedTensor):
+            choices = tf.RaggedTensor.from_tensor(choices, padding="")
+        prompts, flat = super()._tokenize_in_graph((prompts, choices.values))
+        return prompts, choices.with_values(flat)
+
+    # === Packing: the base class sees R pairs ===
+
+    def packed_lengths(self, segments):
+        """Tokens of each example's longest row: int32 (N,); of each row where they are pairs."""
+        tf, _ = tf_modules(type(self).__name__)
+        if segments[1].shape.rank == 2:
+            return super().packed_lengths(segments)
+        lengths = super().packed_lengths(_pairs(segments))  # (R,)
+        return tf.reduce_max(segments[1].with_values(lengths), axis=1)
+
+    def pack(self, segments, length=None):
+        """Pack ragged tokens of prompts (B, None) and choices (B, None, None) into (B, C, T)."""
+        tf, _ = tf_modules(type(self).__name__)
+        if tf.executing_eagerly() and length is None:
+            return self._traced(segments)
+        choices = segments[1]
+        rows = super().pack(_pairs(segments), length)  # (R, T)
+        missing = {"token_ids": self.tokenizer.pad_token_id}
+        return {
+            name: choices.with_values(values).to_tensor(
+                default_value=tf.cast(missing.get(name, 0), values.dtype)
+            )
+            for name, values in rows.items()
+        }  # (B, C, T)
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None):
+        tf, _ = tf_modules(type(self).__name__)
+        counts = tf.cast(segments[1].row_lengths(), tf.int32)
+        # For `tf.data`, where no one has looked yet.
+        tf.debugging.Assert(
+            tf.reduce_all(counts > 0), ["A prompt has no choices; give each at least one."]
+        )
+        if y is not None:
+            good = (y >= 0) & (y < counts)
+            message = "Labels must be numbers of choices from 0, but there are:"
+            tf.debugging.Assert(
+                tf.reduce_all(good), [message, y, "for so many choices:", counts], summarize=32
+            )
+        return super().assemble(segments, y, sample_weight, length)
+
+
+def _pairs(segments):
+    """Prompts and choices of each of the R pairs: ragged (R, None)."""
+    tf, _ = tf_modules("Packing choices")
+    prompts, choices = segments
+    return tf.gather(prompts, choices.value_rowids()), choices.values

@@ -1,0 +1,297 @@
+"""Multiple choice: contract, missing choices, training on raw texts, `choose` and bad input."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.models import BertMultipleChoice, BertMultipleChoicePreprocessor
+from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import (
+    array,
+    assert_close,
+    batch,
+    check_preprocessor,
+    check_saving,
+    model_contract,
+    perturb,
+    tiny_backbone,
+)
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was very dull fun it".split()
+TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
+PROMPTS = ["good film", "a bad film", "it was"]
+CHOICES = [["fun", "dull"], ["very very very fun it was", "very dull", "a"], ["dull"]]
+
+
+def make(family="bert", **settings):
+    return perturb(BertMultipleChoice(tiny_backbone(family, **settings)))
+
+
+def make_preprocessor(**settings):
+    return BertMultipleChoicePreprocessor(
+        BertTokenizer(TOKENS, lowercase=True), **{"sequence_length": 16, **settings}
+    )
+
+
+def make_raw():
+    keras.utils.set_random_seed(0)
+    return BertMultipleChoice(tiny_backbone(dropout=0.0), preprocessor=make_preprocessor())
+
+
+@model_contract("bert", checks=(check_saving,))
+def test_contract(family, check, tmp_path):
+    check(functools.partial(make, family), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pooling"), [(None, None), (None, "mean"), ("mixed_bfloat16", None)]
+)
+def test_missing_choices(dtype, pooling):
+    """They are never chosen, whatever ids stand in them, and change nothing else."""
+    model = perturb(BertMultipleChoice(tiny_backbone(dtype=dtype), pooling=pooling))
+    features = batch(model)
+    more = {n: np.concatenate([v, v[:, :1]], axis=1) for n, v in features.items()}
+    more["padding_mask"][:, 2] = 0
+    more["token_ids"][:, 2] += 1
+    expected, found = array(model(features)), array(model(more))
+    assert found.dtype == "float32" and np.isfinite(found).all()
+    assert_close(found[:, :2], expected, atol=0.02 if dtype else 1e-5)
+    assert (found[:, 2] == -1e9).all()
+    assert (keras.ops.convert_to_numpy(keras.ops.softmax(found))[:, 2] == 0).all()
+    assert _cross_entropy(found, [0, 1, 1]) == _cross_entropy(found[:, :2], [0, 1, 1])
+    model.train_on_batch(more, np.array([0, 1, 1]))
+    assert all(np.isfinite(array(weight)).all() for weight in model.weights)
+
+
+def _cross_entropy(logits, y):
+    logits = keras.ops.convert_to_tensor(logits)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return float(loss(np.array(y), logits))
+
+
+def test_any_number_of_choices():
+    model = make()
+    features = {name: np.repeat(x, 3, axis=1) for name, x in batch(model).items()}
+    found = array(model(features))
+    assert found.shape == (3, 6)
+    np.testing.assert_allclose(found[:, 0], found[:, 1], atol=1e-6)
+    model.compile(jit_compile=keras.backend.backend() != "torch")
+    assert_close(model.predict(features, verbose=0), found)
+
+
+def test_learns_on_arrays():
+    """The right choice is the one with token 5, at any place, among two or three."""
+    random = np.random.default_rng(0)
+    ids = random.integers(6, 30, (64, 3, 5))
+    mask = np.ones_like(ids)
+    y = random.integers(0, 2, 64)
+    ids[np.arange(64), y, 2] = 5
+    mask[::2, 2] = 0
+    ids[::2, 2, :] = 5  # in padding
+    model = BertMultipleChoice(tiny_backbone(dropout=0.0))
+    model.optimizer.learning_rate = 0.01
+    x = {"token_ids": ids, "padding_mask": mask}
+    history = model.fit(x, y, epochs=12, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < 0.1 and history["accuracy"][-1] == 1
+    assert (model.predict(x, verbose=0).argmax(axis=-1) == y).all()
+
+
+# === Raw texts ===
+
+
+def test_preprocessor_contract(tmp_path):
+    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    preprocessor = make_preprocessor()
+    check_preprocessor(preprocessor, (PROMPTS, tf.ragged.constant(CHOICES)), [1, 2, 0], tmp_path)
+    check_preprocessor(
+        make_preprocessor(num_segments=0), (PROMPTS, [["a", "it"]] * 3), [1, 0, 0], tmp_path
+    )
+
+
+def test_packing():
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    features, y = make_preprocessor(sequence_length=9)((PROMPTS, CHOICES), [1, 2, 0])
+    assert array(y).tolist() == [1, 2, 0] and array(y).dtype == "int32"
+    ids, mask = array(features["token_ids"]), array(features["padding_mask"])
+    assert ids.shape == (3, 3, 9)
+    assert ids[0, 0].tolist() == [2, 5, 7, 3, 13, 3, 0, 0, 0]
+    # "longest_first" cuts the choice, not the prompt.
+    assert ids[1, 0].tolist() == [2, 8, 6, 7, 3, 11, 11, 11, 3]
+    assert array(features["segment_ids"])[1, 0].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert not mask[0, 2].any() and not ids[0, 2].any() and not mask[2, 1:].any()
+    assert mask.any(axis=-1).sum(axis=1).tolist() == [2, 3, 1]
+
+
+def test_every_kind_of_input():
+    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    pandas = pytest.importorskip("pandas")
+    preprocessor = make_preprocessor()
+    expected = preprocessor((PROMPTS, CHOICES))
+    dense = [row + [""] * (3 - len(row)) for row in CHOICES]
+    table = pandas.DataFrame({"prompt": PROMPTS, "choices": CHOICES})
+    for x in (
+        list(zip(PROMPTS, CHOICES, strict=True)),
+        {"prompt": PROMPTS, "choices": CHOICES},
+        table,
+        (table["prompt"], pandas.DataFrame(dense)),
+        (np.array(PROMPTS), np.array(dense)),
+        (tf.constant(PROMPTS), tf.constant(dense)),
+        (tf.constant(PROMPTS), tf.ragged.constant(CHOICES)),
+        {"prompt": PROMPTS, "choices": [np.array(row) for row in CHOICES]},
+    ):
+        assert_close(preprocessor(x), expected, atol=0)
+    # An empty choice is one in a list, and before the end of a row.
+    for empty in ([["", "a"]], np.array([["", "a"]]), [["a", ""]]):
+        assert array(preprocessor((["it"], empty))["padding_mask"]).any(axis=-1).all()
+    one = {name: array(x) for name, x in preprocessor((PROMPTS[0], CHOICES[0])).items()}
+    assert one["token_ids"].shape == (2, 8)
+
+    # Inside `tf.data`: ragged and padded choices, by tuple and by name, batched and not.
+    ragged = tf.ragged.constant(CHOICES)
+    for prompts, choices in ((PROMPTS, ragged), (PROMPTS, dense)):
+        for x in ((prompts, choices), {"prompt": prompts, "choices": choices}):
+            dataset = tf.data.Dataset.from_tensor_slices(x).batch(3)
+            if isinstance(x, tuple):
+                dataset = dataset.map(lambda *x: (x,))
+            (found,) = dataset.map(lambda x: preprocessor(x)).as_numpy_iterator()
+            assert_close(found, expected, atol=0)
+    dataset = tf.data.Dataset.from_tensor_slices(({"prompt": PROMPTS, "choices": dense}, [1, 2, 0]))
+    found, y = next(iter(dataset.map(preprocessor).as_numpy_iterator()))
+    assert found["token_ids"].shape == (2, 16) and y == 1
+
+
+def toy(count=32):
+    """The right one of two or three choices is the one that was fun."""
+    prompts, choices, y = [], [], []
+    for i in range(count):
+        prompts.append("a good film" if i % 2 else "a bad film")
+        row = ["it was fun", "it was very dull"] + ["it was a film"] * (i % 3 == 0)
+        choices.append(row[::-1] if i % 4 > 1 else row)
+        y.append(choices[-1].index("it was fun"))
+    return prompts, choices, y
+
+
+def test_learns_on_texts():
+    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    prompts, choices, y = toy()
+    model = make_raw()
+    model.optimizer.learning_rate = 0.01
+    history = model.fit(
+        {"prompt": prompts, "choices": choices}, y, batch_size=8, epochs=10, verbose=0,
+        validation_split=0.25,
+    ).history  # fmt: skip
+    assert history["val_accuracy"][-1] == 1
+    loss, accuracy = model.evaluate((prompts, choices), y, batch_size=8, verbose=0)
+    assert accuracy == 1
+    dataset = tf.data.Dataset.from_tensor_slices(((prompts, tf.ragged.constant(choices)), y))
+    assert model.evaluate(dataset.batch(8), verbose=0)[0] == pytest.approx(loss, abs=1e-5)
+
+    logits = model.predict((prompts, choices), verbose=0)
+    assert logits.shape == (32, 3) and (logits.argmax(axis=-1) == y).all()
+    assert _cross_entropy(logits, y) == pytest.approx(loss, abs=1e-5)
+    assert [result["index"] for result in model.choose(prompts, choices)] == y
+    one = model.choose(prompts[0], choices[0])
+    assert one["choice"] == choices[0][y[0]] and one["index"] == y[0]
+    assert one["score"] == max(one["scores"]) and sum(one["scores"]) == pytest.approx(1)
+    assert len(one["scores"]) == 3
+    assert model.choose("it", ["fun"])["scores"] == [1.0]
+
+
+# === Bad input ===
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ((["a", "b"], [["c"], []]), None, "prompt at position 1 has no choices; give it at least"),
+        ((["a"], np.array([["", ""]])), None, "prompt at position 0 has no choices"),
+        ((["a", "b"], [["c"]]), None, "There are 2 prompts but 1 lists of choices"),
+        ((["a"], ["c"]), None, r"choices at position 0 are 'c' \(str\); pass a list of strings"),
+        ((["a"], [["c", None]]), None, "position 1 of the choices of the prompt at position 0"),
+        (([3], [["c"]]), None, "text at position 0 of the prompts is 3"),
+        (([], []), None, "list of prompts is empty"),
+        (["a"], None, "has no choices; pass a tuple of prompts and lists"),
+        ({"text": ["a"]}, None, r"has the columns \['text'\]; name them 'prompt' and 'choices'"),
+        ((["a"], [["c", "d"]]), [2], "label 2 at position 0 is outside 0 to 1, the numbers of its"),
+        ((["a"], [["c", "d"]]), [-1], "label at position 0 is -1; pass the number of the right"),
+        ((["a"], [["c", "d"]]), [0.5], "label at position 0 is 0.5"),
+        ((["a"], [["c", "d"]]), ["c"], "label at position 0 is 'c'"),
+        ((["a"], [["c", "d"]]), [0, 1], "1 texts but 2 labels"),
+    ],
+)
+def test_bad_texts(x, y, message):
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    model = make_raw()
+    with pytest.raises(ValueError, match=message):
+        model.evaluate(x, y, verbose=0)
+    with pytest.raises(ValueError, match=message):
+        model.preprocessor(x, y)
+
+
+def test_bad_datasets():
+    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    preprocessor = make_preprocessor()
+
+    def run(*x):
+        return list(tf.data.Dataset.from_tensor_slices(x).batch(2).map(preprocessor))
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="A prompt has no choices"):
+        run((["a", "b"], [["c"], [""]]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Labels must be numbers of choices"):
+        run((["a", "b"], [["c", "d"], ["c", ""]]), [1, 1])
+    with pytest.raises(ValueError, match="has to give prompts and choices"):
+        run({"prompt": ["a"], "text": ["b"]}, [0])
+    with pytest.raises(ValueError, match="gives prompts of string .* and choices of string"):
+        run((["a"], ["b"]), [0])
+    with pytest.raises(ValueError, match="gives labels of shape"):
+        run((["a"], [["b", "c"]]), [[0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (
+            {"token_ids": [[[1, 2], [1, 2]], [[1, 2]]]},
+            None,
+            "token_ids is no rectangle: .* different numbers of choices or tokens; pad them",
+        ),
+        ({"token_ids": np.ones((2, 3), int)}, None, r"shape \(2, 3\); .* \(examples, choices, tok"),
+        ({"token_ids": np.ones((2, 0, 3), int)}, None, r"shape \(2, 0, 3\)"),
+        (
+            {"token_ids": np.ones((1, 2, 3), int), "padding_mask": np.ones((1, 2), int)},
+            None,
+            r"padding_mask has the shape \(1, 2\), but token_ids \(1, 2, 3\)",
+        ),
+        (
+            {"token_ids": np.ones((1, 2, 3), int), "padding_mask": np.zeros((1, 2, 3), int)},
+            None,
+            "example at position 0 has no choices: its padding_mask is all 0",
+        ),
+        ({"token_ids": np.ones((2, 2, 3), int)}, [1, 2], "label 2 at position 1 is none of its"),
+        (
+            {
+                "token_ids": np.ones((1, 2, 3), int),
+                "padding_mask": np.array([[[1, 1, 1], [0] * 3]]),
+            },
+            [1],
+            r"label 1 at position 0 is none of its choices, which are \[0\]",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_arrays(x, y, message):
+    model = BertMultipleChoice(tiny_backbone())
+    with pytest.raises(ValueError, match=message):
+        model.fit(x, y, verbose=0) if y else model.predict(x, verbose=0)
+
+
+def test_choose_needs_a_preprocessor():
+    with pytest.raises(ValueError, match=r"choose\(\) takes texts, and this model has no prep"):
+        make().choose("a", ["b"])
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    with pytest.raises(ValueError, match="choices at position 0 are 'b'"):
+        make_raw().choose("a", "b")
