@@ -4,10 +4,11 @@ from kerasbert.layers.attention import AttentionMask, SelfAttention
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
-from kerasbert.layers.heads import Pooling
+from kerasbert.layers.heads import MaskedLMHead, Pooling
 
 __all__ = [
     "AttentionMask",
+    "MaskedLMHead",
     "Pooling",
     "PositionEmbedding",
     "SelfAttention",
