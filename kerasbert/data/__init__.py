@@ -5,3 +5,4 @@ from kerasbert.data.batching import given_batches as given_batches
 from kerasbert.data.batching import restore_order as restore_order
 from kerasbert.data.batching import similar_length_batches as similar_length_batches
 from kerasbert.data.batching import sorted_batches as sorted_batches
+from kerasbert.data.masking import mask_tokens as mask_tokens

@@ -104,9 +104,8 @@ def mask_tokens(
     token_ids = tf.convert_to_tensor(token_ids, tf.int32)
     maskable = tf.convert_to_tensor(maskable)
     candidates = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1)  # (B,)
-    count = prediction_slots(
-        candidates + 2 if lengths is None else lengths, mask_selection_rate, mask_selection_length
-    )
+    lengths = candidates + 2 if lengths is None else tf.convert_to_tensor(lengths)
+    count = prediction_slots(lengths, mask_selection_rate, mask_selection_length)
     length = _shape(token_ids)[1]
     slots = prediction_slots(length, mask_selection_rate, mask_selection_length)
     count = tf.minimum(tf.minimum(count, candidates), slots)

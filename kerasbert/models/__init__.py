@@ -1,11 +1,15 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.masked_lm import BertMaskedLM
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
+from kerasbert.models.pretrainer import BertPretrainer
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_regressor import BertTextRegressor
+from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 from kerasbert.tokenizers import (
@@ -30,9 +34,13 @@ for _tokenizer in (
 __all__ = [
     "AlbertTokenizer",
     "BertBackbone",
+    "BertMaskedLM",
+    "BertMaskedLMPreprocessor",
     "BertNextSentencePredictor",
     "BertNextSentencePredictorPreprocessor",
     "BertPreprocessor",
+    "BertPretrainer",
+    "BertPretrainerPreprocessor",
     "BertTextClassifier",
     "BertTextClassifierPreprocessor",
     "BertTextRegressor",

@@ -72,6 +72,7 @@ class MaskedTask(BertTask):
                 "predict() takes ready arrays here, as of texts it would hide tokens at random; "
                 "call fill_mask(texts) on texts with a mask token, or evaluate(texts)."
             )
+        _check_positions(x)
         return super().predict(x, batch_size, **kwargs)
 
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
@@ -99,12 +100,12 @@ class MaskedTask(BertTask):
             ValueError: for a text without a mask token.
         """
         texts, single = self._as_lists(texts, "fill_mask()")
-        if isinstance(texts, tuple):
+        columns, _ = text_columns(texts)
+        if len(columns) > 1:
             raise ValueError("fill_mask() takes single texts; join the two texts of a pair.")
         if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or top_k < 1:
             raise ValueError(f"top_k={top_k!r} has to be a whole number from 1.")
-        (texts,), _ = text_columns(texts)
-        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in texts]
+        texts = [text.decode() if isinstance(text, bytes) else text for text in columns[0]]
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()
         tokens = list(zip(*tokenizer.tokenize_with_offsets(texts), strict=True))
         masks = [
@@ -162,7 +163,7 @@ class MaskedTask(BertTask):
             "mask_positions": [places + [0] * (slots - len(places)) for _, places in rows],
         }
         features = {name: np.array(value, "int32") for name, value in features.items()}
-        return self._mlm_logits(self.predict_on_batch(self.fill_in(features)))
+        return self._mlm_logits(keras.Model.predict_on_batch(self, features))
 
     def _mlm_logits(self, outputs):
         return np.asarray(outputs)
@@ -279,18 +280,17 @@ def _describe(tokenizer, span, before, ids, scores):
         before: int. The token before it in the text, or `None`.
     """
     text, start, end = span
-    ids = ids.tolist()
-    names = [tokenizer.detokenize([token]).strip() for token in ids]
-    heads = [text[:start]] * len(ids)
+    names = [name.strip() for name in tokenizer.detokenize(ids[:, None].tolist())]
+    filled = [text[:start] + name for name in names]
     if before is not None:
-        # What it adds to the word before: a space first, or it goes on with that word.
+        # What a token adds to the one before it begins with a space, or goes on with its word.
         left = tokenizer.detokenize([before])
-        both = tokenizer.detokenize([[before, token] for token in ids])
+        both = tokenizer.detokenize([[before, token] for token in ids.tolist()])
         for i, joined in enumerate(both):
-            if joined.startswith(left) and joined[len(left) :].strip() == joined[len(left) :]:
-                names[i] = joined[len(left) :]
-                heads[i] = heads[i].rstrip()
+            added = joined.removeprefix(left)
+            if left and joined.startswith(left) and added and not added[0].isspace():
+                filled[i] = text[:start].rstrip() + added
     return [
-        {"token": name, "token_id": token, "score": score, "text": head + name + text[end:]}
-        for name, token, score, head in zip(names, ids, scores.tolist(), heads, strict=True)
+        {"token": name, "token_id": token, "score": score, "text": head + text[end:]}
+        for name, token, score, head in zip(names, ids.tolist(), scores.tolist(), filled)
     ]

@@ -44,6 +44,9 @@ class BertTask(FromPreset, keras_hub.models.Task):
         for name, value in settings.items():
             setattr(preprocessor, name, value)
 
+    # Heads of other classes that a preset of this one holds too.
+    lends = ()
+
     @classmethod
     def needs_pooler(cls, settings):
         """Whether the head of these settings needs an encoder with a pooler."""

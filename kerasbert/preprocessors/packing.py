@@ -184,9 +184,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             )
         y = None if y is None else self.check_labels_in_graph(y)
         length = None if batched else self.sequence_length
-        outputs = self.assemble(
-            self._tokenize_in_graph(columns), y, sample_weight, length, **drawn
-        )
+        outputs = self.assemble(self._tokenize_in_graph(columns), y, sample_weight, length, **drawn)
         return outputs if batched else keras.tree.map_structure(lambda rows: rows[0], outputs)
 
     def _targets(self, y, sample_weight, count):

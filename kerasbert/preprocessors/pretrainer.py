@@ -4,7 +4,6 @@ B batch, P predictions.
 """
 
 import keras
-import numpy as np
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.preprocessors.masked_lm import MaskingPreprocessor
