@@ -24,6 +24,11 @@ class Family:
     masked_lm: dict = field(default_factory=dict)
     tokenizer: str = "BertTokenizer"
 
+    @property
+    def pretrainer(self):
+        """Settings of the two heads of pre-training."""
+        return {**self.next_sentence, **self.masked_lm}
+
 
 _MODERNBERT_HEAD = {
     "head_activation": "gelu",
@@ -31,17 +36,21 @@ _MODERNBERT_HEAD = {
     "head_norm": True,
     "dropout": 0.0,
 }
+# Whatever the encoder's activation is.
+_ERF_GELU = {"head_activation": "gelu"}
 FAMILIES = {
     "bert": Family(),
     "roberta": Family(
         # Positions count from padding_idx + 1 = 2; there is one segment.
         encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
         text_classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+        masked_lm=_ERF_GELU,
         tokenizer="RobertaTokenizer",
     ),
     "xlm_roberta": Family(
         encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
         text_classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+        masked_lm=_ERF_GELU,
         tokenizer="XLMRobertaTokenizer",
     ),
     "distilbert": Family(
@@ -54,6 +63,7 @@ FAMILIES = {
         encoder={"pooler": False},
         text_classifier={"pooling": "cls", "head_activation": "gelu", "dropout_first": True},
         multiple_choice={"pooling": "cls", "head_activation": "gelu"},
+        masked_lm=_ERF_GELU,
     ),
     "albert": Family(
         encoder={"num_groups": 1, "embedding_dim": 128},
@@ -80,6 +90,7 @@ FAMILIES = {
         token_classifier={"pooling": "tokens", **_MODERNBERT_HEAD},
         question_answering={"pooling": "tokens", **_MODERNBERT_HEAD},
         multiple_choice={"pooling": "cls", **_MODERNBERT_HEAD},
+        masked_lm={"head_activation": "gelu", "head_bias": False},
         tokenizer="ModernBertTokenizer",
     ),
 }

@@ -13,6 +13,7 @@ from importlib import resources
 
 import keras
 import keras_hub
+import numpy as np
 
 from kerasbert import hub, tokenizers
 from kerasbert._errors import first_line
@@ -183,6 +184,12 @@ def _arguments(cls):
     return set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
 
 
+def _preprocessor_arguments(cls):
+    """Arguments of a task's `from_preset` that belong to its preprocessor."""
+    shared = {"tokenizer", "num_segments", "name", "dtype"}
+    return _arguments(cls.preprocessor_cls) - _arguments(cls) - shared
+
+
 def _check_arguments(cls, kwargs):
     known = _arguments(cls)
     if issubclass(cls, BertTask):
@@ -197,17 +204,12 @@ def _check_arguments(cls, kwargs):
             raise ValueError(f"{cls.__name__} has no argument '{name}'; {hint}")
 
 
-def _preprocessor_arguments(cls):
-    """Arguments of a task's `from_preset` that belong to its preprocessor."""
-    return _arguments(cls.preprocessor_cls) - _arguments(cls) - {"tokenizer", "num_segments"}
-
-
 def _split_arguments(cls, kwargs):
     """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
     own = _arguments(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
-    of_preprocessor = _preprocessor_arguments(cls)
-    preprocessor = {name: kwargs[name] for name in kwargs if name in of_preprocessor}
+    its = _preprocessor_arguments(cls)
+    preprocessor = {name: kwargs[name] for name in kwargs if name in its}
     encoder = {
         name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor
     }
@@ -330,7 +332,7 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     head_map = checkpoint.head_maps.get(cls.head)
     settings = dict(checkpoint.head.get(cls.head, {}))
     if not new_head:
-        names = head_map and head_map.theirs("logits/kernel")
+        names = head_map and head_map.theirs(cls.output_weight({**settings, **arguments}))
         if not names or (load_weights and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source)
         if _has_classes(cls):
@@ -344,7 +346,7 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     new = []
     if "backbone" not in arguments:
         row = {**getattr(get_family(checkpoint.family), cls.head), **arguments}
-        pooler = encoder_arguments.setdefault("pooler", row.get("pooling", "pooler") == "pooler")
+        pooler = encoder_arguments.setdefault("pooler", cls.needs_pooler(row))
         if load_weights and new_head and pooler and not _has_pooler(checkpoint):
             new += _POOLER
         arguments["backbone"] = _backbone(checkpoint, load_weights, new, **encoder_arguments)
@@ -353,8 +355,14 @@ def _task(cls, checkpoint, load_weights, **kwargs):
         _warn_new([*new, *(weight.path for weight in _head_weights(task))])
     elif load_weights:
         head = _head_weights(task)
+        outside = _outside(head, head_map)
+        _check_tied(checkpoint, outside)
         load_named_weights(
-            head, checkpoint.tensors, head_map, checkpoint.source, _outside(head, head_map)
+            head,
+            checkpoint.tensors,
+            head_map,
+            checkpoint.source,
+            lambda name: outside(name) or name in checkpoint.tied,
         )
     return task
 
@@ -373,6 +381,20 @@ def _outside(head, head_map):
     names = [name for weight in head for name in head_map.theirs(weight.path) or ()]
     starts = {start(name) for name in names}
     return lambda name: start(name) not in starts
+
+
+def _check_tied(checkpoint, outside):
+    """Raise where a tensor of the head is not the one that ours is tied to."""
+    tensors = checkpoint.tensors
+    for name, original in checkpoint.tied.items():
+        if name not in tensors or original not in tensors or outside(name):
+            continue
+        if not np.array_equal(tensors[name], tensors[original]):
+            raise ValueError(
+                f"'{checkpoint.source}' has a {name} other than its {original}; kerasbert has one "
+                "weight for both, as the family's models were trained. Load its encoder with "
+                "new_head=True."
+            )
 
 
 # Presets of ours
@@ -416,7 +438,10 @@ def _own_task(cls, directory, load_weights, **kwargs):
     new_head = _wants_new_head(arguments)
     saved = _saved_task(cls, directory)
     if saved is None and not new_head:
-        raise _no_head(cls, directory)
+        lender = _lender(cls, directory)
+        if lender is None:
+            raise _no_head(cls, directory)
+        return _borrowed_task(cls, lender, directory, load_weights, **kwargs)
     saved = saved or {}
     if new_head:
         saved = {name: value for name, value in saved.items() if name not in _CLASSES}
@@ -440,10 +465,44 @@ def _own_task(cls, directory, load_weights, **kwargs):
 
 def _saved_task(cls, directory):
     """The configuration of a task of that class, or `None`."""
+    saved_class, config = _task_file(directory)
+    return config if issubclass(saved_class, cls) else None
+
+
+def _task_file(directory):
+    """The class and the configuration of the task in a directory; `object` for none."""
     path = os.path.join(directory, "task.json")
-    if not os.path.exists(path):
-        return None
-    saved = read_json(path)
+    saved = read_json(path) if os.path.exists(path) else {}
     saved_class = keras.saving.get_registered_object(saved.get("registered_name"))
-    is_one = isinstance(saved_class, type) and issubclass(saved_class, cls)
-    return saved["config"] if is_one else None
+    return (saved_class if isinstance(saved_class, type) else object), saved.get("config")
+
+
+def _lender(cls, directory):
+    """The class of a saved task with more heads, of which one is that of `cls`; or `None`."""
+    saved_class, _ = _task_file(directory)
+    return saved_class if cls.head in getattr(saved_class, "lends", ()) else None
+
+
+def _borrowed_task(cls, lender, directory, load_weights, **kwargs):
+    """A task with the encoder and the head of one with more heads."""
+    arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
+    _, config = _task_file(directory)
+    settings = {name: config[name] for name in _arguments(cls) & config.keys()}
+    if "preprocessor" not in arguments and config.get("preprocessor") is not None:
+        arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
+            directory, **preprocessor_arguments
+        )
+    given = {name: arguments[name] for name in ("backbone",) if name in arguments}
+    whole = _own_task(
+        lender, directory, load_weights, preprocessor=None, **given, **encoder_arguments
+    )
+    unfit = {"backbone", "preprocessor", "name"}
+    settings = {name: value for name, value in settings.items() if name not in unfit}
+    task = cls(**{**settings, "backbone": whole.backbone, **arguments})
+    weights = {weight.path: weight for weight in whole.weights}
+    missing = [weight.path for weight in _head_weights(task) if weight.path not in weights]
+    if missing:  # The task has that head by a setting, and was saved without.
+        raise _no_head(cls, directory)
+    for weight in _head_weights(task):
+        weight.assign(weights[weight.path])
+    return task

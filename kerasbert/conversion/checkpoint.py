@@ -23,6 +23,7 @@ class Checkpoint:
         head_maps: dict of a head's kind (the `head` of its class) to its `NameMap`.
         head: dict of a head's kind to arguments of its class that hold for a new head too.
         classes: function that gives the arguments of `BertTextClassifier` that say its classes.
+        tied: dict of a tensor that only repeats another one to that one.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
         tokenizer: function that makes the checkpoint's tokenizer.
     """
@@ -35,6 +36,7 @@ class Checkpoint:
     head_maps: dict = field(default_factory=dict)
     head: dict = field(default_factory=dict)
     classes: Callable = dict
+    tied: dict = field(default_factory=dict)
     is_head: Callable = bool
     tokenizer: Callable = None
 

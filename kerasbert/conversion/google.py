@@ -48,6 +48,11 @@ NEXT_SENTENCE_PREDICTOR = {
     "logits/kernel": "cls/seq_relationship/output_weights.T",
     "logits/bias": "cls/seq_relationship/output_bias",
 }
+MASKED_LM = {
+    "mlm_head/dense": "cls/predictions/transform/dense",
+    "mlm_head/layer_norm": "cls/predictions/transform/LayerNorm",
+}
+MASKED_LM_BIAS = {"mlm_head/bias": "cls/predictions/output_bias"}
 _SLOTS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1")
 
 
@@ -80,6 +85,10 @@ def read_checkpoint(directory):
         head_maps={
             "text_classifier": NameMap({}, "google", verbatim=TEXT_CLASSIFIER),
             "next_sentence": NameMap({}, "google", verbatim=NEXT_SENTENCE_PREDICTOR),
+            "masked_lm": NameMap(MASKED_LM, "google", verbatim=MASKED_LM_BIAS),
+            "pretrainer": NameMap(
+                MASKED_LM, "google", verbatim={**MASKED_LM_BIAS, **NEXT_SENTENCE_PREDICTOR}
+            ),
         },
         # The number of classes stands in the weights alone.
         classes=lambda: {"num_classes": len(tensors["output_bias"])},

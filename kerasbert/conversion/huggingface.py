@@ -214,12 +214,47 @@ MULTIPLE_CHOICES = {
     "electra": {"head_dense": "sequence_summary.summary", "logits": "classifier"},
     "modernbert": _MODERNBERT_HEAD,
 }
+
+
+def _mlm_head(dense, norm, output):
+    return {"mlm_head/dense": dense, "mlm_head/layer_norm": norm, "mlm_head": output}
+
+
+_LM_HEAD = _mlm_head("lm_head.dense", "lm_head.layer_norm", "lm_head")
+# ...ForMaskedLM
+MASKED_LMS = {
+    "bert": _mlm_head(
+        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions"
+    ),
+    "roberta": _LM_HEAD,
+    "xlm_roberta": _LM_HEAD,
+    "distilbert": _mlm_head("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+    "electra": _mlm_head(
+        "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"
+    ),
+    "albert": _mlm_head("predictions.dense", "predictions.LayerNorm", "predictions"),
+    "modernbert": _mlm_head("head.dense", "head.norm", "decoder"),
+}
+# Their layer that holds the token embedding and the output bias once more, in older files.
+_DECODERS = {
+    "bert": "cls.predictions.decoder",
+    "roberta": "lm_head.decoder",
+    "xlm_roberta": "lm_head.decoder",
+    "albert": "predictions.decoder",
+}
+# ...ForPreTraining
+PRETRAINERS = {
+    family: {**table, **NEXT_SENTENCE_PREDICTORS.get(family, {})}
+    for family, table in MASKED_LMS.items()
+}
 HEADS = {
     "text_classifier": TEXT_CLASSIFIERS,
     "next_sentence": NEXT_SENTENCE_PREDICTORS,
     "token_classifier": TOKEN_CLASSIFIERS,
     "question_answering": QUESTION_ANSWERERS,
     "multiple_choice": MULTIPLE_CHOICES,
+    "masked_lm": MASKED_LMS,
+    "pretrainer": PRETRAINERS,
 }
 # First parts of the names of heads: what may stay unread when another class is loaded.
 _HEADS = (
@@ -291,6 +326,7 @@ def read_checkpoint(directory):
         },
         head=_head_settings(family, config, path),
         classes=functools.partial(_classes, config, path),
+        tied=_tied(family),
         is_head=_is_head,
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
     )
@@ -378,11 +414,15 @@ def _head_settings(family, config, path):
         "token_classifier": {**shared, **dropout("token_classifier")},
         "question_answering": shared,
         "multiple_choice": {**pooled, **dropout("multiple_choice")},
+        "masked_lm": dict(shared),
     }
+    if family == "modernbert":
+        heads["masked_lm"]["output_bias"] = config.get("decoder_bias", True)
     if (family, "question_answering") in DROPOUTS:
         heads["question_answering"] = {**shared, **dropout("question_answering")}
     if family == "albert":
         heads["next_sentence"] = dropout("next_sentence")
+    heads["pretrainer"] = {**heads["masked_lm"], **heads.get("next_sentence", {})}
     return heads
 
 
@@ -400,6 +440,14 @@ def _classes(config, path):
     else:
         classes = {"num_classes": config.get("num_labels", 2)}
     return {**classes, "multi_label": problem == "multi_label_classification"}
+
+
+def _tied(family):
+    """Tensors that repeat another one: a dict of name to name."""
+    output = MASKED_LMS[family]["mlm_head"]
+    decoder = _DECODERS.get(family, output)
+    tied = {f"{decoder}.weight": ENCODERS[family]["token_embedding"] + ".weight"}
+    return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}
 
 
 def _is_head(name):

@@ -77,6 +77,12 @@ TEXT_CLASSIFIERS = {
     "distilbert": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
     "albert": {"logits": f"{_PREFIX}logits"},
 }
+# Its classes have one head for all families; ELECTRA has no class.
+MASKED_LM = {
+    "mlm_head/dense": f"{_PREFIX}mlm_head/intermediate_dense",
+    "mlm_head/layer_norm": f"{_PREFIX}mlm_head/intermediate_layer_norm",
+}
+MASKED_LM_BIAS = {"mlm_head/bias": f"{_PREFIX}mlm_head/output_bias"}
 
 
 def is_mine(directory):
@@ -123,7 +129,12 @@ def read_checkpoint(directory):
     if family == "electra":
         narrow = config["embedding_dim"] != config["hidden_dim"]
         settings["embedding_dim"] = config["embedding_dim"] if narrow else None
-    heads = {}
+    heads = {"masked_lm": NameMap(MASKED_LM, "keras_hub", verbatim=MASKED_LM_BIAS)}
+    # Fixed in its code, whatever the encoder has.
+    masked_lm = {
+        "head_activation": "gelu_approximate" if family == "albert" else "gelu",
+        "head_norm_epsilon": 1e-5,
+    }
     if family in TEXT_CLASSIFIERS:
         heads["text_classifier"] = NameMap(TEXT_CLASSIFIERS[family], "keras_hub")
     return Checkpoint(
@@ -133,6 +144,7 @@ def read_checkpoint(directory):
         tensors=_Tensors(directory, name),
         encoder_map=NameMap(ENCODERS[family], "keras_hub"),
         head_maps=heads,
+        head={"masked_lm": masked_lm},
         classes=functools.partial(_classes, directory),
         is_head=lambda name: name.startswith((_PREFIX, "pooled_dense/")),
         tokenizer=functools.partial(_tokenizer, directory),
@@ -141,12 +153,12 @@ def read_checkpoint(directory):
 
 def _task(directory):
     name = _class_name(directory, "task.json")
-    return name if name and name.endswith("TextClassifier") else None
+    return name if name and name.endswith(("TextClassifier", "MaskedLM")) else None
 
 
 def _classes(directory):
     """Arguments of `BertTextClassifier`."""
-    if not _task(directory):
+    if not str(_task(directory)).endswith("TextClassifier"):
         raise ValueError(
             f"'{directory}' has no classification head; pass num_classes=2 or "
             "labels=['ham', 'spam'] for a new one."

@@ -110,7 +110,7 @@ def restore_order(outputs, order):
     return keras.tree.map_structure(lambda rows: np.asarray(rows)[back], outputs)
 
 
-def batch_dataset(plan, make_batch):
+def batch_dataset(plan, make_batch, seeds=None):
     """A `tf.data.Dataset` of batches that are planned anew in every epoch.
 
     Python runs once an epoch; the batches are made in the graph, in parallel, ahead of use.
@@ -119,24 +119,33 @@ def batch_dataset(plan, make_batch):
         plan: function of the epoch (int, from 0; each pass over the dataset is one), returning a
             list of int arrays (B,), the same number of them each time.
         make_batch: function of a tensor of row numbers (B,), traced, that returns the batch.
+        seeds: function of the epoch, returning ints that seed its batches. `make_batch` then
+            takes a seed of each batch too, int64 (2,).
     """
     tf, _ = tf_modules("Batching by length")
     epochs = itertools.count()
 
     def one_epoch():
-        batches = plan(next(epochs))
-        yield tf.RaggedTensor.from_row_lengths(
+        epoch = next(epochs)
+        batches = plan(epoch)
+        rows = tf.RaggedTensor.from_row_lengths(
             np.concatenate(batches), [len(batch) for batch in batches]
         )
+        random = np.random.default_rng((0,) if seeds is None else seeds(epoch))
+        yield rows, random.integers(2**62, size=(len(batches), 2))
 
     num_batches = len(plan(0))
-    spec = tf.RaggedTensorSpec((None, None), tf.int64)
+    spec = (tf.RaggedTensorSpec((None, None), tf.int64), tf.TensorSpec((None, 2), tf.int64))
     rows = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    rows = rows.flat_map(tf.data.Dataset.from_tensor_slices)
+    rows = rows.flat_map(lambda rows, seeds: tf.data.Dataset.from_tensor_slices((rows, seeds)))
     # Keras shows the steps of an epoch only where the number is known.
     rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
-    make_batch = tf.autograph.experimental.do_not_convert(make_batch)
-    batches = rows.map(make_batch, num_parallel_calls=os.cpu_count() or 1, deterministic=True)
+
+    @tf.autograph.experimental.do_not_convert
+    def make(rows, seed):
+        return make_batch(rows) if seeds is None else make_batch(rows, seed)
+
+    batches = rows.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)
     options = tf.data.Options()
     # Its thread sleeps twice as long each time, and an iterator that ends waits for it to wake: up
     # to the length of the epoch again (TensorFlow 2.21).

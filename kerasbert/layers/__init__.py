@@ -4,12 +4,13 @@ from kerasbert.layers.attention import AttentionMask, SelfAttention
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
-from kerasbert.layers.heads import ChoicesToRows, Pooling, RowsToChoices
+from kerasbert.layers.heads import ChoicesToRows, MaskedLMHead, Pooling, RowsToChoices
 from kerasbert.layers.norm import TokenNorm
 
 __all__ = [
     "AttentionMask",
     "ChoicesToRows",
+    "MaskedLMHead",
     "Pooling",
     "PositionEmbedding",
     "RowsToChoices",

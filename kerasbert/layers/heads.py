@@ -1,10 +1,14 @@
 """What stands between the encoder and a task's logits.
 
-B batch, C choices, T tokens, D width.
+B batch, C choices, T tokens, D width, E width of the embeddings, P predictions, V tokens of the
+vocabulary.
 """
 
 import keras
 from keras import ops
+
+from kerasbert.layers.block import activation_function, layer_norm, only_blocks_remat
+from kerasbert.layers.dense import TokenDense
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -100,3 +104,113 @@ class RowsToChoices(keras.layers.Layer):
 
     def compute_output_spec(self, logits, padding_mask):
         return keras.KerasTensor(padding_mask.shape[:2], dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class MaskedLMHead(keras.layers.Layer):
+    """Logits of the vocabulary at the masked positions: dense, norm, then the token embedding.
+
+    The projection to the vocabulary is most of a small model's cost, and runs at the P masked
+    positions alone. It is the token embedding, transposed: one variable for both.
+
+    Args:
+        token_embedding: a `keras.layers.ReversibleEmbedding` (V, E), which stays the encoder's.
+        activation: string. Of the dense layer; see `activation_function`.
+        layer_norm_epsilon: float.
+        use_bias: bool. A bias of the dense layer.
+        norm_bias: bool. A bias of the norm.
+        output_bias: bool. A bias of each token's logit.
+        kernel_initializer: an initializer.
+
+    Example:
+
+    >>> embedding = keras.layers.ReversibleEmbedding(9, 4)
+    >>> head = MaskedLMHead(embedding)
+    >>> x = np.ones((2, 5, 8), "float32")
+    >>> tuple(head(x, mask_positions=np.array([[1, 3, 4], [2, 0, 0]])).shape)
+    (2, 3, 9)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, and its released code.
+    """
+
+    def __init__(
+        self,
+        token_embedding,
+        activation="gelu_approximate",
+        layer_norm_epsilon=1e-12,
+        use_bias=True,
+        norm_bias=True,
+        output_bias=True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.token_embedding = token_embedding
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.use_bias = use_bias
+        self.norm_bias = norm_bias
+        self.output_bias = output_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, inputs_shape, mask_positions_shape=None):
+        if not self.token_embedding.built:
+            self.token_embedding.build()
+        width = self.token_embedding.output_dim
+        dtype = self.dtype_policy
+        self.dense = TokenDense(
+            width,
+            activation=activation_function(self.activation),
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=dtype,
+            name="dense",
+        )
+        self.dense.build(inputs_shape)
+        self.layer_norm = layer_norm(self.layer_norm_epsilon, self.norm_bias, dtype, "layer_norm")
+        self.layer_norm.build((*inputs_shape[:-1], width))
+        self.bias = None
+        if self.output_bias:
+            # Logits are float32 under any policy.
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.token_embedding.input_dim,),
+                initializer="zeros",
+                autocast=False,
+            )
+        only_blocks_remat(self._flatten_layers(include_self=False))
+
+    def call(self, inputs, mask_positions):
+        """Map (B, T, D) and int positions (B, P), all below T, to float32 (B, P, V)."""
+        batch, length, _ = ops.shape(inputs)
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B * T, D)
+        first = length * ops.expand_dims(ops.arange(batch, dtype="int32"), -1)  # (B, 1)
+        x = ops.take(rows, ops.cast(mask_positions, "int32") + first, axis=0)  # (B, P, D)
+        x = self.layer_norm(self.dense(x))  # (B, P, E)
+        x = ops.reshape(x, (-1, self.token_embedding.output_dim))  # (B * P, E)
+        logits = ops.cast(self.token_embedding(x, reverse=True), "float32")  # (B * P, V)
+        if self.bias is not None:
+            logits = logits + self.bias
+        slots = ops.shape(mask_positions)[1]
+        return ops.reshape(logits, (batch, slots, self.token_embedding.input_dim))
+
+    def compute_output_spec(self, inputs, mask_positions):
+        shape = (*mask_positions.shape, self.token_embedding.input_dim)
+        return keras.KerasTensor(shape, dtype="float32")
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "token_embedding": keras.saving.serialize_keras_object(self.token_embedding),
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "use_bias": self.use_bias,
+            "norm_bias": self.norm_bias,
+            "output_bias": self.output_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        embedding = keras.saving.deserialize_keras_object(config["token_embedding"])
+        return cls(**{**config, "token_embedding": embedding})

@@ -1,14 +1,18 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.masked_lm import BertMaskedLM
 from kerasbert.models.multiple_choice import BertMultipleChoice
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
+from kerasbert.models.pretrainer import BertPretrainer
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_regressor import BertTextRegressor
 from kerasbert.models.token_classifier import BertTokenClassifier
+from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
 from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
@@ -36,9 +40,13 @@ __all__ = [
     "BertBackbone",
     "BertMultipleChoice",
     "BertMultipleChoicePreprocessor",
+    "BertMaskedLM",
+    "BertMaskedLMPreprocessor",
     "BertNextSentencePredictor",
     "BertNextSentencePredictorPreprocessor",
     "BertPreprocessor",
+    "BertPretrainer",
+    "BertPretrainerPreprocessor",
     "BertTextClassifier",
     "BertTextClassifierPreprocessor",
     "BertTextRegressor",

@@ -1,6 +1,5 @@
 """What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
 
-import os
 import warnings
 
 import keras
@@ -45,14 +44,31 @@ class BertTask(FromPreset, keras_hub.models.Task):
         for name, value in settings.items():
             setattr(preprocessor, name, value)
 
+    # Heads of other classes that a preset of this one holds too.
+    lends = ()
+
+    @classmethod
+    def needs_pooler(cls, settings):
+        """Whether the head of these settings needs an encoder with a pooler."""
+        return settings.get("pooling", "pooler") == "pooler"
+
+    @classmethod
+    def output_weight(cls, settings):
+        """The weight that a checkpoint has if it has the head of these settings."""
+        return "logits/kernel"
+
+    def fill_in(self, inputs):
+        """Add the inputs that may be left out."""
+        return self.backbone.fill_in(inputs)
+
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict) and "token_ids" in inputs:
-            inputs = self.backbone.fill_in(inputs)
+            inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, training=None, mask=None, **kwargs):
         # `fit` and `predict` on JAX come in here.
-        inputs = self.backbone.fill_in(inputs)
+        inputs = self.fill_in(inputs)
         return super().call(inputs, training=training, mask=None, **kwargs)
 
     def quantize(self, mode=None, **kwargs):
@@ -218,7 +234,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
         if method is keras.Model.fit:
             kwargs["shuffle"] = shuffle and not _is_dataset(x)
         if _is_dataset(x):
-            return method(self, self._preprocess_dataset(x), **kwargs)
+            x = self._preprocess_dataset(x, anew=method is keras.Model.fit)
+            return method(self, x, **kwargs)
         self.check_arrays(x, y)
         return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
 
@@ -256,13 +273,13 @@ class BertTask(FromPreset, keras_hub.models.Task):
             parts = tuple([part] for part in parts)
         return (parts if len(parts) > 1 else parts[0]), single
 
-    def _preprocess_dataset(self, dataset):
+    def _preprocess_dataset(self, dataset, anew=False):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches."""
         spec = dataset.element_spec
         spec = spec[0] if isinstance(spec, tuple) else spec
         if self.preprocessor is None or (isinstance(spec, dict) and "token_ids" in spec):
             return dataset
-        return dataset.map(self.preprocess_samples, num_parallel_calls=os.cpu_count()).prefetch(4)
+        return self.preprocessor.map_dataset(dataset, anew)
 
 
 def _holds_text(x):

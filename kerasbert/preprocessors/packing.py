@@ -77,6 +77,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in its released code.
     """
 
+    # Whether `assemble` takes a `seed` too, for what a task draws anew in every epoch.
+    draws = False
+
     def __init__(
         self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
     ):
@@ -170,7 +173,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
         )
 
-    def _call_in_graph(self, x, y, sample_weight):
+    def _call_in_graph(self, x, y=None, sample_weight=None, **drawn):
         tf, _ = tf_modules(type(self).__name__)
         columns = self.columns_in_graph(x)
         batched = columns[0].shape.rank == 1
@@ -181,7 +184,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             )
         y = None if y is None else self.check_labels_in_graph(y)
         length = None if batched else self.sequence_length
-        outputs = self.assemble(self._tokenize_in_graph(columns), y, sample_weight, length)
+        outputs = self.assemble(self._tokenize_in_graph(columns), y, sample_weight, length, **drawn)
         return outputs if batched else keras.tree.map_structure(lambda rows: rows[0], outputs)
 
     # === Columns; a task with another `x` refines these two ===
@@ -368,7 +371,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 return similar_length_batches(lengths, batch_size, seed, epoch)
             return given_batches(lengths, batch_size)
 
-        return self._dataset(segments, targets, plan, buckets)
+        return self._dataset(segments, targets, plan, buckets, lambda epoch: (seed, epoch))
 
     def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None, buckets=True):
         """Batches sorted by length, the longest first, for `predict` and `evaluate`.
@@ -395,17 +398,41 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             segments = self._tokenize_columns(columns, most=self.sequence_length)
             return segments, [None if t is None else tf.constant(t) for t in targets]
 
-    def _dataset(self, segments, targets, plan, buckets):
+    def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,)):
         tf, _ = tf_modules(type(self).__name__)
 
-        def make_batch(rows):
+        def make_batch(rows, seed=None):
             parts = tuple(tf.gather(segment, rows) for segment in segments)
             longest = None if buckets else tf.reduce_max(self.packed_lengths(parts))
             chosen = (t if t is None else tf.gather(t, rows) for t in targets)
-            return self.assemble(parts, *chosen, length=longest)
+            drawn = {"seed": seed} if self.draws else {}
+            return self.assemble(parts, *chosen, length=longest, **drawn)
 
         with tf.device("cpu"):
-            return batch_dataset(plan, make_batch)
+            return batch_dataset(plan, make_batch, seeds if self.draws else None)
+
+    def map_dataset(self, dataset, anew=True):
+        """Preprocess a `tf.data.Dataset` of batches of texts.
+
+        Args:
+            dataset: of `x`, `(x, y)` or `(x, y, sample_weight)`.
+            anew: bool. `False` draws the same on every pass, for what is drawn at all.
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        calls = os.cpu_count() or 1
+        if not self.draws:
+            return dataset.map(self, num_parallel_calls=calls).prefetch(4)
+
+        @tf.autograph.experimental.do_not_convert
+        def make(seed, batch):
+            batch = keras.utils.unpack_x_y_sample_weight(batch)
+            return self._call_in_graph(*batch, seed=seed)
+
+        # By its place, not in the order in which threads get there.
+        seed = random.randrange(2**31) if anew else 0
+        seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=anew).batch(2)
+        dataset = tf.data.Dataset.zip((seeds, dataset))
+        return dataset.map(make, num_parallel_calls=calls).prefetch(4)
 
     def _traced(self, segments):
         """`pack` as a `tf.function`, traced once for all sizes."""

@@ -258,6 +258,19 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 "or load it with `from_preset`, `from_files` or `load_assets`."
             )
 
+    def with_special_tokens(self):
+        """This tokenizer with `special_tokens_in_strings`, on the same vocabulary."""
+        if self.special_tokens_in_strings:
+            return self
+        if "with_special_tokens" not in self._graphs:
+            # Not a copy, which Keras makes by saving and loading.
+            other = object.__new__(type(self))
+            other.__dict__.update(self.__dict__)
+            other.__dict__["special_tokens_in_strings"] = True
+            other._forget_graphs()
+            self._graphs["with_special_tokens"] = other
+        return self._graphs["with_special_tokens"]
+
     # Running the graph
 
     def _forget_graphs(self):

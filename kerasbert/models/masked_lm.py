@@ -1,0 +1,296 @@
+"""Masked language models: which token stands where one is hidden.
+
+B batch, T tokens, P predictions, V tokens of the vocabulary.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.data.batching import sorted_batches
+from kerasbert.families import get_family
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.layers.heads import MaskedLMHead
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.task import BertTask
+from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
+from kerasbert.preprocessors.texts import text_columns
+
+_SETTINGS = ("head_activation", "head_bias", "head_norm_epsilon", "output_bias")
+
+
+class MaskedTask(BertTask):
+    """Base of the tasks that predict hidden tokens."""
+
+    @classmethod
+    def needs_pooler(cls, settings):
+        return False
+
+    @classmethod
+    def output_weight(cls, settings):
+        return "mlm_head/bias" if settings.get("output_bias", True) else "mlm_head/dense/kernel"
+
+    def _make_mlm_head(self, backbone, given):
+        """Make the head; what is given as `None` follows the family's row or the encoder."""
+        defaults = {
+            "head_activation": backbone.activation,
+            "head_bias": True,
+            "head_norm_epsilon": backbone.layer_norm_epsilon,
+            "output_bias": True,
+            **get_family(backbone.family).masked_lm,
+        }
+        for name in _SETTINGS:
+            setattr(self, name, defaults[name] if given[name] is None else given[name])
+        self.mlm_head = MaskedLMHead(
+            backbone.token_embedding,
+            activation=self.head_activation,
+            layer_norm_epsilon=self.head_norm_epsilon,
+            use_bias=self.head_bias,
+            norm_bias=backbone.use_bias,
+            output_bias=self.output_bias,
+            kernel_initializer=keras.initializers.TruncatedNormal(
+                stddev=backbone.initializer_range
+            ),
+            dtype=backbone.dtype_policy,
+            name="mlm_head",
+        )
+        positions = keras.Input((None,), dtype="int32", name="mask_positions")
+        return {**backbone.input, "mask_positions": positions}
+
+    def fill_in(self, inputs):
+        """Without positions, every token is predicted."""
+        inputs = self.backbone.fill_in(inputs)
+        if "mask_positions" not in inputs:
+            positions = ops.cumsum(ops.ones_like(inputs["token_ids"], dtype="int32"), axis=1) - 1
+            inputs = {**inputs, "mask_positions": positions}
+        return inputs
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """Logits of ready arrays; see `keras.Model.predict`. For texts there is `fill_mask`."""
+        if self._is_raw(x):
+            raise ValueError(
+                "predict() takes ready arrays here, as of texts it would hide tokens at random; "
+                "call fill_mask(texts) on texts with a mask token, or evaluate(texts)."
+            )
+        _check_positions(x)
+        return super().predict(x, batch_size, **kwargs)
+
+    def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
+        _check_positions(x)
+        return super()._run(method, x, y, sample_weight, batch_size, shuffle, **kwargs)
+
+    def fill_mask(self, texts, top_k=5, batch_size=32):
+        """The likeliest tokens in place of the mask tokens in a text.
+
+        A text longer than the preprocessor's `sequence_length` is cut to what is around the mask.
+
+        Args:
+            texts: a string with one or more mask tokens (`preprocessor.tokenizer.mask_token`), or
+                a list of such strings.
+            top_k: int. How many tokens for each mask.
+            batch_size: int.
+
+        Returns:
+            For a text with one mask, a list of dicts, the likeliest first: `token`, `token_id`,
+            `score` (its probability) and `text` with the token in place of the mask. For a text
+            with more masks, a list of such lists, each with the other masks left open. For a
+            list of texts, a list of these.
+
+        Raises:
+            ValueError: for a text without a mask token.
+        """
+        texts, single = self._as_lists(texts, "fill_mask()")
+        columns, _ = text_columns(texts)
+        if len(columns) > 1:
+            raise ValueError("fill_mask() takes single texts; join the two texts of a pair.")
+        if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or top_k < 1:
+            raise ValueError(f"top_k={top_k!r} has to be a whole number from 1.")
+        texts = [text.decode() if isinstance(text, bytes) else text for text in columns[0]]
+        tokenizer = self.preprocessor.tokenizer.with_special_tokens()
+        tokens = list(zip(*tokenizer.tokenize_with_offsets(texts), strict=True))
+        masks = [
+            [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
+            for ids, _, _ in tokens
+        ]
+        for position, (text, places) in enumerate(zip(texts, masks, strict=True)):
+            if not places:
+                short = text if len(text) < 60 else text[:57] + "..."
+                raise ValueError(
+                    f"The text {short!r} at position {position} has no mask token; put "
+                    f"{tokenizer.mask_token} where a word is to be filled in."
+                )
+        best = self._best_tokens([ids for ids, _, _ in tokens], masks, top_k, batch_size)
+        results = []
+        for text, (ids, starts, ends), places in zip(texts, tokens, masks, strict=True):
+            filled = []
+            for place in places:
+                before = ids[place - 1] if place else None
+                span = text, starts[place], ends[place]
+                filled.append(_describe(tokenizer, span, before, *next(best)))
+            results.append(filled if len(filled) > 1 else filled[0])
+        return results[0] if single else results
+
+    def _best_tokens(self, ids, masks, top_k, batch_size):
+        """For each mask of each text in turn, its `top_k` token ids and their probabilities."""
+        tokenizer = self.preprocessor.tokenizer
+        room = self.preprocessor.sequence_length - 2
+        rows = []  # Token ids, and the places of the masks among them.
+        for tokens, places in zip(ids, masks, strict=True):
+            if len(tokens) <= room:
+                windows = [(0, places)]
+            else:  # The middle of a window of its own has most context.
+                last = len(tokens) - room
+                windows = [(min(max(p - room // 2, 0), last), [p]) for p in places]
+            for first, inside in windows:
+                window = tokens[first : first + room]
+                row = [tokenizer.start_token_id, *window, tokenizer.end_token_id]
+                rows.append((row, [place - first + 1 for place in inside]))
+        found = [None] * len(rows)
+        for batch in sorted_batches([len(row) for row, _ in rows], batch_size):
+            logits = self._logits_of([rows[i] for i in batch])
+            for i, row in zip(batch, logits, strict=True):
+                found[i] = [_top(one, top_k) for one in row[: len(rows[i][1])]]
+        return iter([best for row in found for best in row])
+
+    def _logits_of(self, rows):
+        """Logits (B, P, V) of B rows of token ids with the places of their masks."""
+        length = self.preprocessor.bucket(max(len(row) for row, _ in rows))
+        slots = max(len(places) for _, places in rows)
+        pad = self.preprocessor.tokenizer.pad_token_id
+        features = {
+            "token_ids": [row + [pad] * (length - len(row)) for row, _ in rows],
+            "padding_mask": [[1] * len(row) + [0] * (length - len(row)) for row, _ in rows],
+            "mask_positions": [places + [0] * (slots - len(places)) for _, places in rows],
+        }
+        features = {name: np.array(value, "int32") for name, value in features.items()}
+        return self._mlm_logits(keras.Model.predict_on_batch(self, features))
+
+    def _mlm_logits(self, outputs):
+        return np.asarray(outputs)
+
+    def _mlm_loss(self):
+        # The mean over what was hidden, not over empty slots too.
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def get_config(self):
+        return {**super().get_config(), **{name: getattr(self, name) for name in _SETTINGS}}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertMaskedLM(MaskedTask):
+    """Predicts the tokens that are hidden in a text, as BERT is pre-trained.
+
+    The inputs are the encoder's and `mask_positions` int32 (B, P), each below T; the output is
+    logits (B, P, V) at these positions. Called on arrays without `mask_positions`, it gives the
+    logits of all tokens, (B, T, V). Labels are token ids (B, P), sample weights (B, P) 0 in the
+    slots that a row does not need: the loss is the mean over the others. `fit` and `evaluate` take
+    raw strings and hide tokens themselves, `fit` anew in every epoch.
+
+    Args:
+        backbone: a `BertBackbone`; it needs no pooler.
+        preprocessor: a `BertMaskedLMPreprocessor`, or `None` for ready arrays.
+        head_activation: string. Of the head's dense layer.
+        head_bias: bool. The bias of that layer.
+        head_norm_epsilon: float. Of the norm after it.
+        output_bias: bool. A bias of each token's logit.
+
+    The last four follow the encoder and its family where they are not given.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = BertMaskedLM(backbone)
+    >>> ids, positions = np.ones((3, 5), "int32"), np.array([[1, 3], [2, 0], [4, 0]])
+    >>> model.predict({"token_ids": ids, "mask_positions": positions}, verbose=0).shape
+    (3, 2, 100)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertMaskedLMPreprocessor
+    head = "masked_lm"
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm_epsilon=None,
+        output_bias=None,
+        **kwargs,
+    ):
+        self._adopt_preprocessor(backbone, preprocessor)
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        given = {
+            "head_activation": head_activation,
+            "head_bias": head_bias,
+            "head_norm_epsilon": head_norm_epsilon,
+            "output_bias": output_bias,
+        }
+        inputs = self._make_mlm_head(backbone, given)
+        tokens = backbone(backbone.input)["sequence_output"]  # (B, T, D)
+        outputs = self.mlm_head(tokens, mask_positions=inputs["mask_positions"])  # (B, P, V)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def default_loss(self):
+        """Cross-entropy, a mean over the hidden tokens."""
+        return self._mlm_loss()
+
+    def default_metrics(self):
+        """Accuracy over the hidden tokens."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+def _check_positions(x):
+    """Raise for positions beyond the row, which would read the next one."""
+    if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
+        return
+    positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
+    wrong = np.argwhere((positions < 0) | (positions >= length))
+    if len(wrong):
+        row, slot = wrong[0]
+        raise ValueError(
+            f"mask_positions has {positions[row, slot]} in row {row}, slot {slot}, where "
+            f"token_ids has {length} tokens a row; use 0 with weight 0 for empty slots."
+        )
+
+
+def _top(logits, count):
+    """The ids of the largest of logits (V,), and their probabilities, best first."""
+    logits = logits.astype("float64")
+    count = min(count, len(logits))
+    best = np.argpartition(-logits, count - 1)[:count]
+    best = best[np.argsort(-logits[best], kind="stable")]
+    odds = np.exp(logits - logits.max())
+    return best, odds[best] / odds.sum()
+
+
+def _describe(tokenizer, span, before, ids, scores):
+    """The dicts of `fill_mask` for the mask token at a span `(text, start, end)`.
+
+    Args:
+        before: int. The token before it in the text, or `None`.
+    """
+    text, start, end = span
+    names = [name.strip() for name in tokenizer.detokenize(ids[:, None].tolist())]
+    filled = [text[:start] + name for name in names]
+    if before is not None:
+        # What a token adds to the one before it begins with a space, or goes on with its word.
+        left = tokenizer.detokenize([before])
+        both = tokenizer.detokenize([[before, token] for token in ids.tolist()])
+        for i, joined in enumerate(both):
+            added = joined.removeprefix(left)
+            if left and joined.startswith(left) and added and not added[0].isspace():
+                filled[i] = text[:start].rstrip() + added
+    return [
+        {"token": name, "token_id": token, "score": score, "text": head + text[end:]}
+        for name, token, score, head in zip(names, ids.tolist(), scores.tolist(), filled)
+    ]

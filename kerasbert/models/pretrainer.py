@@ -1,0 +1,154 @@
+"""BERT's pre-training: hidden tokens and next sentences, over one encoder.
+
+B batch, T tokens, D width, P predictions, V tokens of the vocabulary.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert.families import get_family
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.masked_lm import MaskedTask
+from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertPretrainer(MaskedTask):
+    """Both tasks that BERT is pre-trained on: hidden tokens, and whether B follows A.
+
+    The inputs are those of `BertMaskedLM`, the outputs a dict of `mlm_logits` (B, P, V) and
+    `nsp_logits` (B, 2): 0, B follows A; 1, it does not. Labels are such a dict of (B, P) and (B,),
+    or a tuple of the two; so are sample weights, where those of `nsp_logits` may be left out. The
+    loss is the mean over the hidden tokens plus the mean over the pairs. `fit` and `evaluate` take
+    pairs of raw strings with labels 0 and 1, and hide tokens themselves.
+
+    Args:
+        backbone: a `BertBackbone`, with a pooler for `next_sentence`.
+        preprocessor: a `BertPretrainerPreprocessor`, or `None` for ready arrays.
+        next_sentence: bool. `False` leaves the second task and `nsp_logits` out (RoBERTa).
+        dropout: float. Before `nsp_logits`; by default that of the family's checkpoints.
+        head_activation: string. See `BertMaskedLM`, as for the next three.
+        head_bias: bool.
+        head_norm_epsilon: float.
+        output_bias: bool.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = BertPretrainer(backbone)
+    >>> ids, positions = np.ones((3, 5), "int32"), np.array([[1, 3], [2, 0], [4, 0]])
+    >>> outputs = model.predict({"token_ids": ids, "mask_positions": positions}, verbose=0)
+    >>> {name: logits.shape for name, logits in outputs.items()}
+    {'mlm_logits': (3, 2, 100), 'nsp_logits': (3, 2)}
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertPretrainerPreprocessor
+    head = "pretrainer"
+    lends = ("masked_lm", "next_sentence")
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        next_sentence=True,
+        dropout=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm_epsilon=None,
+        output_bias=None,
+        **kwargs,
+    ):
+        if next_sentence and not backbone.pooler:
+            raise ValueError(
+                "next_sentence=True needs an encoder with a pooler, and this one has pooler=False; "
+                "set next_sentence=False, or pooler=True on the encoder."
+            )
+        self._adopt_preprocessor(backbone, preprocessor, next_sentence=next_sentence)
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.next_sentence = next_sentence
+        row = get_family(backbone.family).next_sentence
+        self.dropout = row["dropout"] if dropout is None else dropout
+        given = {
+            "head_activation": head_activation,
+            "head_bias": head_bias,
+            "head_norm_epsilon": head_norm_epsilon,
+            "output_bias": output_bias,
+        }
+        inputs = self._make_mlm_head(backbone, given)
+        encoded = backbone(backbone.input)
+        tokens = encoded["sequence_output"]  # (B, T, D)
+        logits = self.mlm_head(tokens, mask_positions=inputs["mask_positions"])  # (B, P, V)
+        outputs = {"mlm_logits": logits}
+        if next_sentence:
+            outputs["nsp_logits"] = self._next_sentence_logits(encoded["pooled_output"])  # (B, 2)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def _next_sentence_logits(self, pooled):
+        """(B, D) -> (B, 2), by layers named as those of `BertNextSentencePredictor`."""
+        dtype = self.backbone.dtype_policy
+        initializer = keras.initializers.TruncatedNormal(stddev=self.backbone.initializer_range)
+        self.dropout_layer = keras.layers.Dropout(
+            self.dropout, dtype=dtype, name="classifier_dropout"
+        )
+        self.output_dense = keras.layers.Dense(
+            2, kernel_initializer=initializer, dtype=dtype, name="logits"
+        )
+        activation = keras.layers.Activation(None, dtype="float32", name="nsp_logits")
+        return activation(self.output_dense(self.dropout_layer(pooled)))
+
+    @classmethod
+    def needs_pooler(cls, settings):
+        return settings.get("next_sentence", True)
+
+    @classmethod
+    def output_weight(cls, settings):
+        if settings.get("next_sentence", True):
+            return "logits/kernel"
+        return super().output_weight(settings)
+
+    def default_loss(self):
+        """Cross-entropies: a mean over the hidden tokens, and one over the pairs."""
+        losses = {"mlm_logits": self._mlm_loss()}
+        if self.next_sentence:
+            losses["nsp_logits"] = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return losses
+
+    def default_metrics(self):
+        """Accuracy of each task."""
+        return {
+            name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+            for name in self.default_loss()
+        }
+
+    def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
+        if not self._is_raw(x):
+            y, sample_weight = self._named(y), self._named(sample_weight)
+            if sample_weight is not None and self.next_sentence:
+                ones = np.ones(len(sample_weight["mlm_logits"]), "float32")
+                sample_weight = {"nsp_logits": ones, **sample_weight}
+        return super()._run(method, x, y, sample_weight, batch_size, shuffle, **kwargs)
+
+    def _named(self, parts):
+        """Labels or weights as a dict: of a tuple in its order, of an array the hidden tokens'."""
+        if parts is None or isinstance(parts, dict):
+            return parts
+        parts = parts if isinstance(parts, (tuple, list)) else (parts,)
+        return dict(zip(("mlm_logits", "nsp_logits"), parts))
+
+    def _mlm_logits(self, outputs):
+        return np.asarray(outputs["mlm_logits"])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "next_sentence": self.next_sentence,
+            "dropout": self.dropout,
+        }

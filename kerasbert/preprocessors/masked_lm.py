@@ -1,0 +1,143 @@
+"""Preprocessing for masked language models: tokens are hidden, anew in every epoch.
+
+B batch, T tokens of the packed row, P predictions.
+"""
+
+import random
+
+import keras
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.data.masking import check_rates, mask_tokens
+from kerasbert.preprocessors.packing import BertPreprocessor
+
+
+class MaskingPreprocessor(BertPreprocessor):
+    """Base of the preprocessors that hide tokens."""
+
+    draws = True
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        mask_selection_rate=0.15,
+        mask_selection_length=None,
+        mask_token_rate=0.8,
+        random_token_rate=0.1,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        check_rates(mask_selection_rate, mask_token_rate, random_token_rate, mask_selection_length)
+        self.mask_selection_rate = mask_selection_rate
+        self.mask_selection_length = mask_selection_length
+        self.mask_token_rate = mask_token_rate
+        self.random_token_rate = random_token_rate
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            mask_selection_rate=self.mask_selection_rate,
+            mask_selection_length=self.mask_selection_length,
+            mask_token_rate=self.mask_token_rate,
+            random_token_rate=self.random_token_rate,
+        )
+        return config
+
+    def masked(self, segments, sample_weight=None, length=None, seed=None):
+        """Pack segments and hide some of their tokens.
+
+        Args:
+            segments: tuple of one or two `tf.RaggedTensor` int32 (B, None).
+            sample_weight: floats (B,).
+            length: int. T, instead of the bucket of the longest row.
+            seed: ints (2,); `None` draws one.
+
+        Returns:
+            `(features, mask_ids, weights)`, the last two (B, P).
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        features = self.pack(segments, length)
+        maskable = features["padding_mask"]
+        for special in self.tokenizer.special_token_ids:
+            maskable &= features["token_ids"] != special
+        hidden = mask_tokens(
+            features["token_ids"],
+            maskable,
+            self._drawn_seed() if seed is None else seed,
+            vocabulary_size=self.tokenizer.vocabulary_size(),
+            mask_token_id=self.tokenizer.mask_token_id,
+            lengths=self.packed_lengths(segments),
+            mask_selection_rate=self.mask_selection_rate,
+            mask_selection_length=self.mask_selection_length,
+            mask_token_rate=self.mask_token_rate,
+            random_token_rate=self.random_token_rate,
+        )
+        weights = hidden["mask_weights"]  # (B, P)
+        if sample_weight is not None:
+            weights *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+        features["token_ids"] = hidden["token_ids"]
+        features["mask_positions"] = hidden["mask_positions"]
+        return features, hidden["mask_ids"], weights
+
+    def _drawn_seed(self):
+        """A seed that `keras.utils.set_random_seed` makes repeat."""
+        tf, _ = tf_modules(type(self).__name__)
+        if tf.executing_eagerly():
+            return [random.randrange(2**31) for _ in range(2)]
+        return tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertMaskedLMPreprocessor(MaskingPreprocessor):
+    """Packs texts or pairs as `BertPreprocessor` does, and hides tokens to be predicted.
+
+    Called on texts without labels, it returns `(x, y, sample_weight)`: `x` has `mask_positions`
+    int32 (B, P) too, `y` is the tokens that were there, int32 (B, P), and weights (B, P) are 0
+    in the slots that a row does not need. Each call, and in `fit` each epoch, hides others;
+    `keras.utils.set_random_seed` makes them repeat. `evaluate` always hides the same.
+
+    Of a row of n tokens with its special tokens, max(1, round(mask_selection_rate * n)) are
+    chosen, never special ones. P is that number for n = T.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row.
+        truncate: string. See `BertPreprocessor`.
+        num_segments: int. See `BertPreprocessor`.
+        mask_selection_rate: float. The share of tokens that are to be predicted.
+        mask_selection_length: int. The most of them in a row; `None` for no such limit.
+        mask_token_rate: float. The share of these that the model sees as the mask token.
+        random_token_rate: float. The share of these that it sees as any other token. The rest it
+            sees as they are.
+
+    Raises:
+        ValueError: for a rate that is no share, for labels, and for anything that is not text.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> tokenizer = BertTokenizer(tokens, lowercase=True)
+    >>> preprocessor = BertMaskedLMPreprocessor(tokenizer, mask_token_rate=1, random_token_rate=0)
+    >>> features, y, weights = preprocessor(["Who?", "Me me me"])
+    >>> (np.asarray(features["token_ids"]) == 4).sum(axis=1).tolist(), np.asarray(y).shape
+    ([1, 1], (2, 1))
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1; anew in every epoch as in RoBERTa,
+    arXiv 1907.11692.
+    """
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
+        return self.masked(segments, sample_weight, length, seed)
+
+    def check_labels(self, y, count):
+        raise ValueError(
+            "A masked language model makes its own labels, the tokens that it hides; pass texts "
+            "alone, and pairs of texts as a tuple of two columns."
+        )
+
+    def check_labels_in_graph(self, y):
+        return self.check_labels(y, None)

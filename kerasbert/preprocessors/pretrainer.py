@@ -1,0 +1,105 @@
+"""Preprocessing for BERT's pre-training: pairs of texts with hidden tokens.
+
+B batch, P predictions.
+"""
+
+import keras
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.preprocessors.masked_lm import MaskingPreprocessor
+from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertPretrainerPreprocessor(MaskingPreprocessor):
+    """Packs pairs of texts and hides tokens, for both tasks that BERT is pre-trained on.
+
+    Called on pairs and labels `y` (B,), 0 where B follows A and 1 where it does not, it returns
+    `(x, y, sample_weight)`: `x` as of `BertMaskedLMPreprocessor`, and dicts of `mlm_logits`
+    (B, P), the hidden tokens, and `nsp_logits` (B,), the labels. Without `next_sentence` it takes
+    texts or pairs without labels, and the dicts have `mlm_logits` alone.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row.
+        truncate: string. See `BertPreprocessor`.
+        num_segments: int. See `BertPreprocessor`.
+        mask_selection_rate: float. See `BertMaskedLMPreprocessor`, as for the next three.
+        mask_selection_length: int.
+        mask_token_rate: float.
+        random_token_rate: float.
+        next_sentence: bool. Whether there are labels of pairs.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> preprocessor = BertPretrainerPreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> features, y, weights = preprocessor((["Who?", "Me?"], ["Me!", "Who!"]), [0, 1])
+    >>> {name: np.asarray(labels).shape for name, labels in y.items()}
+    {'mlm_logits': (2, 1), 'nsp_logits': (2,)}
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        mask_selection_rate=0.15,
+        mask_selection_length=None,
+        mask_token_rate=0.8,
+        random_token_rate=0.1,
+        next_sentence=True,
+        **kwargs,
+    ):
+        super().__init__(
+            tokenizer,
+            sequence_length,
+            truncate,
+            num_segments,
+            mask_selection_rate,
+            mask_selection_length,
+            mask_token_rate,
+            random_token_rate,
+            **kwargs,
+        )
+        self.next_sentence = next_sentence
+
+    def get_config(self):
+        return {**super().get_config(), "next_sentence": self.next_sentence}
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
+        tf, _ = tf_modules(type(self).__name__)
+        if self.next_sentence and len(segments) != 2:
+            raise ValueError(
+                "One text was given where a pair is needed; pass a tuple of two columns, or set "
+                "next_sentence=False to pretrain without pairs."
+            )
+        if self.next_sentence and y is None:
+            raise ValueError(
+                "The pairs have no labels; pass y, 0 where the second text follows the first and "
+                "1 where it does not, or set next_sentence=False."
+            )
+        features, mask_ids, weights = self.masked(segments, sample_weight, length, seed)
+        labels, weights = {"mlm_logits": mask_ids}, {"mlm_logits": weights}
+        if self.next_sentence:
+            labels["nsp_logits"] = y
+            one = tf.ones(tf.shape(y)[0])
+            weights["nsp_logits"] = one if sample_weight is None else sample_weight
+        return features, labels, weights
+
+    def _pair_labels(self):
+        """What checks labels of pairs."""
+        if not self.next_sentence:
+            raise ValueError(
+                "There are labels, but next_sentence=False predicts hidden tokens alone; pass "
+                "texts alone, or set next_sentence=True."
+            )
+        return BertNextSentencePredictorPreprocessor(self.tokenizer)
+
+    def check_labels(self, y, count):
+        return self._pair_labels().check_labels(y, count)
+
+    def check_labels_in_graph(self, y):
+        return self._pair_labels().check_labels_in_graph(y)

@@ -1,0 +1,405 @@
+"""Masked language model and pretrainer: contract, loss, training on raw text, `fill_mask`."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.models import (
+    BertMaskedLM,
+    BertMaskedLMPreprocessor,
+    BertNextSentencePredictor,
+    BertPretrainer,
+    BertPretrainerPreprocessor,
+    BertTextClassifier,
+)
+from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import (
+    array,
+    arrays,
+    batch,
+    check_padding,
+    check_saving,
+    model_contract,
+    perturb,
+    tiny_backbone,
+)
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was very dull fun it ##s ! 我".split()
+TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
+TEXTS = ["the film was good fun", "it was a very dull film", "the films was very very bad"]
+
+
+def make(cls, family="bert", pooler=None, **settings):
+    pooler = cls is BertPretrainer if pooler is None else pooler
+    return perturb(cls(tiny_backbone(family, pooler=pooler, **settings)))
+
+
+def make_raw(cls=BertMaskedLM, sequence_length=16, **settings):
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    keras.utils.set_random_seed(0)
+    tokenizer = BertTokenizer(TOKENS, lowercase=True)
+    pretrains = cls is BertPretrainer
+    preprocessor = BertPretrainerPreprocessor if pretrains else BertMaskedLMPreprocessor
+    encoder = tiny_backbone(dropout=0.0, pooler=pretrains)
+    model = cls(encoder, preprocessor(tokenizer, sequence_length=sequence_length), **settings)
+    model.optimizer.learning_rate = 0.01
+    return model
+
+
+@model_contract("bert", checks=(check_saving, check_padding))
+def test_contract(family, check, tmp_path):
+    check(functools.partial(make, BertMaskedLM, family), tmp_path)
+
+
+@model_contract(checks=(check_saving,))
+def test_pretrainer_contract(family, check, tmp_path):
+    check(functools.partial(make, BertPretrainer, family), tmp_path)
+
+
+# --- outputs and loss ---
+
+
+def test_logits_at_positions_are_those_of_the_tokens():
+    model = make(BertMaskedLM)
+    features = batch(model)
+    positions = features.pop("mask_positions")
+    every = array(model(features))
+    assert every.shape == (3, 7, 30)
+    found = array(model({**features, "mask_positions": positions}))
+    expected = np.take_along_axis(every, positions[..., None], axis=1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(model.predict(features, verbose=0), every, atol=1e-5)
+
+
+def test_one_table():
+    """The token embedding is there once, and takes gradients from both its uses."""
+    model = make(BertMaskedLM)
+    shapes = [tuple(weight.shape) for weight in model.weights]
+    assert shapes.count((30, 16)) == 1 and len(set(map(id, model.weights))) == len(model.weights)
+    before = array(model(batch(model)))
+    table = model.backbone.token_embedding.embeddings
+    table.assign(array(table) * 2)
+    assert np.abs(array(model(batch(model))) - before).max() > 0.1
+
+
+def test_loss_is_the_mean_over_what_is_hidden():
+    model = make(BertMaskedLM)
+    features = batch(model)
+    y = np.array([[3, 4, 0], [5, 0, 0], [6, 7, 8]])
+    weights = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]], "float32")
+    logits = array(model(features)).astype("float64")
+    losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, y[..., None], -1)[..., 0]
+    found = model.evaluate(features, y, sample_weight=weights, verbose=0)
+    assert found[0] == pytest.approx((losses * weights).sum() / weights.sum(), abs=1e-5)
+    right = (logits.argmax(-1) == y) * weights
+    assert found[1] == pytest.approx(right.sum() / weights.sum(), abs=1e-6)
+
+
+def test_rows_without_hidden_tokens():
+    """A batch in which nothing is hidden has no loss, and moves nothing to NaN."""
+    model = make(BertMaskedLM)
+    features = batch(model)
+    zeros = np.zeros((3, 3))
+    model.compile("sgd", run_eagerly=True)
+    loss = model.train_on_batch(features, zeros.astype("int32"), sample_weight=zeros)
+    assert np.ravel(loss)[0] == 0
+    assert all(np.isfinite(array(weight)).all() for weight in model.weights)
+
+
+@pytest.mark.parametrize("cls", [BertMaskedLM, BertPretrainer])
+def test_half_precision_trains(cls):
+    model = make(cls, dtype="mixed_bfloat16")
+    features = batch(model)
+    y, weights = np.ones((3, 3), "int32"), np.ones((3, 3), "float32")
+    if cls is BertPretrainer:
+        y, weights = (y, np.array([0, 1, 1])), (weights, np.ones(3))
+    for output in keras.tree.flatten(model(features)):
+        assert keras.backend.standardize_dtype(output.dtype) == "float32"
+    compiled = keras.backend.backend() != "torch"
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=compiled)
+    losses = model.fit(features, y, sample_weight=weights, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+# --- the pretrainer on arrays ---
+
+
+def test_pretrainer_loss_and_labels():
+    model = make(BertPretrainer)
+    features = batch(model)
+    tokens, follows = np.array([[3, 4, 0], [5, 0, 0], [6, 7, 8]]), np.array([0, 1, 1])
+    weights = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]], "float32")
+    outputs = arrays(model(features))
+    mlm = -np.take_along_axis(_log_softmax(outputs["mlm_logits"]), tokens[..., None], -1)[..., 0]
+    nsp = -_log_softmax(outputs["nsp_logits"])[np.arange(3), follows]
+    expected = (mlm * weights).sum() / weights.sum() + nsp.mean()
+    by_name = {"mlm_logits": tokens, "nsp_logits": follows}
+    for y, sample_weight in (
+        (by_name, {"mlm_logits": weights}),
+        ((tokens, follows), (weights, np.ones(3, "float32"))),
+        ((tokens, follows), weights),
+    ):
+        found = model.evaluate(
+            features, y, sample_weight=sample_weight, verbose=0, return_dict=True
+        )
+        assert found["loss"] == pytest.approx(expected, abs=1e-5)
+    assert {"mlm_logits_accuracy", "nsp_logits_accuracy"} <= found.keys()
+
+
+def _log_softmax(logits):
+    logits = logits.astype("float64")
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_pretrainer_without_pairs():
+    model = perturb(BertPretrainer(tiny_backbone("roberta", pooler=False), next_sentence=False))
+    features = batch(model)
+    assert set(model(features)) == {"mlm_logits"}
+    y, weights = np.ones((3, 3), "int32"), np.ones((3, 3), "float32")
+    history = model.fit(features, y, sample_weight=weights, verbose=0).history
+    assert {"loss", "accuracy"} == history.keys()  # Keras names a single output's without it.
+    with pytest.raises(ValueError, match="next_sentence=True needs an encoder with a pooler"):
+        BertPretrainer(tiny_backbone(pooler=False))
+
+
+# --- raw text ---
+
+
+def test_fit_on_texts():
+    model = make_raw()
+    texts = TEXTS * 8
+    first = model.evaluate(texts, verbose=0)
+    assert model.evaluate(texts, verbose=0) == first  # Hides the same.
+    history = model.fit(texts, epochs=20, batch_size=8, validation_split=0.25, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0] / 2
+    assert history["val_loss"][-1] < history["val_loss"][0]
+    assert model.evaluate(texts, verbose=0)[0] < first[0] / 2
+
+
+def test_fit_repeats_with_its_seed():
+    histories = [
+        make_raw().fit(TEXTS * 8, epochs=2, batch_size=8, verbose=0).history for _ in range(2)
+    ]
+    assert histories[0] == histories[1]
+
+
+def test_other_tokens_are_hidden_in_every_epoch():
+    preprocessor = make_raw().preprocessor
+    texts = [" ".join(f"word{i % 12}" for i in range(14))] * 8
+    dataset = preprocessor.batches(texts, batch_size=4, shuffle=False)
+
+    def places(dataset):
+        return np.concatenate([x["mask_positions"] for x, _, _ in dataset.as_numpy_iterator()])
+
+    first, second = places(dataset), places(dataset)
+    assert first.shape == (8, 2) and (first != second).any()
+    assert (first[:4] != first[4:]).any()
+    # The same for the same seed, and always the same in `evaluate`.
+    dataset = [preprocessor.batches(texts, batch_size=4, seed=7) for _ in range(2)]
+    np.testing.assert_array_equal(places(dataset[0]), places(dataset[1]))
+    dataset, _ = preprocessor.sorted_batches(texts)
+    np.testing.assert_array_equal(places(dataset), places(dataset))
+
+
+def test_fit_on_a_dataset():
+    """A `tf.data.Dataset` of raw batches: other tokens on every pass, the same for a seed."""
+    tf = pytest.importorskip("tensorflow")
+    histories = []
+    for _ in range(2):
+        model = make_raw()
+        dataset = tf.data.Dataset.from_tensor_slices(TEXTS * 8).batch(8)
+        histories.append(model.fit(dataset, epochs=2, verbose=0).history)
+        first = model.evaluate(dataset, verbose=0)
+        assert model.evaluate(dataset, verbose=0) == first
+    assert histories[0] == histories[1]
+    mapped = model.preprocessor.map_dataset(dataset)
+    passes = [[y.tolist() for _, y, _ in mapped.as_numpy_iterator()] for _ in range(2)]
+    assert passes[0] != passes[1]
+    single = tf.data.Dataset.from_tensor_slices(TEXTS).map(model.preprocessor)
+    assert next(iter(single))[0]["mask_positions"].shape == (2,)
+
+
+def test_what_the_preprocessor_hides():
+    preprocessor = make_raw().preprocessor
+    texts = ["the 😀 film [SEP]", "", "the film was very very dull and very bad bad bad bad"]
+    for _ in range(20):
+        features, y, weights = arrays(preprocessor(texts))
+        ids = preprocessor.pack(preprocessor.tokenize(texts))["token_ids"].numpy()
+        assert features["token_ids"].shape == (3, 16) and y.shape == (3, 2)
+        hidden = np.take_along_axis(ids, features["mask_positions"], axis=1)[weights > 0]
+        assert not set(hidden) & set(preprocessor.tokenizer.special_token_ids)
+        np.testing.assert_array_equal(y[weights > 0], hidden)
+        assert weights.sum(axis=1).tolist() == [1, 0, 2]
+        changed = features["token_ids"] != ids
+        assert changed.sum() <= weights.sum()
+    weighted = preprocessor(texts, None, [0.5, 1, 2])[2]
+    assert array(weighted).sum(axis=1).tolist() == [0.5, 0, 4]
+
+
+def test_preset_of_the_preprocessor(tmp_path):
+    model = make_raw()
+    model.preprocessor.mask_selection_rate = 0.3
+    model.save_to_preset(str(tmp_path))
+    loaded = BertMaskedLM.from_preset(str(tmp_path))
+    assert loaded.preprocessor.mask_selection_rate == 0.3
+    loaded = BertMaskedLM.from_preset(str(tmp_path), mask_selection_rate=0.4, mask_token_rate=0.5)
+    config = loaded.preprocessor.get_config()
+    assert (config["mask_selection_rate"], config["mask_token_rate"]) == (0.4, 0.5)
+    with pytest.raises(ValueError, match="mask_token_rate=0.8 and random_token_rate=0.5 add up"):
+        BertMaskedLM.from_preset(str(tmp_path), random_token_rate=0.5)
+
+
+def test_pretrainer_on_pairs(tmp_path):
+    model = make_raw(BertPretrainer)
+    a, b = ["the film was good", "it was bad"] * 16, ["fun fun", "dull dull"] * 16
+    b[2::4], b[3::4] = b[1::4], b[0::4]
+    y = [int("dull" in text) for text in b]
+    history = model.fit((a, b), y, epochs=15, batch_size=8, verbose=0).history
+    assert history["nsp_logits_accuracy"][-1] > 0.9
+    assert history["mlm_logits_loss"][-1] < history["mlm_logits_loss"][0]
+    found = model.evaluate((a, b), y, verbose=0, return_dict=True)
+    assert found["loss"] == pytest.approx(
+        found["mlm_logits_loss"] + found["nsp_logits_loss"], abs=1e-4
+    )
+    # Its preset holds the heads of two other classes.
+    model.save_to_preset(str(tmp_path))
+    alone = BertMaskedLM.from_preset(str(tmp_path))
+    assert type(alone.preprocessor) is BertMaskedLMPreprocessor
+    text = "the film was [MASK]"
+    for ours, theirs in zip(alone.fill_mask(text), model.fill_mask(text), strict=True):
+        assert ours["token"] == theirs["token"]
+        assert ours["score"] == pytest.approx(theirs["score"], abs=1e-5)
+    predictor = BertNextSentencePredictor.from_preset(str(tmp_path))
+    scores = predictor.follows(["it was bad"] * 2, ["fun fun", "dull dull"])
+    assert scores[0] > 0.5 > scores[1]
+    with pytest.raises(ValueError, match="has no classification head"):
+        BertTextClassifier.from_preset(str(tmp_path))
+
+
+def test_pretrainer_on_single_texts(tmp_path):
+    model = make_raw(BertPretrainer, next_sentence=False)
+    history = model.fit(TEXTS * 8, epochs=8, batch_size=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    model.save_to_preset(str(tmp_path))
+    assert not BertPretrainer.from_preset(str(tmp_path)).preprocessor.next_sentence
+    with pytest.raises(ValueError, match="has no next-sentence head; pass new_head=True"):
+        BertNextSentencePredictor.from_preset(str(tmp_path))
+
+
+# --- fill_mask ---
+
+
+def test_fill_mask():
+    model = make_raw()
+    model.fit(TEXTS * 8, epochs=20, batch_size=8, verbose=0)
+    found = model.fill_mask("The film was Good [MASK]", top_k=3)
+    assert [row["text"] for row in found] == [f"The film was Good {row['token']}" for row in found]
+    assert found[0]["token"] == "fun" and found[0]["token_id"] == TOKENS.index("fun")
+    scores = [row["score"] for row in found]
+    assert scores == sorted(scores, reverse=True) and sum(scores) < 1
+    assert sum(row["score"] for row in model.fill_mask("a [MASK]", top_k=99)) == pytest.approx(1)
+    # Two masks: each with the other one left open.
+    first, second = model.fill_mask("The [MASK] was good [MASK]!", top_k=2)
+    assert first[0]["text"] == f"The {first[0]['token']} was good [MASK]!"
+    assert second[0]["text"] == f"The [MASK] was good {second[0]['token']}!"
+    # In texts of other kinds a mask token is text.
+    assert TOKENS.index("[MASK]") not in model.preprocessor.tokenizer("a [MASK]")
+    # Many texts, in their order, whatever their lengths.
+    texts = ["a [MASK]", "the film was very very very very [MASK]", "it was [MASK] [MASK]"] * 3
+    every = model.fill_mask(texts, batch_size=2)
+    for text, rows in zip(texts, every, strict=True):
+        alone = model.fill_mask(text)
+        for a, b in zip(keras.tree.flatten(rows), keras.tree.flatten(alone), strict=True):
+            assert a == (pytest.approx(b, abs=1e-5) if isinstance(a, float) else b)
+
+
+def test_fill_mask_scores_are_those_of_the_logits():
+    model = perturb(make_raw())
+    found = model.fill_mask("good [MASK] film", top_k=30)
+    ids = np.array([[2, 5, 4, 7, 3]])
+    logits = array(model({"token_ids": ids}))[0, 2].astype("float64")
+    expected = np.exp(_log_softmax(logits))
+    for row in found:
+        assert row["score"] == pytest.approx(expected[row["token_id"]], abs=1e-6)
+    assert [row["token_id"] for row in found] == np.argsort(-expected).tolist()
+
+
+def test_fill_mask_joins_words():
+    model = perturb(make_raw())
+    texts = {
+        "the film [MASK].": {"##s": "the films.", "good": "the film good."},
+        "我[MASK]": {"我": "我我"},
+        "[MASK] good": {"a": "a good"},
+    }
+    for text, expected in texts.items():
+        found = {row["token"]: row["text"] for row in model.fill_mask(text, top_k=30)}
+        for token, filled in expected.items():
+            assert found[token] == filled
+
+
+def test_fill_mask_in_a_long_text():
+    """Only what is around the mask fits the model, at either end and in the middle."""
+    model = perturb(make_raw(sequence_length=10))
+    words = [f"word{i % 12}" for i in range(50)]
+    for place in (0, 25, 49):
+        text = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
+        first = min(max(place - 4, 0), 42)
+        window = [*words[:place], "[MASK]", *words[place + 1 :]][first : first + 8]
+        found, alone = model.fill_mask(text), model.fill_mask(" ".join(window))
+        assert [row["token"] for row in found] == [row["token"] for row in alone]
+        assert found[0]["score"] == pytest.approx(alone[0]["score"], abs=1e-6)
+        assert found[0]["text"] == text.replace("[MASK]", found[0]["token"])
+
+
+# --- bad input ---
+
+
+def test_bad_texts():
+    model = make_raw()
+    with pytest.raises(
+        ValueError, match=r"text 'no mask' at position 1 has no mask token; put \[MASK\] where"
+    ):
+        model.fill_mask(["a [MASK]", "no mask"])
+    with pytest.raises(ValueError, match="fill_mask.. takes single texts"):
+        model.fill_mask(("a [MASK]", "b"))
+    with pytest.raises(ValueError, match="top_k=0 has to be a whole number from 1"):
+        model.fill_mask("a [MASK]", top_k=0)
+    with pytest.raises(ValueError, match=r"text at position 0 is None"):
+        model.fill_mask([None])
+    with pytest.raises(ValueError, match=r"predict\(\) takes ready arrays here"):
+        model.predict(TEXTS)
+    with pytest.raises(ValueError, match="makes its own labels"):
+        model.fit(TEXTS, [0, 1, 0], verbose=0)
+    with pytest.raises(ValueError, match=r"fill_mask\(\) takes texts, and this model has no prep"):
+        make(BertMaskedLM).fill_mask("a [MASK]")
+
+
+def test_bad_pairs():
+    model = make_raw(BertPretrainer)
+    with pytest.raises(ValueError, match="One text was given where a pair is needed"):
+        model.fit(TEXTS, [0, 1, 1], verbose=0)
+    with pytest.raises(ValueError, match="The pairs have no labels; pass y, 0 where"):
+        model.fit((TEXTS, TEXTS), verbose=0)
+    with pytest.raises(ValueError, match="label 2 at position 1 is outside 0 to 1"):
+        model.fit((TEXTS, TEXTS), [0, 2, 1], verbose=0)
+    with pytest.raises(ValueError, match="labels, but next_sentence=False predicts hidden"):
+        make_raw(BertPretrainer, next_sentence=False).fit(TEXTS, [0, 1, 1], verbose=0)
+
+
+def test_bad_positions():
+    model = make(BertMaskedLM)
+    features = batch(model)
+    features["mask_positions"][1, 2] = 7
+    for call in (model.predict, functools.partial(model.fit, y=np.ones((3, 3)))):
+        with pytest.raises(ValueError, match="mask_positions has 7 in row 1, slot 2, where"):
+            call(features, verbose=0)
+
+
+def test_bad_rates():
+    tokenizer = BertTokenizer(TOKENS, lowercase=True)
+    with pytest.raises(ValueError, match="mask_selection_rate=15 has to be a number from 0 to 1"):
+        BertMaskedLMPreprocessor(tokenizer, mask_selection_rate=15)
+    with pytest.raises(ValueError, match="add up to more than 1"):
+        BertPretrainerPreprocessor(tokenizer, mask_token_rate=0.9, random_token_rate=0.2)
