@@ -24,8 +24,6 @@ from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
 
-# Arguments of a task's `from_preset` that belong to its preprocessor.
-_PREPROCESSOR_ARGUMENTS = ("sequence_length", "truncate")
 # Those that make a new head.
 _CLASSES = ("num_classes", "labels", "multi_label")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
@@ -188,7 +186,7 @@ def _arguments(cls):
 def _check_arguments(cls, kwargs):
     known = _arguments(cls)
     if issubclass(cls, BertTask):
-        known |= _arguments(cls.backbone_cls) | set(_PREPROCESSOR_ARGUMENTS)
+        known |= _arguments(cls.backbone_cls) | _preprocessor_arguments(cls)
         known |= set() if _has_classes(cls) else {"new_head"}
     elif not issubclass(cls, keras_hub.models.Backbone):
         return  # Tokenizers and preprocessors check theirs.
@@ -199,11 +197,18 @@ def _check_arguments(cls, kwargs):
             raise ValueError(f"{cls.__name__} has no argument '{name}'; {hint}")
 
 
+def _preprocessor_arguments(cls):
+    """Those of a task's `from_preset` that belong to its preprocessor."""
+    others = _arguments(cls) | _arguments(cls.backbone_cls) | {"tokenizer"}
+    return _arguments(cls.preprocessor_cls) - others
+
+
 def _split_arguments(cls, kwargs):
     """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
     own = _arguments(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
-    preprocessor = {name: kwargs[name] for name in kwargs if name in _PREPROCESSOR_ARGUMENTS}
+    theirs = _preprocessor_arguments(cls)
+    preprocessor = {name: kwargs[name] for name in kwargs if name in theirs}
     encoder = {
         name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor
     }
@@ -278,7 +283,8 @@ def build_filled(build, fill):
 
 def _preprocessor(cls, checkpoint, **kwargs):
     limit = checkpoint.encoder.get("max_sequence_length", 512)
-    kwargs.setdefault("sequence_length", min(512, limit))
+    length = inspect.signature(cls.__init__).parameters["sequence_length"].default
+    kwargs.setdefault("sequence_length", min(length, limit))
     kwargs.setdefault("num_segments", min(_encoder(checkpoint).get("num_segments", 2), 2))
     return cls(kwargs.pop("tokenizer", None) or checkpoint.tokenizer(), **kwargs)
 

@@ -2,10 +2,12 @@
 
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
+from kerasbert.models.question_answering import BertQuestionAnswering
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_regressor import BertTextRegressor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 from kerasbert.tokenizers import (
@@ -33,6 +35,8 @@ __all__ = [
     "BertNextSentencePredictor",
     "BertNextSentencePredictorPreprocessor",
     "BertPreprocessor",
+    "BertQuestionAnswering",
+    "BertQuestionAnsweringPreprocessor",
     "BertTextClassifier",
     "BertTextClassifierPreprocessor",
     "BertTextRegressor",

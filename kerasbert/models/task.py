@@ -1,11 +1,13 @@
 """What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
 
+import itertools
 import warnings
 
 import keras
 import keras_hub
 import numpy as np
 
+from kerasbert.data.batching import restore_order
 from kerasbert.from_preset import FromPreset
 
 
@@ -15,6 +17,9 @@ class BertTask(FromPreset, keras_hub.models.Task):
     Raw texts are tokenized once, batched with others of similar length and padded to the longest
     of the batch; arrays of token ids go to Keras as they are, without TensorFlow.
     """
+
+    # What stands in outputs a token where `predict` pads rows.
+    output_padding = 0
 
     def _adopt_preprocessor(self, backbone, preprocessor, **settings):
         """Check that the preprocessor fits the encoder, and hand it what it shares with us."""
@@ -79,6 +84,10 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """What `compile(metrics="auto")` takes; weighted as the loss is."""
         raise NotImplementedError
 
+    def default_loss_weights(self):
+        """What each output's default loss counts; `None` adds them up."""
+        return None
+
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
         """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
 
@@ -96,6 +105,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         if isinstance(loss, str) and loss == "auto":
             loss = self.default_loss()
+            kwargs.setdefault("loss_weights", self.default_loss_weights())
         if isinstance(metrics, str) and metrics == "auto":
             metrics = None
             kwargs.setdefault("weighted_metrics", self.default_metrics())
@@ -172,12 +182,33 @@ class BertTask(FromPreset, keras_hub.models.Task):
         Raw texts run sorted by length, so that none is padded far.
         """
         if not self._is_raw(x):
-            x = self._preprocess_dataset(x) if _is_dataset(x) else x
+            if _is_dataset(x):
+                return self._predict_batches(self._preprocess_dataset(x), **kwargs)
             return keras.Model.predict(self, x, batch_size=batch_size, **kwargs)
         dataset, order = self._sorted_batches(x, batch_size=batch_size)
-        outputs = keras.Model.predict(self, dataset, **kwargs)
-        back = np.argsort(order)
-        return keras.tree.map_structure(lambda output: output[back], outputs)
+        return restore_order(self._predict_batches(dataset, **kwargs), order)
+
+    def _predict_batches(self, dataset, verbose="auto", steps=None, callbacks=None):
+        """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
+        if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
+            return keras.Model.predict(
+                self, dataset, verbose=verbose, steps=steps, callbacks=callbacks
+            )
+        # Keras cannot join batches of different lengths.
+        callbacks = keras.callbacks.CallbackList(
+            callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=self
+        )
+        parts = []
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(itertools.islice(dataset.as_numpy_iterator(), steps)):
+            features = keras.utils.unpack_x_y_sample_weight(batch)[0]
+            callbacks.on_predict_batch_begin(step)
+            parts.append(self.predict_on_batch(features))
+            callbacks.on_predict_batch_end(step, {"outputs": parts[-1]})
+        callbacks.on_predict_end()
+        return keras.tree.map_structure(
+            lambda *outputs: _join_padded(outputs, self.output_padding), *parts
+        )
 
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
         if self._is_raw(x):
@@ -207,7 +238,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
                 )
             return False
         if isinstance(x, dict):
-            return "text" in x
+            return "token_ids" not in x
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
     def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
@@ -233,7 +264,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches."""
         spec = dataset.element_spec
         spec = spec[0] if isinstance(spec, tuple) else spec
-        if self.preprocessor is None or (isinstance(spec, dict) and "text" not in spec):
+        if self.preprocessor is None or (isinstance(spec, dict) and "token_ids" in spec):
             return dataset
         automatic = -1  # tf.data.AUTOTUNE
         return dataset.map(self.preprocess_samples, num_parallel_calls=automatic).prefetch(
@@ -246,6 +277,17 @@ def _holds_text(x):
         x = x[0]
     kind = getattr(getattr(x, "dtype", None), "kind", None)  # Of a NumPy or pandas column.
     return isinstance(x, (str, bytes)) or kind in ("O", "S", "U")
+
+
+def _join_padded(parts, value):
+    """Arrays (B, ...) of different sizes as one, each padded at its ends."""
+    sizes = np.max([part.shape[1:] for part in parts], axis=0)
+
+    def pad(part):
+        missing = [(0, size - own) for size, own in zip(sizes, part.shape[1:], strict=True)]
+        return np.pad(part, [(0, 0), *missing], constant_values=value)
+
+    return np.concatenate([pad(part) for part in parts])
 
 
 def _is_dataset(x):

@@ -3,6 +3,7 @@
 N examples, B batch, T tokens of the packed row.
 """
 
+import inspect
 import json
 import os
 import random
@@ -133,7 +134,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if saved_cls is None or not issubclass(saved_cls, cls):
             backbone = _read_json(directory, "config.json").get("config", {})
             config = {"num_segments": backbone.get("num_segments", 2), **config}
-            shared = ("tokenizer", "sequence_length", "truncate", "num_segments")
+            shared = {"tokenizer", "sequence_length", "truncate", "num_segments"}
+            shared &= set(inspect.signature(cls.__init__).parameters)
             config = {key: config[key] for key in shared if key in config}
             saved_cls = cls
         if "tokenizer" not in config and "tokenizer" not in kwargs:
@@ -158,10 +160,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tf, _ = tf_modules(type(self).__name__)
         if not tf.executing_eagerly():
             return self._call_in_graph(x, y, sample_weight)
-        columns, batched = text_columns(x)
+        columns, batched = self.columns(x)
         if not batched:
             y, sample_weight = (None if v is None else [v] for v in (y, sample_weight))
-        y, sample_weight = self._targets(y, sample_weight, len(columns[0]))
+        y, sample_weight = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
             outputs = self.assemble(self._tokenize_columns(columns), y, sample_weight)
         if not batched:
@@ -172,7 +174,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _call_in_graph(self, x, y, sample_weight):
         tf, _ = tf_modules(type(self).__name__)
-        columns = _graph_columns(x)
+        columns = self.columns_in_graph(x)
         batched = columns[0].shape.rank == 1
         if not batched:
             columns, y, sample_weight = keras.tree.map_structure(
@@ -184,7 +186,18 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         outputs = self.assemble(self._tokenize_in_graph(columns), y, sample_weight, length)
         return outputs if batched else keras.tree.map_structure(lambda rows: rows[0], outputs)
 
-    def _targets(self, y, sample_weight, count):
+    # === Columns; a task with another `x` refines these two ===
+
+    def columns(self, x):
+        """Read texts in memory: `(columns, batched)`, as `text_columns` does."""
+        return text_columns(x)
+
+    def columns_in_graph(self, x):
+        """String tensors of a `tf.data` element: a list of one or two."""
+        return _graph_columns(x)
+
+    def _targets(self, y, sample_weight, columns):
+        count = len(columns[0])
         y = None if y is None else self.check_labels(y, count)
         return y, None if sample_weight is None else weights(sample_weight, count)
 
@@ -210,8 +223,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tf, _ = tf_modules(type(self).__name__)
         if tf.executing_eagerly():
             with tf.device("cpu"):
-                return self._tokenize_columns(text_columns(x)[0])
-        columns = _graph_columns(x)
+                return self._tokenize_columns(self.columns(x)[0])
+        columns = self.columns_in_graph(x)
         if columns[0].shape.rank == 0:
             columns = [column[None] for column in columns]
         return self._tokenize_in_graph(columns)
@@ -220,19 +233,25 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """Lists of strings -> ragged tokens, each text cut to `most` tokens; chunks in parallel."""
         return tuple(self._tokenize_column(column, most) for column in columns)
 
-    def _tokenize_column(self, column, most):
+    def _tokenize_column(self, column, most=None, with_offsets=False):
+        """Ragged tokens of a column; with their starts and ends, a tuple of three."""
         tf, _ = tf_modules(type(self).__name__)
 
         def tokenize(start):
             chunk = tf.constant(column[start : start + CHUNK])
-            tokens = tf.cast(self.tokenizer.tokenize(chunk), tf.int32)
-            return tokens if most is None else tokens[:, :most]
+            if with_offsets:
+                tokens = self.tokenizer.tokenize_with_offsets(chunk)
+            else:
+                tokens = (self.tokenizer.tokenize(chunk),)
+            return [tf.cast(part, tf.int32)[:, :most] for part in tokens]
 
         if len(column) <= CHUNK:
-            return tokenize(0)
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            chunks = list(threads.map(tokenize, range(0, len(column), CHUNK)))
-        return tf.concat(chunks, axis=0)
+            parts = tokenize(0)
+        else:
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                chunks = list(threads.map(tokenize, range(0, len(column), CHUNK)))
+            parts = [tf.concat(part, axis=0) for part in zip(*chunks, strict=True)]
+        return tuple(parts) if with_offsets else parts[0]
 
     def _tokenize_in_graph(self, columns):
         tf, _ = tf_modules(type(self).__name__)
@@ -370,10 +389,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def _examples(self, x, y, sample_weight):
         """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
         tf, _ = tf_modules(type(self).__name__)
-        columns, batched = text_columns(x)
+        columns, batched = self.columns(x)
         if not batched:
             raise ValueError("One text was given where a list is needed; put it in a list.")
-        targets = self._targets(y, sample_weight, len(columns[0]))
+        targets = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
             # No kept text is longer than this, so that memory holds no more.
             segments = self._tokenize_columns(columns, most=self.sequence_length)
@@ -410,7 +429,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
 
 def _graph_columns(x):
-    """String tensors of a `tf.data` element: a list of one or two."""
     tf, _ = tf_modules("Preprocessing")
     x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
     columns = [tf.convert_to_tensor(column) for column in x]
