@@ -188,27 +188,55 @@ class BertTask(FromPreset, keras_hub.models.Task):
         dataset, order = self._sorted_batches(x, batch_size=batch_size)
         return restore_order(self._predict_batches(dataset, **kwargs), order)
 
-    def _predict_batches(self, dataset, verbose="auto", steps=None, callbacks=None):
+    def _predict_batches(self, dataset, **kwargs):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
         if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
-            return keras.Model.predict(
-                self, dataset, verbose=verbose, steps=steps, callbacks=callbacks
-            )
-        # Keras cannot join batches of different lengths.
-        callbacks = keras.callbacks.CallbackList(
-            callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=self
-        )
-        parts = []
-        callbacks.on_predict_begin()
-        for step, batch in enumerate(itertools.islice(dataset.as_numpy_iterator(), steps)):
-            features = keras.utils.unpack_x_y_sample_weight(batch)[0]
-            callbacks.on_predict_batch_begin(step)
-            parts.append(self.predict_on_batch(features))
-            callbacks.on_predict_batch_end(step, {"outputs": parts[-1]})
-        callbacks.on_predict_end()
+            return keras.Model.predict(self, dataset, **kwargs)
+        parts = list(self._batch_outputs(dataset, **kwargs))
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
         )
+
+    def _batch_outputs(self, dataset, verbose="auto", steps=None, callbacks=None):
+        """`predict` on a dataset, one batch of outputs after the other.
+
+        For outputs (B, T, ...), which cannot be joined where T differs from batch to batch.
+        """
+        callbacks = keras.callbacks.CallbackList(
+            callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=self
+        )
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(itertools.islice(dataset.as_numpy_iterator(), steps)):
+            callbacks.on_predict_batch_begin(step)
+            features = keras.utils.unpack_x_y_sample_weight(batch)[0]
+            outputs = keras.Model.predict_on_batch(self, features)
+            callbacks.on_predict_batch_end(step, {"outputs": outputs})
+            yield outputs
+        callbacks.on_predict_end()
+
+    # Not KerasHub's: those preprocess ready arrays too, and take no dict of labels.
+
+    def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """One step, on raw texts or on ready arrays; see `keras.Model.train_on_batch`."""
+        return keras.Model.train_on_batch(self, *self._as_batch(x, y, sample_weight), **kwargs)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """Loss and metrics of a batch, raw or ready; see `keras.Model.test_on_batch`."""
+        return keras.Model.test_on_batch(self, *self._as_batch(x, y, sample_weight), **kwargs)
+
+    def predict_on_batch(self, x):
+        """Outputs of a batch, raw or ready; see `keras.Model.predict_on_batch`."""
+        return keras.Model.predict_on_batch(self, self._as_batch(x)[0])
+
+    def _as_batch(self, x, y=None, sample_weight=None):
+        if self._is_raw(x):
+            data = self.preprocessor(x, y, sample_weight)
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        to_tensor = keras.ops.convert_to_tensor
+        return [
+            None if part is None else keras.tree.map_structure(to_tensor, part)
+            for part in (x, y, sample_weight)
+        ]
 
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
         if self._is_raw(x):

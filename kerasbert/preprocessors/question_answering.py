@@ -265,26 +265,38 @@ def _pair(x):
 
 
 def _tokens_of(spans, starts, ends):
-    """The first and the last token that a span of characters (N, 2) touches: int32 (N,) each.
+    """The first and the last token of the smallest span of tokens that holds `spans` (N, 2).
 
-    Without an answer the first one is so far to the left that it is in no window.
+    Tokens may share characters: pieces of bytes do. Returns int32 (N,) twice; without an answer
+    they are so far to the left that they are in no window.
     """
     tf, _ = tf_modules("Finding answers")
-    of_token = tf.gather(spans, starts.value_rowids())
-    touches = (starts.values < of_token[:, 1]) & (ends.values > of_token[:, 0])
-    row = tf.boolean_mask(starts.value_rowids(), touches)
-    token = tf.range(tf.size(touches)) - tf.cast(
-        tf.gather(starts.row_starts(), starts.value_rowids()), tf.int32
-    )
-    token = tf.boolean_mask(token, touches)
-    count = tf.shape(spans, out_type=tf.int64)[0]
-    first = tf.math.unsorted_segment_min(token, row, count)
-    last = tf.math.unsorted_segment_max(token, row, count)
+    row = starts.value_rowids()
+    token = tf.range(tf.size(row)) - tf.cast(tf.gather(starts.row_starts(), row), tf.int32)
+    starts, ends = starts.values, ends.values
+    of_token = tf.gather(spans, row)
+
+    def in_rows(choose, values, where):
+        """The least or the greatest value of each row, to compare with each token's."""
+        chosen = choose(
+            tf.boolean_mask(values, where),
+            tf.boolean_mask(row, where),
+            tf.shape(spans, out_type=tf.int64)[0],
+        )
+        return chosen, tf.gather(chosen, row)
+
+    least, greatest = tf.math.unsorted_segment_min, tf.math.unsorted_segment_max
+    touches = (starts < of_token[:, 1]) & (ends > of_token[:, 0])
+    _, start = in_rows(greatest, starts, touches & (starts <= of_token[:, 0]))
+    first, of_first = in_rows(least, token, touches & (starts >= start))
+    touches &= token >= of_first
+    _, end = in_rows(least, ends, touches & (ends >= of_token[:, 1]))
+    last, _ = in_rows(greatest, token, touches & (ends <= end))
     has_answer = spans[:, 0] >= 0
     lost = has_answer & (last < 0)
     if tf.executing_eagerly():
         for position in np.flatnonzero(lost.numpy())[:1]:
-            start, end = spans[position].numpy()
+            start, end = np.asarray(spans[position])
             raise ValueError(
                 f"The answer at position {position}, characters {start} to {end} of its context, "
                 "holds no token; move it to the answer's words, or pass None for no answer."
