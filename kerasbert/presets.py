@@ -204,6 +204,12 @@ def _check_arguments(cls, kwargs):
             raise ValueError(f"{cls.__name__} has no argument '{name}'; {hint}")
 
 
+def _preprocessor_arguments(cls):
+    """Those of a task's `from_preset` that belong to its preprocessor."""
+    others = _arguments(cls) | _arguments(cls.backbone_cls) | {"tokenizer"}
+    return _arguments(cls.preprocessor_cls) - others
+
+
 def _split_arguments(cls, kwargs):
     """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
     own = _arguments(cls) - {"dtype"} | {"new_head"}
@@ -286,7 +292,8 @@ def build_filled(build, fill):
 
 def _preprocessor(cls, checkpoint, **kwargs):
     limit = checkpoint.encoder.get("max_sequence_length", 512)
-    kwargs.setdefault("sequence_length", min(512, limit))
+    length = inspect.signature(cls.__init__).parameters["sequence_length"].default
+    kwargs.setdefault("sequence_length", min(length, limit))
     kwargs.setdefault("num_segments", min(_encoder(checkpoint).get("num_segments", 2), 2))
     return cls(kwargs.pop("tokenizer", None) or checkpoint.tokenizer(), **kwargs)
 

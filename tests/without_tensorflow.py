@@ -58,6 +58,18 @@ def checkpoint(directory):
     return tensors
 
 
+def answers_questions(backbone, arrays):
+    """Training on ready arrays with more than one output."""
+    model = kerasbert.models.BertQuestionAnswering(backbone)
+    model.optimizer.learning_rate = 1e-2
+    best = np.argmax(arrays["token_ids"], axis=1)
+    y = {"start_logits": best, "end_logits": best}
+    before = model.evaluate(arrays, y, verbose=0)[0]
+    model.fit(arrays, y, epochs=5, verbose=0)
+    assert model.evaluate(arrays, y, verbose=0)[0] < before
+    assert model.predict(arrays, verbose=0)["end_logits"].shape == (64, 7)
+
+
 def needs_tensorflow(directory):
     """What takes raw strings loads all the same, and says what it needs when called."""
     with open(os.path.join(directory, "vocab.txt"), "w") as file:
@@ -111,6 +123,7 @@ def main():
         np.testing.assert_allclose(
             again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
         )
+        answers_questions(classifier.backbone, arrays)
         needs_tensorflow(directory)
     print(f"without TensorFlow, on {keras.config.backend()}: loaded, trained, saved")
 

@@ -5,6 +5,7 @@ from kerasbert.models.masked_lm import BertMaskedLM
 from kerasbert.models.multiple_choice import BertMultipleChoice
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.pretrainer import BertPretrainer
+from kerasbert.models.question_answering import BertQuestionAnswering
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_regressor import BertTextRegressor
 from kerasbert.models.token_classifier import BertTokenClassifier
@@ -13,6 +14,7 @@ from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocess
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
+from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
@@ -47,6 +49,8 @@ __all__ = [
     "BertPreprocessor",
     "BertPretrainer",
     "BertPretrainerPreprocessor",
+    "BertQuestionAnswering",
+    "BertQuestionAnsweringPreprocessor",
     "BertTextClassifier",
     "BertTextClassifierPreprocessor",
     "BertTextRegressor",

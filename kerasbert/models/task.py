@@ -1,11 +1,13 @@
 """What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
 
+import itertools
 import warnings
 
 import keras
 import keras_hub
 import numpy as np
 
+from kerasbert.data.batching import restore_order
 from kerasbert.from_preset import FromPreset
 
 
@@ -15,6 +17,9 @@ class BertTask(FromPreset, keras_hub.models.Task):
     Raw texts are tokenized once, batched with others of similar length and padded to the longest
     of the batch; arrays of token ids go to Keras as they are, without TensorFlow.
     """
+
+    # What stands in outputs a token where `predict` pads rows.
+    output_padding = 0
 
     def _adopt_preprocessor(self, backbone, preprocessor, **settings):
         """Check that the preprocessor fits the encoder, and hand it what it shares with us."""
@@ -99,6 +104,10 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """What `compile(metrics="auto")` takes; weighted as the loss is."""
         raise NotImplementedError
 
+    def default_loss_weights(self):
+        """What each output's default loss counts; `None` adds them up."""
+        return None
+
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
         """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
 
@@ -116,6 +125,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         if isinstance(loss, str) and loss == "auto":
             loss = self.default_loss()
+            kwargs.setdefault("loss_weights", self.default_loss_weights())
         if isinstance(metrics, str) and metrics == "auto":
             metrics = None
             kwargs.setdefault("weighted_metrics", self.default_metrics())
@@ -192,34 +202,68 @@ class BertTask(FromPreset, keras_hub.models.Task):
         Raw texts run sorted by length, so that none is padded far.
         """
         if not self._is_raw(x):
-            x = self._preprocess_dataset(x) if _is_dataset(x) else x
+            if _is_dataset(x):
+                return self._predict_batches(self._preprocess_dataset(x), **kwargs)
             self.check_arrays(x)
             return keras.Model.predict(self, x, batch_size=batch_size, **kwargs)
         dataset, order = self._sorted_batches(x, batch_size=batch_size)
-        outputs = keras.Model.predict(self, dataset, **kwargs)
-        back = np.argsort(order)
-        return keras.tree.map_structure(lambda output: output[back], outputs)
+        return restore_order(self._predict_batches(dataset, **kwargs), order)
 
-    def _batch_outputs(self, dataset, verbose="auto", callbacks=None):
+    def _predict_batches(self, dataset, **kwargs):
+        """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
+        if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
+            return keras.Model.predict(self, dataset, **kwargs)
+        parts = list(self._batch_outputs(dataset, **kwargs))
+        return keras.tree.map_structure(
+            lambda *outputs: _join_padded(outputs, self.output_padding), *parts
+        )
+
+    def _batch_outputs(self, dataset, verbose="auto", steps=None, callbacks=None):
         """`predict` on a dataset, one batch of outputs after the other.
 
         For outputs (B, T, ...), which cannot be joined where T differs from batch to batch.
         """
+        known = int(dataset.cardinality())
         callbacks = keras.callbacks.CallbackList(
             callbacks,
             add_progbar=verbose != 0,
             verbose=verbose,
             epochs=1,
-            steps=int(dataset.cardinality()),
+            steps=steps or (known if known > 0 else None),
             model=self,
         )
         callbacks.on_predict_begin()
-        for step, batch in enumerate(dataset.as_numpy_iterator()):
+        for step, batch in enumerate(itertools.islice(dataset.as_numpy_iterator(), steps)):
             callbacks.on_predict_batch_begin(step)
-            outputs = self.predict_on_batch(batch)
+            features = keras.utils.unpack_x_y_sample_weight(batch)[0]
+            outputs = keras.Model.predict_on_batch(self, features)
             callbacks.on_predict_batch_end(step, {"outputs": outputs})
             yield outputs
         callbacks.on_predict_end()
+
+    # Not KerasHub's: those preprocess ready arrays too, and take no dict of labels.
+
+    def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """One step, on raw texts or on ready arrays; see `keras.Model.train_on_batch`."""
+        return keras.Model.train_on_batch(self, *self._as_batch(x, y, sample_weight), **kwargs)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """Loss and metrics of a batch, raw or ready; see `keras.Model.test_on_batch`."""
+        return keras.Model.test_on_batch(self, *self._as_batch(x, y, sample_weight), **kwargs)
+
+    def predict_on_batch(self, x):
+        """Outputs of a batch, raw or ready; see `keras.Model.predict_on_batch`."""
+        return keras.Model.predict_on_batch(self, self._as_batch(x)[0])
+
+    def _as_batch(self, x, y=None, sample_weight=None):
+        if self._is_raw(x):
+            data = self.preprocessor(x, y, sample_weight)
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        to_tensor = keras.ops.convert_to_tensor
+        return [
+            None if part is None else keras.tree.map_structure(to_tensor, part)
+            for part in (x, y, sample_weight)
+        ]
 
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
         if self._is_raw(x):
@@ -287,6 +331,17 @@ def _holds_text(x):
         x = x[0]
     kind = getattr(getattr(x, "dtype", None), "kind", None)  # Of a NumPy or pandas column.
     return isinstance(x, (str, bytes)) or kind in ("O", "S", "U")
+
+
+def _join_padded(parts, value):
+    """Arrays (B, ...) of different sizes as one, each padded at its ends."""
+    sizes = np.max([part.shape[1:] for part in parts], axis=0)
+
+    def pad(part):
+        missing = [(0, size - own) for size, own in zip(sizes, part.shape[1:], strict=True)]
+        return np.pad(part, [(0, 0), *missing], constant_values=value)
+
+    return np.concatenate([pad(part) for part in parts])
 
 
 def _is_dataset(x):

@@ -3,6 +3,7 @@
 N examples, B batch, T tokens of the packed row.
 """
 
+import inspect
 import json
 import os
 import random
@@ -136,7 +137,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if saved_cls is None or not issubclass(saved_cls, cls):
             backbone = _read_json(directory, "config.json").get("config", {})
             config = {"num_segments": backbone.get("num_segments", 2), **config}
-            shared = ("tokenizer", "sequence_length", "truncate", "num_segments")
+            shared = {"tokenizer", "sequence_length", "truncate", "num_segments"}
+            shared &= set(inspect.signature(cls.__init__).parameters)
             config = {key: config[key] for key in shared if key in config}
             saved_cls = cls
         if "tokenizer" not in config and "tokenizer" not in kwargs:

@@ -1,0 +1,212 @@
+"""Answers that are spans of a context.
+
+B batch, T tokens, N questions, W windows of their contexts.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.headed_task import HeadedTask
+from kerasbert.models.spans import MASKED, best_spans
+from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
+from kerasbert.preprocessors.windows import max_context
+
+_OUTPUTS = ("start_logits", "end_logits")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertQuestionAnswering(HeadedTask):
+    """Finds the answer to a question in a context of any length, or that there is none.
+
+    The output is a dict of `start_logits` and `end_logits`, float32 (B, T): how likely each token
+    is the first and the last one of the answer. An answer at the first token, `[CLS]`, is none.
+    Padding has the logit -1e9, so that neither losses nor answers depend on how far a row is
+    padded. Labels are a dict of the same names, int (B,).
+
+    `fit` and `evaluate` take raw questions, contexts and answers, and count each window of a
+    context as an example (see `BertQuestionAnsweringPreprocessor`). `predict` on raw texts returns
+    one row a window (W, T), in the order of the questions and padded to the longest row;
+    `preprocessor.windows(x)` tells what stands in them. `answer` puts them together.
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertQuestionAnsweringPreprocessor`, or `None` for ready arrays.
+        dropout, head_activation, head_bias, head_norm, dropout_first: see `BertTextClassifier`.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = BertQuestionAnswering(backbone)
+    >>> outputs = model.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0)
+    >>> outputs["start_logits"].shape, outputs["end_logits"].shape
+    ((3, 5), (3, 5))
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, sections 4.2 and 4.3.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertQuestionAnsweringPreprocessor
+    head = "question_answering"
+    output_padding = MASKED
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        dropout=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm=None,
+        dropout_first=None,
+        **kwargs,
+    ):
+        self._adopt_preprocessor(backbone, preprocessor)
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self._make_head(
+            backbone,
+            2,
+            pooling="tokens",
+            dropout=dropout,
+            head_activation=head_activation,
+            head_bias=head_bias,
+            head_norm=head_norm,
+            dropout_first=dropout_first,
+        )
+        inputs = backbone.input
+        # Losses and probabilities are computed in float32 whatever the encoder runs in.
+        logits = ops.cast(self._logits(inputs), "float32")  # (B, T, 2)
+        is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
+        outputs = {
+            name: ops.where(is_token, logits[:, :, i], MASKED) for i, name in enumerate(_OUTPUTS)
+        }
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def default_loss(self):
+        """Cross-entropy over the positions of the row, for the start and for the end."""
+        return {
+            name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS
+        }
+
+    def default_loss_weights(self):
+        """The mean of both losses."""
+        return dict.fromkeys(_OUTPUTS, 0.5)
+
+    def default_metrics(self):
+        """Accuracy of the start and of the end."""
+        return {
+            name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS
+        }
+
+    def answer(
+        self,
+        question,
+        context,
+        top_k=1,
+        null_threshold=None,
+        max_answer_length=30,
+        n_best=20,
+        batch_size=32,
+    ):
+        """Answer a question from its context, which may be far longer than the encoder's rows.
+
+        Args:
+            question: a string or a list of N strings.
+            context: as `question`.
+            top_k: int. The most answers.
+            null_threshold: float, tuned on questions with known answers. There is no answer if
+                the `null_score` is higher. `None` always gives one.
+            max_answer_length: int. The most tokens of an answer.
+            n_best: int. How many starts meet how many ends in each window, and how many of the
+                spans share the probability.
+            batch_size: int.
+
+        Returns:
+            For each question a list of dicts, best first, of which at most one is "no answer":
+
+            - `answer`: the characters of the context, or "" for no answer,
+            - `start`, `end`: where they stand, `context[start:end]`; `None` for no answer,
+            - `score`: the probability among the `n_best` spans and, with a threshold, no answer,
+            - `null_score`: by how much the logits of no answer exceed those of the best span.
+
+            One list for a single question.
+
+        Source: the rules of the released code of Devlin et al. 2019 (see `best_spans`); where
+        these find no span, the tokens beyond `n_best` have their turn.
+        """
+        for name, value in (
+            ("top_k", top_k),
+            ("max_answer_length", max_answer_length),
+            ("n_best", n_best),
+        ):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
+        if null_threshold is not None and not isinstance(null_threshold, (int, float, np.number)):
+            raise ValueError(f"null_threshold={null_threshold!r} is no number; pass one or None.")
+        texts, single = self._as_lists((question, context), "answer()")
+        windows = self.preprocessor.windows(texts)
+        logits = self.predict(texts, batch_size=batch_size, verbose=0)
+        results = []
+        for example, rows in enumerate(_rows_of(windows.examples)):
+            ends = _in_context(windows, rows, logits["start_logits"].shape[1])
+            starts = ends.copy()
+            starts[ends] = _counting(windows, rows)
+            spans, scores, null_score = best_spans(
+                *(logits[name][rows] for name in _OUTPUTS),
+                starts,
+                ends,
+                n_best,
+                max_answer_length,
+                null_threshold,
+            )
+            results.append(
+                [
+                    {
+                        **_describe(windows, example, rows, span),
+                        "score": float(score),
+                        "null_score": null_score,
+                    }
+                    for span, score in zip(spans[:top_k], scores[:top_k], strict=True)
+                ]
+            )
+        return results[0] if single else results
+
+    def get_config(self):
+        config = super().get_config()
+        del config["pooling"]  # Fixed here.
+        return config
+
+
+def _rows_of(examples):
+    """A slice of rows for each example."""
+    bounds = np.searchsorted(examples, np.arange(examples[-1] + 2))
+    return [slice(*bound) for bound in zip(bounds[:-1], bounds[1:])]
+
+
+def _in_context(windows, rows, length):
+    """Which tokens of the rows belong to the context: bool (rows, T)."""
+    position = np.arange(length) - windows.positions[rows, None]
+    return (position >= 0) & (position < windows.lengths[rows, None])
+
+
+def _counting(windows, rows):
+    """Which tokens of the context count as starts, window after window."""
+    counts = max_context(windows.begins[rows], windows.lengths[rows])  # (rows, longest window)
+    return counts[np.arange(counts.shape[1]) < windows.lengths[rows, None]]
+
+
+def _describe(windows, example, rows, span):
+    window, first, last = span
+    if window < 0:
+        return {"answer": "", "start": None, "end": None}
+    row = rows.start + window
+    to_token = windows.begins[row] - windows.positions[row]
+    start = int(windows.starts[example][first + to_token])
+    end = int(windows.ends[example][last + to_token])
+    return {"answer": windows.contexts[example][start:end], "start": start, "end": end}

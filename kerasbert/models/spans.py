@@ -1,0 +1,77 @@
+"""From start and end logits to answer spans.
+
+W windows of one context, T tokens of a row, S spans.
+"""
+
+import numpy as np
+
+# The logit of what can be no answer: its probability is 0 in float32, and sums stay finite.
+MASKED = -1e9
+
+
+def best_spans(
+    start_logits, end_logits, starts, ends, n_best=20, max_length=30, null_threshold=None
+):
+    """The best spans of a context in windows.
+
+    In each window the `n_best` tokens with the highest start logits meet those with the highest
+    end logits. A pair is a span if its tokens may start and end one, the end does not come before
+    the start, and it has at most `max_length` tokens. The sums of the two logits rank the spans
+    of all windows; among equal ones the first window's, then those of the higher start logit,
+    then of the higher end logit come first, and of equal logits the earlier token. If no pair is
+    a span, all tokens meet.
+
+    The null score, for "no answer", is the least sum of the logits of the windows' first token.
+
+    Args:
+        start_logits: floats (W, T).
+        end_logits: floats (W, T).
+        starts: bool (W, T). Whether a span may start there.
+        ends: bool (W, T). Whether a span may end there.
+        n_best: int. Also the most spans that come back.
+        max_length: int.
+        null_threshold: float. There is no answer if the null score exceeds the best span's sum by
+            more. `None`: there is always one.
+
+    Returns:
+        `(spans, scores, null_score)`: int (S, 3), the window, the first and the last token of
+        each span, best first; float64 (S,), their probabilities: the softmax of the sums, with
+        the null score among them unless `null_threshold` is `None`; and by how much the null
+        score exceeds the best span's sum. A first span of three times -1 is "no answer".
+
+    >>> start, end = np.array([[0.0, 5.0, 1.0]]), np.array([[0.0, 1.0, 5.0]])
+    >>> spans, scores, null_score = best_spans(start, end, start > 0, end > 0)
+    >>> spans[0].tolist(), round(float(scores[0]), 3), null_score
+    ([0, 1, 2], 0.965, -10.0)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, sections 4.2 and 4.3, and its released code.
+    """
+    start_logits, end_logits = (np.asarray(x, "float64") for x in (start_logits, end_logits))
+    spans, sums = _pairs(start_logits, end_logits, starts, ends, n_best, max_length)
+    if not len(sums):
+        everything = start_logits.shape[1]
+        spans, sums = _pairs(start_logits, end_logits, starts, ends, everything, max_length)
+    if not len(sums):
+        raise ValueError("No token may start or end an answer; give a context with a token.")
+    best = np.argsort(-sums, kind="stable")[:n_best]
+    spans, sums = spans[best], sums[best]
+    null = np.min(start_logits[:, 0] + end_logits[:, 0])
+    null_score = float(null - sums[0])
+    nulls = [] if null_threshold is None else [null]
+    scores = np.exp(np.append(sums, nulls) - max(null if nulls else sums[0], sums[0]))
+    scores /= scores.sum()
+    if nulls and null_score > null_threshold:
+        spans, scores = np.append([[-1, -1, -1]], spans, axis=0), np.roll(scores, 1)
+    return spans, scores[: len(spans)], null_score
+
+
+def _pairs(start_logits, end_logits, starts, ends, n, max_length):
+    """All spans of the `n` best tokens of each window, unranked: (S, 3), and their sums (S,)."""
+    first = np.argsort(-start_logits, axis=1, kind="stable")[:, :n, None]  # (W, n, 1)
+    last = np.argsort(-end_logits, axis=1, kind="stable")[:, None, :n]  # (W, 1, n)
+    window = np.arange(len(first))[:, None, None]
+    is_span = starts[window, first] & ends[window, last]  # (W, n, n)
+    is_span &= (first <= last) & (last < first + max_length)
+    sums = start_logits[window, first] + end_logits[window, last]
+    found = np.broadcast_arrays(window, first, last)
+    return np.stack([index[is_span] for index in found], axis=1), sums[is_span]

@@ -1,0 +1,377 @@
+"""Preprocessing for answers that are spans of a context, in windows where it is long.
+
+N examples, W windows of all of them, B batch, T tokens of a row, P tokens of a text.
+"""
+
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns, _is_whole
+from kerasbert.preprocessors.texts import label_rows, text_columns, weights
+from kerasbert.preprocessors.windows import cut_windows, window_tokens
+
+NO_ANSWER = (-1, -1)
+
+
+@dataclass
+class Windows:
+    """Which tokens of which context stand where in each row.
+
+    Attributes:
+        examples: int (W,). The example of each window; all windows of one are adjacent.
+        begins: int (W,). The first token of the context that is in the window.
+        lengths: int (W,). How many of its tokens are.
+        positions: int (W,). Where the first one stands in the row.
+        starts: list of N int arrays (P,). Where each token of the context starts, in characters.
+        ends: list of N int arrays (P,). Where it ends.
+        contexts: list of N strings.
+    """
+
+    examples: np.ndarray
+    begins: np.ndarray
+    lengths: np.ndarray
+    positions: np.ndarray
+    starts: list
+    ends: list
+    contexts: list
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertQuestionAnsweringPreprocessor(BertPreprocessor):
+    """Packs questions and windows of their contexts: `[CLS] question [SEP] window [SEP]`.
+
+    `x` is a tuple of questions and contexts (each a list, an array or a column of strings), a
+    list of such pairs, or a dict or table of `question` and `context`. A context of any length
+    becomes one or more windows, each a row of its own, so there may be more rows than questions.
+    A single question with its context counts as a list of one.
+
+    `y` says where each answer stands in its context: `(start, end)` in characters, the end
+    exclusive; or, as in SQuAD, a dict of `text` and `answer_start`, of which the first answer
+    counts; or `None`, an empty list or (-1, -1), where the context has no answer. It comes out as
+    a dict of `start_logits` and `end_logits`, int32 (W,): the rows' positions of the smallest
+    span of tokens that holds the answer, both 0 (`[CLS]`) in a window that does not hold all of
+    it. A sample weight counts for each window of its example.
+
+    In `tf.data`, map it over batches; answers are then integers (B, 2).
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row, special tokens included.
+        max_query_length: int. The most tokens of a question; the rest is cut off.
+        doc_stride: int. How many tokens of the context after one window the next one starts.
+        num_segments: int. See `BertPreprocessor`.
+
+    Raises:
+        ValueError: for settings that leave no room for the context, for an answer that is not in
+            its context, and for anything that is not text, with its position.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "it", "was", "me"]
+    >>> tokenizer = BertTokenizer(tokens, lowercase=True)
+    >>> preprocessor = BertQuestionAnsweringPreprocessor(tokenizer)
+    >>> features, y = preprocessor((["Who"], ["It was me"]), [(7, 9)])
+    >>> np.asarray(features["token_ids"]).tolist()
+    [[2, 5, 3, 6, 7, 8, 3, 0]]
+    >>> {name: np.asarray(value).tolist() for name, value in y.items()}
+    {'start_logits': [5], 'end_logits': [5]}
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 4.2; windows as in its released code.
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=384,
+        max_query_length=64,
+        doc_stride=128,
+        num_segments=2,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, "only_second", num_segments, **kwargs)
+        for name, value in (("max_query_length", max_query_length), ("doc_stride", doc_stride)):
+            if not _is_whole(value) or value < 1:
+                raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
+        self.max_query_length = max_query_length
+        self.doc_stride = doc_stride
+        self._check_room()
+
+    def _check_room(self):
+        """The length may have been set anew since."""
+        most = self._room(0) - 1
+        if self.max_query_length > most:
+            raise ValueError(
+                f"max_query_length={self.max_query_length} leaves no room for the context in "
+                f"sequence_length={self.sequence_length}; lower it, or set sequence_length to "
+                f"{self.sequence_length + self.max_query_length - most} or more."
+            )
+
+    def _room(self, question_lengths):
+        """How many tokens of the context fit beside a question."""
+        return self.sequence_length - 2 - self.tokenizer.num_separators - question_lengths
+
+    def get_config(self):
+        config = super().get_config()
+        del config["truncate"]  # Fixed here.
+        config.update(max_query_length=self.max_query_length, doc_stride=self.doc_stride)
+        return config
+
+    # === Columns ===
+
+    def columns(self, x):
+        columns, _ = text_columns(_pair(x))
+        if len(columns) != 2:
+            raise ValueError(
+                "Questions were given without contexts; pass a tuple of two columns, or pairs."
+            )
+        return columns, True
+
+    def columns_in_graph(self, x):
+        columns = _graph_columns(_pair(x))
+        if len(columns) != 2 or columns[0].shape.rank != 1:
+            raise ValueError(
+                "The dataset has to give batches of questions and contexts: ((questions, "
+                "contexts), y), or a dict of 'question' and 'context'; batch it first."
+            )
+        return columns
+
+    # === Answers ===
+
+    def _targets(self, y, sample_weight, columns):
+        contexts = columns[1]
+        y = None if y is None else _spans(y, contexts)
+        return y, None if sample_weight is None else weights(sample_weight, len(contexts))
+
+    def check_labels_in_graph(self, y):
+        tf, _ = tf_modules(type(self).__name__)
+        if y.shape.rank != 2 or y.shape[1] not in (None, 2):
+            raise ValueError(
+                f"The dataset gives answers of shape {y.shape}; give (B, 2), the start and the end "
+                "of each in characters, or -1 and -1 for none."
+            )
+        y = tf.cast(y, tf.int32)
+        is_none = tf.reduce_all(y == -1, axis=1)
+        good = is_none | ((y[:, 0] >= 0) & (y[:, 0] < y[:, 1]))
+        message = "Answers must start at 0 or later and end after that, but there are:"
+        tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(y, ~good)])
+        return y
+
+    # === Tokens ===
+
+    def _tokenize_columns(self, columns, most=None):
+        """Questions, contexts, and the starts and ends of the contexts' tokens; all ragged."""
+        tf, _ = tf_modules(type(self).__name__)
+        (questions,) = super()._tokenize_columns(columns[:1], self.max_query_length)
+        parts = self._tokenize_column(columns[1], self.tokenizer.tokenize_with_offsets)
+        return questions, *(tf.cast(part, tf.int32) for part in parts)
+
+    def _tokenize_in_graph(self, columns):
+        tf, _ = tf_modules(type(self).__name__)
+        (questions,) = super()._tokenize_in_graph(columns[:1])
+        contexts, starts, ends = self.tokenizer.tokenize_with_offsets(columns[1])
+        return questions[:, : self.max_query_length], tf.cast(contexts, tf.int32), starts, ends
+
+    # === Windows ===
+
+    def windows(self, x):
+        """Which tokens of which context stand where in the rows that `x` becomes.
+
+        The rows are those of a call on `x`, and of what the model's `predict` returns.
+
+        Args:
+            x: as for a call.
+
+        Returns:
+            A `Windows`.
+        """
+        tf, _ = tf_modules(type(self).__name__)
+        columns, _ = self.columns(x)
+        with tf.device("cpu"):
+            segments = self._tokenize_columns(columns)
+            examples, begins, lengths = (part.numpy() for part in self._cut(segments))
+            questions, _, starts, ends = segments
+            positions = self._begin_of_context(questions).numpy()[examples]
+        starts, ends = (
+            np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for x in (starts, ends)
+        )
+        contexts = [c.decode("utf-8") if isinstance(c, bytes) else c for c in columns[1]]
+        return Windows(examples, begins, lengths, positions, starts, ends, contexts)
+
+    def _cut(self, segments):
+        """The example, the first token and the number of tokens of each window, int32 (W,)."""
+        tf, _ = tf_modules(type(self).__name__)
+        self._check_room()
+        lengths = tf.cast(segments[1].row_lengths(), tf.int32)
+        if tf.executing_eagerly():
+            for position in np.flatnonzero(lengths.numpy() == 0)[:1]:
+                raise ValueError(
+                    f"The context at position {position} is empty; give a text with at least one "
+                    "word, or drop the row."
+                )
+        rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
+        return cut_windows(lengths, rooms, self.doc_stride)
+
+    def _begin_of_context(self, questions):
+        """Where a row's context begins: int32 (N,)."""
+        tf, _ = tf_modules(type(self).__name__)
+        return 1 + tf.cast(questions.row_lengths(), tf.int32) + self.tokenizer.num_separators
+
+    def _in_windows(self, segments, y, sample_weight):
+        """Examples with whole contexts, N of each, to W windows with positions for answers."""
+        tf, _ = tf_modules(type(self).__name__)
+        rows, begins, lengths = self._cut(segments)
+        questions, contexts, starts, ends = segments
+        if y is not None:
+            first, last = (tf.gather(x, rows) - begins for x in _tokens_of(y, starts, ends))
+            is_whole = (first >= 0) & (last < lengths)
+            shift = tf.gather(self._begin_of_context(questions), rows)
+            y = tf.stack([first + shift, last + shift], axis=1)
+            y = tf.where(is_whole[:, None], y, 0)  # (W, 2)
+        if sample_weight is not None:
+            sample_weight = tf.gather(sample_weight, rows)
+        segments = tf.gather(questions, rows), window_tokens(contexts, rows, begins, lengths)
+        return segments, y, sample_weight
+
+    def _examples(self, x, y, sample_weight):
+        # `fit` batches windows, as it does texts elsewhere.
+        tf, _ = tf_modules(type(self).__name__)
+        columns, _ = self.columns(x)
+        y, sample_weight = self._targets(y, sample_weight, columns)
+        with tf.device("cpu"):
+            segments = self._tokenize_columns(columns)
+            segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
+        return segments, [y, sample_weight]
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None):
+        if len(segments) > 2:  # A call on whole contexts; batches hold windows already.
+            segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
+        if y is not None:
+            y = {"start_logits": y[:, 0], "end_logits": y[:, 1]}
+        return super().assemble(segments, y, sample_weight, length)
+
+
+def _pair(x):
+    """The questions and contexts of a dict or a table as a tuple; anything else as it is."""
+    if not isinstance(x, dict) and not hasattr(x, "iloc"):
+        return x
+    if set(x) != {"question", "context"}:
+        raise ValueError(
+            f"The columns are {sorted(map(str, x))}; name them 'question' and 'context', and pass "
+            "no others."
+        )
+    return x["question"], x["context"]
+
+
+def _tokens_of(spans, starts, ends):
+    """The first and the last token of the smallest span of tokens that holds `spans` (N, 2).
+
+    Tokens may share characters: pieces of bytes do. Returns int32 (N,) twice; without an answer
+    they are so far to the left that they are in no window.
+    """
+    tf, _ = tf_modules("Finding answers")
+    row = starts.value_rowids()
+    token = tf.range(tf.size(row)) - tf.cast(tf.gather(starts.row_starts(), row), tf.int32)
+    starts, ends = starts.values, ends.values
+    of_token = tf.gather(spans, row)
+
+    def in_rows(choose, values, where):
+        """The least or the greatest value of each row, to compare with each token's."""
+        chosen = choose(
+            tf.boolean_mask(values, where),
+            tf.boolean_mask(row, where),
+            tf.shape(spans, out_type=tf.int64)[0],
+        )
+        return chosen, tf.gather(chosen, row)
+
+    least, greatest = tf.math.unsorted_segment_min, tf.math.unsorted_segment_max
+    touches = (starts < of_token[:, 1]) & (ends > of_token[:, 0])
+    _, start = in_rows(greatest, starts, touches & (starts <= of_token[:, 0]))
+    first, of_first = in_rows(least, token, touches & (starts >= start))
+    touches &= token >= of_first
+    _, end = in_rows(least, ends, touches & (ends >= of_token[:, 1]))
+    last, _ = in_rows(greatest, token, touches & (ends <= end))
+    has_answer = spans[:, 0] >= 0
+    lost = has_answer & (last < 0)
+    if tf.executing_eagerly():
+        for position in np.flatnonzero(lost.numpy())[:1]:
+            start, end = np.asarray(spans[position])
+            raise ValueError(
+                f"The answer at position {position}, characters {start} to {end} of its context, "
+                "holds no token; move it to the answer's words, or pass None for no answer."
+            )
+    else:
+        message = "Answers must hold a token of their context, but there are:"
+        tf.debugging.Assert(~tf.reduce_any(lost), [message, tf.boolean_mask(spans, lost)])
+    none = tf.int32.min // 2
+    return tf.where(has_answer, first, none), tf.where(has_answer, last, none)
+
+
+def _spans(y, contexts):
+    """Answers of any form to characters of the contexts: int32 (N, 2), (-1, -1) for none."""
+    y = [y] if isinstance(y, dict) else y
+    rows = label_rows(y, len(contexts), "answers")
+    spans = np.empty((len(rows), 2), "int32")
+    for position, (row, context) in enumerate(zip(rows, contexts, strict=True)):
+        context = context.decode("utf-8") if isinstance(context, bytes) else context
+        spans[position] = _span(row, context, position)
+    return spans
+
+
+def _span(row, context, position):
+    if isinstance(row, dict):
+        return _squad_span(row, context, position)
+    row = row.tolist() if hasattr(row, "tolist") else row
+    if row is None or (isinstance(row, (list, tuple)) and len(row) == 0):
+        return NO_ANSWER
+    is_pair = isinstance(row, (list, tuple)) and len(row) == 2 and all(map(_is_whole, row))
+    if not is_pair:
+        raise ValueError(
+            f"The answer at position {position} is {row!r}; pass its start and end in characters, "
+            "a dict of 'text' and 'answer_start', or None."
+        )
+    start, end = row
+    if (start, end) == NO_ANSWER:
+        return NO_ANSWER
+    if not 0 <= start < end <= len(context):
+        raise ValueError(
+            f"The answer at position {position}, characters {start} to {end}, is not in its "
+            f"context of {len(context)} characters; count from 0, the end exclusive, or pass None "
+            "for no answer."
+        )
+    return start, end
+
+
+def _squad_span(row, context, position):
+    if not {"text", "answer_start"} <= set(row):
+        raise ValueError(
+            f"The answer at position {position} has the keys {sorted(map(str, row))}; it needs "
+            "'text' and 'answer_start'."
+        )
+    texts, starts = (
+        x.tolist() if hasattr(x, "tolist") else x if isinstance(x, (list, tuple)) else [x]
+        for x in (row["text"], row["answer_start"])
+    )
+    if len(texts) != len(starts):
+        raise ValueError(
+            f"The answer at position {position} has {len(texts)} texts but {len(starts)} starts; "
+            "give each text one."
+        )
+    if not texts:
+        return NO_ANSWER
+    text, start = texts[0], starts[0]
+    if not isinstance(text, str) or not _is_whole(start):
+        raise ValueError(
+            f"The answer at position {position} is {text!r} at {start!r}; pass a string and the "
+            "number of its first character."
+        )
+    if start < 0 or context[start : start + len(text)] != text:
+        raise ValueError(
+            f"The answer at position {position}, {text!r}, does not stand at character {start} of "
+            f"its context, where there is {context[max(start, 0) :][: len(text)]!r}; count "
+            "characters from 0, not bytes or tokens."
+        )
+    return _span((start, start + len(text)), context, position)

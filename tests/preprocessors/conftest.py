@@ -1,0 +1,10 @@
+"""The small tokenizers of every class, for what rests on their offsets."""
+
+from tests.tokenizers.conftest import (  # noqa: F401
+    albert_model,
+    byte_pairs,
+    make,
+    tokenizer,
+    word_pieces,
+    xlmr_model,
+)
