@@ -195,7 +195,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         callbacks.on_predict_begin()
         for step, batch in enumerate(dataset.as_numpy_iterator()):
             callbacks.on_predict_batch_begin(step)
-            outputs = self.predict_on_batch(batch)
+            outputs = keras.Model.predict_on_batch(self, batch)
             callbacks.on_predict_batch_end(step, {"outputs": outputs})
             yield outputs
         callbacks.on_predict_end()

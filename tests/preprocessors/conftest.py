@@ -1,0 +1,7 @@
+from tests.tokenizers.conftest import (  # noqa: F401
+    albert_model,
+    byte_pairs,
+    make,
+    word_pieces,
+    xlmr_model,
+)
