@@ -88,20 +88,32 @@ class Reference:
         """Its outputs for our inputs; the last hidden state comes as `sequence_output`."""
         import torch
 
-        names = {
-            "token_ids": "input_ids",
-            "padding_mask": "attention_mask",
-            "segment_ids": "token_type_ids",
-        }
-        arguments = {names[name]: torch.tensor(value).long() for name, value in inputs.items()}
         model = self.model.base_model if base else self.model
         with torch.set_grad_enabled(gradients):
-            outputs = model(**arguments, output_hidden_states=True)
+            outputs = self._run(model, inputs)
         result = {"sequence_output": outputs.hidden_states[-1]}
         for ours, theirs in (("logits", "logits"), ("pooled_output", "pooler_output")):
             if outputs.get(theirs) is not None:
                 result[ours] = outputs[theirs]
         return result if gradients else {name: value.numpy() for name, value in result.items()}
+
+    def _run(self, model, inputs, **arguments):
+        import torch
+
+        names = {
+            "token_ids": "input_ids",
+            "padding_mask": "attention_mask",
+            "segment_ids": "token_type_ids",
+        }
+        arguments |= {names[name]: torch.tensor(value).long() for name, value in inputs.items()}
+        return model(**arguments, output_hidden_states=True)
+
+    def loss(self, inputs, labels):
+        """Its own loss for our inputs and its labels."""
+        import torch
+
+        with torch.no_grad():
+            return self._run(self.model, inputs, labels=labels).loss.item()
 
     def compare(self, model, lengths=(1, 32)):
         """The largest difference of an encoder's or a classifier's outputs to its own.

@@ -146,15 +146,18 @@ def word_spans(text):
 def _word_pattern():
     def kind(point):
         char = chr(point)
-        category = unicodedata.category(char)[0]
-        if category == "Z" or char.isspace():
+        category = unicodedata.category(char)
+        if category[0] == "Z" or char.isspace():
             return "space"
-        return "mark" if category == "P" or (category == "S" and char.isascii()) else "letter"
+        if category[0] == "P" or (category[0] == "S" and char.isascii()):
+            return "alone"
+        # Accents, joiners and the like go with the character that they follow.
+        return "mark" if category[0] == "M" or category in ("Cc", "Cf") else "letter"
 
-    classes = {"space": "", "mark": "", "letter": ""}
+    classes = {"space": "", "alone": "", "mark": "", "letter": ""}
     for name, run in itertools.groupby(range(sys.maxunicode + 1), kind):
         run = list(run)
         classes[name] += f"{re.escape(chr(run[0]))}-{re.escape(chr(run[-1]))}"
-    cjk = re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK)
-    alone = classes["mark"] + cjk
-    return re.compile(f"[{alone}]|[^{alone}{classes['space']}]+")
+    alone = classes["alone"] + re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK)
+    space, mark = classes["space"], classes["mark"]
+    return re.compile(f"[{mark}]*[{alone}][{mark}]*|[^{alone}{space}]+")

@@ -4,6 +4,7 @@ N texts, U units of a text (what takes one label: mostly words), P pieces of a t
 B batch, T tokens of the packed row, C classes.
 """
 
+import itertools
 import warnings
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from kerasbert.preprocessors.texts import label_rows, text_columns, weights, wor
 
 LABEL_PIECES = ("first", "all")
 NO_LABEL = -100  # As in transformers.
+SPACE = r"\t-\r\x{1C}-\x{20}\x{85}\p{Z}"  # What `str.strip` takes away.
 
 
 @dataclass
@@ -180,15 +182,16 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             return super()._call_in_graph(x, None, None)
         if not isinstance(x, tf.RaggedTensor):
             x = tf.RaggedTensor.from_tensor(x)
-        lengths = tf.strings.length(x.flat_values, unit="UTF8_CHAR")
-        ends = tf.cumsum(lengths + 1)  # Through all texts: of each word, with a space before it.
-        before = tf.concat([[0], ends], 0)
+        words = tf.strings.regex_replace(x.flat_values, f"^[{SPACE}]+$", "")
+        words = tf.where(words == "", "", " " + words)
+        before = tf.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # Through all texts.
+        before = tf.concat([[0], before], 0)
         base = tf.gather(tf.gather(before, x.row_starts()), x.value_rowids())
-        texts = tf.strings.reduce_join(" " + x, axis=-1)
+        texts = tf.strings.reduce_join(x.with_flat_values(words), axis=-1)
         ids, starts, piece_ends = self.tokenizer.tokenize_with_offsets(texts)
         first, count, unit = _match(
             (ids.value_rowids(), starts.flat_values, piece_ends.flat_values),
-            (x.value_rowids(), ends - lengths - base, ends - base),
+            (x.value_rowids(), before[:-1] - base, before[1:] - base),
         )
         if y is not None:
             y = y if isinstance(y, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(y)
@@ -245,9 +248,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             if self.label_pieces == "first":
                 spans = [word_spans(text) for text in rows]
         else:
-            # With a space before each word, byte pairs cut it as inside a text.
-            rows, texts = words, ["".join(f" {word}" for word in row) for row in words]
-            spans = [_joined_spans(row) for row in words]
+            # With a space before each word, which is part of it, byte pairs cut it as in a text.
+            spaced = [[f" {word}" if word.strip() else "" for word in row] for row in words]
+            rows, texts = words, ["".join(row) for row in spaced]
+            spans = [_joined_spans(row) for row in spaced]
         with tf.device("cpu"):
             ids, starts, ends = self._tokenize_column(texts, self.tokenizer.tokenize_with_offsets)
         splits = ids.row_splits.numpy()
@@ -258,9 +262,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         else:
             unit_rows = np.repeat(np.arange(len(rows)), [len(row) for row in spans])
             units = np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
-        first, count, unit = (
-            array.numpy() for array in _match((piece_rows, starts, ends), (unit_rows, *units))
-        )
+        with tf.device("cpu"):
+            matched = _match((piece_rows, starts, ends), (unit_rows, *units))
+        first, count, unit = (array.numpy() for array in matched)
         if words is None and not count.all():
             # What has no piece of its own joins the word that has its piece, as characters of a
             # piece of two; of what the tokenizer deletes nothing can be said. In lists of words
@@ -296,9 +300,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         tf, _ = tf_modules(type(self).__name__)
         labels = tf.concat([labels, [-1]], 0)  # The last is that of pieces in no unit.
         first, count = (tf.concat([array, [-1]], 0) for array in (first, count))
-        unit = tf.where(unit < 0, tf.size(labels, unit.dtype) - 1, unit)
+        unit = tf.where(unit < 0, tf.size(labels, tf.int64) - 1, unit)
         label = tf.gather(labels, unit)  # (pieces,)
-        place = tf.range(tf.size(unit, first.dtype)) - tf.gather(first, unit)
+        place = tf.range(tf.size(unit, tf.int64)) - tf.gather(first, unit)
         if self.label_pieces == "first":
             label = tf.where(place == 0, label, -1)
         elif self.names:
@@ -344,8 +348,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
                     "empty, and has nothing to label; drop it."
                 )
         labels = self._of_words(pieces, rows) if pieces.words else self._of_spans(pieces, rows)
-        y, given = self._on_pieces(labels, pieces.first, pieces.count, pieces.unit)
-        y, given = y.numpy(), given.numpy()
+        tf, _ = tf_modules(type(self).__name__)
+        with tf.device("cpu"):
+            placed = self._on_pieces(labels, pieces.first, pieces.count, pieces.unit)
+        y, given = (array.numpy() for array in placed)
         if sample_weight is not None:
             sample_weight = weights(sample_weight, count)
             if sample_weight.ndim != 1:
@@ -520,13 +526,9 @@ def _pieces_as_units(rows, starts, ends):
 
 
 def _joined_spans(words):
-    """Where words are that are joined with a space before each."""
-    spans, end = [], 0
-    for word in words:
-        start = end + 1
-        end = start + len(word)
-        spans.append((start, end))
-    return spans
+    """Where words are in the text that they make up together."""
+    ends = list(itertools.accumulate(map(len, words)))
+    return list(zip([0, *ends], ends))
 
 
 def _spans(row, text, types, position):

@@ -14,6 +14,7 @@ from kerasbert.models import (
     BertNextSentencePredictor,
     BertTextClassifier,
     BertTextRegressor,
+    BertTokenClassifier,
 )
 
 torch = pytest.importorskip("torch", reason="the reference models run on torch")
@@ -172,6 +173,54 @@ def test_multiple_choice(reference, family):
         assert abs(model.evaluate(inputs, y, verbose=0)[0] - outputs.loss.item()) <= 1e-5
     inputs["padding_mask"][1, 2] = 0
     assert np.abs(numpy(model(inputs))[:, :2] - expected[:, :2]).max() <= 1e-5
+
+
+# --- the head on tokens ---
+
+ODD_TAGGERS = [
+    (family, settings)
+    for family, settings in ODD
+    if set(settings) & {"classifier_bias", "classifier_activation", "norm_bias"}
+]
+
+
+@pytest.mark.parametrize(
+    "family, settings", [*((family, {}) for family in FAMILIES), *ODD_TAGGERS], ids=str
+)
+def test_token_classifier(reference, family, settings):
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    theirs = reference(
+        family, "ForTokenClassification", id2label=dict(enumerate(names)), **settings
+    )
+    tagger = BertTokenClassifier.from_preset(theirs.directory, preprocessor=None)
+    assert theirs.compare(tagger) <= 1e-5
+    assert tagger.labels == tagger.label_names == names
+    assert not tagger.backbone.pooler
+    # Their loss leaves out labels of -100, ours what has no weight.
+    inputs = theirs.inputs(13)
+    y = np.random.default_rng(1).integers(-2, 5, (3, 13))
+    logits = theirs(inputs)["logits"]
+    expected = theirs.loss(inputs, torch.tensor(np.where(y < 0, -100, y)))
+    loss, accuracy = tagger.evaluate(
+        {name: x for name, x in inputs.items() if name in tagger.backbone.input},
+        np.maximum(y, 0),
+        sample_weight=(y >= 0).astype("float32"),
+        verbose=0,
+    )
+    assert abs(loss - expected) <= 1e-5
+    right = (logits.argmax(-1) == y)[y >= 0]
+    assert abs(accuracy - right.mean()) <= 1e-6
+
+
+def test_new_token_classifier(reference):
+    theirs = reference("bert")
+    with pytest.raises(ValueError, match="has no token-classifier head; pass num_classes=2"):
+        BertTokenClassifier.from_preset(theirs.directory, preprocessor=None)
+    with pytest.warns(UserWarning, match=r"New, random weights .*: logits/bias, logits/kernel\."):
+        tagger = BertTokenClassifier.from_preset(
+            theirs.directory, preprocessor=None, labels=["PER"], scheme="BIOES"
+        )
+    assert tagger.num_classes == 5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""Tags to entities as the CoNLL evaluation script reads them, and back; words of texts."""
+
+import numpy as np
+import pytest
+
+from kerasbert.data.tagging import SCHEMES, TagSet, tag_names, word_spans
+
+TYPES = ["PER", "LOC"]
+
+
+def conlleval(tags):
+    """Entities by the script's two questions: does one end before this word, does one begin?"""
+    found, start = [], None
+    before, type_before = "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        letter, _, type = tag.partition("-")
+        ends = before != "O" and (
+            before in "ESLU" or letter in "BSUO" or (letter != "O" and type != type_before)
+        )
+        begins = letter != "O" and (letter in "BSU" or before in "ESLUO" or type != type_before)
+        if ends:
+            found.append((type_before, start, place))
+        if begins:
+            start = place
+        before, type_before = letter, type
+    return found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_random_tags_are_read_as_by_conlleval(scheme):
+    names = tag_names(TYPES, scheme)
+    tags = TagSet(names)
+    random = np.random.default_rng(0)
+    seen = set()
+    for _ in range(1000):
+        numbers = random.integers(0, len(names), random.integers(0, 12))
+        found = tags.entities(numbers)
+        assert found == conlleval([names[number] for number in numbers])
+        seen.update(end - start for _, start, end in found)
+    assert {1, 2, 3} <= seen
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_entities_come_back(scheme):
+    tags = TagSet(tag_names(TYPES, scheme))
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        numbers, expected = [], []
+        while len(numbers) < 10:
+            gap, size = random.integers(scheme == "IO", 3), random.integers(1, 4)
+            numbers += [tags.outside] * gap
+            type = TYPES[random.integers(2)]
+            expected.append((type, len(numbers), len(numbers) + size))
+            numbers += [tags.number(type, i == 0, i == size - 1) for i in range(size)]
+        assert tags.entities(numbers) == expected
+
+
+def test_names():
+    assert tag_names(["O", "PER"], "BIOES") == ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+    assert tag_names(["PER"], "BILOU") == ["O", "B-PER", "I-PER", "L-PER", "U-PER"]
+    assert tag_names(["PER"], "IO") == ["O", "I-PER"]
+    assert tag_names(["NOUN", "VERB"]) == ["NOUN", "VERB"]
+    given = ["O", "B-PER", "I-PER"]
+    assert tag_names(given, "BIO") == tag_names(given) == given
+    with pytest.raises(ValueError, match="scheme='IOB3' is unknown; use one of BIO, BIOES, BILOU"):
+        tag_names(["PER"], "IOB3")
+
+
+def test_parts_of_speech_are_entities_of_one_word():
+    tags = TagSet(["NOUN", "VERB", "O", "FW-NN"])
+    assert tags.entities([0, 0, 2, 1, 3]) == [
+        ("NOUN", 0, 1),
+        ("NOUN", 1, 2),
+        ("VERB", 3, 4),
+        ("FW-NN", 4, 5),
+    ]
+
+
+def test_tags_without_a_type():
+    tags = TagSet(["B", "I", "O"])
+    assert tags.entities([0, 1, 2, 1, 0]) == [("", 0, 2), ("", 3, 4), ("", 4, 5)]
+
+
+def test_tags_of_pieces():
+    names = tag_names(["PER"], "BIOES")
+    table = TagSet(names).of_pieces()
+
+    def of(name, pieces):
+        return [
+            names[table[names.index(name), int(i == 0), int(i == pieces - 1)]]
+            for i in range(pieces)
+        ]
+
+    assert of("S-PER", 3) == ["B-PER", "I-PER", "E-PER"]
+    assert of("S-PER", 1) == ["S-PER"]
+    assert of("B-PER", 2) == ["B-PER", "I-PER"]
+    assert of("E-PER", 2) == ["I-PER", "E-PER"]
+    assert of("O", 2) == ["O", "O"]
+    assert TagSet(["NOUN"]).of_pieces().tolist() == [[[0, 0], [0, 0]]]
+
+
+def test_words():
+    def words(text):
+        return [text[start:end] for start, end in word_spans(text)]
+
+    assert words("") == words(" \t\u3000\u2028") == []
+    assert words("don't  pay\t€10, “ok”…") == "don ' t pay €10 , “ ok ” …".split()
+    assert words("e\u0301te\u0301 naïve") == ["e\u0301te\u0301", "naïve"]
+    assert words("東京タワー 서울에서 हिन्दी") == ["東", "京", "タワー", "서울에서", "हिन्दी"]
+    assert words("👩‍👩‍👧 🇰🇷x a\u200bb") == ["👩‍👩‍👧", "🇰🇷x", "a\u200bb"]
+    assert words("\x01!!\ufe0f\u200b京\u200b \u200bx") == [
+        "\x01!",
+        "!\ufe0f\u200b",
+        "京\u200b",
+        "\u200bx",
+    ]
