@@ -189,7 +189,7 @@ def _check_arguments(cls, kwargs):
     known = _arguments(cls)
     if issubclass(cls, BertTask):
         known |= _arguments(cls.backbone_cls) | set(_PREPROCESSOR_ARGUMENTS)
-        known |= set() if _has_classes(cls) else {"new_head"}
+        known |= set() if _has_classes(cls) or cls.head is None else {"new_head"}
     elif not issubclass(cls, keras_hub.models.Backbone):
         return  # Tokenizers and preprocessors check theirs.
     for name in kwargs:
@@ -227,6 +227,8 @@ def _wants_new_head(arguments):
 
 
 def _no_head(cls, source):
+    if cls.head is None:
+        return ValueError(f"'{source}' holds no {cls.__name__}; build one and save it first.")
     kind = "classification" if cls.head == "text_classifier" else cls.head.replace("_", "-")
     new = "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
     return ValueError(f"'{source}' has no {kind} head; pass {new} for a new one.")

@@ -23,6 +23,8 @@ _SETTINGS = (
 class HeadedTask(BertTask):
     """Base of the tasks that compute logits from one vector a text or a token."""
 
+    freezes_pooler = False
+
     def _make_head(self, backbone, units, **given):
         """Make the layers of the head.
 
@@ -78,6 +80,7 @@ class HeadedTask(BertTask):
         self.output_dense = dense(units, "logits")
         if backbone.pooler and self.pooling != "pooler":
             # Nothing trains it here, but weight decay would shrink it.
+            self.freezes_pooler = backbone.pooled_dense.trainable
             backbone.pooled_dense.trainable = False
 
     def _logits(self, inputs):

@@ -94,7 +94,6 @@ class BertMultipleChoice(HeadedTask):
         nor tokens are padded far; `batch_size` counts these rows.
         """
         if not self._is_raw(x):
-            _check_arrays(x)
             return super().predict(x, batch_size=batch_size, **kwargs)
         (prompts, choices), _ = self.preprocessor.columns(x)
         counts = np.array([len(row) for row in choices])
@@ -107,10 +106,38 @@ class BertMultipleChoice(HeadedTask):
         logits[present] = super().predict(pairs, batch_size=batch_size, **kwargs)[:, 0]
         return logits
 
-    def _run(self, method, x, y, *args, **kwargs):
-        if not self._is_raw(x):
-            _check_arrays(x, y)
-        return super()._run(method, x, y, *args, **kwargs)
+    def check_arrays(self, x, y=None):
+        if not isinstance(x, dict) or "token_ids" not in x:
+            return
+        names = [name for name in ("token_ids", "segment_ids", "padding_mask") if name in x]
+        arrays = {name: _array(x[name], name) for name in names}
+        shape = arrays["token_ids"].shape
+        if len(shape) != 3 or 0 in shape:
+            raise ValueError(
+                f"token_ids has the shape {shape}; a multiple choice takes (examples, choices, tokens)."
+            )
+        for name, array in arrays.items():
+            if array.shape != shape:
+                raise ValueError(f"{name} has the shape {array.shape}, but token_ids {shape}.")
+        if "padding_mask" in arrays:
+            present = arrays["padding_mask"].any(axis=-1)  # (B, C)
+        else:
+            present = np.ones(shape[:2], bool)
+        for position in np.flatnonzero(~present.any(axis=-1))[:1]:
+            raise ValueError(
+                f"The example at position {position} has no choices: its padding_mask is all 0."
+            )
+        y = None if y is None else _array(y, "y")
+        if y is None or y.size != len(present):
+            return  # Keras says what is wrong, or the loss takes a row of numbers for each.
+        y = y.reshape(-1)
+        inside = (y >= 0) & (y < shape[1])
+        inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]
+        for position in np.flatnonzero(~inside)[:1]:
+            raise ValueError(
+                f"The label {y[position]} at position {position} is none of its choices, which are "
+                f"{np.flatnonzero(present[position]).tolist()}."
+            )
 
     def choose(self, prompt, choices, batch_size=32):
         """Choose the right one of each prompt's choices.
@@ -141,41 +168,6 @@ class BertMultipleChoice(HeadedTask):
                 }
             )
         return results if batched else results[0]
-
-
-def _check_arrays(x, y=None):
-    """Check ready arrays before a compiled step meets them."""
-    if not isinstance(x, dict) or "token_ids" not in x:
-        return
-    names = [name for name in ("token_ids", "segment_ids", "padding_mask") if name in x]
-    arrays = {name: _array(x[name], name) for name in names}
-    shape = arrays["token_ids"].shape
-    if len(shape) != 3 or 0 in shape:
-        raise ValueError(
-            f"token_ids has the shape {shape}; a multiple choice takes (examples, choices, tokens)."
-        )
-    for name, array in arrays.items():
-        if array.shape != shape:
-            raise ValueError(f"{name} has the shape {array.shape}, but token_ids {shape}.")
-    if "padding_mask" in arrays:
-        present = arrays["padding_mask"].any(axis=-1)  # (B, C)
-    else:
-        present = np.ones(shape[:2], bool)
-    for position in np.flatnonzero(~present.any(axis=-1))[:1]:
-        raise ValueError(
-            f"The example at position {position} has no choices: its padding_mask is all 0."
-        )
-    y = None if y is None else _array(y, "y")
-    if y is None or y.size != len(present):
-        return  # Keras says what is wrong, or the loss takes a row of numbers for each.
-    y = y.reshape(-1)
-    inside = (y >= 0) & (y < shape[1])
-    inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]
-    for position in np.flatnonzero(~inside)[:1]:
-        raise ValueError(
-            f"The label {y[position]} at position {position} is none of its choices, which are "
-            f"{np.flatnonzero(present[position]).tolist()}."
-        )
 
 
 def _array(value, name):

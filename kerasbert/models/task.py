@@ -71,6 +71,9 @@ class BertTask(FromPreset, keras_hub.models.Task):
         skipped = [*self.backbone._flatten_layers(), self.optimizer]
         keras.saving.load_weights(self, filepath, objects_to_skip=skipped)
 
+    def check_arrays(self, x, y=None):
+        """Refuse ready arrays that a compiled step would take as they are; a task refines it."""
+
     def default_loss(self):
         """What `compile(loss="auto")` takes."""
         raise NotImplementedError
@@ -173,6 +176,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """
         if not self._is_raw(x):
             x = self._preprocess_dataset(x) if _is_dataset(x) else x
+            self.check_arrays(x)
             return keras.Model.predict(self, x, batch_size=batch_size, **kwargs)
         dataset, order = self._sorted_batches(x, batch_size=batch_size)
         outputs = keras.Model.predict(self, dataset, **kwargs)
@@ -193,6 +197,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             kwargs["shuffle"] = shuffle and not _is_dataset(x)
         if _is_dataset(x):
             return method(self, self._preprocess_dataset(x), **kwargs)
+        self.check_arrays(x, y)
         return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
 
     def _is_raw(self, x):
