@@ -1,6 +1,7 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.multi_task import BertMultiTask
 from kerasbert.models.multiple_choice import BertMultipleChoice
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
@@ -32,6 +33,7 @@ for _tokenizer in (
 __all__ = [
     "AlbertTokenizer",
     "BertBackbone",
+    "BertMultiTask",
     "BertMultipleChoice",
     "BertMultipleChoicePreprocessor",
     "BertNextSentencePredictor",
