@@ -2,6 +2,7 @@
 
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.masked_lm import BertMaskedLM
+from kerasbert.models.multi_task import BertMultiTask
 from kerasbert.models.multiple_choice import BertMultipleChoice
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.pretrainer import BertPretrainer
@@ -40,6 +41,7 @@ for _tokenizer in (
 __all__ = [
     "AlbertTokenizer",
     "BertBackbone",
+    "BertMultiTask",
     "BertMultipleChoice",
     "BertMultipleChoicePreprocessor",
     "BertMaskedLM",

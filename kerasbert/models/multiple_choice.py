@@ -91,7 +91,8 @@ class BertMultipleChoice(HeadedTask):
         """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.
 
         Of raw texts each choice is a row of its own, sorted by length, so that neither choices
-        nor tokens are padded far; `batch_size` counts these rows.
+        nor tokens are padded far; `batch_size` counts these rows. All batches of a
+        `tf.data.Dataset` need the same number of choices here.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -114,8 +115,8 @@ class BertMultipleChoice(HeadedTask):
         shape = arrays["token_ids"].shape
         if len(shape) != 3 or 0 in shape:
             raise ValueError(
-                f"token_ids has the shape {shape}; a multiple choice takes "
-                "(examples, choices, tokens)."
+                f"token_ids has the shape {shape}; {type(self).__name__} takes (examples, choices, "
+                "tokens)."
             )
         for name, array in arrays.items():
             if array.shape != shape:

@@ -1,0 +1,467 @@
+"""Several tasks on one encoder, trained together.
+
+N examples, B batch.
+"""
+
+import contextlib
+import itertools
+import random
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.task import BertTask
+from kerasbert.preprocessors.packing import BertPreprocessor
+
+# How often a task comes: its number of batches to this power.
+SAMPLING = {"size": 1.0, "sqrt": 0.5, "uniform": 0.0}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertMultiTask(BertTask):
+    """Trains one encoder on several tasks at once, each with a head of its own (MT-DNN).
+
+    The tasks are task models of any kinds, built on the same encoder. Every step of `fit` takes a
+    batch of one task, with that task's loss; one optimizer moves the encoder and all heads. The
+    heads of the other tasks see a gradient of zero in it. After it the tasks are used as always:
+    `model.tasks["topic"].classify(texts)`.
+
+    Args:
+        tasks: dict of name to task model. Their preprocessors, if any, have equal tokenizers.
+
+    Example:
+
+    >>> from kerasbert.models import BertTextClassifier, BertTextRegressor
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = BertMultiTask(
+    ...     {"topic": BertTextClassifier(backbone, 3), "grade": BertTextRegressor(backbone)}
+    ... )
+    >>> x = {"token_ids": np.ones((4, 5), "int32")}
+    >>> history = model.fit(
+    ...     {"topic": (x, np.array([0, 1, 2, 0])), "grade": (x, np.ones(4))},
+    ...     sampling="uniform", steps_per_epoch=4, batch_size=2, verbose=0,
+    ... )
+    >>> sorted(history.history)
+    ['grade_loss', 'grade_mae', 'loss', 'topic_accuracy', 'topic_loss']
+    >>> model.predict("topic", x, verbose=0).shape
+    (4, 3)
+
+    Source: Liu et al. 2019, arXiv 1901.11504.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertPreprocessor
+    head = None
+
+    def __init__(self, tasks, **kwargs):
+        # The preprocessor holds the one tokenizer in a preset; the tasks have some of their own.
+        self.backbone, self.preprocessor = _checked(tasks)
+        self.tasks = dict(tasks)
+        self._keeps_metrics = False
+        if any(getattr(task, "freezes_pooler", False) for task in tasks.values()) and any(
+            getattr(task, "pooling", None) == "pooler" for task in tasks.values()
+        ):
+            # One task did not need it, another one does.
+            self.backbone.pooled_dense.trainable = True
+        inputs = {
+            name: {
+                key: keras.Input(x.shape[1:], dtype=x.dtype, name=f"{name}_{key}")
+                for key, x in task.input.items()
+            }
+            for name, task in tasks.items()
+        }
+        outputs = {name: task(inputs[name]) for name, task in tasks.items()}
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def call(self, inputs, training=None):
+        """Map a dict of inputs by task, of all or some, to a dict of their outputs."""
+        return {name: self.tasks[name](x, training=training) for name, x in inputs.items()}
+
+    def default_loss(self):
+        """None: each task has its own, as it was compiled with."""
+
+    def default_metrics(self):
+        """None: each task has its own, as it was compiled with."""
+
+    # === What Keras' training step asks for; `x`, `y` and the like are dicts of one task ===
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        (name,) = y_pred
+        task = self.tasks[name]
+        loss = task.compute_loss(
+            x=x[name],
+            y=y[name],
+            y_pred=y_pred[name],
+            sample_weight=sample_weight and sample_weight[name],
+            training=training,
+        )
+        size = ops.shape(keras.tree.flatten(y_pred)[0])[0]
+        task._loss_tracker.update_state(loss, sample_weight=size)
+        # So that every backend has a gradient for every weight: JAX knows no other way.
+        others = sum(ops.sum(weight) for weight in self._not_in(name))
+        return loss + 0.0 * ops.cast(others, loss.dtype)
+
+    def _not_in(self, name):
+        """Weights that train, but have no part in the loss of this task."""
+        task = self.tasks[name]
+        used = {id(weight) for weight in task.weights}
+        if self.backbone.pooler and getattr(task, "pooling", None) != "pooler":
+            used -= {id(weight) for weight in self.backbone.pooled_dense.weights}
+        return [weight for weight in self.trainable_weights if id(weight) not in used]
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        (name,) = y_pred
+        results = self.tasks[name].compute_metrics(
+            x[name], y[name], y_pred[name], sample_weight and sample_weight[name]
+        )
+        return {"loss": self._loss_tracker.result(), **_prefixed(name, results)}
+
+    @property
+    def metrics(self):
+        """Those of all tasks; Keras leaves out those of models within models."""
+        tasks = getattr(self, "tasks", {}).values()
+        return [*super().metrics, *(metric for task in tasks for metric in task.metrics)]
+
+    def reset_metrics(self):
+        if not self._keeps_metrics:
+            super().reset_metrics()
+
+    # === Training ===
+
+    def fit(
+        self,
+        data,
+        sampling="size",
+        batch_size=32,
+        epochs=1,
+        steps_per_epoch=None,
+        validation_data=None,
+        callbacks=None,
+        verbose="auto",
+        seed=None,
+        initial_epoch=0,
+    ):
+        """Train on all tasks, a batch of one task at each step.
+
+        Args:
+            data: dict of the name of each task to `(x, y)` or `(x, y, sample_weight)`, of raw
+                texts or of ready arrays as its own `fit` takes, or to a `tf.data.Dataset` of
+                batches. A task that runs out starts anew, in a new order.
+            sampling: how many of the steps of an epoch a task gets. "size": in proportion to its
+                number of batches, so that all examples come once an epoch; "sqrt": to the square
+                root of that, for a rare task more; "uniform": all alike.
+            batch_size: int, or a dict of name to int.
+            epochs: int.
+            steps_per_epoch: int. By default the number of batches of all tasks together.
+            validation_data: as `data`, for `evaluate` after each epoch.
+            callbacks: list of `keras.callbacks.Callback`.
+            verbose: as in `keras.Model.fit`.
+            seed: int. Of the order of tasks and examples. `None` draws one from Python's
+                generator, so that `keras.utils.set_random_seed` makes runs repeat.
+            initial_epoch: int.
+
+        Returns:
+            A `keras.callbacks.History`: `loss` of all steps, and the loss and metrics of each
+            task that had a step in the epoch, as `name_loss`, `name_accuracy`, ...
+        """
+        if sampling not in SAMPLING:
+            raise ValueError(f"sampling={sampling!r} is unknown; use one of {list(SAMPLING)}.")
+        self._check_names(data)
+        seed = random.randrange(2**31) if seed is None else seed
+        sizes, sources = [], []
+        for name, task in self.tasks.items():
+            if name not in data:
+                raise ValueError(f"There is no data for the task '{name}'; give every task some.")
+            rows = batch_size.get(name, 32) if isinstance(batch_size, dict) else batch_size
+            size, batches = self._batches(name, data[name], rows, seed)
+            first = next(batches)
+            with _without_optimizer(task):
+                task._symbolic_build(data_batch=first)
+            sizes.append(size)
+            sources.append(itertools.chain([first], batches))
+        steps = steps_per_epoch or sum(sizes)
+        names = list(self.tasks)
+
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_history=True,
+            add_progbar=verbose != 0,
+            verbose=1 if verbose == "auto" else verbose,
+            epochs=epochs,
+            steps=steps,
+            model=self,
+        )
+        self.stop_training = False
+        callbacks.on_train_begin()
+        logs = {}
+        for epoch in range(initial_epoch, epochs):
+            self.reset_metrics()
+            callbacks.on_epoch_begin(epoch)
+            plan = plan_steps(sizes, sampling, steps, seed, epoch)
+            for step, i in enumerate(plan):
+                callbacks.on_train_batch_begin(step)
+                logs = self._train_on(names[i], next(sources[i]))
+                callbacks.on_train_batch_end(step, logs)
+                if self.stop_training:
+                    break
+            logs = {"loss": float(self._loss_tracker.result())}
+            for i in sorted(set(plan[: step + 1])):
+                results = self.tasks[names[i]].get_metrics_result()
+                logs.update(_prefixed(names[i], keras.tree.map_structure(float, results)))
+            if validation_data is not None:
+                results = self.evaluate(validation_data, batch_size=batch_size)
+                logs.update({f"val_{key}": value for key, value in results.items()})
+            callbacks.on_epoch_end(epoch, logs)
+            if self.stop_training:
+                break
+        callbacks.on_train_end(logs)
+        return self.history
+
+    def _train_on(self, name, batch):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        weights = None if sample_weight is None else {name: sample_weight}
+        self._keeps_metrics = True  # Over the epoch; `train_on_batch` would reset them.
+        try:
+            # The one public step that may get something else each time: inside Keras' own `fit`
+            # all batches have one structure on TensorFlow. Each task is traced and compiled once.
+            return keras.Model.train_on_batch(self, {name: x}, {name: y}, weights, return_dict=True)
+        finally:
+            self._keeps_metrics = False
+
+    def _batches(self, name, data, batch_size, seed):
+        """`(number of batches, endless iterator over them)`."""
+        task = self.tasks[name]
+        if not hasattr(data, "element_spec"):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+            if y is None:
+                raise ValueError(f"The data of the task '{name}' has no labels; give (x, y).")
+            if not task._is_raw(x):
+                task.check_arrays(x, y)
+                arrays = tuple(_as_arrays(part) for part in (x, y, sample_weight))
+                sizes = {len(leaf) for leaf in keras.tree.flatten(arrays) if leaf is not None}
+                if len(sizes) > 1:
+                    raise ValueError(
+                        f"The arrays of the task '{name}' have {sorted(sizes)} rows; they must "
+                        "have the same number."
+                    )
+                (size,) = sizes
+                return -(-size // batch_size), _array_batches(arrays, batch_size, seed)
+            data = task.preprocessor.batches(
+                x, y, sample_weight, batch_size, seed=seed, buckets=self._compiles_shapes()
+            )
+        else:
+            data = task._preprocess_dataset(data)
+        size = int(data.cardinality())
+        if size < 0:
+            raise ValueError(
+                "A dataset does not know its number of batches, on which sampling rests; tell it "
+                "with `dataset.apply(tf.data.experimental.assert_cardinality(n))`."
+            )
+
+        def endless():
+            while True:
+                yield from data.as_numpy_iterator()
+
+        return size, endless()
+
+    def evaluate(self, data, batch_size=None, verbose=0):
+        """Loss and metrics of some or all of the tasks.
+
+        Args:
+            data: dict of name to `(x, y)`, `(x, y, sample_weight)` or a `tf.data.Dataset`.
+            batch_size: int, or a dict of name to int.
+            verbose: as in `keras.Model.evaluate`.
+
+        Returns:
+            A dict of `name_loss`, `name_accuracy` and so on, and `loss`, the mean of their losses.
+        """
+        self._check_names(data)
+        results, losses = {}, []
+        for name, part in data.items():
+            x, y, sample_weight = (
+                (part, None, None)
+                if hasattr(part, "element_spec")
+                else keras.utils.unpack_x_y_sample_weight(part)
+            )
+            rows = batch_size.get(name) if isinstance(batch_size, dict) else batch_size
+            with _without_optimizer(self.tasks[name]):
+                found = self.tasks[name].evaluate(
+                    x, y, rows, sample_weight, verbose=verbose, return_dict=True
+                )
+            losses.append(found["loss"])
+            results.update(_prefixed(name, found))
+        return {"loss": float(np.mean(losses)), **results}
+
+    def predict(self, name, x, batch_size=None, **kwargs):
+        """What `predict` of the task of that name gives."""
+        self._check_names([name])
+        return self.tasks[name].predict(x, batch_size=batch_size, **kwargs)
+
+    def _check_names(self, names):
+        for name in names:
+            if name not in self.tasks:
+                raise ValueError(
+                    f"There is no task '{name}'; the tasks are {', '.join(self.tasks)}."
+                )
+
+    def quantize(self, mode=None, **kwargs):
+        """Quantize the encoder, for example to "int8"; the heads stay as they are."""
+        super().quantize(mode, **kwargs)
+        for task in self.tasks.values():
+            task.train_function = task.test_function = task.predict_function = None
+
+    # === Saving: one encoder and one tokenizer, the settings of each task without them ===
+
+    def get_config(self):
+        tasks = {}
+        for name, task in self.tasks.items():
+            config = {**task.get_config(), "backbone": None, "preprocessor": None}
+            preprocessor = task.preprocessor
+            if preprocessor is not None:
+                preprocessor = {
+                    "registered_name": keras.saving.get_registered_name(type(preprocessor)),
+                    "config": {**preprocessor.get_config(), "tokenizer": None},
+                }
+            tasks[name] = {
+                "registered_name": keras.saving.get_registered_name(type(task)),
+                "config": config,
+                "preprocessor": preprocessor,
+            }
+        return {**super().get_config(), "tasks": tasks}
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        shared = [config.pop(part, None) for part in ("backbone", "preprocessor")]
+        backbone, shared = (
+            keras.layers.deserialize(part) if isinstance(part, dict) else part for part in shared
+        )
+        tasks = {}
+        for name, saved in config.pop("tasks").items():
+            preprocessor = saved["preprocessor"]
+            if preprocessor is not None:
+                preprocessor = keras.saving.get_registered_object(
+                    preprocessor["registered_name"]
+                ).from_config({**preprocessor["config"], "tokenizer": shared.tokenizer})
+            task_cls = keras.saving.get_registered_object(saved["registered_name"])
+            tasks[name] = task_cls.from_config(
+                {**saved["config"], "backbone": backbone, "preprocessor": preprocessor}
+            )
+        return cls(tasks, **config)
+
+
+def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
+    """The number of the task of each step of an epoch, in an order drawn from seed and epoch.
+
+    The shares hold in every epoch, but for what is left of a whole step.
+
+    Args:
+        sizes: ints. The number of batches of each task.
+        sampling: string. A key of `SAMPLING`.
+        steps: int.
+        seed: int.
+        epoch: int.
+
+    >>> np.bincount(plan_steps([90, 10], "size", 100)).tolist()
+    [90, 10]
+    >>> np.bincount(plan_steps([90, 10], "sqrt", 100)).tolist()
+    [75, 25]
+    """
+    generator = np.random.default_rng((seed, epoch))
+    weights = np.array(sizes, "float64") ** SAMPLING[sampling]
+    shares = steps * weights / weights.sum()
+    counts = np.floor(shares + 1e-9).astype(int)
+    rest = np.maximum(shares - counts, 0)
+    missing = steps - counts.sum()
+    if missing:
+        chosen = generator.choice(len(sizes), missing, replace=False, p=rest / rest.sum())
+        counts[chosen] += 1
+    return generator.permutation(np.repeat(np.arange(len(sizes)), counts)).tolist()
+
+
+def _checked(tasks):
+    """The encoder of all tasks, and a preprocessor of their tokenizer, `None` without one."""
+    if not isinstance(tasks, dict) or not tasks:
+        raise ValueError(f"tasks={tasks!r} has to be a dict of names to task models.")
+    for name, task in tasks.items():
+        if not isinstance(name, str) or not name or not isinstance(task, BertTask):
+            raise ValueError(
+                f"The task {name!r} is {task!r}; give a name and a task model, for example "
+                "BertTextClassifier(backbone, num_classes=2)."
+            )
+        if isinstance(task, BertMultiTask):
+            raise ValueError(f"The task '{name}' is a BertMultiTask; give its `tasks` one by one.")
+    first, *others = tasks
+    for name in others:
+        if tasks[name].backbone is not tasks[first].backbone:
+            raise ValueError(
+                f"The tasks '{first}' and '{name}' have an encoder each; build both on one, with "
+                "`backbone=` in the constructor or in `from_preset`."
+            )
+        if tasks[name] in [tasks[other] for other in tasks if other != name]:
+            raise ValueError(f"The task '{name}' stands there twice; give each name its own.")
+    raw = {name: task for name, task in tasks.items() if task.preprocessor is not None}
+    if not raw:
+        return tasks[first].backbone, None
+    first = next(iter(raw))
+    tokenizer = raw[first].preprocessor.tokenizer
+    for name, task in raw.items():
+        other = task.preprocessor.tokenizer
+        if other is not tokenizer and _vocabulary(other) != _vocabulary(tokenizer):
+            raise ValueError(
+                f"The tasks '{first}' and '{name}' have different tokenizers, but one encoder; "
+                "load both from the same preset."
+            )
+        task.preprocessor.tokenizer = tokenizer
+    longest = max(task.preprocessor.sequence_length for task in raw.values())
+    num_segments = raw[first].preprocessor.num_segments
+    return tasks[first].backbone, BertPreprocessor(
+        tokenizer, sequence_length=longest, num_segments=num_segments
+    )
+
+
+def _vocabulary(tokenizer):
+    config = {key: value for key, value in tokenizer.get_config().items() if key != "name"}
+    return type(tokenizer), config, tokenizer.get_vocabulary()
+
+
+def _prefixed(name, results):
+    return {f"{name}_{key}": value for key, value in results.items()}
+
+
+def _as_arrays(value):
+    """NumPy arrays of arrays, tensors, lists, or dicts of them."""
+    if isinstance(value, dict):
+        return {name: _as_arrays(part) for name, part in value.items()}
+    if value is None:
+        return None
+    return ops.convert_to_numpy(value) if ops.is_tensor(value) else np.asarray(value)
+
+
+def _array_batches(arrays, batch_size, seed):
+    """Endless batches of arrays (N, ...), a new order in each pass."""
+    generator = np.random.default_rng(seed)
+    leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
+    while True:
+        order = generator.permutation(len(leaves[0]))
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            yield keras.tree.map_structure(
+                lambda leaf, rows=rows: None if leaf is None else leaf[rows], arrays
+            )
+
+
+@contextlib.contextmanager
+def _without_optimizer(task):
+    """Keras builds the optimizer of every model that it touches, as large as the encoder twice."""
+    optimizer, task.optimizer = task.optimizer, None
+    try:
+        yield
+    finally:
+        task.optimizer = optimizer
