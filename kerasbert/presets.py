@@ -16,7 +16,7 @@ import keras_hub
 
 from kerasbert import hub, tokenizers
 from kerasbert._errors import first_line
-from kerasbert.conversion import google, huggingface
+from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint, read_json
 from kerasbert.conversion.name_map import load_weights as load_named_weights
@@ -28,6 +28,7 @@ from kerasbert.models.task import BertTask
 _PREPROCESSOR_ARGUMENTS = ("sequence_length", "truncate")
 # Those that make a new head.
 _CLASSES = ("num_classes", "labels", "multi_label")
+_NEW_HEAD = ("num_classes", "labels", "layers")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
@@ -127,7 +128,7 @@ def read_checkpoint(directory, preset=None):
     Raises:
         ValueError: when it is of no known kind.
     """
-    for kind in (keras_hub_format, huggingface, google):
+    for kind in (keras_hub_format, sentence_transformers, huggingface, google):
         if kind.is_mine(directory):
             return kind.read_checkpoint(directory)
     raise ValueError(
@@ -189,7 +190,7 @@ def _check_arguments(cls, kwargs):
     known = _arguments(cls)
     if issubclass(cls, BertTask):
         known |= _arguments(cls.backbone_cls) | set(_PREPROCESSOR_ARGUMENTS)
-        known |= set() if _has_classes(cls) else {"new_head"}
+        known |= set() if _has_classes(cls) or not cls.needs_head else {"new_head"}
     elif not issubclass(cls, keras_hub.models.Backbone):
         return  # Tokenizers and preprocessors check theirs.
     for name in kwargs:
@@ -222,7 +223,7 @@ def _has_classes(cls):
 
 def _wants_new_head(arguments):
     return arguments.pop("new_head", False) or any(
-        arguments.get(name) is not None for name in ("num_classes", "labels")
+        arguments.get(name) is not None for name in _NEW_HEAD
     )
 
 
@@ -278,6 +279,7 @@ def build_filled(build, fill):
 
 def _preprocessor(cls, checkpoint, **kwargs):
     limit = checkpoint.encoder.get("max_sequence_length", 512)
+    kwargs = {**checkpoint.preprocessor.get(getattr(cls, "head", None), {}), **kwargs}
     kwargs.setdefault("sequence_length", min(512, limit))
     kwargs.setdefault("num_segments", min(_encoder(checkpoint).get("num_segments", 2), 2))
     return cls(kwargs.pop("tokenizer", None) or checkpoint.tokenizer(), **kwargs)
@@ -322,8 +324,9 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     head_map = checkpoint.head_maps.get(cls.head)
-    settings = dict(checkpoint.head.get(cls.head, {}))
-    if not new_head:
+    settings = checkpoint.head.get(cls.head, {})
+    settings = dict(settings() if callable(settings) else settings)
+    if cls.needs_head and not new_head:
         names = head_map and head_map.theirs("logits/kernel")
         if not names or (load_weights and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source)
@@ -344,7 +347,7 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     task = cls(**arguments)
     if load_weights and new_head:
         _warn_new([*new, *(weight.path for weight in _head_weights(task))])
-    elif load_weights:
+    elif load_weights and cls.needs_head:
         head = _head_weights(task)
         load_named_weights(
             head, checkpoint.tensors, head_map, checkpoint.source, _outside(head, head_map)
@@ -408,7 +411,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     saved = _saved_task(cls, directory)
-    if saved is None and not new_head:
+    if saved is None and cls.needs_head and not new_head:
         raise _no_head(cls, directory)
     saved = saved or {}
     if new_head:
@@ -426,7 +429,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
         _warn_new([weight.path for weight in _head_weights(task)])
-    elif load_weights:
+    elif load_weights and _head_weights(task):
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
     return task
 

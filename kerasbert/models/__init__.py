@@ -3,10 +3,12 @@
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.models.text_regressor import BertTextRegressor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 from kerasbert.tokenizers import (
     AlbertTokenizer,
@@ -35,6 +37,8 @@ __all__ = [
     "BertPreprocessor",
     "BertTextClassifier",
     "BertTextClassifierPreprocessor",
+    "BertTextEmbedder",
+    "BertTextEmbedderPreprocessor",
     "BertTextRegressor",
     "BertTextRegressorPreprocessor",
     "BertTokenizer",

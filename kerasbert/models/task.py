@@ -16,6 +16,9 @@ class BertTask(FromPreset, keras_hub.models.Task):
     of the batch; arrays of token ids go to Keras as they are, without TensorFlow.
     """
 
+    # Whether a checkpoint has to hold weights of the task's own.
+    needs_head = True
+
     def _adopt_preprocessor(self, backbone, preprocessor, **settings):
         """Check that the preprocessor fits the encoder, and hand it what it shares with us."""
         if preprocessor is None:
