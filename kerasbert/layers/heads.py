@@ -90,4 +90,4 @@ def unit_length(x):
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     # The limit stands inside the root, whose slope at zero is infinite.
-    return x * ops.rsqrt(ops.maximum(squares, 1e-24))
+    return ops.multiply(x, ops.rsqrt(ops.maximum(squares, 1e-24)))

@@ -180,7 +180,7 @@ class BertTextEmbedder(BertTask):
         dataset, order = self._sorted_batches(texts, batch_size=batch_size)
         rows = []
         for features in dataset.as_numpy_iterator():
-            vectors = np.asarray(self.predict_on_batch(features), "float32")  # (B, T, D')
+            vectors = np.asarray(keras.Model.predict_on_batch(self, features), "float32")
             lengths = features["padding_mask"].sum(axis=1)
             rows += [row[:length] for row, length in zip(vectors, lengths, strict=True)]
         return [rows[i] for i in np.argsort(order)]

@@ -237,7 +237,7 @@ def test_scalar_mix(tmp_path):
 
 def test_unit_length():
     x = np.array([[3.0, 4.0], [0.0, 0.0], [1e-9, 0.0]], "float32")
-    assert_close(unit_length(x), [[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]])
+    assert_close(unit_length(x), np.array([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]]))
     # Its gradient at zero is a number: a step of training leaves numbers.
     dense = keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input((3,)), dense, keras.layers.Lambda(unit_length)])
