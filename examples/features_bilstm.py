@@ -153,6 +153,7 @@ def main(
         start = perf_counter()
         embedder = BertTextEmbedder(backbone, preprocessor, pooling="tokens", layers=layers)
         features = word_vectors(embedder, words)  # Once, for all epochs.
+        features /= features[: len(train)].std()  # One learning rate fits sums and averages.
         between = perf_counter()
         model = tagger(features.shape[-1], len(tags), units)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -85,8 +85,9 @@ class ScalarMix(keras.layers.Layer):
 def unit_length(x):
     """Divide vectors (..., D) by their Euclidean length; one of zeros stays, gradient and all.
 
-    >>> [round(float(v), 4) for v in unit_length(np.array([[3.0, 4.0], [0.0, 0.0]])).ravel()]
-    [0.6, 0.8, 0.0, 0.0]
+    >>> vectors = unit_length(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    >>> [[round(float(value), 4) for value in vector] for vector in vectors]
+    [[0.6, 0.8], [0.0, 0.0]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     # The limit stands inside the root, whose slope at zero is infinite.

@@ -83,7 +83,9 @@ class BertTextEmbedder(BertTask):
         self._adopt_preprocessor(backbone, preprocessor)
 
         # === Layers ===
-        self.backbone = backbone
+        # Not tracked, as KerasHub does it on Torch: our weights are those that the vectors need. A
+        # layer without a gradient would be warned of, and shrink by weight decay.
+        object.__setattr__(self, "_backbone", backbone)
         self.preprocessor = preprocessor
         self.scalar_mix = None
         if layers == "scalar_mix":
