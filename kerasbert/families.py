@@ -22,6 +22,7 @@ class Family:
     question_answering: dict = field(default_factory=lambda: {"pooling": "tokens", "dropout": 0.0})
     multiple_choice: dict = field(default_factory=dict)
     masked_lm: dict = field(default_factory=dict)
+    text_embedder: dict = field(default_factory=lambda: {"pooling": "mean"})
     tokenizer: str = "BertTokenizer"
 
     @property

@@ -16,6 +16,9 @@ _SMALL = (
     "*.ckpt.index",
 )
 _ASSETS = "assets/*"
+# Folders of sentence-transformers: how it pools, and where old ones keep the encoder.
+_POOLING = "*_Pooling/config.json"
+_TRANSFORMER = "0_Transformer/"
 # Weights, best first: the first kind that a repository has is the one that is fetched.
 _WEIGHTS = (
     ("model.weights.h5", "model_*.weights.h5", "task.weights.h5"),
@@ -97,14 +100,16 @@ def _huggingface(handle, repository, revision, weights):
 
 
 def _wanted(files, weights):
+    def matches(file, patterns):
+        return any(fnmatch.fnmatchcase(file, name) for name in patterns)
+
     def of_kind(patterns):
+        inside = {file: file.removeprefix(_TRANSFORMER) for file in files}
         return [
-            file
-            for file in files
-            if "/" not in file and any(fnmatch.fnmatchcase(file, name) for name in patterns)
+            file for file, name in inside.items() if "/" not in name and matches(name, patterns)
         ]
 
-    wanted = of_kind(_SMALL) + [file for file in files if fnmatch.fnmatchcase(file, _ASSETS)]
+    wanted = of_kind(_SMALL) + [file for file in files if matches(file, (_ASSETS, _POOLING))]
     found = [of_kind(kind) for kind in _WEIGHTS if weights]
     return wanted + next(filter(None, found), [])
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from kerasbert import hub, tokenizers
 from kerasbert._errors import first_line
-from kerasbert.conversion import google, huggingface
+from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint, read_json
 from kerasbert.conversion.name_map import load_weights as load_named_weights
@@ -27,6 +27,8 @@ from kerasbert.models.task import BertTask
 
 # Arguments that say what the classes of a head are.
 _CLASSES = ("num_classes", "labels", "scheme", "multi_label")
+# Those that make a new head.
+_NEW_HEAD = ("num_classes", "labels", "layers")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
@@ -126,7 +128,7 @@ def read_checkpoint(directory, preset=None):
     Raises:
         ValueError: when it is of no known kind.
     """
-    for kind in (keras_hub_format, huggingface, google):
+    for kind in (keras_hub_format, sentence_transformers, huggingface, google):
         if kind.is_mine(directory):
             return kind.read_checkpoint(directory)
     raise ValueError(
@@ -194,7 +196,8 @@ def _check_arguments(cls, kwargs):
     known = _arguments(cls)
     if issubclass(cls, BertTask):
         known |= _arguments(cls.backbone_cls) | _preprocessor_arguments(cls)
-        known |= set() if _has_classes(cls) or cls.head is None else {"new_head"}
+        takes_new = cls.needs_head and cls.head is not None and not _has_classes(cls)
+        known |= {"new_head"} if takes_new else set()
     elif not issubclass(cls, keras_hub.models.Backbone):
         return  # Tokenizers and preprocessors check theirs.
     for name in kwargs:
@@ -234,7 +237,7 @@ def _has_classes(cls):
 
 def _wants_new_head(arguments):
     return arguments.pop("new_head", False) or any(
-        arguments.get(name) is not None for name in ("num_classes", "labels")
+        arguments.get(name) is not None for name in _NEW_HEAD
     )
 
 
@@ -292,6 +295,7 @@ def build_filled(build, fill):
 
 def _preprocessor(cls, checkpoint, **kwargs):
     limit = checkpoint.encoder.get("max_sequence_length", 512)
+    kwargs = {**checkpoint.preprocessor.get(getattr(cls, "head", None), {}), **kwargs}
     length = inspect.signature(cls.__init__).parameters["sequence_length"].default
     kwargs.setdefault("sequence_length", min(length, limit))
     kwargs.setdefault("num_segments", min(_encoder(checkpoint).get("num_segments", 2), 2))
@@ -337,8 +341,9 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     head_map = checkpoint.head_maps.get(cls.head)
-    settings = dict(checkpoint.head.get(cls.head, {}))
-    if not new_head:
+    settings = checkpoint.head.get(cls.head, {})
+    settings = dict(settings() if callable(settings) else settings)
+    if cls.needs_head and not new_head:
         names = head_map and head_map.theirs(cls.output_weight({**settings, **arguments}))
         if not names or (load_weights and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source)
@@ -360,7 +365,7 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     task = cls(**arguments)
     if load_weights and new_head:
         _warn_new([*new, *(weight.path for weight in _head_weights(task))])
-    elif load_weights:
+    elif load_weights and cls.needs_head:
         head = _head_weights(task)
         outside = _outside(head, head_map)
         _check_tied(checkpoint, outside)
@@ -444,7 +449,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     saved = _saved_task(cls, directory)
-    if saved is None and not new_head:
+    if saved is None and cls.needs_head and not new_head:
         lender = _lender(cls, directory)
         if lender is None:
             raise _no_head(cls, directory)
@@ -465,7 +470,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
         _warn_new([weight.path for weight in _head_weights(task)])
-    elif load_weights:
+    elif load_weights and _head_weights(task):
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
     return task
 

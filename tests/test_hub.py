@@ -12,6 +12,7 @@ import pytest
 from kerasbert import hub, presets
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.tokenizers import BertTokenizer
 
 COMMIT = "c0ffee" + "0" * 34
@@ -184,6 +185,25 @@ def test_shards(server, bert):
     bert.files["model.safetensors.index.json"] = json.dumps({"weight_map": weight_map}).encode()
     assert bert.compare(BertBackbone.from_preset("hf://org/bert"), lengths=(13,)) <= 1e-5
     assert "pytorch_model.bin" not in server.fetched
+
+
+@pytest.mark.parametrize("folder", ["", "0_Transformer/"])
+def test_sentence_transformers(server, bert, folder):
+    """How texts are pooled comes along, and the encoder from where old directories keep it."""
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate([(folder[:-1], "Transformer"), ("1_Pooling", "Pooling")])
+    ]
+    for name in list(bert.files):
+        bert.files[folder + name] = bert.files.pop(name)
+    bert.files["modules.json"] = json.dumps(modules).encode()
+    bert.files["1_Pooling/config.json"] = b'{"pooling_mode_cls_token": true}'
+    embedder = BertTextEmbedder.from_preset("hf://org/bert")
+    assert embedder.pooling == "cls"
+    assert bert.compare(embedder.backbone, lengths=(13,)) <= 1e-5
+    needed = ("config.json", "model.safetensors", "vocab.txt")
+    needed = {folder + name for name in needed}
+    assert set(server.fetched) == {*needed, "modules.json", "1_Pooling/config.json"}
 
 
 def test_revision(server, bert):

@@ -46,6 +46,16 @@ def test_trec_questions():
     assert ("DESC", "manner", "How did serfdom develop in and then leave Russia ?") in questions
 
 
+def test_brown_tagged():
+    documents = real_data.or_skip(real_data.brown_tagged)
+    sentences = [sentence for document in documents for sentence in document]
+    assert (len(documents), len(sentences), sum(map(len, sentences))) == (500, 57340, 1161192)
+    assert documents[0][0][:3] == [("The", "at"), ("Fulton", "np-tl"), ("County", "nn-tl")]
+    assert all(word and tag for sentence in sentences for word, tag in sentence)
+    # A slash may be a part of the word.
+    assert ("1/2", "cd") in {token for sentence in sentences for token in sentence}
+
+
 def test_sms_spam():
     messages = real_data.sms_spam()
     assert Counter(label for label, _ in messages) == {"ham": 4199, "spam": 638}

@@ -21,7 +21,9 @@ class Checkpoint:
         tensors: mapping of their name, without prefix, to array; with `shape(name)`.
         encoder_map: `NameMap` of the encoder.
         head_maps: dict of a head's kind (the `head` of its class) to its `NameMap`.
-        head: dict of a head's kind to arguments of its class that hold for a new head too.
+        head: dict of a head's kind to arguments of its class that hold for a new head too, or to
+            a function that gives them.
+        preprocessor: dict of a head's kind to arguments of its preprocessor.
         classes: function that gives the arguments of `BertTextClassifier` that say its classes.
         tied: dict of a tensor that only repeats another one to that one.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
@@ -35,6 +37,7 @@ class Checkpoint:
     encoder_map: NameMap = None
     head_maps: dict = field(default_factory=dict)
     head: dict = field(default_factory=dict)
+    preprocessor: dict = field(default_factory=dict)
     classes: Callable = dict
     tied: dict = field(default_factory=dict)
     is_head: Callable = bool

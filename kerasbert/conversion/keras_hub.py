@@ -144,7 +144,10 @@ def read_checkpoint(directory):
         tensors=_Tensors(directory, name),
         encoder_map=NameMap(ENCODERS[family], "keras_hub"),
         head_maps=heads,
-        head={"masked_lm": masked_lm},
+        head={
+            "masked_lm": masked_lm,
+            "text_embedder": functools.partial(_embedder, directory),
+        },
         classes=functools.partial(_classes, directory),
         is_head=lambda name: name.startswith((_PREFIX, "pooled_dense/")),
         tokenizer=functools.partial(_tokenizer, directory),
@@ -173,6 +176,14 @@ def _classes(directory):
         )
     settings = ("num_classes", "dropout", "activation")
     return {key: config[key] for key in settings if config.get(key) is not None}
+
+
+def _embedder(directory):
+    """Arguments of `BertTextEmbedder`; none where the preset is of another task."""
+    if not (_class_name(directory, "task.json") or "").endswith("TextEmbedder"):
+        return {}
+    config = read_json(os.path.join(directory, "task.json"))["config"]
+    return {"pooling": config["pooling_mode"], "normalize": config["normalize"]}
 
 
 class _Tensors(Tensors):

@@ -4,7 +4,13 @@ from kerasbert.layers.attention import AttentionMask, SelfAttention
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
-from kerasbert.layers.heads import ChoicesToRows, MaskedLMHead, Pooling, RowsToChoices
+from kerasbert.layers.heads import (
+    ChoicesToRows,
+    MaskedLMHead,
+    Pooling,
+    RowsToChoices,
+    ScalarMix,
+)
 from kerasbert.layers.norm import TokenNorm
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
     "Pooling",
     "PositionEmbedding",
     "RowsToChoices",
+    "ScalarMix",
     "SelfAttention",
     "TokenDense",
     "TokenNorm",

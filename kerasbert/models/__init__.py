@@ -8,6 +8,7 @@ from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.pretrainer import BertPretrainer
 from kerasbert.models.question_answering import BertQuestionAnswering
 from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.models.text_regressor import BertTextRegressor
 from kerasbert.models.token_classifier import BertTokenClassifier
 from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
@@ -17,6 +18,7 @@ from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
 from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
 from kerasbert.tokenizers import (
@@ -55,6 +57,8 @@ __all__ = [
     "BertQuestionAnsweringPreprocessor",
     "BertTextClassifier",
     "BertTextClassifierPreprocessor",
+    "BertTextEmbedder",
+    "BertTextEmbedderPreprocessor",
     "BertTextRegressor",
     "BertTextRegressorPreprocessor",
     "BertTokenClassifier",

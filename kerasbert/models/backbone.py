@@ -267,6 +267,8 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
         hidden_states, _ = self._encode(inputs)
         outputs = self._named_outputs(hidden_states)
+        # For models on what happens inside: `num_layers + 1` symbols, the embeddings first.
+        self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
         only_blocks_remat([self, *self.operations])
 

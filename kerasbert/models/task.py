@@ -20,6 +20,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
 
     # What stands in outputs a token where `predict` pads rows.
     output_padding = 0
+    # Whether a checkpoint has to hold weights of the task's own.
+    needs_head = True
 
     def _adopt_preprocessor(self, backbone, preprocessor, **settings):
         """Check that the preprocessor fits the encoder, and hand it what it shares with us."""

@@ -1,0 +1,156 @@
+"""Directories of sentence-transformers: a Hugging Face encoder, and how it makes vectors of texts.
+
+Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
+"""
+
+import functools
+import json
+import os
+import warnings
+
+from kerasbert.conversion import huggingface
+from kerasbert.conversion.checkpoint import read_json
+
+# One flag a pooling, in the order in which several stand side by side; later ones write the names.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_POOLINGS = ("cls", "max", "mean")
+# The settings of the encoder's module have had one name a model type.
+_TRANSFORMER_SETTINGS = [
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+
+
+def is_mine(directory):
+    """Whether its first module is a Hugging Face encoder."""
+    modules = os.path.join(directory, "modules.json")
+    return os.path.exists(modules) and _kind(_modules(directory)[0]) == "Transformer"
+
+
+def read_checkpoint(directory):
+    """Describe such a directory; returns the `Checkpoint` of its encoder, with more settings.
+
+    Raises:
+        ValueError: as for a Hugging Face directory, or for a list of modules that is broken.
+    """
+    modules = _modules(directory)
+    folder = _path(directory, modules[0])
+    checkpoint = huggingface.read_checkpoint(folder)
+    settings = next(
+        (
+            read_json(os.path.join(folder, name))
+            for name in _TRANSFORMER_SETTINGS
+            if os.path.exists(os.path.join(folder, name))
+        ),
+        {},
+    )
+    checkpoint.source = directory
+    checkpoint.head["text_embedder"] = functools.partial(_embedder, directory, modules)
+    lengths = (settings.get("max_seq_length"), _model_max_length(folder))
+    length = next((length for length in lengths if length is not None), float("inf"))
+    length = int(min(length, checkpoint.encoder["max_sequence_length"]))
+    checkpoint.preprocessor["text_embedder"] = {"sequence_length": length}
+    if settings.get("do_lower_case"):
+        checkpoint.tokenizer = functools.partial(_lowercase, checkpoint.tokenizer, directory)
+    return checkpoint
+
+
+def _model_max_length(folder):
+    path = os.path.join(folder, "tokenizer_config.json")
+    return read_json(path).get("model_max_length") if os.path.exists(path) else None
+
+
+def _modules(directory):
+    path = os.path.join(directory, "modules.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            modules = json.load(file)
+        modules = sorted(modules, key=lambda module: module["idx"])
+        if not all(isinstance(module[key], str) for module in modules for key in ("path", "type")):
+            raise TypeError("a path or type is no string")
+        if not modules:
+            raise TypeError("there are none")
+        return modules
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"'{path}' is no list of modules ({error!r}); download it again."
+        ) from error
+
+
+def _kind(module):
+    """The class of a module; where it lives has changed from version to version."""
+    return module["type"].rpartition(".")[2]
+
+
+def _path(directory, module):
+    path = module["path"]
+    if os.path.isabs(path) or ".." in path.replace("\\", "/").split("/"):
+        raise ValueError(
+            f"'{os.path.join(directory, 'modules.json')}' names the folder '{path}', which leaves "
+            "its directory; do not use it."
+        )
+    return os.path.join(directory, path) if path else directory
+
+
+def _embedder(directory, modules):
+    """Arguments of `BertTextEmbedder`."""
+    kinds = [_kind(module) for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ValueError(
+            f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer, "
+            "Pooling and, last, Normalize. Load its encoder with BertBackbone, and make of that "
+            "what you need."
+        )
+    path = os.path.join(_path(directory, modules[1]), "config.json")
+    config = read_json(path)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    for mode in modes:
+        if mode not in _POOLINGS:
+            raise ValueError(
+                f"'{path}' pools by '{mode}'; kerasbert has {', '.join(_POOLINGS)}. Load the "
+                "encoder with BertBackbone, and make of that what you need."
+            )
+    _warn_of_prompt(directory)
+    return {
+        "pooling": modes[0] if len(modes) == 1 else modes,
+        "normalize": kinds[-1] == "Normalize",
+    }
+
+
+def _warn_of_prompt(directory):
+    path = os.path.join(directory, "config_sentence_transformers.json")
+    config = read_json(path) if os.path.exists(path) else {}
+    prompt = (config.get("prompts") or {}).get(config.get("default_prompt_name"))
+    if prompt:
+        warnings.warn(
+            f"'{directory}' puts {prompt!r} before each text; kerasbert does not, so write it "
+            "there yourself.",
+            stacklevel=6,
+        )
+
+
+def _lowercase(make, directory, **overrides):
+    """A tokenizer that lowers case first, as these directories can ask of a cased one."""
+    tokenizer = make(**overrides)
+    if "lowercase" in overrides or getattr(tokenizer, "lowercase", False):
+        return tokenizer
+    if not hasattr(tokenizer, "lowercase"):
+        raise ValueError(
+            f"'{directory}' lowers the case of its texts (do_lower_case), which "
+            f"{type(tokenizer).__name__} does not do; pass preprocessor=None, make one with that "
+            "tokenizer, and give it texts in lower case."
+        )
+    settings = {"lowercase": True}
+    if hasattr(tokenizer, "strip_accents"):
+        settings["strip_accents"] = bool(tokenizer.strip_accents)  # Of its own, nothing else.
+    return make(**{**settings, **overrides})

@@ -1,0 +1,225 @@
+"""Vectors of texts, of pairs of texts, or of their tokens.
+
+N texts, B batch, T tokens, D width of the encoder, D' width of a vector.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.layers.heads import Pooling, ScalarMix, unit_length
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.task import BertTask
+from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
+
+# What a vector is made of: the fewest encoder layers that it takes.
+LAYERS = {
+    "embeddings": 1,
+    "second_to_last": 2,
+    "last": 1,
+    "sum_last_four": 4,
+    "concat_last_four": 4,
+    "sum_all": 1,
+    "scalar_mix": 1,
+}
+# Those of `Pooling` may stand in a list.
+_LISTED = ("mean", "cls", "max")
+POOLINGS = (*_LISTED, "pooler", "tokens")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTextEmbedder(BertTask):
+    """Turns texts, or pairs of texts, into vectors, trained or as they come.
+
+    The output is float32 (B, D'), and with `pooling="tokens"` (B, T, D'), zeros at padding. D' is
+    the encoder's width, times 4 for "concat_last_four", times the number of poolings in a list.
+    What the vectors do not need of the encoder is not computed.
+
+    `fit` without a loss of one's own trains towards given vectors (N, D'), say those of a larger
+    model, by the mean squared error. As every Keras model it can be a part of another.
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertTextEmbedderPreprocessor`, or `None` for ready arrays.
+        pooling: how one vector comes from those of the tokens: "mean", "cls" (the first one),
+            "max" (of each feature), a list of these, which puts theirs side by side, "pooler"
+            (`pooled_output`), or "tokens", a vector for each token.
+        layers: whose outputs: "embeddings" (before the first layer), "second_to_last", "last",
+            "sum_last_four", "concat_last_four", "sum_all" (of all layers, without the
+            embeddings), or "scalar_mix", an average of embeddings and all layers whose shares
+            are trained.
+        normalize: bool. Divide each vector by its length.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=4, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> embedder = BertTextEmbedder(backbone, layers="concat_last_four")
+    >>> embedder.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3, 32)
+
+    Sources: Devlin et al. 2019, arXiv 1810.04805, section 5.3 (the layers); Peters et al. 2018,
+    arXiv 1802.05365 (the mix); Reimers and Gurevych 2019, arXiv 1908.10084 (the poolings).
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertTextEmbedderPreprocessor
+    head = "text_embedder"
+    needs_head = False
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        pooling="mean",
+        layers="last",
+        normalize=False,
+        **kwargs,
+    ):
+        pooling = pooling if isinstance(pooling, str) else list(pooling)
+        _check(backbone, pooling, layers)
+        self._adopt_preprocessor(backbone, preprocessor)
+
+        # === Layers ===
+        # Not tracked, as KerasHub does it on Torch: our weights are those that the vectors need. A
+        # layer without a gradient would be warned of, and shrink by weight decay.
+        object.__setattr__(self, "_backbone", backbone)
+        self.preprocessor = preprocessor
+        self.scalar_mix = None
+        if layers == "scalar_mix":
+            self.scalar_mix = ScalarMix(dtype="float32", name="scalar_mix")
+
+        # === Config ===
+        self.pooling = pooling
+        self.layers_used = layers  # `layers` is a name of Keras' own.
+        self.normalize = normalize
+        # On the encoder's own graph, which leaves out what the vectors do not need. In float32,
+        # whatever the encoder runs in.
+        inputs = backbone.input
+        if pooling == "pooler":
+            x = ops.cast(backbone.output["pooled_output"], "float32")  # (B, D)
+        else:
+            x = self._pool(self._combine(backbone.hidden_states), inputs["padding_mask"])
+        x = unit_length(x) if normalize else x
+        if pooling == "tokens":
+            mask = ops.cast(inputs["padding_mask"], "bool")[:, :, None]  # (B, T, 1)
+            x = ops.where(mask, x, 0.0)
+        super().__init__(inputs=inputs, outputs=x, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    def _combine(self, hidden_states):
+        """One tensor (B, T, D') from the embeddings and the layers' outputs."""
+        if self.scalar_mix is not None:
+            return self.scalar_mix(list(hidden_states))
+        embeddings, *outputs = hidden_states
+        chosen = {
+            "embeddings": [embeddings],
+            "second_to_last": outputs[-2:-1],
+            "last": outputs[-1:],
+            "sum_all": outputs,
+        }.get(self.layers_used, outputs[-4:])
+        chosen = [ops.cast(x, "float32") for x in chosen]
+        if self.layers_used == "concat_last_four":
+            return ops.concatenate(chosen, axis=-1)
+        return sum(chosen[1:], chosen[0])
+
+    def _pool(self, x, padding_mask):
+        """(B, T, D') -> (B, D'), or as it is for tokens."""
+        if self.pooling == "tokens":
+            return x
+        modes = [self.pooling] if isinstance(self.pooling, str) else self.pooling
+        pooled = [
+            Pooling(mode, dtype="float32", name=f"{mode}_pooling")(x, padding_mask=padding_mask)
+            for mode in modes
+        ]
+        return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+
+    def default_loss(self):
+        """The mean squared error to given vectors."""
+        return keras.losses.MeanSquaredError()
+
+    def default_metrics(self):
+        """The cosine to given vectors."""
+        return [keras.metrics.CosineSimilarity(name="cosine")]
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """Vectors in the order of `x`, on raw texts or on ready arrays.
+
+        With `pooling="tokens"`, T is the longest text's number of tokens; `embed` gives the same
+        without padding.
+        """
+        if self.pooling != "tokens" or not self._is_raw(x):
+            return super().predict(x, batch_size=batch_size, **kwargs)
+        rows = self._token_vectors(x, batch_size)
+        vectors = np.zeros((len(rows), max(map(len, rows)), rows[0].shape[-1]), "float32")
+        for vector, row in zip(vectors, rows, strict=True):
+            vector[: len(row)] = row
+        return vectors
+
+    def embed(self, texts, batch_size=32):
+        """The vectors of texts, of any number: they run sorted by length, in batches.
+
+        Args:
+            texts: a string, a list of strings, or a tuple of two of either for pairs.
+            batch_size: int.
+
+        Returns:
+            float32 (N, D'), or (D',) for a single text. With `pooling="tokens"` a list of N
+            arrays (T, D'), one row a token, special ones included, none for padding; one array
+            for a single text.
+        """
+        texts, single = self._as_lists(texts, "embed()")
+        if self.pooling == "tokens":
+            vectors = self._token_vectors(texts, batch_size)
+        else:
+            vectors = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float32")
+        return vectors[0] if single else vectors
+
+    def _token_vectors(self, texts, batch_size):
+        """A list of float32 (T, D') of texts; Keras would join batches of one length only."""
+        dataset, order = self._sorted_batches(texts, batch_size=batch_size)
+        rows = []
+        for features in dataset.as_numpy_iterator():
+            vectors = np.asarray(keras.Model.predict_on_batch(self, features), "float32")
+            lengths = features["padding_mask"].sum(axis=1)
+            rows += [row[:length] for row, length in zip(vectors, lengths, strict=True)]
+        return [rows[i] for i in np.argsort(order)]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "pooling": self.pooling,
+            "layers": self.layers_used,
+            "normalize": self.normalize,
+        }
+
+
+def _check(backbone, pooling, layers):
+    modes = [pooling] if isinstance(pooling, str) else pooling
+    allowed = POOLINGS if isinstance(pooling, str) else _LISTED
+    if not modes or any(mode not in allowed for mode in modes):
+        raise ValueError(
+            f"pooling={pooling!r} is unknown; use one of {', '.join(POOLINGS)}, or a list of "
+            f"some of {', '.join(_LISTED)}."
+        )
+    if layers not in LAYERS:
+        raise ValueError(f"layers={layers!r} is unknown; use one of {', '.join(LAYERS)}.")
+    if backbone.num_layers < LAYERS[layers]:
+        raise ValueError(
+            f"layers='{layers}' needs an encoder of {LAYERS[layers]} layers or more, and this one "
+            f"has num_layers={backbone.num_layers}; use another of {', '.join(LAYERS)}."
+        )
+    if pooling != "pooler":
+        return
+    if not backbone.pooler:
+        raise ValueError(
+            "pooling='pooler' needs an encoder with a pooler, and this one has pooler=False; "
+            "use pooling='mean', 'cls' or 'max'."
+        )
+    if layers != "last":
+        raise ValueError(
+            f"pooling='pooler' takes the last layer, not layers='{layers}'; leave one of the two "
+            "out."
+        )

@@ -1,0 +1,272 @@
+"""Directories of sentence-transformers, made by hand; torch pools in process what we compare with.
+
+B batch, T tokens, D width.
+"""
+
+import json
+import os
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.families import FAMILIES
+from kerasbert.models import (
+    BertBackbone,
+    BertTextClassifier,
+    BertTextEmbedder,
+    BertTextEmbedderPreprocessor,
+)
+from kerasbert.tokenizers import BertTokenizer
+
+torch = pytest.importorskip("torch", reason="the reference models run on torch")
+pytest.importorskip("transformers", reason="the reference is transformers")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Good", "good", "été", "ete", "film"]
+WORDS += [f"w{i}" for i in range(99 - len(WORDS))]
+FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+def write(path, content):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
+def make(
+    theirs,
+    target,
+    modes=("mean",),
+    new=False,
+    normalize=False,
+    folder="",
+    kinds=None,
+    settings=None,
+    **tokenizer,
+):
+    """A directory as sentence-transformers writes it; `new` in the layout of version 6."""
+    target = str(target)
+    inner = os.path.join(target, folder)
+    shutil.copytree(theirs.directory, inner, dirs_exist_ok=True)
+    with open(os.path.join(inner, "vocab.txt"), "w", encoding="utf-8") as file:
+        file.writelines(f"{word}\n" for word in WORDS)
+    write(
+        os.path.join(inner, "tokenizer_config.json"),
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": False, **tokenizer},
+    )
+    kinds = kinds or ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    package = f"sentence_transformers.{'sentence_transformer.modules' if new else 'models'}"
+    paths = [folder if i == 0 else f"{i}_{kind}" for i, kind in enumerate(kinds)]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"}
+        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    write(os.path.join(target, "modules.json"), modules)
+    config = {"word_embedding_dimension": 36}
+    if new:
+        config["pooling_mode"] = modes[0] if len(modes) == 1 else list(modes)
+    else:
+        config.update({flag: mode in modes for mode, flag in FLAGS.items()})
+    write(os.path.join(target, "1_Pooling", "config.json"), config)
+    if settings is not None:
+        write(os.path.join(inner, "sentence_bert_config.json"), settings)
+    return target
+
+
+def torch_vectors(theirs, inputs, modes, normalize):
+    """The poolings side by side, of transformers' own outputs."""
+    states = torch.tensor(theirs(inputs)["sequence_output"])  # (B, T, D)
+    mask = torch.tensor(inputs["padding_mask"])[:, :, None].float()
+    pooled = {
+        "cls": states[:, 0],
+        "max": states.masked_fill(mask == 0, float("-inf")).max(dim=1).values,
+        "mean": (states * mask).sum(1) / mask.sum(1),
+    }
+    vectors = torch.cat([pooled[mode] for mode in modes], dim=-1)
+    vectors = torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
+    return vectors.numpy()
+
+
+def gap(theirs, embedder, modes, normalize):
+    worst = 0.0
+    for length in (1, 13):
+        inputs = theirs.inputs(length, seed=length)
+        expected = torch_vectors(theirs, inputs, modes, normalize)
+        found = keras.ops.convert_to_numpy(
+            embedder({name: x for name, x in inputs.items() if name in embedder.input})
+        )
+        assert found.shape == expected.shape
+        worst = max(worst, np.abs(found - expected).max())
+    return worst
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(reference, tmp_path, family):
+    theirs = reference(family)
+    directory = make(theirs, tmp_path, normalize=True)
+    embedder = BertTextEmbedder.from_preset(directory, preprocessor=None)
+    assert (embedder.pooling, embedder.layers_used, embedder.normalize) == ("mean", "last", True)
+    assert gap(theirs, embedder, ["mean"], True) <= 1e-5
+
+
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize("modes", [["cls"], ["max"], ["cls", "mean"], ["cls", "max", "mean"]])
+def test_poolings(reference, tmp_path, modes, new):
+    theirs = reference("bert")
+    embedder = BertTextEmbedder.from_preset(make(theirs, tmp_path, modes, new), preprocessor=None)
+    assert not embedder.normalize
+    assert gap(theirs, embedder, modes, False) <= 1e-5
+
+
+def test_no_flag_is_the_mean(reference, tmp_path):
+    directory = make(reference("bert"), tmp_path, modes=())
+    assert BertTextEmbedder.from_preset(directory, preprocessor=None).pooling == "mean"
+
+
+def test_weights_in_a_folder(reference, tmp_path):
+    theirs = reference("distilbert")
+    directory = make(theirs, tmp_path, normalize=True, folder="0_Transformer")
+    embedder = BertTextEmbedder.from_preset(directory)
+    assert gap(theirs, embedder, ["mean"], True) <= 1e-5
+    assert embedder.preprocessor.tokenizer.get_vocabulary() == WORDS
+    # The other classes find them too.
+    assert theirs.compare(BertBackbone.from_preset(directory), lengths=(5,)) <= 1e-5
+
+
+def test_what_the_caller_says_wins(reference, tmp_path):
+    theirs = reference("bert")
+    directory = make(theirs, tmp_path, ["cls"], normalize=True, settings={"max_seq_length": 12})
+    embedder = BertTextEmbedder.from_preset(
+        directory, pooling="max", normalize=False, sequence_length=9
+    )
+    assert embedder.preprocessor.sequence_length == 9
+    assert gap(theirs, embedder, ["max"], False) <= 1e-5
+
+
+def test_raw_texts(reference, tmp_path):
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    theirs = reference("bert")
+    embedder = BertTextEmbedder.from_preset(make(theirs, tmp_path, normalize=True))
+    ids = np.array([[2, 6, 9, 3, 0], [2, 9, 9, 9, 3]], "int32")
+    inputs = {"token_ids": ids, "padding_mask": (ids > 0).astype("int32"), "segment_ids": 0 * ids}
+    expected = torch_vectors(theirs, inputs, ["mean"], True)
+    assert np.abs(embedder.embed(["good film", "film film film"]) - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokenizer", "length"),
+    [
+        ({"max_seq_length": 12}, {"model_max_length": 20}, 12),
+        ({"max_seq_length": None}, {"model_max_length": 20}, 20),
+        ({"max_seq_length": 99}, {}, 32),  # the positions there are
+        (None, {"model_max_length": 10**30}, 32),
+    ],
+)
+def test_length(reference, tmp_path, settings, tokenizer, length):
+    directory = make(reference("bert"), tmp_path, settings=settings, **tokenizer)
+    assert BertTextEmbedder.from_preset(directory).preprocessor.sequence_length == length
+    preprocessor = BertTextEmbedderPreprocessor.from_preset(directory)
+    assert preprocessor.sequence_length == length
+    # What a text is cut to for its vector binds no other task.
+    classifier = BertTextClassifier.from_preset(directory, num_classes=2)
+    assert classifier.preprocessor.sequence_length == 32
+
+
+def test_lower_case(reference, tmp_path):
+    """Asked for beside the tokenizer, accents stay."""
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    theirs = reference("bert")
+    cased = make(theirs, tmp_path / "cased", settings={"do_lower_case": False})
+    assert BertTextEmbedder.from_preset(cased).preprocessor.tokenizer("Good Été") == [5, 1]
+    directory = make(theirs, tmp_path / "lower", settings={"do_lower_case": True})
+    assert BertTextEmbedder.from_preset(directory).preprocessor.tokenizer("Good Été") == [6, 7]
+    assert BertTokenizer.from_preset(directory, lowercase=False)("Good") == [5]
+    uncased = make(
+        theirs, tmp_path / "uncased", settings={"do_lower_case": True}, do_lower_case=True
+    )
+    assert BertTextEmbedder.from_preset(uncased).preprocessor.tokenizer("Good Été") == [6, 8]
+
+
+def test_own_preset(reference, tmp_path):
+    theirs = reference("electra")
+    directory = make(
+        theirs, tmp_path / "a", ["cls", "mean"], normalize=True, settings={"max_seq_length": 12}
+    )
+    BertTextEmbedder.from_preset(directory).save_to_preset(tmp_path / "b")
+    again = BertTextEmbedder.from_preset(tmp_path / "b")
+    assert again.preprocessor.sequence_length == 12
+    assert gap(theirs, again, ["cls", "mean"], True) <= 1e-5
+
+
+def test_a_prompt_is_told(reference, tmp_path):
+    directory = make(reference("bert"), tmp_path)
+    path = os.path.join(directory, "config_sentence_transformers.json")
+    write(path, {"prompts": {"query": "query: "}, "default_prompt_name": None})
+    BertTextEmbedder.from_preset(directory, preprocessor=None)
+    write(path, {"prompts": {"query": "query: "}, "default_prompt_name": "query"})
+    with pytest.warns(UserWarning, match="puts 'query: ' before each text") as caught:
+        BertTextEmbedder.from_preset(directory, preprocessor=None)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"modes": ["mean_sqrt_len_tokens"]}, "pools by 'mean_sqrt_len_tokens'; kerasbert has cls"),
+        ({"modes": ["lasttoken"], "new": True}, "pools by 'lasttoken'"),
+        (
+            {"kinds": ["Transformer", "Pooling", "Dense", "Normalize"]},
+            "by Transformer, Pooling, Dense, Normalize; kerasbert has",
+        ),
+        ({"kinds": ["Transformer"]}, "makes its vectors by Transformer; kerasbert has"),
+    ],
+)
+def test_what_is_refused(reference, tmp_path, settings, message):
+    theirs = reference("bert")
+    directory = make(theirs, tmp_path, **settings)
+    with pytest.raises(ValueError, match=message):
+        BertTextEmbedder.from_preset(directory, preprocessor=None)
+    assert theirs.compare(BertBackbone.from_preset(directory), lengths=(5,)) <= 1e-5
+
+
+def test_a_case_that_cannot_be_lowered(tmp_path, reference):
+    directory = make(reference("bert"), tmp_path, settings={"do_lower_case": True})
+    os.remove(os.path.join(directory, "vocab.txt"))
+    os.remove(os.path.join(directory, "tokenizer_config.json"))
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b"]
+    write(os.path.join(directory, "vocab.json"), {word: i for i, word in enumerate(words)})
+    with open(os.path.join(directory, "merges.txt"), "w") as file:
+        file.write("#version: 0.2\n")
+    with pytest.raises(ValueError, match="do_lower_case.*RobertaTokenizer does not do"):
+        BertTextEmbedder.from_preset(directory)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([], "is no list of modules"),
+        ([{"idx": 0, "type": "a.Transformer"}], "is no list of modules"),
+        ({"idx": 0}, "is no list of modules"),
+        ([{"idx": 0, "path": "../x", "type": "a.Transformer"}], "leaves its directory"),
+        ([{"idx": 0, "path": "/x", "type": "a.Transformer"}], "leaves its directory"),
+    ],
+)
+def test_broken_modules(reference, tmp_path, modules, message):
+    directory = make(reference("bert"), tmp_path)
+    write(os.path.join(directory, "modules.json"), modules)
+    with pytest.raises(ValueError, match=message):
+        BertTextEmbedder.from_preset(directory, preprocessor=None)
+
+
+def test_pooling_that_is_missing(reference, tmp_path):
+    directory = make(reference("bert"), tmp_path)
+    shutil.rmtree(os.path.join(directory, "1_Pooling"))
+    with pytest.raises(ValueError, match="1_Pooling/config.json' is missing; fetch the whole"):
+        BertTextEmbedder.from_preset(directory, preprocessor=None)

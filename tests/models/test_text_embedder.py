@@ -1,0 +1,354 @@
+"""The embedder: contract, layers and poolings against NumPy, raw texts, training, presets."""
+
+import functools
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.families import FAMILIES
+from kerasbert.models import (
+    BertBackbone,
+    BertTextClassifier,
+    BertTextEmbedder,
+    BertTextEmbedderPreprocessor,
+)
+from kerasbert.models.text_embedder import LAYERS
+from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import (
+    array,
+    assert_close,
+    batch,
+    check_bfloat16,
+    check_padding,
+    check_preprocessor,
+    check_roundtrip,
+    check_saving,
+    model_contract,
+    perturb,
+    tiny_backbone,
+)
+
+# What Keras warns of would annoy a user.
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was very dull fun it".split()
+TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
+TEXTS = ["good film", "a", "it was very very very very dull", "bad", "the fun film was a film"]
+
+
+def make(family="bert", pooling="mean", layers="scalar_mix", normalize=False, **settings):
+    # Vectors of length 1 would hide the scale of the mix from its gradient.
+    backbone = tiny_backbone(family, **settings)
+    return perturb(BertTextEmbedder(backbone, None, pooling, layers, normalize))
+
+
+def make_raw(**settings):
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    preprocessor = BertTextEmbedderPreprocessor(
+        BertTokenizer(TOKENS, lowercase=True), sequence_length=16
+    )
+    return BertTextEmbedder(tiny_backbone(dropout=0.0), preprocessor, **settings)
+
+
+def numpy_layers(states, layers):
+    """The choice of `layers` among hidden states [(B, T, D)], the embeddings first."""
+    return {
+        "embeddings": lambda: states[0],
+        "second_to_last": lambda: states[-2],
+        "last": lambda: states[-1],
+        "sum_last_four": lambda: states[-1] + states[-2] + states[-3] + states[-4],
+        "concat_last_four": lambda: np.concatenate(states[-4:], axis=-1),
+        "sum_all": lambda: np.sum(states[1:], axis=0),
+    }[layers]()
+
+
+def numpy_pooling(x, mask, pooling):
+    """(B, D') of x (B, T, D') and a mask (B, T)."""
+    rows = [row[keep > 0] for row, keep in zip(x, mask, strict=True)]
+    return np.stack(
+        [{"cls": row[0], "mean": row.mean(0), "max": row.max(0)}[pooling] for row in rows]
+    )
+
+
+@model_contract("bert", checks=(check_saving, check_padding))
+def test_contract(family, check, tmp_path):
+    check(functools.partial(make, family), tmp_path)
+
+
+def test_preprocessor_contract(tmp_path):
+    vectors = np.arange(8.0).reshape(4, 2).tolist()
+    check_preprocessor(make_raw().preprocessor, TEXTS[:4], vectors, tmp_path)
+
+
+# --- the numbers ---
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_equal_transformers(reference, family):
+    torch = pytest.importorskip("torch")
+    # ALBERT's layers share weights; ModernBERT has four already.
+    sizes = {"distilbert": {"n_layers": 4}}.get(family, {"num_hidden_layers": 4})
+    theirs = reference(family, **sizes)
+    inputs = theirs.inputs(13)
+    names = {"token_ids": "input_ids", "padding_mask": "attention_mask"}
+    names["segment_ids"] = "token_type_ids"
+    with torch.no_grad():
+        states = theirs.model(
+            **{names[name]: torch.tensor(x).long() for name, x in inputs.items()},
+            output_hidden_states=True,
+        ).hidden_states
+    states = [state.numpy() for state in states]
+    mask = inputs["padding_mask"]
+    backbone = BertBackbone.from_preset(theirs.directory)
+    inputs = {name: x for name, x in inputs.items() if name in backbone.input}
+    for layers in LAYERS:
+        tokens = BertTextEmbedder(backbone, pooling="tokens", layers=layers)
+        if layers == "scalar_mix":
+            scalars = np.array([0.5, -1.0, 2.0, 0.0, 1.0], "float32")
+            tokens.scalar_mix.set_weights([scalars, np.float32(1.7)])
+            shares = np.exp(scalars) / np.exp(scalars).sum()
+            expected = 1.7 * sum(share * state for share, state in zip(shares, states, strict=True))
+        else:
+            expected = numpy_layers(states, layers)
+        # Sums are larger than what they add.
+        scale = max(1.0, np.abs(expected).max() / np.abs(states[-1]).max())
+        expected = expected * mask[:, :, None]
+        assert np.abs(array(tokens(inputs)) - expected).max() <= 1e-5 * scale, layers
+    pooled = array(BertTextEmbedder(backbone, layers="second_to_last", pooling="max")(inputs))
+    assert np.abs(pooled - numpy_pooling(states[-2], mask, "max")).max() <= 1e-5
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", ["max", "cls"], "pooler", "tokens"])
+def test_poolings(pooling, tmp_path):
+    backbone = tiny_backbone()
+    embedder = BertTextEmbedder(backbone, pooling=pooling)
+    features = batch(embedder)
+    mask = features["padding_mask"]
+    outputs = backbone(features)
+    states = array(outputs["sequence_output"])
+    if pooling == "pooler":
+        expected = array(outputs["pooled_output"])
+    elif pooling == "tokens":
+        expected = states * mask[:, :, None]
+    else:
+        modes = [pooling] if isinstance(pooling, str) else pooling
+        expected = np.concatenate([numpy_pooling(states, mask, mode) for mode in modes], axis=-1)
+    assert_close(embedder(features), expected)
+    assert_close(embedder.predict(features, verbose=0), expected)
+    check_roundtrip(embedder, features, tmp_path)
+
+    length = np.linalg.norm(expected, axis=-1, keepdims=True)
+    unit = BertTextEmbedder(backbone, pooling=pooling, normalize=True)
+    assert_close(unit(features), expected / np.where(length > 0, length, 1.0))
+
+    # More padding, whatever stands in it, changes nothing; padding alone gives no NaN.
+    longer = {name: np.pad(value, ((0, 0), (0, 4))) for name, value in features.items()}
+    longer["token_ids"] = longer["token_ids"] + (longer["padding_mask"] == 0)
+    found = array(unit(longer))
+    if pooling == "tokens":
+        assert not found[longer["padding_mask"] == 0].any()
+        found = found[:, : mask.shape[1]]
+    assert_close(found, unit(features))
+    assert np.isfinite(array(unit({**features, "padding_mask": 0 * mask}))).all()
+
+
+def test_what_is_not_needed_is_not_computed():
+    backbone = tiny_backbone(num_layers=4)
+    expected = {"embeddings": 0, "second_to_last": 3, "last": 4, "sum_all": 4}
+    for layers, blocks in expected.items():
+        embedder = BertTextEmbedder(backbone, layers=layers)
+        assert sum(layer in embedder.layers for layer in backbone.transformer_layers) == blocks
+        assert not any("pooled_dense" in weight.path for weight in embedder.weights)
+
+
+def test_half_precision_is_pooled_in_float32(tmp_path):
+    for pooling, layers in (("tokens", "concat_last_four"), ("max", "sum_all"), ("pooler", "last")):
+        check_bfloat16(
+            functools.partial(make, pooling=pooling, layers=layers, num_layers=4), tmp_path
+        )
+
+
+# --- raw texts ---
+
+
+def test_embed():
+    embedder = make_raw(normalize=True)
+    vectors = embedder.embed(TEXTS, batch_size=2)
+    assert vectors.shape == (5, 16) and vectors.dtype == np.float32
+    features = embedder.preprocessor(TEXTS)
+    assert_close(vectors, embedder(features))  # in the order given
+    backwards = embedder.embed(TEXTS[::-1], batch_size=2)
+    np.testing.assert_allclose(backwards, vectors[::-1], atol=1e-6)
+    np.testing.assert_allclose(embedder.embed(TEXTS[1]), vectors[1], atol=1e-6)
+    assert np.abs(vectors - vectors[0]).max(axis=1)[1:].min() > 1e-3
+    # Pairs: two columns, a list of pairs, a single one.
+    pairs = embedder.embed((TEXTS, TEXTS[1:] + TEXTS[:1]))
+    assert np.abs(pairs - vectors).max() > 1e-3
+    rows = list(zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True))
+    np.testing.assert_allclose(embedder.embed(rows), pairs, atol=1e-6)
+    np.testing.assert_allclose(embedder.embed(rows[0]), pairs[0], atol=1e-6)
+    np.testing.assert_allclose(embedder.predict(TEXTS, verbose=0), vectors, atol=1e-6)
+
+
+def test_embed_tokens():
+    embedder = make_raw(pooling="tokens")
+    rows = embedder.embed(TEXTS, batch_size=2)
+    assert [len(row) for row in rows] == [len(text.split()) + 2 for text in TEXTS]
+    states = array(embedder.backbone(embedder.preprocessor(TEXTS))["sequence_output"])
+    for row, expected in zip(rows, states, strict=True):
+        assert row.dtype == np.float32
+        np.testing.assert_allclose(row, expected[: len(row)], atol=1e-5)
+    np.testing.assert_allclose(embedder.embed(TEXTS[1]), rows[1], atol=1e-6)
+    padded = embedder.predict(TEXTS, batch_size=2, verbose=0)
+    assert padded.shape == (5, 9, 16)
+    for row, vectors in zip(rows, padded, strict=True):
+        np.testing.assert_array_equal(vectors[: len(row)], row)
+        assert not vectors[len(row) :].any()
+
+
+def test_many_texts():
+    embedder = make_raw(layers="embeddings")
+    random = np.random.default_rng(0)
+    few = [" ".join(random.choice(TOKENS[5:], n)) for n in random.integers(1, 14, 50)]
+    vectors = embedder.embed(few * 200, batch_size=256)
+    assert vectors.shape == (10_000, 16)
+    expected = array(embedder(embedder.preprocessor(few)))
+    np.testing.assert_allclose(vectors, np.tile(expected, (200, 1)), atol=1e-5)
+
+
+def test_a_part_of_another_model():
+    """Siamese training: one embedder on two inputs, and the mix of its layers learns too."""
+    embedder = make(normalize=True, num_layers=1, dropout=0.0)
+    names = list(embedder.input)
+    sides = [
+        {name: keras.Input((None,), dtype="int32", name=f"{name}_{side}") for name in names}
+        for side in "ab"
+    ]
+    cosine = keras.layers.Dot(axes=-1)([embedder(side) for side in sides])
+    model = keras.Model(sides, cosine)
+    model.compile("adam", "mse", run_eagerly=True)
+    before = array(embedder.scalar_mix.scalars)
+    features = [batch(embedder, seed=seed) for seed in (1, 2)]
+    losses = [float(model.train_on_batch(features, np.ones((3, 1)))) for _ in range(8)]
+    assert losses[-1] < losses[0]
+    assert np.abs(array(embedder.scalar_mix.scalars) - before).min() > 0
+
+
+def test_fit_towards_given_vectors():
+    """Without a loss of one's own, say those of a teacher."""
+    student = make_raw(layers="second_to_last", pooling="cls")
+    vectors = np.random.default_rng(0).normal(size=(5, 16)).astype("float32")
+    student.optimizer.learning_rate = 0.01
+    first = student.evaluate(TEXTS, vectors, verbose=0, return_dict=True)
+    np.testing.assert_allclose(
+        first["loss"], np.mean((student.embed(TEXTS) - vectors) ** 2), rtol=1e-4
+    )
+    student.fit(TEXTS, vectors, epochs=15, batch_size=5, verbose=0)
+    last = student.evaluate(TEXTS, vectors, verbose=0, return_dict=True)
+    assert last["loss"] < first["loss"] / 2 and last["cosine"] > first["cosine"]
+
+
+# --- presets ---
+
+
+def test_own_presets(tmp_path):
+    embedder = make(pooling=["max", "mean"], normalize=True)
+    embedder.save_to_preset(tmp_path)
+    features = batch(embedder)
+    again = BertTextEmbedder.from_preset(tmp_path)
+    assert (again.pooling, again.normalize) == (["max", "mean"], True)
+    assert_close(again(features), embedder(features), atol=0)
+    assert again.preprocessor is None
+    other = BertTextEmbedder.from_preset(tmp_path, pooling="cls", normalize=False)
+    shares = array(other.scalar_mix.scalars)
+    np.testing.assert_array_equal(shares, array(embedder.scalar_mix.scalars))
+    last = BertTextEmbedder.from_preset(tmp_path, layers="last", pooling="cls", normalize=False)
+    assert_close(last(features), embedder.backbone(features)["sequence_output"][:, 0])
+    # What is asked for anew is new, and said.
+    with pytest.warns(UserWarning, match="New, .*: scalar_mix/gamma, scalar_mix/scalars"):
+        new = BertTextEmbedder.from_preset(tmp_path, layers="scalar_mix")
+    assert not array(new.scalar_mix.scalars).any()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_of_a_preset_without_embedder(tmp_path, whole):
+    backbone = tiny_backbone()
+    task = BertTextClassifier(backbone, num_classes=2)
+    (task if whole else backbone).save_to_preset(tmp_path)
+    embedder = BertTextEmbedder.from_preset(tmp_path, preprocessor=None)
+    assert (embedder.pooling, embedder.layers_used, embedder.normalize) == ("mean", "last", False)
+    expected = BertTextEmbedder(backbone)
+    assert_close(embedder(batch(embedder)), expected(batch(embedder)), atol=0)
+    with pytest.raises(ValueError, match="has no argument 'new_head'"):
+        BertTextEmbedder.from_preset(tmp_path, preprocessor=None, new_head=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_of_a_hugging_face_directory(reference, family):
+    theirs = reference(family)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        embedder = BertTextEmbedder.from_preset(theirs.directory, preprocessor=None)
+    assert not embedder.backbone.pooler
+    inputs = theirs.inputs(9)
+    expected = numpy_pooling(theirs(inputs)["sequence_output"], inputs["padding_mask"], "mean")
+    assert np.abs(array(embedder(inputs)) - expected).max() <= 1e-5
+    with pytest.warns(UserWarning, match="scalar_mix/scalars"):
+        BertTextEmbedder.from_preset(theirs.directory, preprocessor=None, layers="scalar_mix")
+    if family == "electra":
+        with pytest.raises(ValueError, match="Missing, ours .*pooled_dense"):
+            BertTextEmbedder.from_preset(theirs.directory, preprocessor=None, pooling="pooler")
+        return
+    pooler = BertTextEmbedder.from_preset(theirs.directory, preprocessor=None, pooling="pooler")
+    assert np.abs(array(pooler(inputs)) - theirs(inputs)["pooled_output"]).max() <= 1e-5
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pooling": "median"}, "'median' is unknown; use one of mean, cls, max, pooler, tokens"),
+        ({"pooling": ["mean", "tokens"]}, "a list of some of mean, cls, max"),
+        ({"pooling": []}, r"pooling=\[\] is unknown"),
+        ({"layers": "first"}, "'first' is unknown; use one of embeddings, second_to_last, last,"),
+        ({"layers": "sum_last_four"}, "encoder of 4 layers or more, .* num_layers=2"),
+        ({"layers": "concat_last_four"}, "encoder of 4 layers or more, .* num_layers=2"),
+        ({"pooling": "pooler", "layers": "sum_all"}, "takes the last layer, not layers='sum_all'"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BertTextEmbedder(tiny_backbone(), **settings)
+
+
+def test_pooler_without_pooler():
+    with pytest.raises(ValueError, match="pooling='pooler' needs an encoder with a pooler"):
+        BertTextEmbedder(tiny_backbone("distilbert"), pooling="pooler")
+
+
+def test_bad_texts():
+    with pytest.raises(ValueError, match=r"embed\(\) takes texts, and this model has no prepro"):
+        make().embed("good")
+    with pytest.raises(ValueError, match="The list of texts is empty"):
+        make_raw().embed([])
+    with pytest.raises(ValueError, match="position 1 is None"):
+        make_raw(pooling="tokens").embed(["good", None])
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([[1.0, 2.0], [1.0]], r"label at position 1 is \[1.0\], where that of the first text is"),
+        ([1.0, 2.0], "label at position 0 is 1.0, .* pass one vector for each text"),
+        ([[1.0], [float("nan")]], "hold NaN or infinity"),
+        ([["a"], ["b"]], "no vectors of numbers"),
+        ([[1.0]], "2 texts but 1 labels"),
+    ],
+)
+def test_bad_vectors(y, message):
+    with pytest.raises(ValueError, match=message):
+        make_raw().fit(["good", "bad"], y, verbose=0)
