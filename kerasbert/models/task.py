@@ -7,6 +7,7 @@ import keras_hub
 import numpy as np
 
 from kerasbert.from_preset import FromPreset
+from kerasbert.optimizers import AdamW
 
 
 class BertTask(FromPreset, keras_hub.models.Task):
@@ -83,17 +84,14 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
 
         Args:
-            optimizer: "auto" is AdamW at 5e-5, decay 0.01 but on norms and biases, clipped at 1.
+            optimizer: "auto" is `kerasbert.optimizers.AdamW()`: at 5e-5, decay 0.01 but on norms
+                and biases, clipped at 1.
             loss: "auto" is `default_loss()`.
             metrics: "auto" is `default_metrics()`.
             **kwargs: as in `keras.Model.compile`.
         """
-        self._auto_optimizer = isinstance(optimizer, str) and optimizer == "auto"
-        if self._auto_optimizer:
-            optimizer = keras.optimizers.AdamW(
-                5e-5, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
-            )
-            optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = AdamW()
         if isinstance(loss, str) and loss == "auto":
             loss = self.default_loss()
         if isinstance(metrics, str) and metrics == "auto":
@@ -107,9 +105,6 @@ class BertTask(FromPreset, keras_hub.models.Task):
         config = super().get_compile_config()
         if config:
             config["optimizer_built"] = self.optimizer is not None and self.optimizer.built
-            if self._auto_optimizer:
-                # An optimizer's own config forgets which weights are not decayed.
-                config["optimizer"] = "auto"
         return config
 
     def compile_from_config(self, config):
