@@ -1,6 +1,7 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.distiller import BertDistiller
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_regressor import BertTextRegressor
@@ -30,6 +31,7 @@ for _tokenizer in (
 __all__ = [
     "AlbertTokenizer",
     "BertBackbone",
+    "BertDistiller",
     "BertNextSentencePredictor",
     "BertNextSentencePredictorPreprocessor",
     "BertPreprocessor",

@@ -60,6 +60,23 @@ class BertTask(FromPreset, keras_hub.models.Task):
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
+    def with_layers(self, layers):
+        """A new model with some of the encoder's layers, and copies of all weights but the others.
+
+        Args:
+            layers: list of ints. See `BertBackbone.with_layers`.
+        """
+        settings = {**self.get_config(), "preprocessor": self.preprocessor}
+        settings.pop("name")
+        model = self.from_config({**settings, "backbone": self.backbone.with_layers(layers)})
+        heads = []
+        for one in (self, model):
+            inside = {id(weight) for weight in one.backbone.weights}
+            heads.append([weight for weight in one.weights if id(weight) not in inside])
+        for weight, copy in zip(*heads, strict=True):
+            copy.assign(keras.ops.convert_to_numpy(weight))
+        return model
+
     # A preset is for use and for new training: the optimizer's state stays with `.keras` files.
 
     def save_task_weights(self, filepath):
