@@ -174,9 +174,9 @@ class BertDistiller(BertTask):
         """Mean over layers and tokens."""
         length = ops.shape(x["padding_mask"])[-1]
         weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
-        if sample_weight is not None and ops.is_tensor(sample_weight):
-            if len(sample_weight.shape) == 1:  # One a text; those of tokens are of other places.
-                weights = weights * ops.cast(sample_weight, "float32")[:, None]
+        if len(getattr(sample_weight, "shape", ())) == 1:
+            # One a text; those of an output's places are not of tokens.
+            weights = weights * ops.cast(sample_weight, "float32")[:, None]
         total = ops.maximum(ops.sum(weights), 1e-7)
         distance = _cosine if self.hidden_loss == "cosine" else _square
         losses = [
