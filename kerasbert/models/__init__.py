@@ -1,6 +1,7 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.distiller import BertDistiller
 from kerasbert.models.masked_lm import BertMaskedLM
 from kerasbert.models.multi_task import BertMultiTask
 from kerasbert.models.multiple_choice import BertMultipleChoice
@@ -43,11 +44,12 @@ for _tokenizer in (
 __all__ = [
     "AlbertTokenizer",
     "BertBackbone",
+    "BertDistiller",
+    "BertMaskedLM",
+    "BertMaskedLMPreprocessor",
     "BertMultiTask",
     "BertMultipleChoice",
     "BertMultipleChoicePreprocessor",
-    "BertMaskedLM",
-    "BertMaskedLMPreprocessor",
     "BertNextSentencePredictor",
     "BertNextSentencePredictorPreprocessor",
     "BertPreprocessor",

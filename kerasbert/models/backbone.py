@@ -294,6 +294,54 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
                 kwargs["dtype"] = dtype
         return super().from_own_preset(directory, **kwargs)
 
+    def with_layers(self, layers):
+        """A new encoder with some of this one's layers, as a student to distil starts.
+
+        Args:
+            layers: list of ints. The layers to copy, from 0, for example every other.
+
+        >>> backbone = BertBackbone(
+        ...     vocabulary_size=9, num_layers=4, num_heads=1, hidden_dim=4, intermediate_dim=4
+        ... )
+        >>> backbone.with_layers([0, 2]).num_layers
+        2
+        """
+        layers = list(layers)
+        for place, layer in enumerate(layers):
+            if not isinstance(layer, numbers.Integral) or not 0 <= layer < self.num_layers:
+                raise ValueError(
+                    f"Layer {layer!r} is none of this encoder's; its {self.num_layers} are "
+                    f"numbered from 0 to {self.num_layers - 1}."
+                )
+            differs = (place % self.global_every == 0) != (layer % self.global_every == 0)
+            if differs or (self.norm_first and (place == 0) != (layer == 0)):
+                raise ValueError(
+                    f"Layer {layer} is of another kind than layer {place}, which it would become: "
+                    f"every {self.global_every}th looks everywhere, and with norm_first the first "
+                    "has no norm of its own; choose a layer of the same kind."
+                )
+        blocks = [self.transformer_layers[layer] for layer in layers]
+        settings = {**self.get_config(), "num_layers": len(layers)}
+        if self.num_groups is not None:
+            groups = list(dict.fromkeys(map(id, blocks)))
+            settings["num_groups"] = len(groups)
+            if any(id(b) != groups[i * len(groups) // len(blocks)] for i, b in enumerate(blocks)):
+                raise ValueError(
+                    f"The layers {layers} cannot share weights in groups as this encoder's do; "
+                    "choose as many of each group, in their order."
+                )
+        settings.pop("name")
+        model = type(self).from_config(settings)
+        for block, copy in zip(blocks, model.transformer_layers, strict=True):
+            copy.set_weights(block.get_weights())
+        inside = {id(w) for block in model.transformer_layers for w in block.weights}
+        own = {weight.path: weight for weight in self.weights}
+        for weight in model.weights:
+            if id(weight) not in inside:
+                # JAX would share the memory of a tensor, and give it away in training.
+                weight.assign(ops.convert_to_numpy(own[weight.path]))
+        return model
+
     def _encode(self, inputs, attention_scores=False):
         """Return every layer's output (embeddings first) and every layer's attention maps."""
         x = self.token_embedding(inputs["token_ids"])  # (B, T, E)

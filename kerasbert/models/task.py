@@ -9,6 +9,7 @@ import numpy as np
 
 from kerasbert.data.batching import restore_order
 from kerasbert.from_preset import FromPreset
+from kerasbert.optimizers import AdamW
 
 
 class BertTask(FromPreset, keras_hub.models.Task):
@@ -83,6 +84,23 @@ class BertTask(FromPreset, keras_hub.models.Task):
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
+    def with_layers(self, layers):
+        """A new model with some of the encoder's layers, and copies of all weights but the others.
+
+        Args:
+            layers: list of ints. See `BertBackbone.with_layers`.
+        """
+        settings = {**self.get_config(), "preprocessor": self.preprocessor}
+        settings.pop("name")
+        model = self.from_config({**settings, "backbone": self.backbone.with_layers(layers)})
+        heads = []
+        for one in (self, model):
+            inside = {id(weight) for weight in one.backbone.weights}
+            heads.append([weight for weight in one.weights if id(weight) not in inside])
+        for weight, copy in zip(*heads, strict=True):
+            copy.assign(keras.ops.convert_to_numpy(weight))
+        return model
+
     # A preset is for use and for new training: the optimizer's state stays with `.keras` files.
 
     def save_task_weights(self, filepath):
@@ -114,17 +132,14 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
 
         Args:
-            optimizer: "auto" is AdamW at 5e-5, decay 0.01 but on norms and biases, clipped at 1.
+            optimizer: "auto" is `kerasbert.optimizers.AdamW()`: at 5e-5, decay 0.01 but on norms
+                and biases, clipped at 1.
             loss: "auto" is `default_loss()`.
             metrics: "auto" is `default_metrics()`.
             **kwargs: as in `keras.Model.compile`.
         """
-        self._auto_optimizer = isinstance(optimizer, str) and optimizer == "auto"
-        if self._auto_optimizer:
-            optimizer = keras.optimizers.AdamW(
-                5e-5, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
-            )
-            optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = AdamW()
         if isinstance(loss, str) and loss == "auto":
             loss = self.default_loss()
             kwargs.setdefault("loss_weights", self.default_loss_weights())
@@ -139,9 +154,6 @@ class BertTask(FromPreset, keras_hub.models.Task):
         config = super().get_compile_config()
         if config:
             config["optimizer_built"] = self.optimizer is not None and self.optimizer.built
-            if self._auto_optimizer:
-                # An optimizer's own config forgets which weights are not decayed.
-                config["optimizer"] = "auto"
         return config
 
     def compile_from_config(self, config):

@@ -1,0 +1,407 @@
+"""Distillation: a small model learns what a large one says, not only what is right.
+
+B batch, T tokens, D width of the teacher, C classes.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert.models.task import BertTask
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertDistiller(BertTask):
+    """Trains a task model, the student, towards the outputs of another of its kind, the teacher.
+
+    `fit` takes what the student's does, and trains the student in place. Its loss is a sum of
+
+    - soft targets: the divergence of the student's probabilities from the teacher's, both at the
+      temperature and times its square; for a regressor its own loss towards the teacher's output;
+    - labels: the student's own loss. Without it (`label_weight=0`) texts need no labels;
+    - hidden states: of the layers in `layer_map`, at every token, through one learned projection
+      where the widths differ.
+
+    `keras.distillation.Distiller` has the first two, but leaves sample weights out and does not
+    reach layers inside of an encoder.
+
+    Args:
+        student: a task model, for example `teacher.with_layers([0, 2, 4])`.
+        teacher: a trained task model of the same class, labels and tokenizer. It is frozen.
+        temperature: float. Above 1 the teacher's less likely classes count more.
+        soft_weight: float.
+        label_weight: float.
+        hidden_weight: float.
+        hidden_loss: "cosine" (1 - cosine, DistilBERT) or "mse" (TinyBERT).
+        layer_map: "last" compares the last layers, "uniform" every layer and the embeddings of
+            the student with as many of the teacher; or a list of pairs of a student's layer and a
+            teacher's, where 0 is the embeddings.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from kerasbert.models import BertBackbone, BertTextClassifier
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=9, num_layers=4, num_heads=1, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> teacher = BertTextClassifier(backbone, num_classes=2)
+    >>> student = teacher.with_layers([0, 2])
+    >>> distiller = BertDistiller(student, teacher, hidden_weight=1.0)
+    >>> history = distiller.fit(
+    ...     {"token_ids": np.ones((2, 3), "int32")}, np.array([0, 1]), epochs=1, verbose=0
+    ... )
+    >>> sorted(history.history)
+    ['accuracy', 'hidden_loss', 'label_loss', 'loss', 'soft_loss']
+
+    Source: Hinton et al. 2015, arXiv 1503.02531; Sanh et al. 2019, arXiv 1910.01108; Turc et al.
+    2019, arXiv 1908.08962; Jiao et al. 2020, arXiv 1909.10351.
+    """
+
+    def __init__(
+        self,
+        student,
+        teacher,
+        temperature=2.0,
+        soft_weight=0.5,
+        label_weight=0.5,
+        hidden_weight=0.0,
+        hidden_loss="cosine",
+        layer_map="last",
+        **kwargs,
+    ):
+        _check_settings(temperature, soft_weight, label_weight, hidden_weight, hidden_loss)
+        _check_pair(student, teacher)
+        pairs = _layer_pairs(student, teacher, layer_map) if hidden_weight else []
+
+        # === Layers ===
+        self.backbone = student.backbone
+        self.preprocessor = _preprocessor(student, teacher)
+        outputs, states = _run(student, [pair[0] for pair in pairs])
+        self.projection = None
+        width = teacher.backbone.hidden_dim
+        if pairs and student.backbone.hidden_dim != width:
+            self.projection = keras.layers.Dense(
+                width, dtype=student.backbone.dtype_policy, name="projection"
+            )
+            states = [self.projection(state) for state in states]
+        teacher_outputs, teacher_states = _run(teacher, [pair[1] for pair in pairs])
+
+        # === Config ===
+        self.temperature = temperature
+        self.soft_weight = soft_weight
+        self.label_weight = label_weight
+        self.hidden_weight = hidden_weight
+        self.hidden_loss = hidden_loss
+        self.layer_map = layer_map
+        kwargs.setdefault("name", "distiller")
+        compile = kwargs.pop("compile", True)
+        super().__init__(
+            inputs=student.input,
+            outputs={"outputs": outputs, "hidden_states": states},
+            compile=False,
+            **kwargs,
+        )
+        # Losses and metrics see the student's outputs.
+        self.output_names = student.output_names
+        self.student = student
+        self.teacher = teacher
+        teacher.trainable = False
+        self._teacher_features = keras.Model(
+            teacher.input,
+            {"outputs": teacher_outputs, "hidden_states": teacher_states},
+            trainable=False,
+            name="teacher_features",
+        )
+        self._soft_losses = keras.tree.map_structure(
+            lambda loss: _soft_loss(loss, temperature), student.default_loss()
+        )
+        self._parts = {
+            name: keras.metrics.Mean(name=name)
+            for name, weight in (
+                ("soft_loss", soft_weight),
+                ("label_loss", label_weight),
+                ("hidden_loss", hidden_weight),
+            )
+            if weight
+        }
+        if compile:
+            self.compile()
+
+    def default_loss(self):
+        """The student's."""
+        return self.student.default_loss()
+
+    def default_metrics(self):
+        """The student's."""
+        return self.student.default_metrics()
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """The student's outputs."""
+        return self.student.predict(x, batch_size=batch_size, **kwargs)
+
+    def save_to_preset(self, preset_dir, **kwargs):
+        """Save the student; load it by its class."""
+        self.student.save_to_preset(preset_dir, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        outputs, states = y_pred["outputs"], y_pred["hidden_states"]
+        x = self.teacher.backbone.fill_in(x)
+        features = {name: x[name] for name in self.teacher.input}
+        target = self._teacher_features(features, training=False)
+        target = keras.tree.map_structure(ops.stop_gradient, target)
+        loss = 0.0
+        if self.label_weight:
+            labels = super().compute_loss(x, y, outputs, sample_weight, training)
+            loss = loss + self._part("label_loss", labels, self.label_weight)
+        if self.soft_weight:
+            soft = _mean_loss(self._soft_losses, target["outputs"], outputs, sample_weight)
+            loss = loss + self._part("soft_loss", soft, self.soft_weight)
+        if self.hidden_weight:
+            hidden = self._hidden_loss(target["hidden_states"], states, x, sample_weight)
+            loss = loss + self._part("hidden_loss", hidden, self.hidden_weight)
+        return loss
+
+    def zero_grad(self, set_to_none=True):
+        # PyTorch's `fit` calls it. Keras registers weights by path, of which the teacher has the
+        # same: the student's gradients would add up from step to step.
+        for weight in self.trainable_variables:
+            weight.value.grad = None
+
+    def _part(self, name, loss, weight):
+        self._parts[name].update_state(loss)
+        return weight * loss
+
+    def _hidden_loss(self, target, states, x, sample_weight):
+        """Mean over layers and tokens."""
+        length = ops.shape(x["padding_mask"])[-1]
+        weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
+        if len(getattr(sample_weight, "shape", ())) == 1:
+            # One a text; those of an output's places are not of tokens.
+            weights = weights * ops.cast(sample_weight, "float32")[:, None]
+        total = ops.maximum(ops.sum(weights), 1e-7)
+        distance = _cosine if self.hidden_loss == "cosine" else _square
+        losses = [
+            ops.sum(weights * distance(ops.cast(a, "float32"), ops.cast(b, "float32"))) / total
+            for a, b in zip(target, states, strict=True)
+        ]
+        return sum(losses) / len(losses)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if y is None:
+            return self.get_metrics_result()
+        return super().compute_metrics(x, y, y_pred["outputs"], sample_weight)
+
+    def get_metrics_result(self):
+        if self._compile_metrics is None or self._compile_metrics.built:
+            return super().get_metrics_result()
+        # There were no labels yet.
+        own = [metric for metric in self.metrics if metric is not self._compile_metrics]
+        return {metric.name: metric.result() for metric in own}
+
+    def get_config(self):
+        return {
+            "student": keras.saving.serialize_keras_object(self.student),
+            "teacher": keras.saving.serialize_keras_object(self.teacher),
+            "temperature": self.temperature,
+            "soft_weight": self.soft_weight,
+            "label_weight": self.label_weight,
+            "hidden_weight": self.hidden_weight,
+            "hidden_loss": self.hidden_loss,
+            "layer_map": self.layer_map,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        models = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in ("student", "teacher")
+        }
+        return cls(**{**config, **models})
+
+
+def _run(task, layers):
+    """A task's outputs, and the hidden states (B, T, D) of these layers, 0 the embeddings."""
+    states = []
+
+    def encode(inputs, **kwargs):
+        hidden_states, _ = task.backbone._encode(inputs)
+        states.extend(hidden_states[layer] for layer in layers)
+        return task.backbone._named_outputs(hidden_states)
+
+    outputs = task._run_through_graph(
+        task.inputs, lambda operation: encode if operation is task.backbone else operation
+    )
+    return outputs, states
+
+
+def _cosine(a, b):
+    return 1 - ops.sum(ops.normalize(a, axis=-1) * ops.normalize(b, axis=-1), axis=-1)
+
+
+def _square(a, b):
+    return ops.mean(ops.square(a - b), axis=-1)
+
+
+# === Soft targets ===
+
+
+class _SoftTargets(keras.losses.Loss):
+    """The divergence of logits from a teacher's logits, at a temperature."""
+
+    def __init__(self, divergence, temperature, reduction):
+        super().__init__(reduction=reduction, name="soft_loss")
+        self.divergence = divergence
+        self.temperature = temperature
+
+    def call(self, y_true, y_pred):
+        # Gradients fall with the square of the temperature: the factor keeps their size.
+        return self.temperature**2 * self.divergence(
+            y_true / self.temperature, y_pred / self.temperature
+        )
+
+
+def _between_classes(target, logits):
+    logs, target_logs = ops.log_softmax(logits), ops.log_softmax(target)
+    return ops.sum(ops.exp(target_logs) * (target_logs - logs), axis=-1)
+
+
+def _of_each_class(target, logits):
+    def part(sign):
+        target_logs = ops.log_sigmoid(sign * target)
+        return ops.exp(target_logs) * (target_logs - ops.log_sigmoid(sign * logits))
+
+    return ops.mean(part(1.0) + part(-1.0), axis=-1)
+
+
+def _soft_loss(loss, temperature):
+    """What stands for a loss on labels where the targets are a teacher's outputs."""
+    if isinstance(loss, keras.losses.SparseCategoricalCrossentropy):
+        return _SoftTargets(_between_classes, temperature, loss.reduction)
+    if isinstance(loss, keras.losses.BinaryCrossentropy):
+        return _SoftTargets(_of_each_class, temperature, loss.reduction)
+    return loss
+
+
+def _mean_loss(losses, targets, outputs, sample_weight):
+    """Mean over the outputs, each with its loss and, where there are several, its weights."""
+    flat = keras.tree.flatten(outputs)
+    losses, weights = keras.tree.flatten(losses), keras.tree.flatten(sample_weight)
+    losses = losses * len(flat) if len(losses) == 1 else losses
+    weights = weights * len(flat) if len(weights) == 1 else weights
+    parts = [
+        loss(target, output, sample_weight=weight)
+        for loss, target, output, weight in zip(
+            losses, keras.tree.flatten(targets), flat, weights or [None] * len(flat), strict=True
+        )
+    ]
+    return sum(parts) / len(parts)
+
+
+# === Checks ===
+
+
+def _check_settings(temperature, soft_weight, label_weight, hidden_weight, hidden_loss):
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} has to be above 0.")
+    weights = {
+        "soft_weight": soft_weight,
+        "label_weight": label_weight,
+        "hidden_weight": hidden_weight,
+    }
+    for name, weight in weights.items():
+        if weight < 0:
+            raise ValueError(f"{name}={weight} has to be 0 or more.")
+    if not soft_weight and not hidden_weight:
+        raise ValueError(
+            "Without soft_weight and hidden_weight nothing comes from the teacher; set one of "
+            "them, or train the student alone."
+        )
+    if hidden_loss not in ("cosine", "mse"):
+        raise ValueError(f"hidden_loss='{hidden_loss}' is unknown; use 'cosine' or 'mse'.")
+
+
+def _check_pair(student, teacher):
+    for role, model in (("student", student), ("teacher", teacher)):
+        if not isinstance(model, BertTask):
+            raise ValueError(
+                f"The {role} is a {type(model).__name__}; pass a task model of kerasbert, for "
+                "example a BertTextClassifier."
+            )
+        activation = getattr(model, "activation", None)
+        if activation not in (None, keras.activations.linear):
+            raise ValueError(
+                f"The {role} gives outputs through activation='{activation.__name__}', and soft "
+                "targets are made of logits; build it with activation=None."
+            )
+    if student is teacher or student.backbone is teacher.backbone:
+        raise ValueError(
+            "The student and the teacher are the same model; pass another student, for example "
+            "`teacher.with_layers([0, 2, 4])`."
+        )
+    if type(student) is not type(teacher):
+        raise ValueError(
+            f"The student is a {type(student).__name__} and the teacher a "
+            f"{type(teacher).__name__}; both have to be of one class."
+        )
+    shapes = [
+        keras.tree.map_structure(lambda output: tuple(output.shape), model.output)
+        for model in (student, teacher)
+    ]
+    labels = [getattr(model, "labels", None) for model in (student, teacher)]
+    if shapes[0] != shapes[1] or (all(labels) and labels[0] != labels[1]):
+        raise ValueError(
+            f"The outputs differ: the student's have shape {shapes[0]} and labels {labels[0]}, "
+            f"the teacher's {shapes[1]} and {labels[1]}; give both the same classes in one order."
+        )
+    if None in (student.preprocessor, teacher.preprocessor):
+        return
+    tokenizers = [model.preprocessor.tokenizer for model in (student, teacher)]
+    if tokenizers[0] is not tokenizers[1] and _identity(tokenizers[0]) != _identity(tokenizers[1]):
+        raise ValueError(
+            "The student and the teacher have different tokenizers, so that one's token ids mean "
+            "nothing to the other; take a student with the teacher's vocabulary."
+        )
+
+
+def _identity(tokenizer):
+    config = {k: v for k, v in tokenizer.get_config().items() if k not in ("name", "dtype")}
+    return type(tokenizer), config, tokenizer.vocabulary and tokenizer.get_vocabulary()
+
+
+def _preprocessor(student, teacher):
+    """The one that makes segments where only one of the encoders has them."""
+    preprocessors = [model.preprocessor for model in (student, teacher) if model.preprocessor]
+    if len(preprocessors) < 2 or teacher.backbone.num_segments <= student.backbone.num_segments:
+        chosen = student.preprocessor
+    else:
+        chosen = teacher.preprocessor
+    most = min(student.backbone.max_sequence_length, teacher.backbone.max_sequence_length)
+    if chosen is not None and chosen.sequence_length > most:
+        role = "student" if chosen is student.preprocessor else "teacher"
+        raise ValueError(
+            f"The {role}'s preprocessor has sequence_length={chosen.sequence_length}, and one of "
+            f"the encoders only {most} positions; set `{role}.preprocessor.sequence_length`."
+        )
+    return chosen
+
+
+def _layer_pairs(student, teacher, layer_map):
+    depths = student.backbone.num_layers, teacher.backbone.num_layers
+    if isinstance(layer_map, str):
+        if layer_map == "last":
+            return [depths]
+        if layer_map == "uniform":
+            return [(i, i * depths[1] // depths[0]) for i in range(depths[0] + 1)]
+        raise ValueError(
+            f"layer_map='{layer_map}' is unknown; use 'last', 'uniform' or a list of pairs."
+        )
+    pairs = [tuple(pair) for pair in layer_map]
+    for pair in pairs:
+        if len(pair) != 2 or not all(0 <= i <= most for i, most in zip(pair, depths)):
+            raise ValueError(
+                f"layer_map holds {pair}; pass pairs of a student's layer, 0 to {depths[0]}, and "
+                f"a teacher's, 0 to {depths[1]}."
+            )
+    if not pairs:
+        raise ValueError("layer_map is empty; name at least one pair, or set hidden_weight=0.")
+    return pairs
