@@ -20,6 +20,7 @@ from kerasbert.conversion import google, huggingface
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint, read_json
 from kerasbert.conversion.name_map import load_weights as load_named_weights
+from kerasbert.conversion.writing import head_weights
 from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
@@ -72,7 +73,7 @@ def load(cls, preset, load_weights=True, **kwargs):
     else:
         weights = load_weights and issubclass(cls, keras.Model)
         directory = resolve(preset, weights)
-        if _is_own(directory):
+        if is_own(directory):
             with _whole(directory):
                 if issubclass(cls, BertTask):
                     return _own_task(cls, directory, load_weights, **kwargs)
@@ -343,18 +344,13 @@ def _task(cls, checkpoint, load_weights, **kwargs):
         arguments["backbone"] = _backbone(checkpoint, load_weights, new, **encoder_arguments)
     task = cls(**arguments)
     if load_weights and new_head:
-        _warn_new([*new, *(weight.path for weight in _head_weights(task))])
+        _warn_new([*new, *(weight.path for weight in head_weights(task))])
     elif load_weights:
-        head = _head_weights(task)
+        head = head_weights(task)
         load_named_weights(
             head, checkpoint.tensors, head_map, checkpoint.source, _outside(head, head_map)
         )
     return task
-
-
-def _head_weights(task):
-    inner = {id(weight) for weight in task.backbone.weights}
-    return [weight for weight in task.weights if id(weight) not in inner]
 
 
 def _outside(head, head_map):
@@ -371,7 +367,8 @@ def _outside(head, head_map):
 # Presets of ours
 
 
-def _is_own(directory):
+def is_own(directory):
+    """Whether it is a preset of ours."""
     # A tokenizer or preprocessor that was saved alone comes without config.json.
     for name in ("config.json", "preprocessor.json", "tokenizer.json"):
         path = os.path.join(directory, name)
@@ -425,7 +422,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
         )
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
-        _warn_new([weight.path for weight in _head_weights(task)])
+        _warn_new([weight.path for weight in head_weights(task)])
     elif load_weights:
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
     return task
