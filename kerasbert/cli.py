@@ -112,13 +112,15 @@ def _setting(text):
 
 @contextlib.contextmanager
 def _clear_errors():
-    """One sentence for a mistake, and an exit status that says so."""
-    warnings.formatwarning = lambda message, *_: f"{message}\n"
-    try:
-        yield
-    except (ValueError, ImportError, OSError) as error:
-        Console(stderr=True).print(str(error), highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+    """One sentence for a mistake or a warning, and an exit status that says so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.showwarning = lambda message, *_, **__: typer.echo(f"{message}", err=True)
+        try:
+            yield
+        except (ValueError, ImportError, OSError) as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from error
 
 
 def _matches(preset, match):

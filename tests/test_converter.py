@@ -696,7 +696,11 @@ def test_command(reference, tmp_path):
     hub = (theirs.directory, tmp_path / "hub", "--no-tokenizer", "--format", "keras_hub")
     assert command(*hub).exit_code == 2
     settings = ("--encoder", "activation=gelu_approximate", "--encoder", "dropout=0.2")
-    assert command(*hub, *settings).exit_code == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        done = command(*hub, *settings)
+    assert done.exit_code == 0
+    assert done.stderr.count("\n") == 1 and "labels=['no', 'maybe', 'yes'] (there" in done.stderr
     encoder = BertBackbone.from_preset(str(tmp_path / "hub"))
     assert (encoder.activation, encoder.dropout) == ("gelu_approximate", 0.2)
     done = command(*arguments, "--encoder", "dropout")
