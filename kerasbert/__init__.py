@@ -8,6 +8,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from kerasbert import layers, models, optimizers, tokenizers  # noqa: E402
 from kerasbert._memory import keep_freed_memory  # noqa: E402
+from kerasbert.converter import convert  # noqa: E402
 from kerasbert.export.serving import export_serving  # noqa: E402
 from kerasbert.presets import builtin_presets  # noqa: E402
 
@@ -15,4 +16,12 @@ keep_freed_memory()
 
 __version__ = "0.1.0"
 
-__all__ = ["builtin_presets", "export_serving", "layers", "models", "optimizers", "tokenizers"]
+__all__ = [
+    "builtin_presets",
+    "convert",
+    "export_serving",
+    "layers",
+    "models",
+    "optimizers",
+    "tokenizers",
+]

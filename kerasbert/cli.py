@@ -3,7 +3,9 @@
 Each command has the Python call of the same name behind it.
 """
 
+import contextlib
 import json
+import warnings
 from typing import Annotated
 
 import typer
@@ -15,11 +17,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
 )
-
-
-@app.callback()
-def _commands():
-    """Keep `presets` a command of its own while it is the only one."""
 
 
 @app.command()
@@ -57,6 +54,73 @@ def presets(
     # A pipe has no width to fit: every row stays whole.
     console = Console()
     Console(width=console.width if console.is_terminal else 200).print(table)
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="A preset's name, a handle or a directory.")],
+    target: Annotated[str, typer.Argument(help="The directory to write.")],
+    format: Annotated[
+        str, typer.Option(help="huggingface, google, keras_hub or kerasbert.")
+    ] = "huggingface",
+    task: Annotated[
+        str | None,
+        typer.Option(help="encoder, text_classifier, ...; by default what the source holds."),
+    ] = None,
+    encoder: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting of the encoder to set otherwise, as name=value."),
+    ] = None,
+    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Write none.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint.")] = False,
+    max_shard_size: Annotated[
+        float | None, typer.Option(help="The most GB in a file of weights.")
+    ] = None,
+):
+    """Write a checkpoint in the format of another package.
+
+    Examples: `kerasbert convert bert_base_en_uncased out`, `kerasbert convert my_preset out
+    --format google --encoder activation=gelu_approximate`.
+    """
+    from kerasbert.converter import convert
+
+    with _clear_errors():
+        done = convert(
+            source,
+            target,
+            format,
+            task=task,
+            tokenizer=False if no_tokenizer else None,
+            encoder=dict(map(_setting, encoder or [])),
+            overwrite=overwrite,
+            max_shard_size=max_shard_size,
+        )
+    tokenizer = f" with its {done['tokenizer']}" if done["tokenizer"] else ""
+    print(f"{done['model']}{tokenizer} -> {done['written']} in {done['directory']}")
+
+
+def _setting(text):
+    """`name=value`, the value as JSON where it is JSON."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--encoder {text!r} is not name=value, such as pooler=false.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+@contextlib.contextmanager
+def _clear_errors():
+    """One sentence for a mistake or a warning, and an exit status that says so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.showwarning = lambda message, *_, **__: typer.echo(f"{message}", err=True)
+        try:
+            yield
+        except (ValueError, ImportError, OSError) as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from error
 
 
 def _matches(preset, match):

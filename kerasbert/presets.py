@@ -21,6 +21,7 @@ from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint, read_json
 from kerasbert.conversion.name_map import load_weights as load_named_weights
+from kerasbert.conversion.writing import head_weights
 from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
@@ -73,7 +74,7 @@ def load(cls, preset, load_weights=True, **kwargs):
     else:
         weights = load_weights and issubclass(cls, keras.Model)
         directory = resolve(preset, weights)
-        if _is_own(directory):
+        if is_own(directory):
             with _whole(directory):
                 if issubclass(cls, BertTask):
                     return _own_task(cls, directory, load_weights, **kwargs)
@@ -364,9 +365,9 @@ def _task(cls, checkpoint, load_weights, **kwargs):
         arguments["backbone"] = _backbone(checkpoint, load_weights, new, **encoder_arguments)
     task = cls(**arguments)
     if load_weights and new_head:
-        _warn_new([*new, *(weight.path for weight in _head_weights(task))])
+        _warn_new([*new, *(weight.path for weight in head_weights(task))])
     elif load_weights and cls.needs_head:
-        head = _head_weights(task)
+        head = head_weights(task)
         outside = _outside(head, head_map)
         _check_tied(checkpoint, outside)
         load_named_weights(
@@ -377,11 +378,6 @@ def _task(cls, checkpoint, load_weights, **kwargs):
             lambda name: outside(name) or name in checkpoint.tied,
         )
     return task
-
-
-def _head_weights(task):
-    inner = {id(weight) for weight in task.backbone.weights}
-    return [weight for weight in task.weights if id(weight) not in inner]
 
 
 def _outside(head, head_map):
@@ -412,7 +408,8 @@ def _check_tied(checkpoint, outside):
 # Presets of ours
 
 
-def _is_own(directory):
+def is_own(directory):
+    """Whether it is a preset of ours."""
     # A tokenizer or preprocessor that was saved alone comes without config.json.
     for name in ("config.json", "preprocessor.json", "tokenizer.json"):
         path = os.path.join(directory, name)
@@ -469,8 +466,8 @@ def _own_task(cls, directory, load_weights, **kwargs):
         )
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
-        _warn_new([weight.path for weight in _head_weights(task)])
-    elif load_weights and _head_weights(task):
+        _warn_new([weight.path for weight in head_weights(task)])
+    elif load_weights and head_weights(task):
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
     return task
 
@@ -512,9 +509,9 @@ def _borrowed_task(cls, lender, directory, load_weights, **kwargs):
     settings = {name: value for name, value in settings.items() if name not in unfit}
     task = cls(**{**settings, "backbone": whole.backbone, **arguments})
     weights = {weight.path: weight for weight in whole.weights}
-    missing = [weight.path for weight in _head_weights(task) if weight.path not in weights]
+    missing = [weight.path for weight in head_weights(task) if weight.path not in weights]
     if missing:  # The task has that head by a setting, and was saved without.
         raise _no_head(cls, directory)
-    for weight in _head_weights(task):
+    for weight in head_weights(task):
         weight.assign(weights[weight.path])
     return task

@@ -94,6 +94,8 @@ CONFIGS = {
         "use_bias": ("norm_bias", False),
     },
 }
+# Their learned positions begin at a row above 0.
+OFFSET_FAMILIES = ("roberta", "xlm_roberta")
 # Where a head's dropout stands, if not under "classifier_dropout"; without it, the encoder's.
 DROPOUTS = {
     ("distilbert", "text_classifier"): ("seq_classif_dropout", 0.2),
@@ -335,7 +337,7 @@ def read_checkpoint(directory):
 def _encoder_settings(family, config, path):
     settings = {ours: config.get(key, default) for ours, (key, default) in CONFIGS[family].items()}
     settings["activation"] = _activation(settings["activation"], path)
-    if family in ("roberta", "xlm_roberta"):
+    if family in OFFSET_FAMILIES:
         # Their positions count from padding_idx + 1, and the table's rows include those before.
         padding = config.get("pad_token_id")
         offset = 2 if padding is None else padding + 1

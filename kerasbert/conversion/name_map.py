@@ -79,6 +79,17 @@ class NameMap:
             return [name]
         return [name.replace(parts.group(0), part) for part in parts.group(1).split("|")]
 
+    def their_prefixes(self):
+        """What their names of each layer and each verbatim weight start with.
+
+        >>> NameMap({"logits": "classifier"}, "torch").their_prefixes()
+        ['classifier.']
+        """
+        separator = SEPARATORS[self.layout]
+        names = [re.split(r"[{\[]", name)[0] for name in self.layers.values()]
+        names = [f"{name.rstrip(separator)}{separator}" for name in names]
+        return names + [name.removesuffix(".T") for name in (self.verbatim or {}).values()]
+
     def _transposed(self, path):
         if self.verbatim and path in self.verbatim:
             return self.verbatim[path].endswith(".T")

@@ -73,9 +73,18 @@ def tokenizer_from_files(directory, family, **overrides):
             f"The tokenizer.json in '{directory}' has a {kind} model, which is not supported: "
             f"known are {', '.join(KINDS)}."
         )
+    return tokenizer_class(kind, family, name).from_files(directory, **overrides)
+
+
+def tokenizer_class(kind, family, name=""):
+    """The class for a kind of model with a family, and perhaps a `tokenizer_class`.
+
+    >>> tokenizer_class("WordPiece", "roberta").__name__
+    'BertTokenizer'
+    """
     # The files decide: some checkpoints of one family come with the tokenizer of another.
     choices = KINDS[kind]
     cls = CLASSES.get(name, FAMILIES[family])
     if cls not in choices.values():
         cls = choices.get(family, choices[None])
-    return cls.from_files(directory, **overrides)
+    return cls

@@ -86,6 +86,26 @@ def fairseq_order(proto, unk, cls, sep, pad, mask):
     return proto
 
 
+def original_order(tokenizer):
+    """The model of an `XLMRobertaTokenizer` as its original file has it, or `None`.
+
+    It is the file that `fairseq_order` makes the tokenizer's own model of.
+    """
+    proto = read_proto(tokenizer.proto)
+    pieces = list(proto.pieces)
+    special = [getattr(tokenizer, f"{role}_token") for role in ("cls", "pad", "sep", "unk")]
+    if [p.piece for p in pieces[:4]] != special or pieces[-1].piece != tokenizer.mask_token:
+        return None
+    cls, _, sep, unk = pieces[:4]
+    del proto.pieces[:]
+    proto.pieces.extend([unk, cls, sep, *pieces[4:-1]])
+    spec = proto.trainer_spec
+    spec.unk_id, spec.bos_id, spec.eos_id, spec.pad_id = 0, 1, 2, -1
+    data = proto.SerializeToString(deterministic=True)
+    again = type(tokenizer)(**tokenizer.get_config() | {"proto": data})
+    return data if again.proto == tokenizer.proto else None
+
+
 class SentencePieceTokenizer(AddedTokensTokenizer):
     """Base of `XLMRobertaTokenizer` and `AlbertTokenizer`.
 

@@ -123,6 +123,7 @@ class BertTokenizer(SubwordTokenizer):
         tokens = read_vocabulary(path) if path else tokens_by_id(files.model["vocab"])
         rules = [step for step in files.normalizers() if step.get("type") == "BertNormalizer"]
         rules = rules[0] if rules else {}
+        splits = [step.get("type") for step in files.pre_tokenizers()]
         config = files.config
         # Where no file says: a vocabulary with capitals is of a cased checkpoint.
         cased = any(token[:1] != "[" and token != token.lower() for token in tokens)
@@ -132,6 +133,7 @@ class BertTokenizer(SubwordTokenizer):
             "split_on_cjk": config.get(
                 "tokenize_chinese_chars", rules.get("handle_chinese_chars", True)
             ),
+            "split_on_punctuation": "WhitespaceSplit" not in splits,
             "split_characters": config.get("subword_tokenizer_type") == "character",
             "suffix_indicator": files.model.get("continuing_subword_prefix") or "##",
             **files.special_tokens(cls, tokens),

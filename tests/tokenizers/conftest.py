@@ -14,6 +14,7 @@ if keras.backend.backend() != "tensorflow":
         "test_real_text.py",
         "test_sentence_piece.py",
         "test_subword.py",
+        "test_transformers_files.py",
     ]
 
 SENTENCES = [

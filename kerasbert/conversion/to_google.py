@@ -1,0 +1,94 @@
+"""Writing Google's original format, by the tables that read it.
+
+Facts: github.com/google-research/bert, modeling.py and run_classifier.py.
+"""
+
+import os
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.conversion import google
+from kerasbert.conversion.writing import (
+    canonical,
+    check_settings,
+    encoder_of,
+    head_kind,
+    head_weights,
+    named_tensors,
+    values_of,
+    write_json,
+)
+from kerasbert.tokenizers import BertTokenizer
+from kerasbert.tokenizers.transformers_files import transformers_files
+
+WHAT = "google-research/bert"
+
+
+def write(model, tokenizer, directory, max_shard_size=None):
+    """Write `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`.
+
+    Args:
+        model: an encoder or a task of ours.
+        tokenizer: a `BertTokenizer`, or `None`.
+        directory: string. An empty directory.
+        max_shard_size: as for the other formats; this one has one file of weights.
+
+    Returns:
+        `(name, settings)`: what was written, and our settings of what is there where they are
+        others than the model's.
+
+    Raises:
+        ValueError: for what the format cannot hold, before any weights are written.
+    """
+    tf, _ = tf_modules("Writing a Google checkpoint")
+    encoder, kind = encoder_of(model), head_kind(model)
+    if encoder.family != "bert":
+        raise ValueError(
+            f"Google's format holds BERT alone, and this is of the family {encoder.family}; use "
+            "format='huggingface'."
+        )
+    if not isinstance(tokenizer, (BertTokenizer, type(None))):
+        raise ValueError(
+            f"Google's format holds a WordPiece vocabulary, and this is a "
+            f"{type(tokenizer).__name__}; convert with tokenizer=False."
+        )
+    settings = encoder.get_config()
+    write_json(directory, "bert_config.json", _config(settings))
+    checkpoint = google.read_checkpoint(directory)
+    check_settings(
+        canonical(settings, "bert"),
+        canonical(checkpoint.encoder, "bert"),
+        WHAT,
+        "Use format='huggingface', which has keys for more of them.",
+    )
+    tensors = named_tensors(values_of(encoder.weights), checkpoint.encoder_map, WHAT)
+    head = values_of(head_weights(model))
+    tensors |= named_tensors(head, checkpoint.head_maps.get(kind), WHAT)
+    if tokenizer is not None:
+        length = settings["max_sequence_length"]
+        files = transformers_files(tokenizer, "bert", length, has_segments=True)
+        # Beside the vocabulary the settings that Google's scripts take as flags.
+        for file in ("vocab.txt", "tokenizer_config.json"):
+            with open(os.path.join(directory, file), "wb") as opened:
+                opened.write(files[file])
+    names = sorted(tensors)
+    # The op behind TensorFlow 1's Saver: variables by name, without a graph.
+    tf.raw_ops.SaveV2(
+        prefix=os.path.join(directory, "bert_model.ckpt"),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(tensors[name]) for name in names],
+    )
+    return "bert_model.ckpt", {}
+
+
+def _config(settings):
+    """The reverse of what `google.read_checkpoint` reads."""
+    activations = {ours: theirs for theirs, ours in google.ACTIVATIONS.items()}
+    if settings["activation"] not in activations:
+        raise ValueError(
+            f"{WHAT} has no activation '{settings['activation']}' (its \"gelu\" is the tanh form): "
+            "pass encoder={'activation': 'gelu_approximate'}, which moves outputs by up to 1e-3, "
+            "or use format='huggingface'."
+        )
+    config = {key: settings[ours] for ours, key in google.CONFIG.items()}
+    return {**config, "hidden_act": activations[settings["activation"]]}

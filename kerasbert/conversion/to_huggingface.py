@@ -1,0 +1,299 @@
+"""Writing Hugging Face checkpoints, by the tables that read them.
+
+Facts follow `transformers` 5.23.
+"""
+
+import os
+import warnings
+
+import numpy as np
+
+from kerasbert.conversion import huggingface
+from kerasbert.conversion.writing import (
+    canonical,
+    check_settings,
+    encoder_of,
+    head_kind,
+    head_weights,
+    named_tensors,
+    values_of,
+    write_json,
+)
+from kerasbert.tokenizers.transformers_files import transformers_files
+
+# The start of its classes' names, and of the encoder's names in a class with a head.
+CLASSES = {
+    "bert": ("Bert", "bert."),
+    "roberta": ("Roberta", "roberta."),
+    "xlm_roberta": ("XLMRoberta", "roberta."),
+    "distilbert": ("DistilBert", "distilbert."),
+    "electra": ("Electra", "electra."),
+    "albert": ("Albert", "albert."),
+    "modernbert": ("ModernBert", "model."),
+}
+# Kind of head: the end of the class's name, and the families whose class has a pooler.
+ARCHITECTURES = {
+    None: ("Model", ("bert", "roberta", "xlm_roberta", "albert")),
+    "text_classifier": ("ForSequenceClassification", ("bert", "albert")),
+    "next_sentence": ("ForNextSentencePrediction", ("bert",)),
+    "token_classifier": ("ForTokenClassification", ()),
+    "question_answering": ("ForQuestionAnswering", ()),
+    "multiple_choice": ("ForMultipleChoice", ("bert", "roberta", "xlm_roberta", "albert")),
+    "masked_lm": ("ForMaskedLM", ()),
+    "pretrainer": ("ForPreTraining", ("bert", "albert")),
+}
+# Heads that stand in `ForPreTraining` only.
+NO_CLASS = (("albert", "next_sentence"),)
+# A head's setting: its key, where the family reads one.
+HEAD_CONFIG = {
+    "head_activation": "classifier_activation",
+    "head_bias": "classifier_bias",
+    "pooling": "classifier_pooling",
+    "output_bias": "decoder_bias",
+}
+REMEDY = "Set them otherwise with encoder={...} where that is meant, or use format='kerasbert'."
+
+
+def architecture(family, kind):
+    """The class of transformers for a family and a kind of head.
+
+    >>> architecture("roberta", "text_classifier")
+    'RobertaForSequenceClassification'
+
+    Raises:
+        ValueError: where it has none.
+    """
+    has_head = kind is None or family in huggingface.HEADS.get(kind, ())
+    if not has_head or kind not in ARCHITECTURES or (family, kind) in NO_CLASS:
+        raise ValueError(
+            f"transformers has no class for the head '{kind}' alone on {family}; convert the "
+            "encoder alone with task='encoder', or use format='kerasbert'."
+        )
+    return CLASSES[family][0] + ARCHITECTURES[kind][0]
+
+
+def write(model, tokenizer, directory, max_shard_size=None):
+    """Write a model as transformers saves it.
+
+    Args:
+        model: an encoder or a task of ours.
+        tokenizer: a tokenizer of ours, or `None`.
+        directory: string. An empty directory.
+        max_shard_size: float. The most GB in a file of weights.
+
+    Returns:
+        `(architecture, settings)`: the class of transformers, and our settings of what is there
+        where they are others than the model's.
+
+    Raises:
+        ValueError: for what transformers cannot hold, before any weights are written.
+    """
+    encoder, kind = encoder_of(model), head_kind(model)
+    family = encoder.family
+    name = architecture(family, kind)
+    settings = encoder.get_config()
+    weights = _without_pooler(model, encoder.weights, name, kind)
+    values, head = values_of(weights), values_of(head_weights(model))
+    changed = _fill_rows(settings, values, family, tokenizer)
+    config = {"architectures": [name], **_encoder_config(settings, family)}
+    config |= _token_ids(tokenizer, config, family)
+    config |= _class_config(model, kind)
+    config |= _head_config(model, kind, config, family)
+    config["dtype"] = "float32"
+    write_json(directory, "config.json", config)
+    if tokenizer is not None:
+        has_segments = settings["num_segments"] > 1
+        length = settings["max_sequence_length"]
+        for file, data in transformers_files(tokenizer, family, length, has_segments).items():
+            with open(os.path.join(directory, file), "wb") as opened:
+                opened.write(data)
+    checkpoint = huggingface.read_checkpoint(directory)
+    check_settings(canonical(settings, family), canonical(checkpoint.encoder, family), name, REMEDY)
+    tensors = named_tensors(values, checkpoint.encoder_map, name)
+    if kind is not None:
+        prefix = CLASSES[family][1]
+        tensors = {prefix + key: value for key, value in tensors.items()}
+        tensors |= named_tensors(head, checkpoint.head_maps.get(kind), name)
+    _save(tensors, directory, max_shard_size)
+    return name, changed
+
+
+def _without_pooler(model, weights, name, kind):
+    """The encoder's weights, without a pooler that the class of transformers does not have."""
+    encoder = encoder_of(model)
+    has_pooler = encoder.family in ARCHITECTURES[kind][1]
+    if has_pooler == encoder.pooler:
+        return weights
+    if has_pooler and kind is None:
+        warnings.warn(
+            f"{name} of transformers has a pooler and this encoder none: load it there with "
+            "add_pooling_layer=False.",
+            stacklevel=6,
+        )
+        return weights
+    if has_pooler:
+        raise ValueError(
+            f"{name} of transformers has a pooler and this model none; convert the encoder alone "
+            "with task='encoder', or use format='kerasbert'."
+        )
+    if kind is None:
+        raise ValueError(
+            f"{name} of transformers has no pooler, and pooled_output would be lost; pass "
+            "encoder={'pooler': False} to leave it out."
+        )
+    warnings.warn(
+        f"{name} of transformers has no pooler: {encoder.pooled_dense.name} is left out; the "
+        "outputs do not depend on it.",
+        stacklevel=6,
+    )
+    inner = {id(weight) for weight in encoder.pooled_dense.weights}
+    return [weight for weight in weights if id(weight) not in inner]
+
+
+def _fill_rows(settings, values, family, tokenizer):
+    """Give tables the rows that transformers' have and ours need not, as zeros.
+
+    KerasHub's RoBERTa has no segments, and no rows before the first position.
+
+    Returns:
+        The settings that changed.
+    """
+    changed = {}
+    table = huggingface.ENCODERS[family]
+    if "segment_embedding" in table and not settings["num_segments"]:
+        width = settings["embedding_dim"] or settings["hidden_dim"]
+        values["segment_embedding/embeddings"] = np.zeros((1, width), "float32")
+        changed["num_segments"] = 1
+    if family in huggingface.OFFSET_FAMILIES and not settings["position_offset"]:
+        offset = 2 if tokenizer is None else tokenizer.pad_token_id + 1
+        path = "position_embedding/embeddings"
+        values[path] = np.pad(values[path], ((offset, 0), (0, 0)))
+        changed["position_offset"] = offset
+    settings.update(changed)
+    return changed
+
+
+def _encoder_config(settings, family):
+    """The reverse of `huggingface._encoder_settings`."""
+    config = {"model_type": family.replace("xlm_", "xlm-")}
+    for ours, (key, _) in huggingface.CONFIGS[family].items():
+        config[key] = settings[ours]
+    key = huggingface.CONFIGS[family]["activation"][0]
+    config[key] = _activation(settings["activation"])
+    if "embedding_size" in config:
+        config["embedding_size"] = settings["embedding_dim"] or settings["hidden_dim"]
+    if "num_hidden_groups" in config:
+        config["num_hidden_groups"] = settings["num_groups"] or settings["num_layers"]
+        config["inner_group_num"] = 1
+    if family in huggingface.OFFSET_FAMILIES:
+        config["max_position_embeddings"] += settings["position_offset"]
+        config["pad_token_id"] = settings["position_offset"] - 1
+    if family == "modernbert":
+        every, layers = settings["global_every"], settings["num_layers"]
+        kinds = ("sliding_attention", "full_attention")
+        config |= {
+            "attention_bias": settings["use_bias"],
+            "mlp_bias": settings["use_bias"],
+            "embedding_dropout": settings["dropout"],
+            "global_attn_every_n_layers": every,
+            "layer_types": [kinds[i % every == 0] for i in range(layers)],
+            "rope_parameters": {
+                "full_attention": _rope(settings["rotary_base"]),
+                "sliding_attention": _rope(
+                    settings["local_rotary_base"] or settings["rotary_base"]
+                ),
+            },
+            # As versions before 5 call them.
+            "global_rope_theta": settings["rotary_base"],
+            "local_rope_theta": settings["local_rotary_base"] or settings["rotary_base"],
+        }
+    return config
+
+
+def _rope(base):
+    return {"rope_type": "default", "rope_theta": base}
+
+
+def _activation(name):
+    for theirs, ours in huggingface.ACTIVATIONS.items():
+        if ours == name:
+            return theirs
+    raise ValueError(
+        f"transformers has no activation '{name}' that kerasbert knows; those are "
+        f"{', '.join(sorted(set(huggingface.ACTIVATIONS.values())))}. {REMEDY}"
+    )
+
+
+def _token_ids(tokenizer, config, family):
+    """Ids of special tokens; `None` where there is no tokenizer, over defaults that may not fit."""
+    if tokenizer is None:
+        keys = ("pad", "bos", "eos", "cls", "sep")
+        ids = {f"{key}_token_id": None for key in keys if family == "modernbert"}
+        return ids | {key: config[key] for key in ("pad_token_id",) if key in config}
+    if config.get("pad_token_id", tokenizer.pad_token_id) != tokenizer.pad_token_id:
+        raise ValueError(
+            f"transformers counts RoBERTa's positions from pad_token_id + 1: position_offset="
+            f"{config['pad_token_id'] + 1} needs a tokenizer with the pad_token_id "
+            f"{config['pad_token_id']}, and this one has {tokenizer.pad_token_id}. Convert with "
+            "tokenizer=False, or use format='kerasbert'."
+        )
+    roles = {"pad": "pad", "bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep", "mask": "mask"}
+    return {
+        f"{theirs}_token_id": getattr(tokenizer, f"{ours}_token_id")
+        for theirs, ours in roles.items()
+    }
+
+
+def _class_config(model, kind):
+    """What the classes are: the reverse of `huggingface._classes`."""
+    count = getattr(model, "num_classes", None)
+    if count is None:
+        is_regressor = kind == "text_classifier"
+        return {"num_labels": 1, "problem_type": "regression"} if is_regressor else {}
+    config = {"num_labels": count}
+    if getattr(model, "labels", None):
+        config["id2label"] = {str(id): label for id, label in enumerate(model.labels)}
+        config["label2id"] = {label: id for id, label in enumerate(model.labels)}
+    if getattr(model, "multi_label", False):
+        config["problem_type"] = "multi_label_classification"
+    elif count == 1:
+        config["problem_type"] = "single_label_classification"  # One alone means regression.
+    return config
+
+
+def _head_config(model, kind, config, family):
+    """The reverse of `huggingface._head_settings`, for the head's kind."""
+    if kind is None:
+        return {}
+    read = huggingface._head_settings(family, config, "config.json").get(kind, {})
+    found = {}
+    if "dropout" in read:
+        key = huggingface.DROPOUTS.get((family, kind), ("classifier_dropout", None))[0]
+        found[key] = config.get(key, model.dropout)  # The encoder's own comes first.
+    for ours, key in HEAD_CONFIG.items():
+        if ours in read:
+            value = getattr(model, ours)
+            found[key] = _activation(value) if ours == "head_activation" else value
+    return found
+
+
+def _save(tensors, directory, max_shard_size):
+    """Write `model.safetensors`, or shards of it with an index."""
+    from safetensors.numpy import save_file
+
+    shards, size, limit = [{}], 0, (max_shard_size or np.inf) * 1024**3
+    for name, value in tensors.items():
+        if shards[-1] and size + value.nbytes > limit:
+            shards.append({})
+            size = 0
+        shards[-1][name] = value
+        size += value.nbytes
+    names = ["model.safetensors"]
+    if len(shards) > 1:
+        names = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+        weight_map = {key: file for file, shard in zip(names, shards) for key in shard}
+        total = sum(value.nbytes for value in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        write_json(directory, "model.safetensors.index.json", index)
+    for name, shard in zip(names, shards):
+        save_file(shard, os.path.join(directory, name), metadata={"format": "pt"})

@@ -1,0 +1,211 @@
+"""Writing KerasHub presets: its own class holds the weights and saves itself."""
+
+import inspect
+import warnings
+
+import keras_hub
+from keras import ops
+
+from kerasbert.conversion import keras_hub as keras_hub_format
+from kerasbert.conversion.writing import (
+    canonical,
+    check_settings,
+    encoder_of,
+    head_kind,
+    head_weights,
+    named_tensors,
+    values_of,
+    write_json,
+)
+from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer, original_order
+
+# Kind of head: the end of the class's name.
+TASKS = {"text_classifier": "TextClassifier", "masked_lm": "MaskedLM"}
+# Ours where KerasHub has another name.
+ARGUMENTS = {"vocab_size": "vocabulary_size"}
+
+
+def write(model, tokenizer, directory, max_shard_size=None):
+    """Write a preset of KerasHub's.
+
+    Args:
+        model: an encoder or a task of ours.
+        tokenizer: a tokenizer of ours, or `None`.
+        directory: string. An empty directory.
+        max_shard_size: float. The most GB in a file of weights.
+
+    Returns:
+        `(name, settings)`: KerasHub's class, and our settings of what is there where they are
+        others than the model's.
+
+    Raises:
+        ValueError: for what KerasHub cannot hold, before any weights are written.
+    """
+    encoder, kind = encoder_of(model), head_kind(model)
+    family = encoder.family
+    prefix = _prefix(family)
+    their_tokenizer = None if tokenizer is None else _tokenizer(tokenizer, prefix)
+    settings, values = encoder.get_config(), values_of(encoder.weights)
+    changed = _fold_rows(settings, values, family)
+    their_class = getattr(keras_hub.models, f"{prefix}Backbone")
+    names = inspect.signature(their_class.__init__).parameters
+    arguments = {name: settings.get(ARGUMENTS.get(name, name)) for name in names}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    arguments.pop("dtype", None)
+    if "embedding_dim" in names:
+        arguments.setdefault("embedding_dim", settings["hidden_dim"])
+    if "num_groups" in names:
+        arguments.setdefault("num_groups", settings["num_layers"])
+    registered = f"keras_hub>{prefix}Backbone"
+    write_json(directory, "config.json", {"registered_name": registered, "config": arguments})
+    found = keras_hub_format.read_checkpoint(directory)
+    remedy = "Set them otherwise with encoder={...} where that is meant"
+    if not settings["pooler"] and found.encoder.get("pooler", family != "distilbert"):
+        raise ValueError(
+            f"KerasHub's {prefix}Backbone has a pooler, and this model none; nothing was written. "
+            "Use format='huggingface' or 'kerasbert'."
+        )
+    check_settings(
+        {**canonical(settings, family), "pooler": settings["pooler"]},
+        {"pooler": settings["pooler"], **canonical(found.encoder, family), **_pooler(found)},
+        f"KerasHub's {prefix}Backbone",
+        f"{remedy} (GELU's other form moves outputs by up to 1e-3), or use format='huggingface'.",
+    )
+    their_model = their_class(**arguments, dtype="float32")
+    tensors = named_tensors(values, found.encoder_map, f"KerasHub's {prefix}Backbone")
+    _assign(their_model, tensors, f"{prefix}Backbone")
+    if kind is not None:
+        their_model = _task(model, kind, prefix, their_model, their_tokenizer, found)
+    their_model.save_to_preset(directory, max_shard_size=max_shard_size or 10)
+    if their_tokenizer is not None:
+        their_tokenizer.save_to_preset(directory)
+    return type(their_model).__name__, changed
+
+
+def _prefix(family):
+    for name, its_family in keras_hub_format.FAMILIES.items():
+        if its_family == family:
+            return name.removesuffix("Backbone")
+    raise ValueError(
+        f"KerasHub has no {family}; it has {', '.join(keras_hub_format.FAMILIES.values())}. Use "
+        "format='huggingface' or 'kerasbert'."
+    )
+
+
+def _pooler(checkpoint):
+    return {key: checkpoint.encoder[key] for key in ("pooler",) if key in checkpoint.encoder}
+
+
+def _fold_rows(settings, values, family):
+    """Give the position table what KerasHub's class has no tables for, where that is exact.
+
+    Its RoBERTa has no rows before the first position, and no segments: the one segment's row adds
+    to every position alike.
+
+    Returns:
+        The settings that changed.
+    """
+    fixed = keras_hub_format.SETTINGS[family]
+    path = "position_embedding/embeddings"
+    changed = {}
+    if fixed.get("position_offset") == 0 and settings["position_offset"]:
+        values[path] = values[path][settings["position_offset"] :]
+        changed["position_offset"] = 0
+    if fixed.get("num_segments") == 0 and settings["num_segments"] == 1:
+        values[path] = values[path] + values.pop("segment_embedding/embeddings")
+        changed["num_segments"] = 0
+    settings.update(changed)
+    return changed
+
+
+def _assign(their_model, tensors, name, weights=None, prefix=""):
+    """Fill KerasHub's variables; its axis for heads is another shape of ours."""
+    variables = {prefix + w.path: w for w in (weights or their_model.weights)}
+    missing = sorted(variables.keys() - tensors.keys())
+    left = sorted(tensors.keys() - variables.keys())
+    if missing or left:
+        raise ValueError(
+            f"KerasHub's {name} has other weights. It lacks {', '.join(left) or 'none'}; this "
+            f"model lacks {', '.join(missing) or 'none'}. Use format='huggingface' or 'kerasbert'."
+        )
+    for path, variable in variables.items():
+        variable.assign(ops.reshape(tensors[path], variable.shape))
+
+
+def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
+    """KerasHub's task with our head's weights."""
+    name = f"{prefix}{TASKS.get(kind, '?')}"
+    head_map = checkpoint.head_maps.get(kind)
+    if head_map is None or not hasattr(keras_hub.models, name):
+        raise ValueError(
+            f"KerasHub has no task for the head '{kind}' on {checkpoint.family}; convert the "
+            "encoder alone with task='encoder', or use format='huggingface'."
+        )
+    tensors = named_tensors(values_of(head_weights(model)), head_map, f"KerasHub's {name}")
+    cls = getattr(keras_hub.models, name)
+    config, names = model.get_config(), inspect.signature(cls.__init__).parameters
+    arguments = {
+        key: config[key]
+        for key in ("num_classes", "dropout", "activation")
+        if key in names and config.get(key) is not None
+    }
+    if "num_classes" in names and "num_classes" not in arguments:
+        arguments["num_classes"] = 1
+        warnings.warn(
+            f"KerasHub has no regressor: this is a {name} of one class; compile it there with "
+            "loss='mse'.",
+            stacklevel=5,
+        )
+    preprocessor = None
+    if tokenizer is not None:
+        ours = model.preprocessor
+        truncate = {"longest_first": "round_robin", "only_second": "waterfall"}
+        settings = {} if ours is None else {"sequence_length": ours.sequence_length}
+        if ours is not None:
+            settings["truncate"] = truncate.get(ours.truncate, "round_robin")
+        preprocessor = cls.preprocessor_cls(tokenizer, **settings)
+    task = cls(backbone, preprocessor=preprocessor, dtype="float32", **arguments)
+    inner = {id(weight) for weight in backbone.weights}
+    weights = [weight for weight in task.weights if id(weight) not in inner]
+    _assign(task, tensors, name, weights, keras_hub_format._PREFIX)
+    return task
+
+
+def _tokenizer(tokenizer, prefix):
+    """KerasHub's tokenizer of the same vocabulary."""
+    cls = getattr(keras_hub.tokenizers, f"{prefix}Tokenizer")
+    base = prefix if prefix in ("Roberta", "XLMRoberta", "Albert") else "Bert"
+    name = type(tokenizer).__name__
+    special = [getattr(tokenizer, f"{role}_token", None) for role in ("cls", "sep", "pad", "mask")]
+    usual = ["[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    if base in ("Roberta", "XLMRoberta"):
+        usual = ["<s>", "</s>", "<pad>", "<mask>"]
+    elif base == "Albert":
+        usual[2] = "<pad>"
+    if name != f"{base}Tokenizer" or special != usual:
+        raise ValueError(
+            f"KerasHub's {cls.__name__} cannot hold this {name} with the special tokens "
+            f"{', '.join(special)}; convert with tokenizer=False, or use format='huggingface'."
+        )
+    if base == "Bert":
+        accents = tokenizer.lowercase if tokenizer.strip_accents is None else None
+        accents = tokenizer.strip_accents if accents is None else accents
+        return cls(
+            list(tokenizer.get_vocabulary()),
+            lowercase=tokenizer.lowercase,
+            strip_accents=bool(accents),
+            split_on_cjk=tokenizer.split_on_cjk,
+            oov_token=tokenizer.unk_token,
+        )
+    if base == "Roberta":
+        vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
+        return cls(vocabulary, list(tokenizer.merges))
+    proto = tokenizer.proto
+    if isinstance(tokenizer, XLMRobertaTokenizer):
+        proto = original_order(tokenizer)
+        if proto is None:
+            raise ValueError(
+                "The pieces of this XLMRobertaTokenizer are not in the order that KerasHub's "
+                "numbers rest on; convert with tokenizer=False, or use format='huggingface'."
+            )
+    return cls(proto)

@@ -1,0 +1,143 @@
+"""What the writers of all formats share: weights by their names, settings that have to fit."""
+
+import inspect
+import json
+import os
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.families import get_family
+from kerasbert.models.backbone import BertBackbone
+
+# Settings that change no output, only training and names.
+SOFT = (
+    "dropout",
+    "attention_dropout",
+    "initializer_range",
+    "dropout_first",
+    "labels",
+    "multi_label",
+)
+# What says nothing about the numbers.
+_NAMES = ("name", "dtype", "trainable", "family", "pooler")
+
+
+def write_json(directory, name, value):
+    """Write a JSON file of a checkpoint."""
+    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def encoder_of(model):
+    """The encoder of a task, or the encoder itself."""
+    return getattr(model, "backbone", model)
+
+
+def head_weights(model):
+    """The weights of a task that are not its encoder's."""
+    inner = {id(weight) for weight in encoder_of(model).weights}
+    return [weight for weight in model.weights if id(weight) not in inner]
+
+
+def head_kind(model):
+    """The kind of a task's head, `None` for an encoder and for tasks without weights of theirs."""
+    if model is encoder_of(model) or not head_weights(model):
+        return None
+    return getattr(model, "head", type(model).__name__)
+
+
+def values_of(weights):
+    """A dict of path to float32 array.
+
+    Raises:
+        ValueError: for weights that are quantized, or of adapters.
+    """
+    odd = [w.path for w in weights if not keras.backend.is_float_dtype(w.dtype)]
+    if odd:
+        raise ValueError(
+            f"{odd[0]} is quantized, which other formats do not hold; convert the model as it was "
+            "before `quantize`."
+        )
+    odd = [w.path for w in weights if "/lora_" in w.path]
+    if odd:
+        raise ValueError(
+            f"{odd[0]} is an adapter's; save the model with `save_to_preset`, which adds the "
+            "adapters to the weights, and convert that."
+        )
+    return {w.path: ops.convert_to_numpy(ops.cast(w, "float32")) for w in weights}
+
+
+def named_tensors(values, name_map, what):
+    """Their tensors of our weights: a dict of name to array.
+
+    Args:
+        values: dict of path to array.
+        name_map: `NameMap`, `None` for a head that the format does not have.
+        what: string. The format, for errors.
+
+    Raises:
+        ValueError: where weights have no name, with all of them.
+    """
+    unknown = [path for path in values if name_map is None or name_map.theirs(path) is None]
+    if unknown:
+        raise ValueError(
+            f"{what} has no name for {', '.join(unknown)}; nothing was written. Convert the "
+            "encoder alone with task='encoder', or into another format."
+        )
+    tensors = {}
+    for path, value in values.items():
+        tensors.update(name_map.write(path, value))
+    return tensors
+
+
+def canonical(settings, family):
+    """Settings of an encoder, one form for all that compute the same."""
+    defaults = inspect.signature(BertBackbone.__init__).parameters
+    settings = {
+        **{name: p.default for name, p in defaults.items() if p.default is not p.empty},
+        **get_family(family).encoder,
+        **settings,
+    }
+    if settings["attention_dropout"] is None:
+        settings["attention_dropout"] = settings["dropout"]
+    settings["num_groups"] = settings["num_groups"] or settings["num_layers"]
+    if settings["position_embedding"] == "learned":
+        unused = ["rotary_base", "local_rotary_base"]
+    else:
+        unused = ["position_offset"]
+        settings["local_rotary_base"] = settings["local_rotary_base"] or settings["rotary_base"]
+    if settings["local_window"] is None:
+        unused += ["local_rotary_base", "global_every"]
+    return {name: x for name, x in settings.items() if name not in (*unused, *_NAMES)}
+
+
+def check_settings(expected, found, what, remedy):
+    """Compare settings with what a reader makes of the files.
+
+    Args:
+        expected: dict. Ours.
+        found: dict. What is read back.
+        what: string. What holds them, for errors.
+        remedy: string. The way out, for errors.
+
+    Returns:
+        List of strings: what differs and changes no output.
+
+    Raises:
+        ValueError: where a setting that changes the numbers differs, with all of them.
+    """
+    differ = [name for name in expected if name in found and not _same(expected[name], found[name])]
+    wrong = [name for name in differ if name not in SOFT]
+    if wrong:
+        listed = ", ".join(f"{n}={expected[n]!r} (there {found[n]!r})" for n in wrong)
+        raise ValueError(f"{what} cannot hold {listed}; nothing was written. {remedy}")
+    return [f"{n}={expected[n]!r} (there {found[n]!r})" for n in differ]
+
+
+def _same(a, b):
+    if isinstance(a, float) and isinstance(b, float):
+        return bool(np.isclose(a, b, rtol=1e-9, atol=0))
+    return a == b

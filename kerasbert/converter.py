@@ -1,0 +1,428 @@
+"""`convert`: any checkpoint that we read, or a model of ours, into any format that we write."""
+
+import contextlib
+import difflib
+import os
+import re
+import shutil
+import tempfile
+import warnings
+
+import keras
+import numpy as np
+
+from kerasbert import models, presets
+from kerasbert._errors import first_line
+from kerasbert._tensorflow import tf_modules
+from kerasbert.conversion import huggingface, to_google, to_huggingface, to_keras_hub
+from kerasbert.conversion import keras_hub as keras_hub_format
+from kerasbert.conversion.checkpoint import read_json
+from kerasbert.conversion.writing import canonical, check_settings, encoder_of
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.task import BertTask
+from kerasbert.tokenizers.subword import SubwordTokenizer
+
+FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")
+# A checkpoint of any kind has one of these.
+_MARKS = ("config.json", "bert_config.json")
+
+
+def tasks():
+    """The classes of models by the names that `convert` takes.
+
+    >>> tasks()["text_classifier"].__name__
+    'BertTextClassifier'
+    """
+    found = {"encoder": BertBackbone}
+    for name in models.__all__:
+        cls = getattr(models, name)
+        if isinstance(cls, type) and issubclass(cls, BertTask):
+            name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("Bert"))
+            found[name.replace("LM", "_LM").replace("__", "_").lower()] = cls
+    return found
+
+
+def convert(
+    source,
+    target,
+    format="huggingface",
+    task=None,
+    tokenizer=None,
+    encoder=None,
+    overwrite=False,
+    max_shard_size=None,
+):
+    """Write a checkpoint in the format of another package.
+
+    What is written is read back and compared before it gets its name: an error leaves nothing.
+
+    Args:
+        source: string or model. What `from_preset` takes, or an encoder or task of ours.
+        target: string. The directory to write.
+        format: "huggingface", "google" (BERT alone), "keras_hub" or "kerasbert".
+        task: string or class. What to read from the source: "encoder", "text_classifier",
+            "text_regressor", ...; by default what the source holds.
+        tokenizer: a tokenizer of ours in place of the source's, or `False` for none.
+        encoder: dict. Settings of the encoder to set otherwise than the source, such as
+            `{"activation": "gelu_approximate"}`.
+        overwrite: bool. Replace a checkpoint that is there.
+        max_shard_size: float. The most GB in a file of weights.
+
+    Returns:
+        A dict: `directory`, `format`, `model` (our class), `written` (the class or name in the
+        format), `tokenizer` (our class or `None`) and `files`.
+
+    Raises:
+        ValueError: for what the format cannot hold, with the settings or weights.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format={format!r} is unknown; use one of {', '.join(FORMATS)}.")
+    target = _check_target(target, overwrite)
+    model, tokenizer = _load(source, task, tokenizer, encoder)
+    with _directory(target) as directory:
+        if format == "kerasbert":
+            written, changed = type(model).__name__, {}
+            model.save_to_preset(directory, max_shard_size=max_shard_size or 10)
+            if tokenizer is not None:
+                tokenizer.save_to_preset(directory)
+        else:
+            writer = {
+                "huggingface": to_huggingface,
+                "google": to_google,
+                "keras_hub": to_keras_hub,
+            }[format]
+            written, changed = writer.write(model, tokenizer, directory, max_shard_size)
+        _check(model, tokenizer, directory, changed, written)
+        files = sorted(
+            os.path.relpath(os.path.join(folder, file), directory)
+            for folder, _, names in os.walk(directory)
+            for file in names
+        )
+    return {
+        "directory": target,
+        "format": format,
+        "model": type(model).__name__,
+        "written": written,
+        "tokenizer": None if tokenizer is None else type(tokenizer).__name__,
+        "files": files,
+    }
+
+
+# Reading
+
+
+def _load(source, task, tokenizer, encoder):
+    """The model, and its tokenizer or `None`."""
+    if isinstance(source, (BertBackbone, BertTask)):
+        if task is not None:
+            raise ValueError(
+                f"task={task!r} is for a source that is a name or directory; this one is a "
+                f"{type(source).__name__}: pass its backbone for the encoder alone."
+            )
+        model = source
+        if tokenizer is None:
+            tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
+    elif isinstance(source, (str, os.PathLike)):
+        source = os.fspath(source)
+        directory = presets.resolve(source)
+        cls = _class_in(directory) if task is None else _class_of(task)
+        if tokenizer is None:
+            tokenizer = _tokenizer_of(source)
+        arguments = {}
+        if issubclass(cls, BertTask) and not tokenizer:
+            arguments["preprocessor"] = None
+        if not _is_quantized(directory):
+            arguments["dtype"] = "float32"
+        model = cls.from_preset(source, **arguments)
+        if task is None and not presets.is_own(directory):
+            _warn_left_out(model, directory)
+    else:
+        raise ValueError(
+            f"source={source!r} is neither a name, a handle or a directory, nor a model of ours."
+        )
+    if encoder:
+        model = _with_encoder(model, encoder)
+    return model, tokenizer or None
+
+
+def _class_of(task):
+    classes = tasks()
+    if isinstance(task, str) and task in classes:
+        return classes[task]
+    if isinstance(task, type) and issubclass(task, (BertBackbone, BertTask)):
+        return task
+    raise ValueError(f"task={task!r} is unknown; use one of {', '.join(classes)}.")
+
+
+def _class_in(directory):
+    """The class of what a directory holds."""
+    if presets.is_own(directory):
+        path = os.path.join(directory, "task.json")
+        name = read_json(path).get("registered_name") if os.path.exists(path) else None
+        return keras.saving.get_registered_object(name) or BertBackbone
+    checkpoint = presets.read_checkpoint(directory)
+    config = {}
+    if huggingface.is_mine(directory):
+        config = read_json(os.path.join(directory, "config.json"))
+    known = {cls.head: cls for cls in tasks().values() if getattr(cls, "head", None)}
+    known["text_classifier"] = _text_class(config)
+    kind = _kind_by_name(directory, config, checkpoint.family, known)
+    if kind == "unknown":
+        kind = _kind_by_weights(checkpoint, known)
+    return known.get(kind, BertBackbone)
+
+
+def _text_class(config):
+    """The classifier or the regressor, as transformers decides."""
+    labels = len(config.get("id2label") or ()) or config.get("num_labels", 2)
+    is_number = labels == 1 and config.get("problem_type") in (None, "regression")
+    return models.BertTextRegressor if is_number else models.BertTextClassifier
+
+
+def _kind_by_name(directory, config, family, known):
+    """The kind of head that the class's name says, "unknown" where none is given or known."""
+    if keras_hub_format.is_mine(directory):
+        path = os.path.join(directory, "task.json")
+        names = [read_json(path).get("registered_name", "")] if os.path.exists(path) else ["Model"]
+        ends = {**to_keras_hub.TASKS, None: "Model"}
+    else:
+        names = config.get("architectures") or []
+        ends = {kind: end for kind, (end, _) in to_huggingface.ARCHITECTURES.items()}
+    for name in names:
+        for kind, end in ends.items():
+            if name.endswith(end) and not name.endswith(f"LMHead{end}"):
+                return kind if kind is None or kind in known else "unknown"
+    return "unknown"
+
+
+def _kind_by_weights(checkpoint, known):
+    """The kind of head that most of the weights are of; `None` without a head."""
+    covered = {}
+    for kind, name_map in checkpoint.head_maps.items():
+        names = name_map.their_prefixes()
+        found = [[t for t in checkpoint.tensors if t.startswith(name)] for name in names]
+        if kind in known and names and all(found):
+            covered[kind] = sum(map(len, found))
+    best = [kind for kind, count in covered.items() if count == max(covered.values())]
+    if len(best) > 1:
+        classes = ", ".join(f"'{name}'" for name, cls in tasks().items() if cls in known.values())
+        raise ValueError(
+            f"'{checkpoint.source}' does not say which head it has, and its weights fit "
+            f"{', '.join(best)}; pass task=, one of {classes}."
+        )
+    return best[0] if best else None
+
+
+def _warn_left_out(model, directory):
+    """Say which weights of a foreign checkpoint have no place in what it is read as."""
+    if keras_hub_format.is_mine(directory):
+        return  # Its class says all that is there.
+    checkpoint = presets.read_checkpoint(directory)
+    maps = [checkpoint.encoder_map, checkpoint.head_maps.get(getattr(model, "head", None))]
+    used = {
+        name
+        for weight in model.weights
+        for name_map in maps
+        if name_map is not None
+        for name in name_map.theirs(weight.path) or ()
+    }
+    tied = getattr(checkpoint, "tied", {})
+    left = [name for name in checkpoint.tensors if name not in used and name not in tied]
+    if left:
+        warnings.warn(
+            f"Read as a {type(model).__name__}; left out: {', '.join(sorted(left))}.", stacklevel=4
+        )
+
+
+def _is_quantized(directory):
+    if not presets.is_own(directory):
+        return False
+    dtype = read_json(os.path.join(directory, "config.json"))["config"].get("dtype")
+    return isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap"
+
+
+def _tokenizer_of(source):
+    try:
+        return SubwordTokenizer.from_preset(source)
+    except (ValueError, ImportError, OSError) as error:
+        warnings.warn(f"No tokenizer is written: {first_line(error)}", stacklevel=4)
+        return None
+
+
+def _with_encoder(model, settings):
+    """The model with other settings of its encoder, and the same weights."""
+    config = encoder_of(model).get_config()
+    for name in settings:
+        if name not in config:
+            near = difflib.get_close_matches(name, config, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(config))}."
+            raise ValueError(f"encoder={settings!r}: BertBackbone has no setting '{name}'; {hint}")
+    other = BertBackbone.from_config({**config, **settings})
+    if model is not encoder_of(model):
+        other = type(model).from_config({**_config(model), "backbone": other})
+        if model.preprocessor is not None:
+            other.preprocessor = model.preprocessor
+    values = {weight.path: weight for weight in model.weights}
+    for weight in other.weights:
+        value = values.get(weight.path)
+        if value is None or tuple(value.shape) != tuple(weight.shape):
+            raise ValueError(
+                f"encoder={settings!r} asks for weights that the source does not have: "
+                f"{weight.path} {tuple(weight.shape)}."
+            )
+        weight.assign(value)
+    return other
+
+
+def _config(model):
+    """A task's own settings; none of an encoder."""
+    if model is encoder_of(model):
+        return {}
+    config = model.get_config()
+    return {key: x for key, x in config.items() if key not in ("backbone", "preprocessor", "name")}
+
+
+# Writing
+
+
+def _check_target(target, overwrite):
+    target = os.path.realpath(os.path.expanduser(os.fspath(target)))
+    if os.path.isfile(target):
+        raise ValueError(f"Cannot write a checkpoint to '{target}': it is a file, not a folder.")
+    if not os.path.isdir(target) or not os.listdir(target):
+        return target
+    if not overwrite:
+        raise ValueError(
+            f"'{target}' is not empty; choose another directory, or pass overwrite=True."
+        )
+    if not any(os.path.exists(os.path.join(target, name)) for name in _MARKS):
+        raise ValueError(
+            f"'{target}' holds no checkpoint, so that overwrite=True does not delete it; choose "
+            "another directory."
+        )
+    return target
+
+
+@contextlib.contextmanager
+def _directory(target):
+    """A new directory beside the target that gets its name when all went well."""
+    parent = os.path.dirname(target)
+    os.makedirs(parent, exist_ok=True)
+    # A name that `save_to_preset` takes for a part of a whole.
+    temporary = tempfile.mkdtemp(prefix=".kerasbert-", dir=parent)
+    old = temporary + ".old"
+    try:
+        yield temporary
+        os.chmod(temporary, 0o755)
+        if os.path.isdir(target):
+            os.rename(target, old)
+        try:
+            os.rename(temporary, target)
+        except OSError:
+            if os.path.isdir(old):
+                os.rename(old, target)
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+# Checking
+
+
+def _check(model, tokenizer, directory, changed, written):
+    """Read back what was written, and compare settings, weights and outputs."""
+    arguments = {} if model is encoder_of(model) else {"preprocessor": None}
+    if not _is_quantized(directory):
+        is_own = presets.is_own(directory)
+        arguments["dtype"] = encoder_of(model).dtype_policy if is_own else "float32"
+    again = type(model).from_preset(directory, **arguments)
+    ours, theirs = encoder_of(model), encoder_of(again)
+    expected = {**ours.get_config(), **changed}
+    differ = check_settings(
+        {**canonical(expected, ours.family), **_config(model)},
+        {**canonical(theirs.get_config(), ours.family), **_config(again)},
+        written,
+        to_huggingface.REMEDY,
+    )
+    if differ:
+        warnings.warn(
+            f"{written} does not hold {', '.join(differ)}; its outputs are the same.", stacklevel=3
+        )
+    values = {weight.path: weight for weight in model.weights}
+    skipped = ("position_embedding/", "segment_embedding/") if changed else ()
+    for weight in again.weights:
+        if weight.path.startswith(skipped):
+            continue
+        if not np.array_equal(_array(weight), _array(values[weight.path])):
+            raise ValueError(f"{weight.path} of '{directory}' is not what was written.")
+    features = _features(model)
+    pairs = zip(_outputs(model, features), _outputs(again, features), strict=True)
+    for one, other in pairs:
+        gap, scale = np.abs(one - other).max(), max(1.0, np.abs(one).max())
+        if not gap <= 1e-4 * scale:
+            raise ValueError(
+                f"The model in '{directory}' gives other outputs than the source, by {gap:.1e}."
+            )
+    if tokenizer is not None:
+        _check_tokenizer(tokenizer, SubwordTokenizer.from_preset(directory), written)
+
+
+def _array(value):
+    value = keras.ops.convert_to_tensor(value)
+    if keras.backend.is_float_dtype(value.dtype):
+        value = keras.ops.cast(value, "float32")
+    return keras.ops.convert_to_numpy(value)
+
+
+def _features(model):
+    """Random inputs, the second row shorter."""
+    random = np.random.default_rng(0)
+    encoder = encoder_of(model)
+    length = min(8, encoder.max_sequence_length)
+    shape = [2] * (len(model.input["token_ids"].shape) - 1) + [length]
+    mask = np.ones(shape, "int32")
+    mask[-1, ..., length // 2 + 1 :] = 0
+    features = {
+        "token_ids": random.integers(0, encoder.vocabulary_size, shape).astype("int32"),
+        "padding_mask": mask,
+    }
+    if "segment_ids" in model.input:
+        segments = random.integers(0, encoder.num_segments, shape)
+        features["segment_ids"] = segments.astype("int32")
+    return features
+
+
+def _outputs(model, features):
+    features = {name: x for name, x in features.items() if name in model.input}
+    outputs = dict(keras.tree.flatten_with_path(model(features)))
+    outputs = {path: _array(x) for path, x in outputs.items() if "pooled_output" not in path}
+    for path, x in outputs.items():
+        if "sequence_output" in path:
+            outputs[path] = x[features["padding_mask"] > 0]
+    return list(outputs.values())
+
+
+_TEXTS = (
+    "The naïve café isn't (very) far.",
+    "빠른 갈색 여우",
+    "東京は日本の首都です。",
+    "北京 2026",
+)
+
+
+def _check_tokenizer(ours, theirs, written):
+    if ours.get_vocabulary() != theirs.get_vocabulary():
+        raise ValueError(f"The vocabulary of {written} is not what was written.")
+    try:
+        tf_modules("Tokenizing")
+    except ImportError:
+        return
+    for text in _TEXTS:
+        if ours(text) != theirs(text):
+            warnings.warn(
+                f"{written} does not hold all settings of the tokenizer: it reads {text!r} as "
+                f"{theirs(text)}, not {ours(text)}.",
+                stacklevel=4,
+            )
+            return

@@ -1,0 +1,277 @@
+"""Our tokenizers as the files that `transformers` reads: the reverse of `from_files`.
+
+Its classes for one model rebuild much by rules of their own; the generic class takes a
+`tokenizer.json` as it is, and so gives our tokens.
+"""
+
+import base64
+import json
+
+from kerasbert.tokenizers.byte_pair import BytePairTokenizer
+from kerasbert.tokenizers.choose import tokenizer_class
+from kerasbert.tokenizers.files import ROLES
+from kerasbert.tokenizers.sentence_piece import (
+    WORD_BEGIN,
+    AlbertTokenizer,
+    SentencePieceTokenizer,
+    original_order,
+    read_proto,
+)
+from kerasbert.tokenizers.wordpiece import MAX_WORD_CHARACTERS, BertTokenizer
+
+GENERIC_CLASS = "PreTrainedTokenizerFast"
+
+
+def transformers_files(tokenizer, family, sequence_length, has_segments):
+    """The files of a tokenizer.
+
+    Args:
+        tokenizer: a tokenizer of ours.
+        family: string. The family of the encoder it goes with.
+        sequence_length: int. The most tokens that the encoder takes.
+        has_segments: bool. Whether the encoder tells segments apart.
+
+    Returns:
+        A dict of file name to bytes.
+
+    Raises:
+        ValueError: for a tokenizer that `transformers` has no form for.
+    """
+    tokenizer._check_vocabulary()
+    described = next(
+        describe(tokenizer) for kind, describe in _DESCRIBE.items() if isinstance(tokenizer, kind)
+    )
+    model, files = described.pop("model"), described.pop("files")
+    settings = described.pop("settings")
+    is_usual = tokenizer_class(model["type"], family) is type(tokenizer)
+    special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
+    special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added_tokens(tokenizer),
+        **described,
+        "post_processor": _post_processor(tokenizer),
+        "model": model,
+    }
+    config = {
+        # Where the family's files usually have another class, its name tells readers which.
+        "tokenizer_class": GENERIC_CLASS if is_usual else type(tokenizer).__name__,
+        "model_max_length": sequence_length,
+        "model_input_names": [
+            "input_ids",
+            *(["token_type_ids"] if has_segments else []),
+            "attention_mask",
+        ],
+        **special,
+        **settings,
+    }
+    files["tokenizer.json"] = _json(content)
+    files["tokenizer_config.json"] = _json(config)
+    files["special_tokens_map.json"] = _json(special)
+    return files
+
+
+def _json(value):
+    return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _lines(lines):
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _added_tokens(tokenizer):
+    """Special and added tokens with their ids, in that order."""
+    is_bert = isinstance(tokenizer, BertTokenizer)
+    found = {}
+    for token in tokenizer.special_tokens:
+        lstrip = not is_bert and token == tokenizer.mask_token
+        found[token] = {"lstrip": lstrip, "special": True}
+    if is_bert:
+        for token in tokenizer.extra_special_tokens:
+            found.setdefault(token, {"special": True})
+    else:
+        for token in tokenizer.added_tokens:
+            is_special = token["content"] in tokenizer.special_tokens
+            found[token["content"]] = {**token, **({"special": True} if is_special else {})}
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        proto = read_proto(tokenizer.proto)
+        for piece in proto.pieces:
+            if piece.type == proto.SentencePiece.USER_DEFINED:
+                found.setdefault(piece.piece, {})
+    names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    ids = {token: id for id, token in enumerate(tokenizer.vocabulary)}
+    return [
+        {"id": ids[token], "content": token}
+        | {name: bool(settings.get(name, False)) for name in names}
+        for token, settings in sorted(found.items(), key=lambda item: ids.get(item[0], -1))
+        if token in ids
+    ]
+
+
+def _post_processor(tokenizer):
+    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, or as RoBERTa with two in the middle."""
+    cls, sep = tokenizer.cls_token, tokenizer.sep_token
+    second = int(tokenizer.num_separators == 1)  # The segment of B.
+
+    def special(token, segment=0):
+        return {"SpecialToken": {"id": token, "type_id": segment}}
+
+    def text(name, segment=0):
+        return {"Sequence": {"id": name, "type_id": segment}}
+
+    single = [special(cls), text("A"), special(sep)]
+    pair = [*single, *[special(sep)] * (tokenizer.num_separators - 1)]
+    pair += [text("B", second), special(sep, second)]
+    template = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": {
+            token: {"id": token, "ids": [tokenizer.token_to_id(token)], "tokens": [token]}
+            for token in (cls, sep)
+        },
+    }
+    if not isinstance(tokenizer, BytePairTokenizer):
+        return template
+    # Offsets without the white space that a token begins with.
+    trim = {
+        "type": "ByteLevel",
+        "add_prefix_space": tokenizer.add_prefix_space,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    return {"type": "Sequence", "processors": [trim, template]}
+
+
+def _word_piece(tokenizer):
+    if tokenizer.split_on_punctuation:
+        words = {"type": "BertPreTokenizer"}
+    else:
+        words = {"type": "WhitespaceSplit"}
+    if tokenizer.split_characters:
+        each = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated"}
+        each["invert"] = False
+        words = {"type": "Sequence", "pretokenizers": [words, each]}
+    settings = {
+        "do_lower_case": tokenizer.lowercase,
+        "strip_accents": tokenizer.strip_accents,
+        "tokenize_chinese_chars": tokenizer.split_on_cjk,
+    }
+    if tokenizer.split_characters:
+        settings["subword_tokenizer_type"] = "character"
+    return {
+        "settings": settings,
+        "files": {"vocab.txt": _lines(tokenizer.vocabulary)},
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": tokenizer.split_on_cjk,
+            "strip_accents": tokenizer.strip_accents,
+            "lowercase": tokenizer.lowercase,
+        },
+        "pre_tokenizer": words,
+        "decoder": {"type": "WordPiece", "prefix": tokenizer.suffix_indicator, "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": tokenizer.unk_token,
+            "continuing_subword_prefix": tokenizer.suffix_indicator,
+            "max_input_chars_per_word": MAX_WORD_CHARACTERS,
+            "vocab": {token: id for id, token in enumerate(tokenizer.vocabulary)},
+        },
+    }
+
+
+def _byte_pair(tokenizer):
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": tokenizer.add_prefix_space,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    vocabulary = {token: id for id, token in enumerate(tokenizer.vocabulary)}
+    form = tokenizer.normalization
+    return {
+        "settings": {"add_prefix_space": tokenizer.add_prefix_space},
+        "files": {
+            "vocab.json": _json(vocabulary),
+            "merges.txt": _lines(["#version: 0.2", *tokenizer.merges]),
+        },
+        "normalizer": None if form is None else {"type": form},
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": vocabulary,
+            "merges": list(tokenizer.merges),
+        },
+    }
+
+
+def _sentence_piece(tokenizer):
+    proto = read_proto(tokenizer.proto)
+    kinds = proto.SentencePiece
+    if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
+        raise ValueError(
+            "The tokenizer's SentencePiece model is no unigram model, and transformers has no form "
+            "for others; convert with tokenizer=False."
+        )
+    steps, settings = [], {}
+    if isinstance(tokenizer, AlbertTokenizer):
+        for quotes in ("``", "''"):
+            steps.append({"type": "Replace", "pattern": {"String": quotes}, "content": '"'})
+        if not tokenizer.keep_accents:
+            steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
+        if tokenizer.lowercase:
+            steps.append({"type": "Lowercase"})
+        settings["do_lower_case"] = tokenizer.lowercase
+        settings["keep_accents"] = tokenizer.keep_accents
+        files = {"spiece.model": tokenizer.proto}
+    else:
+        original = original_order(tokenizer)
+        files = {} if original is None else {"sentencepiece.bpe.model": original}
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    if charsmap:
+        if proto.normalizer_spec.name != "user_defined":
+            # The map composes characters, but `transformers` applies it to each one alone.
+            steps.append({"type": "NFC"})
+        charsmap = base64.b64encode(charsmap).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    scheme = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
+    space = {
+        "type": "Metaspace",
+        "replacement": WORD_BEGIN,
+        "prepend_scheme": scheme,
+        "split": True,
+    }
+    unknown = [id for id, piece in enumerate(proto.pieces) if piece.type == kinds.UNKNOWN]
+    return {
+        "settings": settings,
+        "files": files,
+        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "WhitespaceSplit"}, space],
+        },
+        "decoder": space,
+        "model": {
+            "type": "Unigram",
+            "unk_id": unknown[0] if unknown else None,
+            "byte_fallback": False,
+            "vocab": [[piece.piece, piece.score] for piece in proto.pieces],
+        },
+    }
+
+
+_DESCRIBE = {
+    BertTokenizer: _word_piece,
+    BytePairTokenizer: _byte_pair,
+    SentencePieceTokenizer: _sentence_piece,
+}
