@@ -14,10 +14,15 @@ from kerasbert.converter import tasks
 from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
+    BertMaskedLM,
+    BertMultipleChoice,
     BertNextSentencePredictor,
+    BertPretrainer,
+    BertQuestionAnswering,
     BertTextClassifier,
     BertTextClassifierPreprocessor,
     BertTextRegressor,
+    BertTokenClassifier,
 )
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import array, arrays, batch, perturb, tiny_backbone, tiny_classifier
@@ -35,11 +40,18 @@ HEADS = {
         {"num_labels": 3, "problem_type": "multi_label_classification"},
         BertTextClassifier,
     ),
+    "tags": ("ForTokenClassification", {"id2label": LABELS}, BertTokenClassifier),
+    "spans": ("ForQuestionAnswering", {}, BertQuestionAnswering),
+    "choice": ("ForMultipleChoice", {}, BertMultipleChoice),
+    "masked": ("ForMaskedLM", {}, BertMaskedLM),
     "next": ("ForNextSentencePrediction", {}, BertNextSentencePredictor),
+    "both": ("ForPreTraining", {}, BertPretrainer),
 }
 ROWS = [
-    *((family, head, {}) for family in FAMILIES for head in HEADS if head != "next"),
+    *((family, head, {}) for family in FAMILIES for head in HEADS if head not in ("next", "both")),
     ("bert", "next", {}),
+    ("bert", "both", {}),
+    ("albert", "both", {}),
     # Each axis that a configuration can turn, somewhere.
     ("bert", "classes", {"hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 4}),
     ("bert", "encoder", {"hidden_act": "gelu_new", "type_vocab_size": 1, "num_attention_heads": 9}),
@@ -90,6 +102,8 @@ def run(model, inputs):
         "segment_ids": "token_type_ids",
     }
     arguments = {names[name]: torch.tensor(value).long() for name, value in inputs.items()}
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        arguments = {name: rows[None] for name, rows in arguments.items()}
     with torch.no_grad():
         return model(**arguments)
 
@@ -128,7 +142,7 @@ def test_huggingface(reference, tmp_path, family, head, settings):
     assert differ == {}
     # What the files hold is what transformers itself stores.
     stored = json.load(open(tmp_path / "out" / "config.json", encoding="utf-8"))
-    if head == "classes":
+    if head in ("classes", "tags"):
         assert stored["id2label"] == {str(id): label for id, label in LABELS.items()}
         assert stored["label2id"] == {label: id for id, label in LABELS.items()}
     assert set(_names(tmp_path / "out")) == set(_names(theirs.directory))
