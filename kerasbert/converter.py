@@ -282,6 +282,14 @@ def _config(model):
     return {key: x for key, x in config.items() if key not in ("backbone", "preprocessor", "name")}
 
 
+def _said(model):
+    """A task's own settings, with the tags that a scheme makes of types of entities."""
+    config = _config(model)
+    if config.get("scheme"):
+        config |= {"labels": model.label_names, "scheme": None}
+    return config
+
+
 # Writing
 
 
@@ -340,8 +348,8 @@ def _check(model, tokenizer, directory, changed, written):
     ours, theirs = encoder_of(model), encoder_of(again)
     expected = {**ours.get_config(), **changed}
     differ = check_settings(
-        {**canonical(expected, ours.family), **_config(model)},
-        {**canonical(theirs.get_config(), ours.family), **_config(again)},
+        {**canonical(expected, ours.family), **_said(model)},
+        {**canonical(theirs.get_config(), ours.family), **_said(again)},
         written,
         to_huggingface.REMEDY,
     )

@@ -156,6 +156,18 @@ def _names(directory):
         return list(file.keys())
 
 
+def test_tags_of_a_scheme(tmp_path):
+    pytest.importorskip("transformers")
+    tagger = perturb(BertTokenClassifier(tiny_backbone(pooler=False), labels=["A"], scheme="BIO"))
+    said = write(tagger, tmp_path / "out")
+    assert load(tmp_path / "out", said["written"]).config.id2label == {0: "O", 1: "B-A", 2: "I-A"}
+    again = BertTokenClassifier.from_preset(str(tmp_path / "out"), preprocessor=None)
+    assert again.label_names == tagger.label_names
+    features = batch(tagger)
+    assert np.abs(array(again(features)) - array(tagger(features))).max() <= 1e-5
+    write(tagger, tmp_path / "ours", format="kerasbert")
+
+
 @pytest.mark.parametrize("head, name", [("", "AutoModel"), ("classes", None)])
 def test_auto_classes(reference, tmp_path, head, name):
     theirs = reference("bert", HEADS[head][0], **HEADS[head][1]) if head else reference("bert")

@@ -252,8 +252,8 @@ def _class_config(model, kind):
         return {"num_labels": 1, "problem_type": "regression"} if is_regressor else {}
     config = {"num_labels": count}
     if getattr(model, "labels", None):
-        config["id2label"] = {str(id): label for id, label in enumerate(model.labels)}
-        config["label2id"] = {label: id for id, label in enumerate(model.labels)}
+        config["id2label"] = {str(id): label for id, label in enumerate(model.label_names)}
+        config["label2id"] = {label: id for id, label in enumerate(model.label_names)}
     if getattr(model, "multi_label", False):
         config["problem_type"] = "multi_label_classification"
     elif count == 1:
