@@ -145,11 +145,17 @@ def batch_dataset(plan, make_batch, seeds=None):
     def make(rows, seed):
         return make_batch(rows) if seeds is None else make_batch(rows, seed)
 
-    batches = rows.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)
+    return map_ahead(rows, make)
+
+
+def map_ahead(dataset, make):
+    """Map a `tf.data.Dataset`, in order, in parallel, ahead of use."""
+    tf, _ = tf_modules("Mapping a dataset")
     options = tf.data.Options()
     # Its thread sleeps twice as long each time, and an iterator that ends waits for it to wake: up
     # to the length of the epoch again (TensorFlow 2.21).
     options.autotune.enabled = False
+    batches = dataset.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)
     return batches.prefetch(4).with_options(options)
 
 

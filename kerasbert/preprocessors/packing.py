@@ -19,6 +19,7 @@ from kerasbert.data.batching import (
     bucket_length,
     buckets_up_to,
     given_batches,
+    map_ahead,
     similar_length_batches,
     sorted_batches,
 )
@@ -421,9 +422,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             anew: bool. `False` draws the same on every pass, for what is drawn at all.
         """
         tf, _ = tf_modules(type(self).__name__)
-        calls = os.cpu_count() or 1
         if not self.draws:
-            return dataset.map(self, num_parallel_calls=calls).prefetch(4)
+            return map_ahead(dataset, self)
 
         @tf.autograph.experimental.do_not_convert
         def make(seed, batch):
@@ -433,8 +433,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         # By its place, not in the order in which threads get there.
         seed = random.randrange(2**31) if anew else 0
         seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=anew).batch(2)
-        dataset = tf.data.Dataset.zip((seeds, dataset))
-        return dataset.map(make, num_parallel_calls=calls).prefetch(4)
+        return map_ahead(tf.data.Dataset.zip((seeds, dataset)), make)
 
     def _traced(self, segments):
         """`pack` as a `tf.function`, traced once for all sizes."""
