@@ -11,9 +11,18 @@ from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert.converter import convert  # noqa: E402
 from kerasbert.export.serving import export_serving  # noqa: E402
 from kerasbert.presets import builtin_presets  # noqa: E402
+from kerasbert.upload import upload_preset  # noqa: E402
 
 keep_freed_memory()
 
 __version__ = "0.1.0"
 
-__all__ = ["builtin_presets", "convert", "export_serving", "layers", "models", "tokenizers"]
+__all__ = [
+    "builtin_presets",
+    "convert",
+    "export_serving",
+    "layers",
+    "models",
+    "tokenizers",
+    "upload_preset",
+]
