@@ -20,7 +20,7 @@ from kerasbert.conversion import google, huggingface
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint, read_json
 from kerasbert.conversion.name_map import load_weights as load_named_weights
-from kerasbert.conversion.writing import head_weights
+from kerasbert.conversion.writing import head_weights as _head_weights
 from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
@@ -344,9 +344,9 @@ def _task(cls, checkpoint, load_weights, **kwargs):
         arguments["backbone"] = _backbone(checkpoint, load_weights, new, **encoder_arguments)
     task = cls(**arguments)
     if load_weights and new_head:
-        _warn_new([*new, *(weight.path for weight in head_weights(task))])
+        _warn_new([*new, *(weight.path for weight in _head_weights(task))])
     elif load_weights:
-        head = head_weights(task)
+        head = _head_weights(task)
         load_named_weights(
             head, checkpoint.tensors, head_map, checkpoint.source, _outside(head, head_map)
         )
@@ -422,7 +422,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
         )
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
-        _warn_new([weight.path for weight in head_weights(task)])
+        _warn_new([weight.path for weight in _head_weights(task)])
     elif load_weights:
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
     return task

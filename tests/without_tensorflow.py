@@ -63,6 +63,8 @@ def needs_tensorflow(directory):
     with open(os.path.join(directory, "vocab.txt"), "w") as file:
         file.writelines(f"{token}\n" for token in VOCABULARY)
     classifier = kerasbert.models.BertTextClassifier.from_preset(directory, labels=["bad", "good"])
+    done = kerasbert.convert(classifier, os.path.join(directory, "with_tokenizer"))
+    assert done["tokenizer"] == "BertTokenizer"
     texts = ["good film", "bad"]
     for call in (
         lambda: classifier.preprocessor.tokenizer("good film"),
@@ -108,6 +110,12 @@ def main():
         saved = os.path.join(directory, "saved")
         classifier.save_to_preset(saved)
         again = kerasbert.models.BertTextClassifier.from_preset(saved)
+        np.testing.assert_allclose(
+            again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
+        )
+        converted = os.path.join(directory, "converted")
+        kerasbert.convert(classifier, converted)
+        again = kerasbert.models.BertTextClassifier.from_preset(converted, preprocessor=None)
         np.testing.assert_allclose(
             again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
         )
