@@ -11,6 +11,7 @@ from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert.converter import convert  # noqa: E402
 from kerasbert.export.serving import export_serving  # noqa: E402
 from kerasbert.presets import builtin_presets  # noqa: E402
+from kerasbert.upload import upload_preset  # noqa: E402
 
 keep_freed_memory()
 
@@ -24,4 +25,5 @@ __all__ = [
     "models",
     "optimizers",
     "tokenizers",
+    "upload_preset",
 ]

@@ -73,6 +73,7 @@ def no_warnings():
     """What is not expected is an error: each warning says that something is lost."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", ".*softmax over axis")  # Of one token, by Keras.
         warnings.filterwarnings("ignore", module="torch|jax|transformers|tensorflow|keras_hub")
         yield
 

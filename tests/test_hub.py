@@ -1,11 +1,7 @@
 """Fetching, against stand-ins on this machine that speak the hubs' interfaces."""
 
 import hashlib
-import http.server
 import json
-import os
-import threading
-import urllib.parse
 
 import pytest
 
@@ -14,116 +10,9 @@ from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.tokenizers import BertTokenizer
+from tests.stand_in import COMMIT, OTHER, files_of, hub_stand_in
 
-COMMIT = "c0ffee" + "0" * 34
-OTHER = "beef" + "0" * 36
-
-
-def sha1(content):
-    return hashlib.sha1(content).hexdigest()
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    """What huggingface_hub asks for: a model's file list, and files by `resolve`."""
-
-    def log_message(self, *arguments):
-        pass
-
-    def answer(self, status, body=b"", **headers):
-        self.send_response(status)
-        for name, value in {"Content-Length": len(body), **headers}.items():
-            self.send_header(name.replace("_", "-"), str(value))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        parts = urllib.parse.unquote(urllib.parse.urlparse(self.path).path).strip("/").split("/")
-        if parts[0] == "api":
-            self.describe("/".join(parts[2:4]), *parts[4:])
-        else:
-            self.file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
-
-    def revision(self, repository, revision):
-        revisions = self.server.repositories.get(repository)
-        if revisions is None:
-            self.answer(404, b"{}", X_Error_Code="RepoNotFound")
-        elif revision not in revisions:
-            self.answer(404, b"{}", X_Error_Code="RevisionNotFound")
-        else:
-            return revisions[revision]
-
-    def describe(self, repository, what="revision", revision="main"):
-        """The description of a model or, with "tree", its files with their sizes."""
-        found = self.revision(repository, revision)
-        if not found:
-            return
-        commit, files = found
-        if what == "tree":
-            body = [
-                {"type": "file", "path": name, "size": len(content), "oid": sha1(content)}
-                for name, content in files.items()
-            ]
-        else:
-            siblings = [{"rfilename": name} for name in files]
-            body = {"id": repository, "sha": commit, "siblings": siblings, "private": False}
-        self.answer(200, json.dumps(body).encode(), Content_Type="application/json")
-
-    def file(self, repository, revision, name):
-        found = self.revision(repository, revision)
-        if not found:
-            return
-        commit, files = found
-        if name not in files:
-            return self.answer(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
-        if self.command == "GET":
-            self.server.fetched.append(name)
-        content = files[name]
-        self.answer(
-            200,
-            content,
-            ETag=f'"{sha1(content)}"',
-            X_Repo_Commit=commit,
-            Accept_Ranges="bytes",
-        )
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    """A stand-in for the Hugging Face hub: `repositories[name][revision] = (commit, files)`."""
-    from huggingface_hub import constants
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.repositories, server.fetched = {}, []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    # HF_ENDPOINT and HF_HUB_CACHE are read at the first import, which may be over.
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-    monkeypatch.setattr(
-        constants,
-        "HUGGINGFACE_CO_URL_TEMPLATE",
-        url + "/{repo_id}/resolve/{revision}/{filename}",
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def files_of(directory):
-    found = {}
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            path = os.path.join(folder, name)
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, directory)] = file.read()
-    return found
+server = pytest.fixture(hub_stand_in)
 
 
 VOCABULARY = "\n".join(

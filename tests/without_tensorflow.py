@@ -75,6 +75,8 @@ def needs_tensorflow(directory):
     with open(os.path.join(directory, "vocab.txt"), "w") as file:
         file.writelines(f"{token}\n" for token in VOCABULARY)
     classifier = kerasbert.models.BertTextClassifier.from_preset(directory, labels=["bad", "good"])
+    done = kerasbert.convert(classifier, os.path.join(directory, "with_tokenizer"))
+    assert done["tokenizer"] == "BertTokenizer"
     texts = ["good film", "bad"]
     for call in (
         lambda: classifier.preprocessor.tokenizer("good film"),
@@ -124,6 +126,12 @@ def main():
             again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
         )
         answers_questions(classifier.backbone, arrays)
+        converted = os.path.join(directory, "converted")
+        kerasbert.convert(classifier, converted)
+        again = kerasbert.models.BertTextClassifier.from_preset(converted, preprocessor=None)
+        np.testing.assert_allclose(
+            again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
+        )
         needs_tensorflow(directory)
     print(f"without TensorFlow, on {keras.config.backend()}: loaded, trained, saved")
 
