@@ -21,6 +21,7 @@ from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint, read_json
 from kerasbert.conversion.name_map import load_weights as load_named_weights
+from kerasbert.conversion.writing import head_weights
 from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
