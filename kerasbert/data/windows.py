@@ -5,6 +5,8 @@ N texts, R windows, E tokens of all windows.
 
 import numpy as np
 
+from kerasbert._tensorflow import tf_modules
+
 
 def cut_windows(lengths, size, stride):
     """Cut texts into windows that begin `stride` tokens apart, until one reaches the end.
@@ -40,6 +42,37 @@ def cut_windows(lengths, size, stride):
     return rows, starts, np.minimum(starts + sizes[rows], lengths[rows])
 
 
+def cut_windows_in_graph(lengths, sizes, stride):
+    """As `cut_windows`, in core ops, eagerly and in the graph.
+
+    Args:
+        lengths: int32 (N,). Tokens of each text.
+        sizes: int32 (N,). The most tokens in a window of it, at least 1.
+        stride: int. From one window's start to the next one's; never more than its size, so that
+            no token is left out.
+
+    Returns:
+        `(rows, starts, lengths)`, int32 (R,): the text of each window, its first token and its
+        number of tokens. Each text has at least one window.
+    """
+    tf, _ = tf_modules("Cutting windows")
+    strides = tf.minimum(sizes, stride)
+    counts = 1 - -tf.maximum(lengths - sizes, 0) // strides
+    index = tf.ragged.range(counts)
+    rows = tf.cast(index.value_rowids(), tf.int32)
+    starts = index.values * tf.gather(strides, rows)
+    left = tf.gather(lengths, rows) - starts
+    return rows, starts, tf.minimum(tf.gather(sizes, rows), left)
+
+
+def take_windows(tokens, rows, starts, lengths):
+    """The tokens of each window: ragged (N, None) -> (R, None)."""
+    tf, _ = tf_modules("Cutting windows")
+    first = tf.cast(tf.gather(tokens.row_starts(), rows), tf.int32) + starts
+    index = tf.ragged.range(first, first + lengths)
+    return index.with_values(tf.gather(tokens.values, index.values))
+
+
 def window_tokens(starts, ends):
     """The tokens of all windows, one window after the other.
 
@@ -59,8 +92,8 @@ def window_tokens(starts, ends):
 def most_context(rows, starts, ends):
     """In which of its windows each token has the most context.
 
-    That is as many tokens as there are on the side that has fewer; of equals the earlier window
-    counts.
+    That is as many tokens as there are on the side that has fewer, and a hundredth of the window's
+    length; of equals the earlier window counts.
 
     Args:
         rows, starts, ends: ints (R,), as of `cut_windows`.
@@ -78,6 +111,7 @@ def most_context(rows, starts, ends):
     if len(np.unique(rows)) == len(rows):
         return np.ones(len(windows), bool)
     context = np.minimum(positions - starts[windows], ends[windows] - 1 - positions)
+    context = context + 0.01 * (ends - starts)[windows]
     order = np.lexsort((windows, -context, positions, rows[windows]))
     token = np.stack([rows[windows], positions])[:, order]
     best = np.ones(len(order), bool)

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert.data.windows import most_context
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask
 from kerasbert.models.spans import MASKED, best_spans
 from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
-from kerasbert.preprocessors.windows import max_context
 
 _OUTPUTS = ("start_logits", "end_logits")
 
@@ -197,8 +197,8 @@ def _in_context(windows, rows, length):
 
 def _counting(windows, rows):
     """Which tokens of the context count as starts, window after window."""
-    counts = max_context(windows.begins[rows], windows.lengths[rows])  # (rows, longest window)
-    return counts[np.arange(counts.shape[1]) < windows.lengths[rows, None]]
+    begins = windows.begins[rows]
+    return most_context(np.zeros_like(begins), begins, begins + windows.lengths[rows])
 
 
 def _describe(windows, example, rows, span):

@@ -14,6 +14,24 @@ from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
+class SquaredError(keras.losses.Loss):
+    """The squared error of each number (B,), which Keras' own takes for one row of numbers.
+
+    >>> y, weights = np.array([1.0, 2.0]), np.array([1.0, 0.0])
+    >>> float(SquaredError()(y, y + 2, sample_weight=weights))
+    2.0
+    """
+
+    def call(self, y_true, y_pred):
+        return ops.square(y_pred - ops.cast(y_true, y_pred.dtype))
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+def _absolute_error(y_true, y_pred):
+    return ops.abs(y_pred - ops.cast(y_true, y_pred.dtype))
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextRegressor(HeadedTask):
     """Gives texts, or pairs of texts, a number: their similarity, a grade, a strength.
 
@@ -74,11 +92,11 @@ class BertTextRegressor(HeadedTask):
 
     def default_loss(self):
         """The mean squared error."""
-        return keras.losses.MeanSquaredError()
+        return SquaredError()
 
     def default_metrics(self):
         """The mean absolute error."""
-        return [keras.metrics.MeanAbsoluteError(name="mae")]
+        return [keras.metrics.MeanMetricWrapper(_absolute_error, name="mae")]
 
     def score(self, texts, batch_size=32):
         """The number of each text.

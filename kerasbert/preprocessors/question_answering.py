@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from kerasbert._tensorflow import tf_modules
+from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns, _is_whole
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights
-from kerasbert.preprocessors.windows import cut_windows, window_tokens
 
 NO_ANSWER = (-1, -1)
 
@@ -213,7 +213,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
                     "word, or drop the row."
                 )
         rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
-        return cut_windows(lengths, rooms, self.doc_stride)
+        return cut_windows_in_graph(lengths, rooms, self.doc_stride)
 
     def _begin_of_context(self, questions):
         """Where a row's context begins: int32 (N,)."""
@@ -233,7 +233,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             y = tf.where(is_whole[:, None], y, 0)  # (W, 2)
         if sample_weight is not None:
             sample_weight = tf.gather(sample_weight, rows)
-        segments = tf.gather(questions, rows), window_tokens(contexts, rows, begins, lengths)
+        segments = tf.gather(questions, rows), take_windows(contexts, rows, begins, lengths)
         return segments, y, sample_weight
 
     def _examples(self, x, y, sample_weight):

@@ -80,6 +80,17 @@ def test_score():
     assert regressor.score(("very", "good")) == regressor.score((["very"], ["good"]))[0]
 
 
+def test_weights_of_numbers():
+    regressor = make(BertTextRegressor)
+    features, y = batch(regressor), np.array([1.0, 2.0, 4.0], "float32")
+    found = array(regressor(features))
+    weights = np.array([0.0, 1.0, 3.0], "float32")
+    loss, mae = regressor.evaluate(features, y, sample_weight=weights, verbose=0)
+    assert loss == pytest.approx(np.mean(weights * (found - y) ** 2), rel=1e-5)
+    assert mae == pytest.approx(np.sum(weights * np.abs(found - y)) / weights.sum(), rel=1e-5)
+    regressor.fit(features, y, sample_weight=weights, verbose=0)
+
+
 def test_follows():
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     predictor = make_raw(BertNextSentencePredictor)
