@@ -1,6 +1,6 @@
 """A two-layer BiLSTM on features of a frozen encoder, computed once: six choices of layers.
 
-    python examples/features_bilstm.py                     # SECONDS on 2 cores
+    python examples/features_bilstm.py                     # 10 minutes on 2 busy cores
     KERAS_BACKEND=jax python examples/features_bilstm.py   # the same on JAX, or on torch
     python examples/features_bilstm.py --sentences 6000 --units 256
 
@@ -8,7 +8,13 @@ The table of the BERT paper's section 5.3 (arXiv 1810.04805), for part-of-speech
 corpus in place of named entities, from the MiniLM-L6 weights (6 layers x 384). Training and
 held-out sentences come from different documents. Expected with TensorFlow and seed 0:
 
-TABLE
+    most frequent tag    accuracy 0.818, of words that training has not shown 0.285
+    embeddings                    0.927                                       0.726
+    second_to_last                0.924                                       0.760
+    last                          0.890                                       0.706
+    sum_last_four                 0.935                                       0.792
+    concat_last_four              0.936                                       0.793
+    sum_all                       0.941                                       0.794
 """
 
 import os
@@ -120,7 +126,7 @@ def accuracy(guesses, test, known=()):
 def main(
     sentences: Annotated[
         int, typer.Option(help="to train on; a third as many are held out")
-    ] = 1500,
+    ] = 2000,
     preset: Annotated[str, typer.Option(help="name or folder of an encoder; MiniLM-L6")] = "",
     units: Annotated[int, typer.Option(help="of an LSTM in one direction; 768 in the paper")] = 128,
     epochs: int = 8,

@@ -11,6 +11,7 @@ import pytest
 from kerasbert import presets
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.tokenizers import BertTokenizer
 
@@ -412,16 +413,11 @@ def test_three_cosines_of_minilm():
     text_files_needed()
     real_data = pytest.importorskip("real_data")
     directory = real_data.or_skip(real_data.minilm_dir)
-    tokenizer = BertTokenizer.from_preset(directory)
-    backbone = BertBackbone.from_preset(directory)
+    embedder = BertTextEmbedder.from_preset(directory)
+    assert (embedder.pooling, embedder.normalize) == ("mean", True)
+    assert embedder.preprocessor.sequence_length == 256
     texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
-    rows = [[101, *row, 102] for row in tokenizer(texts)]
-    width = max(map(len, rows))
-    token_ids = np.array([row + [0] * (width - len(row)) for row in rows], "int32")
-    mask = (token_ids > 0).astype("int32")
-    outputs = numpy(backbone({"token_ids": token_ids, "padding_mask": mask})["sequence_output"])
-    vectors = (outputs * mask[..., None]).sum(1)
-    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    vectors = embedder.embed(texts)
     cosines = vectors @ vectors.T
     found = cosines[0, 1], cosines[0, 2], cosines[1, 2]
     np.testing.assert_allclose(found, (0.6660, 0.1046, 0.1411), atol=1e-4)

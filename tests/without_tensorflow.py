@@ -119,6 +119,8 @@ def main():
         after = classifier.evaluate(arrays, y, verbose=0)[0]
         assert after < before, (before, after)
         assert classifier.predict(arrays, verbose=0).shape == (64, 2)
+        embedder = kerasbert.models.BertTextEmbedder(classifier.backbone, layers="scalar_mix")
+        assert embedder.predict(arrays, verbose=0).shape == (64, WIDTH)
         saved = os.path.join(directory, "saved")
         classifier.save_to_preset(saved)
         again = kerasbert.models.BertTextClassifier.from_preset(saved)

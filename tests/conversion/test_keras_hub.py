@@ -12,6 +12,7 @@ import pytest
 from kerasbert import tokenizers
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.tokenizers import BertTokenizer
 
 _SIZES = {
@@ -137,6 +138,26 @@ def test_softmax_of_the_head_is_kept(tmp_path):
     theirs.save_to_preset(str(tmp_path))
     ours = BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
     assert ours.activation == keras.activations.softmax
+
+
+@pytest.mark.parametrize("name", ["Bert", "XLMRoberta"])
+def test_embedder_equals_keras_hub(tmp_path, name):
+    backbone = keras_hub_backbone(name, {})
+    theirs = getattr(keras_hub.models, f"{name}TextEmbedder")(backbone, preprocessor=None)
+    theirs.save_to_preset(str(tmp_path))
+    ours = BertTextEmbedder.from_preset(str(tmp_path), preprocessor=None)
+    assert ours.normalize
+    inputs = random_inputs(13, getattr(backbone, "num_segments", 1))
+    np.testing.assert_allclose(numpy(call(ours, inputs)), numpy(call(theirs, inputs)), atol=1e-5)
+
+
+def test_pooling_of_an_embedder_is_kept(tmp_path):
+    theirs = keras_hub.models.BertTextEmbedder(
+        keras_hub_backbone("Bert", {}), None, pooling_mode="max", normalize=False
+    )
+    theirs.save_to_preset(str(tmp_path))
+    ours = BertTextEmbedder.from_preset(str(tmp_path), preprocessor=None)
+    assert (ours.pooling, ours.normalize) == ("max", False)
 
 
 @pytest.mark.parametrize("name", ["Bert", "Electra"])
