@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 import kerasbert
@@ -23,8 +24,8 @@ def tiny_checkpoint(tmp_path):
     words = list(dict.fromkeys(words + [f"##{chr(97 + i)}" for i in range(26)]))[:60]
     tokenizer = kerasbert.tokenizers.BertTokenizer(words, lowercase=True)
     directory = tmp_path / "tiny"
-    backbone.save_to_preset(str(directory))
-    tokenizer.save_to_preset(str(directory))
+    preprocessor = kerasbert.models.BertPretrainerPreprocessor(tokenizer)
+    kerasbert.models.BertPretrainer(backbone, preprocessor).save_to_preset(str(directory))
     return str(directory)
 
 
@@ -41,6 +42,16 @@ def test_python_blocks(tiny_checkpoint, tmp_path, monkeypatch):
     assert names["classifier"].labels == ["ham", "spam"]
     assert set(names["classifier"].classify("You won")["probabilities"]) == {"ham", "spam"}
     assert (tmp_path / "served" / "spam" / "1" / "saved_model.pb").exists()
+    assert [set(word) for word in names["words"]] == [{"token", "token_id", "score", "text"}] * 3
+    assert 0 < names["probability"] < 1 and isinstance(names["number"], float)
+    for entity in names["entities"]:
+        assert "Lunch at noon?"[entity["start"] : entity["end"]] == entity["text"]
+    for answer in names["answers"]:
+        assert names["context"][answer["start"] : answer["end"]] == answer["answer"]
+    assert names["best"]["choice"] in ("prize", "station")
+    np.testing.assert_allclose(np.linalg.norm(names["vectors"], axis=1), 1, atol=1e-5)
+    assert (tmp_path / "for_transformers" / "model.safetensors").exists()
+    assert (tmp_path / "for_google" / "bert_model.ckpt.index").exists()
     assert len(names["ids"][0]) == len(names["starts"][0]) == len(names["ends"][0])
 
 

@@ -12,8 +12,8 @@ TENSORFLOW_OPS = frozenset(
     CheckNumerics ClipByValue Concat ConcatOffset ConcatV2 Const Cos Cosh Cumprod Cumsum
     DecodeBase64 DecodeRaw DenseBincount Diag DiagPart DisableCopyOnRead Div DivNoNan
     DynamicPartition DynamicStitch EditDistance Einsum Elu EmptyTensorList EncodeBase64
-    EnsureShape Equal Erf Erfc Exp ExpandDims Expm1 Fill Floor FloorDiv FloorMod Gather GatherNd
-    GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If
+    EnsureShape Equal Erf Erfc Exp ExpandDims Expm1 Fill Floor FloorDiv FloorMod FusedBatchNormV3
+    Gather GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If
     InitializeTableFromTextFileV2 InitializeTableV2 Invert InvertPermutation IsFinite IsInf
     IsNan L2Loss LeakyRelu LeftShift Less LessEqual LinSpace Log Log1p LogSoftmax LogicalAnd
     LogicalNot LogicalOr LookupTableExportV2 LookupTableFindV2 LookupTableImportV2
