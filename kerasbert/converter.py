@@ -36,7 +36,7 @@ def tasks():
     found = {"encoder": BertBackbone}
     for name in models.__all__:
         cls = getattr(models, name)
-        if isinstance(cls, type) and issubclass(cls, BertTask):
+        if isinstance(cls, type) and issubclass(cls, BertTask) and getattr(cls, "head", None):
             name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("Bert"))
             found[name.replace("LM", "_LM").replace("__", "_").lower()] = cls
     return found
@@ -166,7 +166,7 @@ def _class_in(directory):
         config = read_json(os.path.join(directory, "config.json"))
     known = {cls.head: cls for cls in tasks().values() if getattr(cls, "head", None)}
     known["text_classifier"] = _text_class(config)
-    kind = _kind_by_name(directory, config, checkpoint.family, known)
+    kind = _kind_by_name(directory, config, checkpoint.head_maps.keys() & known.keys())
     if kind == "unknown":
         kind = _kind_by_weights(checkpoint, known)
     return known.get(kind, BertBackbone)
@@ -179,7 +179,7 @@ def _text_class(config):
     return models.BertTextRegressor if is_number else models.BertTextClassifier
 
 
-def _kind_by_name(directory, config, family, known):
+def _kind_by_name(directory, config, known):
     """The kind of head that the class's name says, "unknown" where none is given or known."""
     if keras_hub_format.is_mine(directory):
         path = os.path.join(directory, "task.json")

@@ -432,16 +432,8 @@ class GradualUnfreezing(keras.callbacks.Callback):
 
     Example:
 
-    >>> import numpy as np
-    >>> from kerasbert.models import BertBackbone, BertTextClassifier
-    >>> backbone = BertBackbone(
-    ...     vocabulary_size=9, num_layers=2, num_heads=1, hidden_dim=4, intermediate_dim=4
-    ... )
-    >>> classifier = BertTextClassifier(backbone, num_classes=2)
-    >>> history = classifier.fit(
-    ...     {"token_ids": np.ones((2, 3), "int32")}, np.array([0, 1]), epochs=4, verbose=0,
-    ...     callbacks=[GradualUnfreezing()],
-    ... )
+    >>> unfreezing = GradualUnfreezing(layers_per_epoch=2)
+    >>> # classifier.fit(texts, labels, epochs=8, callbacks=[unfreezing])
 
     Source: Howard and Ruder 2018, arXiv 1801.06146, section 3.3.
     """

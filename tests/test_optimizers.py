@@ -266,13 +266,17 @@ def train(model, optimizer, features, y, steps=1, **settings):
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
-        ("bert", {}),
-        ("bert", {"gradient_accumulation_steps": 2}),
-        ("bert", {"dtype": "mixed_float16"}),
-        ("albert", {}),
-        ("modernbert", {}),
+        pytest.param("bert", {}, id="bert"),
+        pytest.param("albert", {}, id="albert"),
+        *(
+            pytest.param(family, settings, id=name, marks=pytest.mark.slow)
+            for name, family, settings in (
+                ("accumulated", "bert", {"gradient_accumulation_steps": 2}),
+                ("float16", "bert", {"dtype": "mixed_float16"}),
+                ("modernbert", "modernbert", {}),
+            )
+        ),
     ],
-    ids=["bert", "accumulated", "float16", "albert", "modernbert"],
 )
 def test_layerwise_learning_rates(family, settings):
     settings = dict(settings)
@@ -390,7 +394,15 @@ EMBEDDINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["compiled", "keras", "float16", "accumulated"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "compiled",
+        "keras",
+        pytest.param("float16", marks=pytest.mark.slow),
+        pytest.param("accumulated", marks=pytest.mark.slow),
+    ],
+)
 def test_gradual_unfreezing(kind):
     model = tiny_classifier(dtype="mixed_float16" if kind == "float16" else None)
     features = batch(model)

@@ -46,6 +46,7 @@ class BertDistiller(BertTask):
     >>> teacher = BertTextClassifier(backbone, num_classes=2)
     >>> student = teacher.with_layers([0, 2])
     >>> distiller = BertDistiller(student, teacher, hidden_weight=1.0)
+    >>> distiller.compile(run_eagerly=True)
     >>> history = distiller.fit(
     ...     {"token_ids": np.ones((2, 3), "int32")}, np.array([0, 1]), epochs=1, verbose=0
     ... )

@@ -174,7 +174,7 @@ def test_classify_many_labels():
         ({"labels": []}, "at least one name"),
         ({"labels": "spam"}, "labels='spam' is one string"),
         ({"labels": ["a", "b"], "num_classes": 3}, "num_classes=3, but labels has 2 names"),
-        ({"num_classes": 2, "pooling": "max"}, "Unknown pooling mode 'max'"),
+        ({"num_classes": 2, "pooling": "sum"}, "Unknown pooling mode 'sum'"),
     ],
 )
 def test_bad_settings(settings, message):

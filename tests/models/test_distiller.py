@@ -246,7 +246,10 @@ def raw_pair(**settings):
     make = functools.partial(BertTextClassifier, labels=["bad", "good"])
     teacher = outspoken(make(tiny_backbone(dropout=0.0), preprocessor=preprocessors[0]))
     small = {"num_layers": 1, "dropout": 0.0, **settings}
-    return make(tiny_backbone(**small), preprocessor=preprocessors[1]), teacher
+    student = make(tiny_backbone(**small), preprocessor=preprocessors[1])
+    for model in (student, teacher):
+        model.compile(run_eagerly=True)
+    return student, teacher
 
 
 def test_raw_texts(tmp_path):
@@ -262,6 +265,7 @@ def test_raw_texts(tmp_path):
     assert_close(distiller.predict(pairs, verbose=0), student.predict(pairs, verbose=0), atol=1e-6)
     distiller.save_to_preset(tmp_path / "student")
     loaded = BertTextClassifier.from_preset(tmp_path / "student")
+    loaded.compile(run_eagerly=True)
     assert_close(loaded.predict_proba(TEXTS), student.predict_proba(TEXTS), atol=1e-6)
 
 
