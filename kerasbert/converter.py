@@ -166,7 +166,12 @@ def _class_in(directory):
         config = read_json(os.path.join(directory, "config.json"))
     known = {cls.head: cls for cls in tasks().values() if getattr(cls, "head", None)}
     known["text_classifier"] = _text_class(config)
-    kind = _kind_by_name(directory, config, checkpoint.head_maps.keys() & known.keys())
+    kinds = {
+        kind
+        for kind in checkpoint.head_maps.keys() & known.keys()
+        if (checkpoint.family, kind) not in to_huggingface.NO_CLASS
+    }
+    kind = _kind_by_name(directory, config, kinds)
     if kind == "unknown":
         kind = _kind_by_weights(checkpoint, known)
     return known.get(kind, BertBackbone)

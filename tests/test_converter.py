@@ -564,7 +564,10 @@ def test_which_class_is_taken(reference, tmp_path):
     else:
         said = write(unnamed, tmp_path / "by_weights")
         assert said["model"] == "BertTextClassifier"
-    with pytest.raises(ValueError, match="task='classifier' is unknown; use one of encoder, masked_lm"):
+    message = "task='classifier' is unknown; use one of encoder, masked_lm"
+    with pytest.raises(ValueError, match=message):
+        ValueError, match="task='classifier' is unknown; use one of encoder, masked_lm"
+    ):
         write(theirs.directory, tmp_path / "none", task="classifier")
     assert {"encoder", "text_classifier", "text_regressor", "next_sentence_predictor"} <= set(
         tasks()

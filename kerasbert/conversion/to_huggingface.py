@@ -42,8 +42,11 @@ ARCHITECTURES = {
     "masked_lm": ("ForMaskedLM", ()),
     "pretrainer": ("ForPreTraining", ("bert", "albert")),
 }
-# Heads that stand in `ForPreTraining` only.
-NO_CLASS = (("albert", "next_sentence"),)
+# Heads that stand in `ForPreTraining` only, and families that have no such class, or another one.
+NO_CLASS = (
+    ("albert", "next_sentence"),
+    *((family, "pretrainer") for family in CLASSES if family not in ("bert", "albert")),
+)
 # A head's setting: its key, where the family reads one.
 HEAD_CONFIG = {
     "head_activation": "classifier_activation",
