@@ -566,8 +566,6 @@ def test_which_class_is_taken(reference, tmp_path):
         assert said["model"] == "BertTextClassifier"
     message = "task='classifier' is unknown; use one of encoder, masked_lm"
     with pytest.raises(ValueError, match=message):
-        ValueError, match="task='classifier' is unknown; use one of encoder, masked_lm"
-    ):
         write(theirs.directory, tmp_path / "none", task="classifier")
     assert {"encoder", "text_classifier", "text_regressor", "next_sentence_predictor"} <= set(
         tasks()
