@@ -399,16 +399,18 @@ def check_model(make, folder):
         check(make, folder)
 
 
-def model_contract(*families, checks=(check_padding, check_defaults, check_bfloat16, check_saving)):
+def model_contract(*families, checks=(check_saving,), slow=(check_int8,)):
     """Parametrize a test by `family` and `check`.
 
-    All checks run for `families`, and `checks` for every family; the rest is marked as slow.
+    All checks but `slow` run for `families`, and `checks` for every family; the rest is marked as
+    slow.
     """
     rows = []
     for family in FAMILY_SETTINGS:
         for check in MODEL_CHECKS:
             # XLM-R has the settings of RoBERTa.
-            is_fast = family in families or (check in checks and family != "xlm_roberta")
+            is_fast = family in families and check not in slow
+            is_fast |= check in checks and family != "xlm_roberta"
             marks = () if is_fast else (pytest.mark.slow,)
             name = f"{family}-{check.__name__.removeprefix('check_')}"
             rows.append(pytest.param(family, check, id=name, marks=marks))

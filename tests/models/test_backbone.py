@@ -17,6 +17,10 @@ from tests.contracts import (
     arrays,
     assert_close,
     batch,
+    check_bfloat16,
+    check_defaults,
+    check_padding,
+    check_saving,
     model_contract,
     tiny_backbone,
 )
@@ -25,7 +29,13 @@ from tests.contracts import (
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
-@model_contract("bert", "albert", "modernbert")
+@model_contract(
+    "bert",
+    "albert",
+    "modernbert",
+    checks=(check_padding, check_defaults, check_bfloat16, check_saving),
+    slow=(),
+)
 def test_contract(family, check, tmp_path):
     check(functools.partial(tiny_backbone, family), tmp_path)
 

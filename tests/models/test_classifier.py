@@ -15,7 +15,6 @@ from tests.contracts import (
     batch,
     check_preprocessor,
     check_roundtrip,
-    check_saving,
     model_contract,
     tiny_backbone,
     tiny_classifier,
@@ -41,7 +40,7 @@ def raw_classifier(**settings):
     return BertTextClassifier(backbone, preprocessor=make_preprocessor(), **settings)
 
 
-@model_contract("bert", checks=(check_saving,))
+@model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(tiny_classifier, family), tmp_path)
 

@@ -14,7 +14,16 @@ from kerasbert.models import (
 )
 from kerasbert.models.spans import MASKED
 from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import array, arrays, batch, model_contract, perturb, tiny_backbone
+from tests.contracts import (
+    array,
+    arrays,
+    batch,
+    check_padding,
+    check_saving,
+    model_contract,
+    perturb,
+    tiny_backbone,
+)
 
 HEAD = "ForQuestionAnswering"
 PEOPLE = "ann bob".split()
@@ -28,7 +37,7 @@ def make(family="bert", **settings):
     return perturb(BertQuestionAnswering(tiny_backbone(family, **settings)))
 
 
-@model_contract("bert")
+@model_contract("bert", checks=(check_saving, check_padding))
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 

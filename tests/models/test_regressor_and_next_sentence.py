@@ -17,7 +17,6 @@ from tests.contracts import (
     array,
     batch,
     check_preprocessor,
-    check_saving,
     model_contract,
     perturb,
     tiny_backbone,
@@ -43,12 +42,12 @@ def make_raw(cls):
     return cls(tiny_backbone(dropout=0.0), preprocessor=preprocessor)
 
 
-@model_contract("bert", checks=(check_saving,))
+@model_contract("bert")
 def test_regressor_contract(family, check, tmp_path):
     check(functools.partial(make, BertTextRegressor, family), tmp_path)
 
 
-@model_contract(checks=(check_saving,))
+@model_contract()
 def test_next_sentence_contract(family, check, tmp_path):
     check(functools.partial(make, BertNextSentencePredictor, family), tmp_path)
 
