@@ -10,8 +10,10 @@ import pytest
 
 from kerasbert import presets
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_embedder import BertTextEmbedder
+from kerasbert.models.token_classifier import BertTokenClassifier
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.tokenizers import BertTokenizer
 
@@ -128,6 +130,19 @@ def test_new_head_on_a_preset_of_ours(tmp_path, whole):
     assert caught[-1].filename == __file__
     assert (again.num_classes, again.labels, again.multi_label) == (3, None, False)
     assert_same_weights(again.backbone, task.backbone)
+
+
+@pytest.mark.parametrize("cls", [BertTokenClassifier, BertNextSentencePredictor])
+def test_another_task_brings_no_preprocessor_of_its_own(tmp_path, cls):
+    preprocessor = cls.preprocessor_cls(BertTokenizer(TOKENS, lowercase=True), sequence_length=12)
+    settings = {"labels": ["O", "B-A"]} if cls is BertTokenClassifier else {}
+    cls(BertBackbone(**SIZES), preprocessor=preprocessor, **settings).save_to_preset(str(tmp_path))
+    with pytest.warns(UserWarning, match="New, random weights"):
+        task = BertTextClassifier.from_preset(str(tmp_path), labels=["no", "yes"])
+    assert type(task.preprocessor) is BertTextClassifierPreprocessor
+    assert task.preprocessor.sequence_length == 12
+    text_files_needed()
+    assert task.predict(["good film", "bad"], verbose=0).shape == (2, 2)
 
 
 def test_no_head_in_a_preset_of_ours(tmp_path):

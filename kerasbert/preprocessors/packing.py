@@ -135,7 +135,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         saved = _read_json(directory, "preprocessor.json")
         saved_cls = keras.saving.get_registered_object(saved.get("registered_name"))
         config = dict(saved.get("config", {}))
-        if saved_cls is None or not issubclass(saved_cls, cls):
+        fits = saved_cls is not None and issubclass(saved_cls, cls)
+        # Tasks refine each other's preprocessors: one task's is no good for another.
+        if not fits or cls is not BertPreprocessor and _ours(saved_cls) is not _ours(cls):
             backbone = _read_json(directory, "config.json").get("config", {})
             config = {"num_segments": backbone.get("num_segments", 2), **config}
             shared = {"tokenizer", "sequence_length", "truncate", "num_segments"}
@@ -466,6 +468,12 @@ def _graph_columns(x):
                 "give strings, single or in batches of rank 1."
             )
     return columns
+
+
+def _ours(cls):
+    """The class of this package that a class is or refines."""
+    names = ((one, keras.saving.get_registered_name(one)) for one in cls.__mro__)
+    return next(one for one, name in names if name.startswith("kerasbert>"))
 
 
 def _is_whole(value):
