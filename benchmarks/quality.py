@@ -1,4 +1,4 @@
-"""Accuracy of fine-tuning on real text: MiniLM's weights, the same model from random ones, baselines.
+"""Accuracy of fine-tuning on real text: MiniLM's weights, the same model from random ones, others.
 
     python benchmarks/quality.py                              # all tasks, 3 seeds
     KERAS_BACKEND=jax python benchmarks/quality.py --only trec --seeds 5
