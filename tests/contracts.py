@@ -89,6 +89,11 @@ def batch(model, lengths=(7, 4, 5), length=7, seed=3):
     return {name: value.astype("int32") for name, value in features.items()}
 
 
+def only_tensorflow_is_fast(test):
+    """Mark a test of a whole way, from texts to a served model, as slow on the other backends."""
+    return test if keras.backend.backend() == "tensorflow" else pytest.mark.slow(test)
+
+
 def array(value):
     """A float32 or integer array of a tensor of any backend."""
     value = ops.convert_to_tensor(value)
@@ -399,7 +404,7 @@ def check_model(make, folder):
         check(make, folder)
 
 
-def model_contract(*families, checks=(check_saving,), slow=(check_int8,)):
+def model_contract(*families, checks=(check_saving,), slow=(check_gradients, check_int8)):
     """Parametrize a test by `family` and `check`.
 
     All checks but `slow` run for `families`, and `checks` for every family; the rest is marked as

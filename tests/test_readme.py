@@ -9,6 +9,7 @@ import pytest
 
 import kerasbert
 from kerasbert import hub
+from tests.contracts import only_tensorflow_is_fast
 
 ROOT = pathlib.Path(__file__).parent.parent
 WORDS = "lunch at noon ? winner ! claim your prize now i m the station free entry , text win ' a"
@@ -29,6 +30,7 @@ def tiny_checkpoint(tmp_path):
     return str(directory)
 
 
+@only_tensorflow_is_fast
 def test_python_blocks(tiny_checkpoint, tmp_path, monkeypatch):
     fetched = []
     monkeypatch.setattr(hub, "fetch", lambda handle, *_: fetched.append(handle) or tiny_checkpoint)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts import only_tensorflow_is_fast
+
 pytest.importorskip("tensorflow_text")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,6 +33,7 @@ def scores(output, row):
     return [float(x) for x in re.search(rf"{row}(.*)", output)[1].split("│")[1:4]]
 
 
+@only_tensorflow_is_fast
 def test_classify_sms_in_short(tmp_path):
     with open(EXAMPLES / "data" / "sms_spam.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[:400]
