@@ -153,7 +153,7 @@ class MaskedTask(BertTask):
         return iter([best for row in found for best in row])
 
     def _logits_of(self, rows):
-        """Logits (B, P, V) of B rows of token ids with the places of their masks."""
+        """Logits (B, P, tokens) of B rows of token ids with the places of their masks."""
         length = self.preprocessor.bucket(max(len(row) for row, _ in rows))
         slots = max(len(places) for _, places in rows)
         pad = self.preprocessor.tokenizer.pad_token_id
@@ -163,7 +163,9 @@ class MaskedTask(BertTask):
             "mask_positions": [places + [0] * (slots - len(places)) for _, places in rows],
         }
         features = {name: np.array(value, "int32") for name, value in features.items()}
-        return self._mlm_logits(keras.Model.predict_on_batch(self, features))
+        logits = self._mlm_logits(keras.Model.predict_on_batch(self, features))
+        # Encoders may have more rows than there are tokens, to fill a round number.
+        return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 
     def _mlm_logits(self, outputs):
         return np.asarray(outputs)
