@@ -17,9 +17,9 @@ from kerasbert._tensorflow import tf_modules
 from kerasbert.conversion import huggingface, to_google, to_huggingface, to_keras_hub
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import read_json
-from kerasbert.conversion.writing import canonical, check_settings, encoder_of
+from kerasbert.conversion.writing import canonical, check_settings
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask
+from kerasbert.models.task import BertTask, encoder_of
 from kerasbert.tokenizers.subword import SubwordTokenizer
 
 FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")

@@ -21,10 +21,9 @@ from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint, read_json
 from kerasbert.conversion.name_map import load_weights as load_named_weights
-from kerasbert.conversion.writing import head_weights
 from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask
+from kerasbert.models.task import BertTask, head_weights
 
 # Arguments that say what the classes of a head are.
 _CLASSES = ("num_classes", "labels", "scheme", "multi_label")
@@ -185,12 +184,6 @@ def _check_sha256(directory, described):
 
 def _arguments(cls):
     return set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
-
-
-def _preprocessor_arguments(cls):
-    """Arguments of a task's `from_preset` that belong to its preprocessor."""
-    shared = {"tokenizer", "num_segments", "name", "dtype"}
-    return _arguments(cls.preprocessor_cls) - _arguments(cls) - shared
 
 
 def _check_arguments(cls, kwargs):
@@ -445,12 +438,13 @@ def _own_backbone(cls, directory, load_weights, **kwargs):
 def _own_task(cls, directory, load_weights, **kwargs):
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
-    saved = _saved_task(cls, directory)
+    saved_class, config = _task_file(directory)
+    saved = config if issubclass(saved_class, cls) else None
     if saved is None and cls.needs_head and not new_head:
-        lender = _lender(cls, directory)
-        if lender is None:
+        # A task with more heads than one lends them.
+        if cls.head not in getattr(saved_class, "lends", ()):
             raise _no_head(cls, directory)
-        return _borrowed_task(cls, lender, directory, load_weights, **kwargs)
+        return _borrowed_task(cls, saved_class, config, directory, load_weights, **kwargs)
     saved = saved or {}
     if new_head:
         saved = {name: value for name, value in saved.items() if name not in _CLASSES}
@@ -472,12 +466,6 @@ def _own_task(cls, directory, load_weights, **kwargs):
     return task
 
 
-def _saved_task(cls, directory):
-    """The configuration of a task of that class, or `None`."""
-    saved_class, config = _task_file(directory)
-    return config if issubclass(saved_class, cls) else None
-
-
 def _task_file(directory):
     """The class and the configuration of the task in a directory; `object` for none."""
     path = os.path.join(directory, "task.json")
@@ -486,27 +474,19 @@ def _task_file(directory):
     return (saved_class if isinstance(saved_class, type) else object), saved.get("config")
 
 
-def _lender(cls, directory):
-    """The class of a saved task with more heads, of which one is that of `cls`; or `None`."""
-    saved_class, _ = _task_file(directory)
-    return saved_class if cls.head in getattr(saved_class, "lends", ()) else None
-
-
-def _borrowed_task(cls, lender, directory, load_weights, **kwargs):
+def _borrowed_task(cls, lender, config, directory, load_weights, **kwargs):
     """A task with the encoder and the head of one with more heads."""
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
-    _, config = _task_file(directory)
-    settings = {name: config[name] for name in _arguments(cls) & config.keys()}
     if "preprocessor" not in arguments and config.get("preprocessor") is not None:
         arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
             directory, **preprocessor_arguments
         )
-    given = {name: arguments[name] for name in ("backbone",) if name in arguments}
+    given = {"backbone": arguments["backbone"]} if "backbone" in arguments else {}
     whole = _own_task(
         lender, directory, load_weights, preprocessor=None, **given, **encoder_arguments
     )
-    unfit = {"backbone", "preprocessor", "name"}
-    settings = {name: value for name, value in settings.items() if name not in unfit}
+    shared = (_arguments(cls) & config.keys()) - {"backbone", "preprocessor", "name"}
+    settings = {name: config[name] for name in shared}
     task = cls(**{**settings, "backbone": whole.backbone, **arguments})
     weights = {weight.path: weight for weight in whole.weights}
     missing = [weight.path for weight in head_weights(task) if weight.path not in weights]

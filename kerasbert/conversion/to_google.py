@@ -10,13 +10,12 @@ from kerasbert.conversion import google
 from kerasbert.conversion.writing import (
     canonical,
     check_settings,
-    encoder_of,
     head_kind,
-    head_weights,
     named_tensors,
     values_of,
     write_json,
 )
+from kerasbert.models.task import encoder_of, head_weights
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.tokenizers.transformers_files import transformers_files
 

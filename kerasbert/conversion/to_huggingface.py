@@ -12,13 +12,12 @@ from kerasbert.conversion import huggingface
 from kerasbert.conversion.writing import (
     canonical,
     check_settings,
-    encoder_of,
     head_kind,
-    head_weights,
     named_tensors,
     values_of,
     write_json,
 )
+from kerasbert.models.task import encoder_of, head_weights
 from kerasbert.tokenizers.transformers_files import transformers_files
 
 # The start of its classes' names, and of the encoder's names in a class with a head.

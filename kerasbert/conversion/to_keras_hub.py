@@ -10,13 +10,12 @@ from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.writing import (
     canonical,
     check_settings,
-    encoder_of,
     head_kind,
-    head_weights,
     named_tensors,
     values_of,
     write_json,
 )
+from kerasbert.models.task import encoder_of, head_weights
 from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer, original_order
 
 # Kind of head: the end of the class's name.

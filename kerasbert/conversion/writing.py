@@ -10,6 +10,7 @@ from keras import ops
 
 from kerasbert.families import get_family
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.task import encoder_of, head_weights
 
 # Settings that change no output, only training and names.
 SOFT = (
@@ -29,17 +30,6 @@ def write_json(directory, name, value):
     with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
-
-
-def encoder_of(model):
-    """The encoder of a task, or the encoder itself."""
-    return getattr(model, "backbone", model)
-
-
-def head_weights(model):
-    """The weights of a task that are not its encoder's."""
-    inner = {id(weight) for weight in encoder_of(model).weights}
-    return [weight for weight in model.weights if id(weight) not in inner]
 
 
 def head_kind(model):

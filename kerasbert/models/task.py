@@ -93,11 +93,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         settings = {**self.get_config(), "preprocessor": self.preprocessor}
         settings.pop("name")
         model = self.from_config({**settings, "backbone": self.backbone.with_layers(layers)})
-        heads = []
-        for one in (self, model):
-            inside = {id(weight) for weight in one.backbone.weights}
-            heads.append([weight for weight in one.weights if id(weight) not in inside])
-        for weight, copy in zip(*heads, strict=True):
+        for weight, copy in zip(head_weights(self), head_weights(model), strict=True):
             copy.assign(keras.ops.convert_to_numpy(weight))
         return model
 
@@ -338,6 +334,17 @@ class BertTask(FromPreset, keras_hub.models.Task):
         if self.preprocessor is None or (isinstance(spec, dict) and "token_ids" in spec):
             return dataset
         return self.preprocessor.map_dataset(dataset, anew)
+
+
+def encoder_of(model):
+    """The encoder of a task, or the encoder itself."""
+    return getattr(model, "backbone", model)
+
+
+def head_weights(model):
+    """The weights of a task that are not its encoder's."""
+    inner = {id(weight) for weight in encoder_of(model).weights}
+    return [weight for weight in model.weights if id(weight) not in inner]
 
 
 def _holds_text(x):

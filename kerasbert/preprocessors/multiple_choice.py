@@ -8,7 +8,7 @@ import numpy as np
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import choice_columns, label_rows
+from kerasbert.preprocessors.texts import choice_columns, number_rows, numbers_in_graph
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -81,28 +81,12 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         return y, sample_weight
 
     def check_labels(self, y, count):
-        rows = label_rows(y, count)
-        for position, value in enumerate(rows):
-            if isinstance(value, list) and len(value) == 1:
-                value = rows[position] = value[0]
-            is_number = isinstance(value, (int, float, np.number))
-            if not is_number or value != value // 1 or value < 0:
-                raise ValueError(
-                    f"The label at position {position} is {value!r}; pass the number of the right "
-                    "choice, from 0."
-                )
+        wanted = "the number of the right choice, from 0"
+        rows = number_rows(y, count, lambda value: value == value // 1 and value >= 0, wanted)
         return np.asarray(rows, "int32")
 
     def check_labels_in_graph(self, y):
-        tf, _ = tf_modules(type(self).__name__)
-        y = tf.cast(y, tf.int32)
-        if y.shape.rank == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.shape.rank not in (None, 1):
-            raise ValueError(
-                f"The dataset gives labels of shape {y.shape}; give one number for each prompt."
-            )
-        return y
+        return numbers_in_graph(y, "int32", "prompt")
 
     # === Tokens ===
 

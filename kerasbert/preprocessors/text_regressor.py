@@ -3,9 +3,8 @@
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
 from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import label_rows
+from kerasbert.preprocessors.texts import number_rows, numbers_in_graph
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -28,25 +27,8 @@ class BertTextRegressorPreprocessor(BertPreprocessor):
     """
 
     def check_labels(self, y, count):
-        rows = label_rows(y, count)
-        for position, value in enumerate(rows):
-            if isinstance(value, list) and len(value) == 1:
-                value = rows[position] = value[0]
-            is_number = isinstance(value, (int, float, np.number))
-            if not is_number or not np.isfinite(value):
-                raise ValueError(
-                    f"The label at position {position} is {value!r}; pass one finite number for "
-                    "each text."
-                )
-        return np.asarray(rows, "float32")
+        wanted = "one finite number for each text"
+        return np.asarray(number_rows(y, count, np.isfinite, wanted), "float32")
 
     def check_labels_in_graph(self, y):
-        tf, _ = tf_modules(type(self).__name__)
-        y = tf.cast(y, tf.float32)
-        if y.shape.rank == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.shape.rank not in (None, 1):
-            raise ValueError(
-                f"The dataset gives labels of shape {y.shape}; give one number for each text."
-            )
-        return y
+        return numbers_in_graph(y, "float32", "text")

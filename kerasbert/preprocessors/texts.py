@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 
+from kerasbert._tensorflow import tf_modules
+
 COLUMN = ("the first column", "the second column")
 
 
@@ -173,6 +175,41 @@ def label_rows(y, count, name="labels"):
     if len(rows) != count:
         raise ValueError(f"There are {count} texts but {len(rows)} {name}; pass one for each text.")
     return rows
+
+
+def number_rows(y, count, fits, wanted):
+    """Read labels of which each is one number, alone or in a list, into a list (N).
+
+    Args:
+        fits: function of a number; false for one that is no label.
+        wanted: string. What to pass, for errors.
+
+    Raises:
+        ValueError: for anything else, with its position.
+
+    >>> number_rows([1.5, [2]], 2, np.isfinite, "finite numbers")
+    [1.5, 2]
+    """
+    rows = label_rows(y, count)
+    for position, value in enumerate(rows):
+        if isinstance(value, list) and len(value) == 1:
+            value = rows[position] = value[0]
+        if not isinstance(value, (int, float, np.number)) or not fits(value):
+            raise ValueError(f"The label at position {position} is {value!r}; pass {wanted}.")
+    return rows
+
+
+def numbers_in_graph(y, dtype, each):
+    """The same for a tensor inside `tf.data`, (B,) or (B, 1): (B,); `each` is what has a label."""
+    tf, _ = tf_modules("Preprocessing")
+    y = tf.cast(y, dtype)
+    if y.shape.rank == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape.rank not in (None, 1):
+        raise ValueError(
+            f"The dataset gives labels of shape {y.shape}; give one number for each {each}."
+        )
+    return y
 
 
 def weights(sample_weight, count):
