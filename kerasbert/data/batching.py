@@ -42,9 +42,10 @@ def buckets_up_to(maximum):
 def similar_length_batches(lengths, batch_size, seed=0, epoch=0):
     """Cut one epoch into batches of similar length, in an order drawn from seed and epoch.
 
-    The examples are shuffled, sorted by bucket and cut, and the batches shuffled. Within a bucket
-    the order stays random, as padding reaches the bucket's end anyway: that pads less than
-    sorting pools of examples by their exact length, and mixes them more.
+    The examples are shuffled, sorted by bucket and cut. Within a bucket the order stays random, as
+    padding reaches the bucket's end anyway: that pads less than sorting pools of examples by their
+    exact length, and mixes them more. The batches are shuffled so that every few of them hold
+    short and long ones: in an order that is only random, an epoch may end with steps on one kind.
 
     Args:
         lengths: ints (N,). Tokens of each example.
@@ -71,7 +72,14 @@ def similar_length_batches(lengths, batch_size, seed=0, epoch=0):
     # compile, not one for every bucket.
     sizes[num_batches // 2] -= num_batches * batch_size - len(rows)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
-    return [batches[i] for i in random.permutation(num_batches)]
+    return [batches[i] for i in _mixed_order(num_batches, random)]
+
+
+def _mixed_order(count, random, kinds=8):
+    """A random order of sorted things: each run of `kinds` has one of every part of the range."""
+    parts = np.split(np.arange(count), np.arange(1, kinds) * count // kinds)
+    runs = itertools.zip_longest(*map(random.permutation, parts))
+    return [i for run in runs for i in random.permutation([i for i in run if i is not None])]
 
 
 def sorted_batches(lengths, batch_size):

@@ -79,6 +79,15 @@ def test_batches_come_in_no_order_of_length():
     assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.25
 
 
+def test_every_few_batches_are_short_and_long():
+    lengths = np.random.default_rng(0).integers(1, 128, 6400)
+    for epoch in range(5):
+        batches = similar_length_batches(lengths, 32, 0, epoch)
+        means = np.array([lengths[batch].mean() for batch in batches])
+        runs = means.reshape(-1, 8).mean(axis=1)
+        assert runs.std() < means.std() / 8 and abs(runs[-1] - lengths.mean()) < 8
+
+
 def test_company_of_an_example_changes():
     # All in one bucket: batches are as random as without sorting.
     lengths = np.random.default_rng(0).integers(2, 16, 320)
