@@ -491,6 +491,15 @@ METRICS = types.MappingProxyType(
         "klue_entities": klue_entities,
     }
 )
+# The score to look at of those that give several.
+MAIN_SCORES = {
+    "squad": "f1",
+    "squad2": "best_f1",
+    "korquad": "f1",
+    "jsquad": "f1",
+    "entities": "f1",
+    "klue_entities": "entity_f1",
+}
 
 
 class ScoreCallback(keras.callbacks.Callback):
