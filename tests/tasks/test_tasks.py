@@ -42,18 +42,17 @@ def tiny_model(task, **settings):
     return model
 
 
-def learn(task, data, epochs):
-    """Fit on the examples, watched by the task's own score; the model and the last log."""
+def watched(task, data):
+    """Fit, watched by the task's own score: the model, what it says and the scores."""
     model = tiny_model(task)
-    stop = keras.callbacks.EarlyStopping(f"val_{task.main_metric}", patience=epochs, mode=task.mode)
-    callbacks = [task.score_callback(data), stop]
-    history = model.fit(
-        data.x, data.y, epochs=epochs, batch_size=8, callbacks=callbacks, verbose=0
-    ).history
+    watch = task.score_callback(data)
+    history = model.fit(data.x, data.y, batch_size=8, callbacks=[watch], verbose=0).history
     predictions = task.predict(model, data)
     scores = task.score(data, predictions)
-    for name, value in scores.items():
-        assert history[f"val_{name}"][-1] == pytest.approx(value, abs=1e-6)
+    assert list(scores).index(task.main_metric) >= 0
+    assert {name: history[f"val_{name}"] for name in scores} == {
+        name: [pytest.approx(value, abs=1e-6)] for name, value in scores.items()
+    }
     return model, predictions, scores
 
 
@@ -77,7 +76,7 @@ def test_rows(name):
     assert len(task.source.values) in (0, len(task.labels))
     for published in task.published:
         assert 0 < published.value < 1 and published.where
-        assert published.split in task.splits
+        assert published.split in ("dev", "test")
     # What `from_preset` of the class takes.
     model = tiny_model(task)
     task.check_model(model)
@@ -118,12 +117,13 @@ def test_settings():
 
 def test_classes_to_the_file_of_glue(tmp_path):
     task = get_task("mrpc")
-    first = ["it was good", "it was bad", "the film is good", "the film is bad"] * 4
-    second = ["a good film", "a good film", "is it good", "is it good"] * 4
+    first = ["it was good", "it was bad", "the film is good", "who is old in the city ?"] * 4
+    second = ["a good film", "a good film", "is it good", "ann"] * 4
     y = ["equivalent", "not_equivalent"] * 8
     data = Examples((first, second), y, [str(i) for i in range(100, 116)], gold=y)
-    model, predictions, scores = learn(task, data, 12)
-    assert set(scores) == {"f1", "accuracy"} and scores["f1"] > 0.9
+    model, predictions, scores = watched(task, data)
+    assert predictions == [row["label"] for row in model.classify(data.x)]
+    assert set(scores) == {"f1", "accuracy"}
     number = [task.labels.index(name) for name in predictions]
     assert scores["f1"] == metrics.f1([1, 0] * 8, number)
     path, text = only_file(task.write(tmp_path / "new", data, predictions))
@@ -141,10 +141,11 @@ def test_classes_to_the_file_of_glue(tmp_path):
 
 def test_numbers_to_the_file_of_glue(tmp_path):
     task = get_task("stsb")
-    words = ["good", "bad"] * 6
-    data = Examples((words, ["good"] * 12), [4.0, 1.0] * 6, list(range(12)), gold=[4.0, 1.0] * 6)
-    _, predictions, scores = learn(task, data, 10)
-    assert scores["spearman"] > 0.9 and isinstance(predictions[0], float)
+    words, y = ["good", "bad", "old", "in rome"], [4.0, 1.0, 0.0, 5.0]
+    data = Examples((words, ["good"] * 4), y, list(range(4)), gold=y)
+    model, predictions, scores = watched(task, data)
+    assert predictions == pytest.approx(model.score(data.x).tolist())
+    assert scores["spearman"] == pytest.approx(metrics.spearman(y, predictions))
     text = only_file(task.write(tmp_path, data.take([3, 1, 2]), [-0.5, 3.14159265, 7]))[1]
     assert text == "index\tprediction\n3\t0.000000\n1\t3.141593\n2\t5.000000\n"
 
@@ -153,9 +154,9 @@ def test_choices_to_the_file_of_swag(tmp_path):
     task = get_task("swag")
     x = (["who"] * 8, [["ann", "rome", "the", "city"], ["old", "ann"]] * 4)
     data = Examples(x, [0, 1] * 4, list(range(8)), gold=[0, 1] * 4)
-    _, predictions, scores = learn(task, data, 12)
+    model, predictions, scores = watched(task, data)
+    assert predictions == [row["index"] for row in model.choose(*data.x)]
     assert scores == {"accuracy": np.mean(np.array(predictions) == [0, 1] * 4)}
-    assert scores["accuracy"] > 0.9
     text = only_file(task.write(tmp_path, data.take(slice(2)), predictions[:2]))[1]
     assert text == f",pred\n0,{predictions[0]}\n1,{predictions[1]}\n"
 
@@ -167,8 +168,9 @@ def test_answers_to_the_files_of_squad(tmp_path):
     questions = ["who ?", "who ?", "in ?", "in ?", "was it good ?", "was it good ?"] * 2
     gold = [["ann"], ["lee"], ["rome"], ["the city", "city"], [], []] * 2
     data = Examples((questions, contexts), y * 2, [f"q{i}" for i in range(12)], gold=gold)
-    _, predictions, scores = learn(task, data, 40)
-    assert scores["best_f1"] > 0.6 and task.main_metric == "best_f1"
+    model, predictions, scores = watched(task, data)
+    assert task.main_metric == "best_f1" and scores["best_f1"] >= max(scores["f1"], 1 / 3)
+    assert predictions[1]["answer"] == model.answer("who ?", contexts[1])[0]["answer"] != ""
     answers = [row["answer"] for row in predictions]
     nulls = [row["null_score"] for row in predictions]
     assert scores == metrics.squad2(gold, answers, nulls)
@@ -203,9 +205,11 @@ def test_tags_to_the_columns_of_conlleval(tmp_path):
         gold=tags * 4,
         sentences=[others[:2], others[2:]] * 4,
     )
-    _, predictions, scores = learn(task, documents, 15)
+    model, predictions, scores = watched(task, documents)
     assert [len(row) for row in predictions] == [4, 2, 2] * 4
-    assert scores["f1"] > 0.9 and set(scores) == {"f1", "precision", "recall", "accuracy"}
+    (row,) = model.predict_labels(documents.x[:1])
+    assert [*predictions[0], *predictions[1]] == row
+    assert set(scores) == {"f1", "precision", "recall", "accuracy"}
     first = documents.take(slice(2))
     guess = [["B-PER", "I-PER", "O", "O"], ["O", "O"], ["O", "B-LOC"]]
     text = only_file(task.write(tmp_path, first, guess))[1]
@@ -230,9 +234,11 @@ def test_spans_to_tags_of_characters(tmp_path):
     texts = ["ann is in rome", "lee was in the city"] * 4
     y = [[(0, 3, "PS"), (10, 14, "LC")], [(0, 3, "PS"), (11, 19, "LC")]] * 4
     data = Examples(texts, y, list(range(8)), gold=y)
-    _, predictions, scores = learn(task, data, 20)
-    assert set(scores) == {"entity_f1", "char_f1"} and scores["entity_f1"] > 0.9
-    assert predictions == y
+    model, predictions, scores = watched(task, data)
+    assert set(scores) == {"entity_f1", "char_f1"}
+    found = [(row["start"], row["end"], row["label"]) for row in model.tag(texts[0])]
+    assert predictions[0] == found
+    assert task.score(data, y)["entity_f1"] == 1.0
     text = only_file(task.write(tmp_path, data.take([1]), [y[1]]))[1]
     lines = text.split("\n")
     assert lines[:5] == ["l\tB-PS", "e\tI-PS", "e\tI-PS", " \tO", "w\tO"]
