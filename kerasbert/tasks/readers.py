@@ -326,8 +326,9 @@ def find_file(folder, candidates, name, page):
             path = os.path.join(folder, *place.split("/"))
             if os.path.isfile(path):
                 return path
+    more = f" (nor {len(candidates) - 1} others)" if len(candidates) > 1 else ""
     raise ValueError(
-        f"The folder '{folder}' has no {' or '.join(candidates)} of the task '{name}'; get it from "
+        f"The folder '{folder}' has no {candidates[0]}{more} of the task '{name}'; get it from "
         f"{page}"
     )
 

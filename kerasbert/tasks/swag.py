@@ -19,6 +19,7 @@ SWAG = Task(
     ),
     source=Source(
         page="https://github.com/rowanz/swagaf/tree/master/data",
+        license="MIT",
         files={
             split: (f"{name}.csv", f"data/{name}.csv")
             for split, name in (("train", "train"), ("dev", "val"), ("test", "test"))

@@ -65,7 +65,9 @@ def test_layers_beat_the_baseline():
     real_data.or_skip(real_data.minilm_dir)
     done = run("features_bilstm.py", "--sentences", 400, "--epochs", 6)
     assert done.returncode == 0, done.stderr
-    rows = re.findall(r"^│ ([\w ]+?) +│ +[\d-]+ +│ (0\.\d+) +│ (0\.\d+) +│", done.stdout, re.MULTILINE)
+    rows = re.findall(
+        r"^│ ([\w ]+?) +│ +[\d-]+ +│ (0\.\d+) +│ (0\.\d+) +│", done.stdout, re.MULTILINE
+    )
     scores = {name: (float(all_words), float(new)) for name, all_words, new in rows}
     baseline = scores.pop("most frequent tag")
     assert len(scores) == 6

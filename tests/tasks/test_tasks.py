@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import metrics, models
+from kerasbert import metrics, models, presets
 from kerasbert.models import BertBackbone
 from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, get_task
 from kerasbert.tokenizers import BertTokenizer
@@ -37,23 +37,14 @@ def tiny_model(task, **settings):
     if "max_query_length" in given:
         given.update(max_query_length=8, doc_stride=16)
     preprocessor = cls.preprocessor_cls(BertTokenizer(VOCABULARY, lowercase=True), **given)
-    model = cls(backbone, preprocessor=preprocessor, **own)
-    model.optimizer.learning_rate = 3e-3
-    return model
+    return cls(backbone, preprocessor=preprocessor, **own)
 
 
-def watched(task, data):
-    """Fit, watched by the task's own score: the model, what it says and the scores."""
+def said(task, data):
+    """A model, what it says of the examples, and its scores."""
     model = tiny_model(task)
-    watch = task.score_callback(data)
-    history = model.fit(data.x, data.y, batch_size=8, callbacks=[watch], verbose=0).history
     predictions = task.predict(model, data)
-    scores = task.score(data, predictions)
-    assert list(scores).index(task.main_metric) >= 0
-    assert {name: history[f"val_{name}"] for name in scores} == {
-        name: [pytest.approx(value, abs=1e-6)] for name, value in scores.items()
-    }
-    return model, predictions, scores
+    return model, predictions, task.score(data, predictions)
 
 
 def only_file(paths):
@@ -77,9 +68,7 @@ def test_rows(name):
     for published in task.published:
         assert 0 < published.value < 1 and published.where
         assert published.split in ("dev", "test")
-    # What `from_preset` of the class takes.
-    model = tiny_model(task)
-    task.check_model(model)
+    presets._check_arguments(task.model_class, task.model_settings())
 
 
 def test_the_papers_tasks_are_all_there():
@@ -121,7 +110,7 @@ def test_classes_to_the_file_of_glue(tmp_path):
     second = ["a good film", "a good film", "is it good", "ann"] * 4
     y = ["equivalent", "not_equivalent"] * 8
     data = Examples((first, second), y, [str(i) for i in range(100, 116)], gold=y)
-    model, predictions, scores = watched(task, data)
+    model, predictions, scores = said(task, data)
     assert predictions == [row["label"] for row in model.classify(data.x)]
     assert set(scores) == {"f1", "accuracy"}
     number = [task.labels.index(name) for name in predictions]
@@ -143,7 +132,7 @@ def test_numbers_to_the_file_of_glue(tmp_path):
     task = get_task("stsb")
     words, y = ["good", "bad", "old", "in rome"], [4.0, 1.0, 0.0, 5.0]
     data = Examples((words, ["good"] * 4), y, list(range(4)), gold=y)
-    model, predictions, scores = watched(task, data)
+    model, predictions, scores = said(task, data)
     assert predictions == pytest.approx(model.score(data.x).tolist())
     assert scores["spearman"] == pytest.approx(metrics.spearman(y, predictions))
     text = only_file(task.write(tmp_path, data.take([3, 1, 2]), [-0.5, 3.14159265, 7]))[1]
@@ -154,7 +143,7 @@ def test_choices_to_the_file_of_swag(tmp_path):
     task = get_task("swag")
     x = (["who"] * 8, [["ann", "rome", "the", "city"], ["old", "ann"]] * 4)
     data = Examples(x, [0, 1] * 4, list(range(8)), gold=[0, 1] * 4)
-    model, predictions, scores = watched(task, data)
+    model, predictions, scores = said(task, data)
     assert predictions == [row["index"] for row in model.choose(*data.x)]
     assert scores == {"accuracy": np.mean(np.array(predictions) == [0, 1] * 4)}
     text = only_file(task.write(tmp_path, data.take(slice(2)), predictions[:2]))[1]
@@ -168,7 +157,7 @@ def test_answers_to_the_files_of_squad(tmp_path):
     questions = ["who ?", "who ?", "in ?", "in ?", "was it good ?", "was it good ?"] * 2
     gold = [["ann"], ["lee"], ["rome"], ["the city", "city"], [], []] * 2
     data = Examples((questions, contexts), y * 2, [f"q{i}" for i in range(12)], gold=gold)
-    model, predictions, scores = watched(task, data)
+    model, predictions, scores = said(task, data)
     assert task.main_metric == "best_f1" and scores["best_f1"] >= max(scores["f1"], 1 / 3)
     assert predictions[1]["answer"] == model.answer("who ?", contexts[1])[0]["answer"] != ""
     answers = [row["answer"] for row in predictions]
@@ -192,20 +181,23 @@ def test_answers_to_the_files_of_squad(tmp_path):
     assert json.load(open(far)) == {"q0": 0.0, "q1": 1.0}
 
 
-def test_tags_to_the_columns_of_conlleval(tmp_path):
-    task = get_task("conll2003")
+def tagged_documents():
+    """Documents of two sentences and of one, in turn."""
     sentences = [["Ann", "is", "in", "Rome"], ["Lee", "was"], ["the", "city"]]
     tags = [["B-PER", "O", "O", "B-LOC"], ["B-PER", "O"], ["O", "O"]]
     others = [[[word, "NN", "I-NP"] for word in row] for row in sentences]
-    # Two documents, of two sentences and one.
-    documents = Examples(
+    return Examples(
         x=[sum(sentences[:2], []), sentences[2]] * 4,
         y=[sum(tags[:2], []), tags[2]] * 4,
         ids=list(range(8)),
         gold=tags * 4,
         sentences=[others[:2], others[2:]] * 4,
     )
-    model, predictions, scores = watched(task, documents)
+
+
+def test_tags_to_the_columns_of_conlleval(tmp_path):
+    task, documents = get_task("conll2003"), tagged_documents()
+    model, predictions, scores = said(task, documents)
     assert [len(row) for row in predictions] == [4, 2, 2] * 4
     (row,) = model.predict_labels(documents.x[:1])
     assert [*predictions[0], *predictions[1]] == row
@@ -234,7 +226,7 @@ def test_spans_to_tags_of_characters(tmp_path):
     texts = ["ann is in rome", "lee was in the city"] * 4
     y = [[(0, 3, "PS"), (10, 14, "LC")], [(0, 3, "PS"), (11, 19, "LC")]] * 4
     data = Examples(texts, y, list(range(8)), gold=y)
-    model, predictions, scores = watched(task, data)
+    model, predictions, scores = said(task, data)
     assert set(scores) == {"entity_f1", "char_f1"}
     found = [(row["start"], row["end"], row["label"]) for row in model.tag(texts[0])]
     assert predictions[0] == found
@@ -250,6 +242,29 @@ def test_regression_by_its_error():
     assert (task.main_metric, task.mode) == ("mean_absolute_error", "min")
     data = Examples(["good", "bad"], [1.0, 2.0], [0, 1], gold=[1.0, 2.0])
     assert task.score(data, [1.5, 2.5])["mean_absolute_error"] == 0.5
+
+
+def check_scores_in_fit(task, data):
+    """The logs of `fit` have the scores of the epoch's end."""
+    model = tiny_model(task)
+    model.optimizer.learning_rate = 3e-3
+    watch = task.score_callback(data)
+    history = model.fit(data.x, data.y, batch_size=8, callbacks=[watch], verbose=0).history
+    scores = task.score(data, task.predict(model, data))
+    assert {name: history[f"val_{name}"] for name in scores} == {
+        name: [pytest.approx(value, abs=1e-6)] for name, value in scores.items()
+    }
+
+
+def test_scores_in_fit():
+    y = ["acceptable", "unacceptable"] * 8
+    texts = ["it was good", "it was bad"] * 8
+    check_scores_in_fit(get_task("cola"), Examples(texts, y, list(range(16)), gold=y))
+
+
+@pytest.mark.slow
+def test_scores_of_taggers_in_fit():
+    check_scores_in_fit(get_task("conll2003"), tagged_documents())
 
 
 # === Bad input ===
