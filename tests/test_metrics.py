@@ -16,6 +16,7 @@ import scipy.stats
 import sklearn.metrics
 
 from kerasbert import metrics
+from tests.contracts import only_tensorflow_is_fast
 
 CASES = 1000
 
@@ -48,6 +49,7 @@ def matthews_by_hand(y, predicted):
     return (a * b).sum() / norm if norm else 0.0
 
 
+@only_tensorflow_is_fast  # They know no backend, and scikit-learn takes its time.
 @pytest.mark.filterwarnings("error")
 def test_scores_of_classes():
     for case, (y, predicted) in enumerate(class_cases(4)):
@@ -454,19 +456,20 @@ def test_others_watch_the_scores_in_fit(tmp_path):
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(0.05), loss)
+        model.compile(keras.optimizers.Adam(0.1), loss)
         return model
 
     def score(model):
         return {"matthews": metrics.matthews(y, model.predict(x, verbose=0).argmax(-1))}
 
     plain, watched = model(), model()
-    plain.fit(x, y, epochs=8, verbose=0)
+    settings = {"epochs": 8, "batch_size": 4, "shuffle": False, "verbose": 0}
+    plain.fit(x, y, **settings)
     best = keras.callbacks.ModelCheckpoint(
         str(tmp_path / "best.keras"), monitor="val_matthews", mode="max", save_best_only=True
     )
     callbacks = [metrics.ScoreCallback(score), best]
-    history = watched.fit(x, y, epochs=8, callbacks=callbacks, verbose=0).history
+    history = watched.fit(x, y, callbacks=callbacks, **settings).history
     assert len(history["val_matthews"]) == 8
     assert history["val_matthews"][-1] == score(watched)["matthews"] > 0.5
     # Scoring leaves the training as it is.

@@ -12,6 +12,7 @@ from kerasbert import metrics, models, presets
 from kerasbert.models import BertBackbone
 from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, get_task
 from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import only_tensorflow_is_fast
 
 WORDS = "good bad film a the it was is who rome ann lee old in city ? . i".split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -104,6 +105,7 @@ def test_settings():
 # === The heads ===
 
 
+@only_tensorflow_is_fast
 def test_classes_to_the_file_of_glue(tmp_path):
     task = get_task("mrpc")
     first = ["it was good", "it was bad", "the film is good", "who is old in the city ?"] * 4
@@ -128,6 +130,7 @@ def test_classes_to_the_file_of_glue(tmp_path):
     assert set(task.predict(unnamed, data)) <= set(task.labels)
 
 
+@only_tensorflow_is_fast
 def test_numbers_to_the_file_of_glue(tmp_path):
     task = get_task("stsb")
     words, y = ["good", "bad", "old", "in rome"], [4.0, 1.0, 0.0, 5.0]
@@ -139,6 +142,7 @@ def test_numbers_to_the_file_of_glue(tmp_path):
     assert text == "index\tprediction\n3\t0.000000\n1\t3.141593\n2\t5.000000\n"
 
 
+@only_tensorflow_is_fast
 def test_choices_to_the_file_of_swag(tmp_path):
     task = get_task("swag")
     x = (["who"] * 8, [["ann", "rome", "the", "city"], ["old", "ann"]] * 4)
@@ -150,6 +154,7 @@ def test_choices_to_the_file_of_swag(tmp_path):
     assert text == f",pred\n0,{predictions[0]}\n1,{predictions[1]}\n"
 
 
+@only_tensorflow_is_fast
 def test_answers_to_the_files_of_squad(tmp_path):
     task = get_task("squad2")
     contexts = ["ann is in rome", "lee is in the city"] * 6
@@ -195,6 +200,7 @@ def tagged_documents():
     )
 
 
+@only_tensorflow_is_fast
 def test_tags_to_the_columns_of_conlleval(tmp_path):
     task, documents = get_task("conll2003"), tagged_documents()
     model, predictions, scores = said(task, documents)
@@ -221,6 +227,7 @@ def test_tags_to_the_columns_of_conlleval(tmp_path):
     assert only_file(task.write(tmp_path, unlabelled, [["O", "O"]]))[1] == "a_b O\nc O\n\n"
 
 
+@only_tensorflow_is_fast
 def test_spans_to_tags_of_characters(tmp_path):
     task = get_task("klue_ner")
     texts = ["ann is in rome", "lee was in the city"] * 4
@@ -256,6 +263,7 @@ def check_scores_in_fit(task, data):
     }
 
 
+@only_tensorflow_is_fast
 def test_scores_in_fit():
     y = ["acceptable", "unacceptable"] * 8
     texts = ["it was good", "it was bad"] * 8
