@@ -6,7 +6,7 @@ import os
 # cores. It counts where kerasbert is imported before torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from kerasbert import layers, models, optimizers, tokenizers  # noqa: E402
+from kerasbert import layers, metrics, models, optimizers, tasks, tokenizers  # noqa: E402
 from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert.converter import convert  # noqa: E402
 from kerasbert.export.serving import export_serving  # noqa: E402
@@ -22,8 +22,10 @@ __all__ = [
     "convert",
     "export_serving",
     "layers",
+    "metrics",
     "models",
     "optimizers",
+    "tasks",
     "tokenizers",
     "upload_preset",
 ]

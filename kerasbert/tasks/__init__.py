@@ -1,0 +1,66 @@
+"""Tasks of the papers, and of your own files, as data.
+
+    task = kerasbert.tasks.get_task("rte")            # builtin_tasks() has them all
+    train = task.read("train", "glue_data")           # or by name: task.read("train")
+    dev = task.read("dev", "glue_data")
+    model = task.model_class.from_preset("bert_base_en_uncased", **task.model_settings())
+    model.fit(train.x, train.y, callbacks=[task.score_callback(dev)])  # val_accuracy
+    predictions = task.predict(model, dev)
+    task.score(dev, predictions)                      # {"accuracy": ...}, beside task.published
+    task.write("handed_in", dev, predictions)         # RTE.tsv
+
+`file_task(train="a.csv", dev="b.csv", columns=["text"], label="label")` is a task of your files.
+"""
+
+import difflib
+
+from kerasbert.tasks import conll, glue, japanese, korean, squad, swag
+from kerasbert.tasks.examples import Examples
+from kerasbert.tasks.own import file_task
+from kerasbert.tasks.task import Published, Settings, Source, Task
+
+__all__ = [
+    "Examples",
+    "Published",
+    "Settings",
+    "Source",
+    "Task",
+    "builtin_tasks",
+    "file_task",
+    "get_task",
+]
+
+
+def builtin_tasks():
+    """The tasks that the package describes: a dict of name to `Task`.
+
+    >>> builtin_tasks()["stsb"].metrics
+    ('spearman', 'pearson')
+    """
+    groups = (glue, squad, swag, conll, korean, japanese)
+    return {task.name: task for group in groups for task in group.TASKS}
+
+
+def get_task(name):
+    """A task by its name, however it is written.
+
+    >>> get_task("STS-B").name
+    'stsb'
+
+    Raises:
+        ValueError: for an unknown one, with the nearest names.
+    """
+
+    def plain(text):
+        return "".join(filter(str.isalnum, str(text).lower()))
+
+    tasks = {plain(key): task for key, task in builtin_tasks().items()}
+    if plain(name) not in tasks:
+        near = [tasks[key].name for key in difflib.get_close_matches(plain(name), tasks, 3)]
+        hint = (
+            f"did you mean {', '.join(near)}?"
+            if near
+            else f"known are {', '.join(builtin_tasks())}."
+        )
+        raise ValueError(f"Unknown task '{name}'; {hint}")
+    return tasks[plain(name)]

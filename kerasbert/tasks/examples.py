@@ -1,0 +1,54 @@
+"""What a task's reader gives."""
+
+import itertools
+from dataclasses import dataclass
+
+
+@dataclass
+class Examples:
+    """What `read` gives.
+
+    Args:
+        x: what `fit`, `evaluate` and `predict` of the task's model take.
+        y: the labels that they take; `None` where the data have none.
+        ids: list of N. What a submission calls the examples.
+        gold: list of what `Task.score` compares predictions with; `None` where there is none.
+        sentences: list of N lists: of each document's sentences, their words' other columns. Only
+            of taggers of words.
+    """
+
+    x: object
+    y: object
+    ids: list
+    gold: list | None = None
+    sentences: list | None = None
+
+    def __len__(self):
+        return len(self.ids)
+
+    def take(self, rows):
+        """Some of the examples.
+
+        Args:
+            rows: a slice, or a list of ints.
+        """
+
+        def part(column):
+            if column is None or isinstance(rows, slice):
+                return None if column is None else column[rows]
+            return [column[row] for row in rows]
+
+        x = tuple(map(part, self.x)) if isinstance(self.x, tuple) else part(self.x)
+        gold = self.gold
+        if gold is not None and self.sentences is not None:  # One entry a sentence.
+            gold = _by_document(gold, self.sentences)
+        gold = part(gold)
+        if gold is not None and self.sentences is not None:
+            gold = list(itertools.chain.from_iterable(gold))
+        return Examples(x, part(self.y), part(self.ids), gold, part(self.sentences))
+
+
+def _by_document(rows, sentences):
+    """Rows, one a sentence, as lists, one a document."""
+    rows = iter(rows)
+    return [list(itertools.islice(rows, len(document))) for document in sentences]

@@ -1,0 +1,384 @@
+"""Files to columns: tables, SQuAD's JSON, CoNLL's columns, and the `datasets` library.
+
+Bytes are UTF-8, with or without a byte-order mark, lines end as on Unix or Windows.
+"""
+
+import csv
+import io
+import json
+import os
+import warnings
+from dataclasses import dataclass
+
+from kerasbert._errors import first_line
+
+
+@dataclass
+class Table:
+    """Named columns, and where each row stands.
+
+    Args:
+        columns: dict of name to a list of N values.
+        source: string. The file, for errors.
+        numbers: list of N ints. The line, or the row, of each.
+        unit: string. "line" or "row".
+    """
+
+    columns: dict
+    source: str
+    numbers: list
+    unit: str = "line"
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def column(self, name, wanted=""):
+        """The values of a column.
+
+        Raises:
+            ValueError: where there is none, with those that there are.
+        """
+        if name in self.columns:
+            return self.columns[name]
+        raise ValueError(
+            f"{self.source} has no column '{name}'{wanted}; its columns are "
+            f"{', '.join(map(repr, self.columns)) or 'none'}."
+        )
+
+    def place(self, position):
+        """Where a row is, for errors."""
+        return f"{self.source}, {self.unit} {self.numbers[position]}"
+
+
+def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False):
+    """Read a file of columns.
+
+    `.tsv` and `.txt` are split at tabs, `.csv` at commas (or semicolons or tabs, if its header
+    has those and no comma), `.jsonl` and `.json` hold dicts, one a line or in a list, whose inner
+    ones give columns such as "labels.score", and `.parquet` is read by pandas.
+
+    Args:
+        path: string.
+        names: list of strings. Those of the columns, where the first line does not name them.
+        wanted: list of strings. If they are not all in the first line, and `names` are given, the
+            first line is a row.
+        quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
+        keep_broken: bool. Keep rows with too few values, with "" for these, as files do that are
+            answered row by row; by default they are left out, with a warning.
+
+    Returns:
+        A `Table`.
+
+    Raises:
+        ValueError: for an empty file, one that is not what its name says, or not UTF-8.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    source = f"'{path}'"
+    if ending == ".parquet":
+        return _read_parquet(path, source)
+    text = read_text(path)
+    if ending in (".json", ".jsonl", ".ndjson"):
+        return _json_table(text, source)
+    if ending == ".csv":
+        quotes, delimiter = quotes is None or quotes, _delimiter(text)
+    elif ending in (".tsv", ".txt", ".tab"):
+        quotes, delimiter = bool(quotes), "\t"
+    else:
+        raise ValueError(
+            f"{source} ends in '{ending}'; kerasbert reads .csv, .tsv, .txt, .json, .jsonl and "
+            ".parquet."
+        )
+    rows = list(_rows(text, delimiter, quotes, source))
+    first = rows[0][1]
+    if names and not set(wanted) <= set(first) and len(first) == len(names):
+        header = list(names)
+    else:
+        header, rows = first, rows[1:]
+    if not rows:
+        raise ValueError(f"{source} has a header but no rows.")
+    broken = [number for number, cells in rows if len(cells) != len(header)]
+    if 2 * len(broken) > len(rows):
+        raise ValueError(
+            f"{source} is no table: {len(broken)} of its {len(rows)} rows do not have the "
+            f"{len(header)} values of its header, the first one in line {broken[0]}."
+        )
+    if broken and not keep_broken:
+        warnings.warn(
+            f"{len(broken)} of the {len(rows)} rows of {source} are broken and left out; the first "
+            f"one is line {broken[0]}.",
+            stacklevel=2,
+        )
+        rows = [(number, cells) for number, cells in rows if len(cells) == len(header)]
+    # Values beyond the header have no name.
+    width = len(header)
+    cells = [(cells + [""] * width)[:width] for _, cells in rows]
+    columns = {name: [row[place] for row in cells] for place, name in enumerate(header)}
+    return Table(columns, source, [number for number, _ in rows])
+
+
+def read_text(path):
+    """The text of a UTF-8 file, with `\\n` at the ends of lines.
+
+    Raises:
+        ValueError: where it is empty, or not UTF-8.
+    """
+    with open(path, "rb") as file:
+        raw = file.read()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"'{path}' is not UTF-8 (byte {error.start}); save it again in that encoding."
+        ) from None
+    if not text.strip():
+        raise ValueError(f"'{path}' is empty.")
+    return text.replace("\r\n", "\n")
+
+
+def _delimiter(text):
+    header = text[: text.find("\n")] if "\n" in text else text
+    return next((mark for mark in ",;\t" if mark in header), ",")
+
+
+def _rows(text, delimiter, quotes, source):
+    """`(line, values)` of each row; blank lines are none."""
+    if not quotes:
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line:
+                yield number, line.split(delimiter)
+        return
+    limit = csv.field_size_limit(2**31 - 1)  # A text may be longer than the module's default.
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        number = 1
+        for cells in reader:
+            if cells:
+                yield number, cells
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{source} is no {delimiter!r}-separated table at line {number} ({error}); write a "
+            'quote within quotes as "", or save it as .tsv.'
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _json_table(text, source):
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        rows = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"{source}, line {number} is no JSON ({error}).") from None
+    if isinstance(rows, dict):
+        rows = rows["data"] if isinstance(rows.get("data"), list) else [rows]
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{source} has to hold objects, one a line or in a list.")
+    rows = [dict(_flat(row)) for row in rows]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return Table(columns, source, list(range(1, len(rows) + 1)), "row")
+
+
+def _flat(row, prefix=""):
+    """A dict's items, and those of the dicts in it as "outer.inner"."""
+    for name, value in row.items():
+        yield prefix + name, value
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+
+
+def _read_parquet(path, source):
+    try:
+        import pandas
+
+        frame = pandas.read_parquet(path)
+    except ImportError as error:
+        raise ValueError(
+            f"{source} needs pandas and pyarrow: pip install pandas pyarrow ({first_line(error)})."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{source} is no Parquet file ({first_line(error)}).") from error
+    if not len(frame):
+        raise ValueError(f"{source} has no rows.")
+    rows = [dict(_flat(row)) for row in frame.to_dict("records")]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [_plain(row.get(name)) for row in rows] for name in names}
+    return Table(columns, source, list(range(1, len(rows) + 1)), "row")
+
+
+def _plain(value):
+    """Arrays, of arrays too, as lists; a missing value as `None`."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    is_missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+    return None if is_missing else value
+
+
+# === SQuAD ===
+
+
+def read_squad(path):
+    """Read SQuAD's JSON, of 1.1 or 2.0 or another language.
+
+    Returns:
+        A `Table` of `id`, `question`, `context` and `answers`, a dict of `text` and `answer_start`
+        with a list each, empty for "no answer"; `None` where there are none, as in a test set.
+    """
+    source = f"'{path}'"
+    try:
+        articles = json.loads(read_text(path))["data"]
+        rows = [
+            {
+                "id": str(qa["id"]),
+                "question": qa["question"],
+                "context": paragraph["context"],
+                "answers": _answers(qa),
+            }
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for qa in paragraph["qas"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):
+            raise
+        raise ValueError(
+            f"{source} is not in SQuAD's format, data > paragraphs > qas with id, question and "
+            f"answers ({type(error).__name__}: {first_line(error)})."
+        ) from None
+    if not rows:
+        raise ValueError(f"{source} holds no questions.")
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return Table(columns, source, list(range(1, len(rows) + 1)), "question")
+
+
+def _answers(qa):
+    if qa.get("is_impossible"):
+        return {"text": [], "answer_start": []}
+    if qa.get("answers") is None:
+        return None
+    return {name: [a[name] for a in qa["answers"]] for name in ("text", "answer_start")}
+
+
+# === CoNLL's columns ===
+
+DOCUMENT = "-DOCSTART-"
+
+
+def read_columns(path, comment=None):
+    """Read one word a line, with its tags beside it, and an empty line after each sentence.
+
+    Columns are separated by tabs, or else by any white space. A line of `-DOCSTART-` begins a new
+    document, and is no word.
+
+    Args:
+        path: string.
+        comment: string. What lines to leave out begin with.
+
+    Returns:
+        List of documents, each a list of sentences, each a list of `(line, cells)`.
+    """
+    documents, sentence = [[]], []
+    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
+        if comment is not None and line.startswith(comment):
+            continue
+        first = line.split()[:1]
+        if first and first != [DOCUMENT]:
+            cells = line.split("\t") if "\t" in line else line.split()
+            sentence.append((number, [cells[0], *(cell.strip() for cell in cells[1:])]))
+            continue
+        if sentence:
+            documents[-1].append(sentence)
+            sentence = []
+        if first and documents[-1]:
+            documents.append([])
+    documents = [document for document in documents if document]
+    if not documents:
+        raise ValueError(f"'{path}' holds no words.")
+    return documents
+
+
+# === Where the files are ===
+
+
+def find_file(folder, candidates, name, page):
+    """The first of a task's files that is in a folder, at its official place or right there.
+
+    Raises:
+        ValueError: where there is none, with the page to get it from.
+    """
+    folder = os.path.expanduser(folder)
+    if not os.path.isdir(folder):
+        raise ValueError(f"'{folder}' is no folder; give the one that holds the files of '{name}'.")
+    candidates = [candidates] if isinstance(candidates, str) else candidates
+    for candidate in candidates:
+        for place in (candidate, os.path.basename(candidate)):
+            path = os.path.join(folder, *place.split("/"))
+            if os.path.isfile(path):
+                return path
+    more = f" (nor {len(candidates) - 1} others)" if len(candidates) > 1 else ""
+    raise ValueError(
+        f"The folder '{folder}' has no {candidates[0]}{more} of the task '{name}'; get it from "
+        f"{page}"
+    )
+
+
+def from_datasets(dataset, split, name, page):
+    """A split by name through the `datasets` library: a `Table`.
+
+    Args:
+        dataset: tuple of the arguments of `datasets.load_dataset`; a last one that is a dict holds
+            named ones.
+        split: string. The library's name of it.
+        name: string. The task's, for errors.
+        page: string. Where else to get the files.
+
+    Raises:
+        ValueError: where the library is not installed, or cannot get it, with the page.
+    """
+    way_out = f"get the files from {page} and name their folder"
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            f"The data of '{name}' have to come from somewhere: {way_out}, or pip install datasets."
+        ) from None
+    named = dataset[-1] if isinstance(dataset[-1], dict) else {}
+    try:
+        loaded = datasets.load_dataset(*dataset[: len(dataset) - bool(named)], split=split, **named)
+    except Exception as error:  # It raises what its many parts raise.
+        raise ValueError(
+            f"The datasets library cannot get '{dataset[0]}' ({first_line(error)}); {way_out}."
+        ) from error
+    return table_of_dataset(loaded, f"the {split} split of {dataset[0]}")
+
+
+def table_of_dataset(loaded, source):
+    """A `datasets.Dataset` as a `Table`, with the names of its classes in place of numbers."""
+    columns = {}
+    for name in loaded.column_names:
+        values, feature = [_plain(value) for value in loaded[name]], loaded.features[name]
+        names = getattr(feature, "names", None) or getattr(
+            getattr(feature, "feature", None), "names", None
+        )
+        columns[name] = [_named(value, names) for value in values] if names else values
+        inner = dict.fromkeys(key for v in values if isinstance(v, dict) for key in v)
+        for key in inner:
+            columns[f"{name}.{key}"] = [None if v is None else v.get(key) for v in values]
+    return Table(columns, source, list(range(1, len(loaded) + 1)), "row")
+
+
+def _named(value, names):
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else None

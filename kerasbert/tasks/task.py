@@ -1,0 +1,308 @@
+"""A task as data: its columns and labels, its head, its scores, and where its data come from."""
+
+import itertools
+import os
+import tempfile
+from dataclasses import dataclass, field
+
+from kerasbert import converter
+from kerasbert.metrics import MAIN_SCORES, ScoreCallback
+from kerasbert.tasks import heads, readers
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to fine-tune: one value of each, or more to search.
+
+    Args:
+        batch_sizes, learning_rates, epochs: tuples.
+        warmup: float. The share of the steps in which the rate rises; after it it falls to 0.
+        sequence_length: int. The most tokens of a row.
+
+    >>> len(Settings().grid()), Settings(epochs=(3,)).grid()[0]
+    (18, {'batch_size': 16, 'learning_rate': 5e-05, 'epochs': 3})
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.3.
+    """
+
+    batch_sizes: tuple = (16, 32)
+    learning_rates: tuple = (5e-5, 3e-5, 2e-5)
+    epochs: tuple = (2, 3, 4)
+    warmup: float = 0.1
+    sequence_length: int = 128
+
+    def grid(self):
+        """All combinations: a list of dicts of `batch_size`, `learning_rate` and `epochs`."""
+        names = ("batch_size", "learning_rate", "epochs")
+        values = (self.batch_sizes, self.learning_rates, self.epochs)
+        return [dict(zip(names, point)) for point in itertools.product(*values)]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A score in print.
+
+    Args:
+        model: string. As it is called there, for example "BERT-Base".
+        split: string. "dev" or "test".
+        metric: string. Its name among the task's scores.
+        value: float. A fraction, as our scores are.
+        where: string. The paper and the table.
+    """
+
+    model: str
+    split: str
+    metric: str
+    value: float
+    where: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a task's data come from, and how their files are written.
+
+    Args:
+        page: string. Where people get them.
+        license: string. Of the data; "" where the page says more than fits here.
+        files: dict of split to a path in the folder, or a tuple of those that it may have.
+        columns: dict of a column's name to that in the files, where it is another one; to its
+            number in files of one word a line.
+        header: tuple. The columns of files whose first line does not name them.
+        values: tuple. How the files write the labels, where it is not by name.
+        id: string. The column of what an example is called; otherwise they are counted from 0.
+        quotes: bool. See `readers.read_table`.
+        comment: string. See `readers.read_columns`.
+        dataset: tuple. The arguments of `datasets.load_dataset`; empty for none.
+        splits: dict of split to that library's name of it, where it is another one.
+    """
+
+    page: str = ""
+    license: str = ""
+    files: dict = field(default_factory=dict)
+    columns: dict = field(default_factory=dict)
+    header: tuple = ()
+    values: tuple = ()
+    id: str = ""
+    quotes: bool | None = None
+    comment: str | None = None
+    dataset: tuple = ()
+    splits: dict = field(default_factory=lambda: {"dev": "validation"})
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: `kerasbert.tasks.get_task` has those of the papers, `file_task` makes yours.
+
+    Args:
+        name: string, such as "rte".
+        title: string, as papers write it.
+        head: string. The kind of model: "text_classifier", "text_regressor", "token_classifier",
+            "question_answering" or "multiple_choice".
+        columns: tuple. The columns of text: one, or two for pairs; question and context; the
+            prompt; the words and nothing else.
+        metrics: tuple. Names in `kerasbert.metrics.METRICS`, the first one to choose models by.
+        label: string. The column of labels.
+        labels: tuple. The names of the classes in their order, or the types of entities.
+        choices: tuple. Of multiple choice: the columns of the choices, or the one column of lists.
+        choice_start: string. A column that all choices begin with.
+        scheme: string. The tags that are made of types of entities.
+        units: string. "words", or "characters": the texts are whole, and the labels spans.
+        context: string. "sentence", or "document": sentences of a document are read as one.
+        range: tuple of the least and the greatest number, of regression.
+        settings: a `Settings`.
+        model: dict. Further arguments of the model's `from_preset`.
+        published: tuple of `Published`.
+        source: a `Source`.
+        submission: string. The name of the file that is handed in.
+        trained_on: the `Task` that a model of this one is trained on, where it is another one.
+
+    >>> from kerasbert.tasks import get_task
+    >>> task = get_task("rte")
+    >>> task.model_class.__name__, task.labels, task.main_metric
+    ('BertTextClassifier', ('entailment', 'not_entailment'), 'accuracy')
+    """
+
+    name: str
+    title: str
+    head: str
+    columns: tuple
+    metrics: tuple
+    label: str = "label"
+    labels: tuple = ()
+    choices: tuple = ()
+    choice_start: str = ""
+    scheme: str | None = None
+    units: str = "words"
+    context: str = "sentence"
+    range: tuple | None = None
+    settings: Settings = Settings()
+    model: dict = field(default_factory=dict)
+    published: tuple = ()
+    source: Source = Source()
+    submission: str = "predictions.tsv"
+    trained_on: "Task | None" = None
+
+    @property
+    def main_metric(self):
+        """The score to choose models by."""
+        return MAIN_SCORES.get(self.metrics[0], self.metrics[0])
+
+    @property
+    def mode(self):
+        """ "max", or "min" where less is better, as Keras' callbacks call it."""
+        return "min" if self.main_metric.endswith("error") else "max"
+
+    @property
+    def model_class(self):
+        """The class of its models, such as `kerasbert.models.BertTextClassifier`."""
+        return converter.tasks()[self.head]
+
+    @property
+    def splits(self):
+        """The splits that there are, such as ("train", "dev", "test")."""
+        more = self.trained_on.splits if self.trained_on else ()
+        return tuple(dict.fromkeys([*more, *self.source.files]))
+
+    def model_settings(self):
+        """The arguments of the model's `from_preset` for a new head: a dict."""
+        length = {"sequence_length": self.settings.sequence_length}
+        return {**self._head.settings(self), **length, **self.model}
+
+    def read(self, split, folder=None, limit=None):
+        """Read a split.
+
+        Args:
+            split: string. "train", "dev" or "test".
+            folder: string. The one with the official files; `None` asks the `datasets` library.
+            limit: int. The most examples.
+
+        Returns:
+            `Examples`.
+
+        Raises:
+            ValueError: where the files are missing or not what they should be, with the place.
+        """
+        source = self.source
+        if split not in source.files and self.trained_on is not None:
+            return self.trained_on.read(split, folder, limit)
+        if split not in source.files:
+            raise ValueError(
+                f"The task '{self.name}' has no split '{split}'; it has {', '.join(self.splits)}."
+            )
+        path = source.files[split]
+        is_own = isinstance(path, str) and os.path.isabs(path)
+        if folder is not None and not is_own:
+            path = readers.find_file(folder, path, self.name, source.page)
+        if folder is not None or is_own:
+            table = self._head.open(self, path, split)
+        elif source.dataset:
+            there = source.splits.get(split, split)
+            table = readers.from_datasets(source.dataset, there, self.name, source.page)
+        else:
+            files = [path] if isinstance(path, str) else path
+            raise ValueError(
+                f"The data of '{self.name}' come from a folder with {files[0]}; get it from "
+                f"{source.page} and name its folder."
+            )
+        data = self._head.examples(self, table, split)
+        return data if limit is None else data.take(slice(limit))
+
+    def check_model(self, model):
+        """Refuse a model of another kind, or of other classes.
+
+        Raises:
+            ValueError: with what the task needs.
+        """
+        wanted = self.model_class
+        if not isinstance(model, wanted):
+            raise ValueError(
+                f"The task '{self.name}' needs a {wanted.__name__}, not a {type(model).__name__}."
+            )
+        self._head.check_model(self, model)
+
+    def predict(self, model, data, batch_size=32):
+        """What a model says of examples, in the form that `score` and `write` take.
+
+        Args:
+            model: a model of `model_class`.
+            data: `Examples`.
+            batch_size: int.
+
+        Returns:
+            A list: names of classes; numbers; the number of the chosen one; for taggers lists of
+            tags, one a sentence, or lists of spans `(start, end, type)`; for questions dicts of
+            `answer` and `null_score`.
+        """
+        self.check_model(model)
+        return self._head.predict(self, model, data, batch_size)
+
+    def score(self, data, predictions):
+        """The task's scores of predictions.
+
+        Args:
+            data: `Examples` with labels.
+            predictions: what `predict` returns.
+
+        Returns:
+            Dict of name to a fraction; `main_metric` is the name of the first one to look at.
+        """
+        if data.gold is None:
+            raise ValueError(
+                f"These examples of '{self.name}' have no labels to score predictions with; hand "
+                "the predictions in, or take another split."
+            )
+        return self._head.scores(self, data, predictions)
+
+    def score_callback(self, data, batch_size=32, prefix="val_"):
+        """A callback of `fit` that scores the model on `data` after every epoch.
+
+        Args:
+            data: `Examples` with labels.
+            batch_size: int.
+            prefix: string. In front of the names in the logs.
+
+        Returns:
+            A `kerasbert.metrics.ScoreCallback`.
+        """
+        return ScoreCallback(
+            lambda model: self.score(data, self.predict(model, data, batch_size)), prefix
+        )
+
+    def write(self, folder, data, predictions, threshold=None):
+        """Write predictions as the official scorer or the leaderboard takes them.
+
+        Args:
+            folder: string. Where to put `submission`, and for SQuAD 2.0 `na_prob.json` beside it.
+            data: `Examples`.
+            predictions: what `predict` returns.
+            threshold: float. Of questions: a null score beyond it makes the answer none.
+
+        Returns:
+            List of the files' paths.
+        """
+        if len(predictions) != self._head.count(data):
+            raise ValueError(
+                f"There are {len(predictions)} predictions for {self._head.count(data)} examples "
+                f"of '{self.name}'; pass what `predict` returns for them."
+            )
+        files = self._head.files(self, data, predictions, threshold)
+        os.makedirs(folder, exist_ok=True)
+        return [_write_whole(os.path.join(folder, name), text) for name, text in files.items()]
+
+    @property
+    def _head(self):
+        return heads.HEADS[self.head]
+
+
+def _write_whole(path, text):
+    """Write a file under another name first, so that none is ever half there."""
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".kerasbert-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path

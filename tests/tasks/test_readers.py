@@ -1,0 +1,583 @@
+"""Each official file's quirks, on small files in its format."""
+
+import json
+import sys
+import types
+import warnings
+
+import numpy as np
+import pytest
+
+from kerasbert.tasks import file_task, get_task
+from kerasbert.tasks.heads import aligned
+from kerasbert.tasks.readers import read_columns, read_table
+
+BOM = "\ufeff".encode()
+
+
+def put(folder, path, text, encoding="utf-8"):
+    """Write a file of the official folder; `text` may be its lines, or JSON."""
+    path = folder / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(text, dict):
+        text = json.dumps(text, ensure_ascii=False)
+    if isinstance(text, list):
+        text = "".join(line + "\n" for line in text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode(encoding))
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_surprise():
+    """A warning that a test does not expect is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield
+
+
+# === GLUE ===
+
+
+def test_cola_has_no_header_but_in_test(tmp_path):
+    # A quote stands for itself, even alone at the beginning.
+    put(tmp_path, "CoLA/train.tsv", ["gj04\t1\t\tThey drank it.", 'bc01\t0\t*\t"Who ran?'])
+    put(tmp_path, "CoLA/test.tsv", ["index\tsentence", "0\tSentence.", "1\tLabel."])
+    task = get_task("cola")
+    train = task.read("train", tmp_path)
+    assert train.x == ["They drank it.", '"Who ran?']
+    assert train.y == ["acceptable", "unacceptable"] == train.gold
+    test = task.read("test", tmp_path)
+    assert (test.x, test.y, test.gold, test.ids) == (
+        ["Sentence.", "Label."],
+        None,
+        None,
+        ["0", "1"],
+    )
+
+
+def test_sst2_and_mrpc_have_a_header(tmp_path):
+    lines = ["sentence\tlabel", 'a "fine film \t1', "it 's bad\u2028really \t0"]
+    put(tmp_path, "SST-2/dev.tsv", lines)
+    dev = get_task("sst2").read("dev", tmp_path)
+    assert dev.x == ['a "fine film ', "it 's bad\u2028really "]
+    assert dev.y == ["positive", "negative"]
+    # MRPC comes with a byte-order mark and Windows' ends of lines.
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+    row = '1\t702876\t702977\t"Amrozi said\tReferring to "the witness"\r\n'
+    put(tmp_path, "MRPC/train.tsv", BOM + (header + row).encode())
+    train = get_task("mrpc").read("train", tmp_path)
+    assert train.x == (['"Amrozi said'], ['Referring to "the witness"'])
+    assert train.y == ["equivalent"]
+
+
+def test_files_may_lie_in_the_folder_itself(tmp_path):
+    put(tmp_path, "dev.tsv", ["index\tsentence1\tsentence2\tlabel", "0\tA.\tB.\tnot_entailment"])
+    assert get_task("rte").read("dev", tmp_path).y == ["not_entailment"]
+
+
+def test_qqp_has_broken_rows(tmp_path):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+    rows = ["1\t1\t2\tWho?\tMe?\t0", "2\t3\t4\tA line", " that goes on?\tB?\t1", "3\t5\t6\tC\tD\t1"]
+    rows += [f"{i}\t7\t8\tE\tF\t0" for i in range(4, 8)]
+    put(tmp_path, "QQP/train.tsv", [header, *rows])
+    with pytest.warns(UserWarning, match="2 of the 8 rows .* are broken .* first one is line 3"):
+        train = get_task("qqp").read("train", tmp_path)
+    assert train.x[0][:2] == ["Who?", "C"] and train.y[:2] == ["not_duplicate", "duplicate"]
+    # Each row of the test set needs an answer.
+    rows = ["0\tWho?\tMe?", "1\tOnly one", "2\tA?\tB?"]
+    put(tmp_path, "QQP/test.tsv", ["id\tquestion1\tquestion2", *rows])
+    test = get_task("qqp").read("test", tmp_path)
+    assert test.ids == ["0", "1", "2"] and test.x[1] == ["Me?", "", "B?"]
+
+
+def test_stsb_scores(tmp_path):
+    header = (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+    )
+    row = "0\tmain-captions\tMSRvid\t2012test\t0001\tnone\tnone\tA plane.\tAn air plane.\t5.000"
+    put(tmp_path, "STS-B/train.tsv", [header, row])
+    train = get_task("stsb").read("train", tmp_path)
+    assert train.x == (["A plane."], ["An air plane."]) and train.y == [5.0]
+    put(tmp_path, "STS-B/dev.tsv", [header, row.replace("5.000", "five")])
+    with pytest.raises(ValueError, match="dev.tsv', line 2: the label 'five' is no number"):
+        get_task("stsb").read("dev", tmp_path)
+
+
+def test_mnli_matched_mismatched_and_diagnostics(tmp_path):
+    trees = "sentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+    start = f"index\tpromptID\tpairID\tgenre\t{trees}\tsentence1\tsentence2"
+    row = "0\t1\t1e\tfiction\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tA.\tB.\t{}\tneutral\tneutral"
+    for name, label in (("dev_matched", "neutral"), ("dev_mismatched", "entailment")):
+        header = f"{start}\tlabel1\tlabel2\tgold_label"
+        put(tmp_path, f"MNLI/{name}.tsv", [header, row.format("neutral")[:-7] + label])
+    put(tmp_path, "MNLI/train.tsv", [f"{start}\tlabel1\tgold_label", row.format("x")[:-8]])
+    put(tmp_path, "MNLI/test_mismatched.tsv", [start, row.split("\t{}")[0]])
+    put(tmp_path, "diagnostic/diagnostic.tsv", ["index\tsentence1\tsentence2", "0\tC.\tD."])
+    matched, mismatched, ax = map(get_task, ("mnli", "mnli_mismatched", "ax"))
+    assert matched.read("dev", tmp_path).y == ["neutral"]
+    assert mismatched.read("dev", tmp_path).y == ["entailment"]
+    # A model for these is trained on MNLI.
+    for task in (mismatched, ax):
+        assert task.read("train", tmp_path).x == (["A."], ["B."])
+        assert task.splits == ("train", "dev", "test")
+    assert ax.read("test", tmp_path).x == (["C."], ["D."])
+    assert mismatched.read("test", tmp_path).y is None
+
+
+def test_qnli_of_version_2(tmp_path):
+    header = "index\tquestion\tsentence\tlabel"
+    put(tmp_path, "QNLI/dev.tsv", [header, "0\tOld?\tYes.\tentailment"])
+    put(tmp_path, "QNLIv2/dev.tsv", [header, "0\tNew?\tYes.\tentailment"])
+    assert get_task("qnli").read("dev", tmp_path).x == (["New?"], ["Yes."])
+
+
+# === SQuAD ===
+
+
+def article(*questions, context="Rome is old.", **more):
+    qas = [
+        {"id": f"q{i}", "question": "What?", "answers": answers, **more}
+        for i, answers in enumerate(questions)
+    ]
+    return {
+        "version": "1.1",
+        "data": [{"title": "t", "paragraphs": [{"context": context, "qas": qas}]}],
+    }
+
+
+def answer(text, start):
+    return {"text": text, "answer_start": start}
+
+
+def test_squad_answers_that_do_not_align(tmp_path):
+    whole = article(
+        [answer("Rome", 0)],
+        [answer("old", 3)],  # Some characters off.
+        [answer(" is  old", 4)],  # White space.
+        [answer("Paris", 0), answer("old", 8)],  # The second one fits.
+        [answer("Paris", 0)],  # None does.
+    )
+    for split in ("train", "dev"):
+        put(tmp_path, f"{split}-v1.1.json", whole)
+    task = get_task("squad")
+    with pytest.warns(UserWarning, match="1 of the 5 answers .* 'q4'; they are left out"):
+        train = task.read("train", tmp_path)
+    assert train.y == [(0, 4), (8, 11), (5, 11), (8, 11)] and len(train) == 4
+    with pytest.warns(UserWarning, match="they are scored all the same"):
+        dev = task.read("dev", tmp_path)
+    assert dev.gold == [["Rome"], ["old"], [" is  old"], ["Paris", "old"], ["Paris"]]
+    assert dev.ids == ["q0", "q1", "q2", "q3", "q4"] and dev.y[4] is None
+    assert dev.x == (["What?"] * 5, ["Rome is old."] * 5)
+
+
+def test_the_nearest_place_of_an_answer():
+    context = "a cat, a cat, a cat"
+    assert aligned(["cat"], [10], context) == (9, 12)
+    assert aligned(["cat"], [99], context) == (16, 19)
+    assert aligned(["c.t"], [2], context) is None
+    assert aligned([""], [0], context) is None and aligned([], [], context) is None
+
+
+def test_squad2_questions_without_an_answer(tmp_path):
+    content = article([answer("Rome", 0)], is_impossible=False)
+    empty = article([answer("Rome", 0)], is_impossible=True, plausible_answers=[answer("old", 8)])
+    content["data"] += empty["data"]
+    put(tmp_path, "dev-v2.0.json", BOM + json.dumps(content).encode())
+    dev = get_task("squad2").read("dev", tmp_path)
+    assert dev.y == [(0, 4), None] and dev.gold == [["Rome"], []]
+
+
+def test_a_squad_file_without_answers(tmp_path):
+    content = article([])
+    del content["data"][0]["paragraphs"][0]["qas"][0]["answers"]
+    put(tmp_path, "test.json", content)
+    test = file_task(test=str(tmp_path / "test.json"), head="question_answering").read("test")
+    assert test.y is None and test.gold is None and len(test) == 1
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "{"])
+def test_what_is_not_squad(tmp_path, content):
+    put(tmp_path, "dev-v1.1.json", content)
+    with pytest.raises(ValueError, match="dev-v1.1.json' is not in SQuAD's format"):
+        get_task("squad").read("dev", tmp_path)
+
+
+# === SWAG and JCommonsenseQA ===
+
+
+def test_swag(tmp_path):
+    header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+    endings = "ending0,ending1,ending2,ending3"
+    row = '0,a-1,1,"She sits. He","She sits.",He,gold,"runs, fast",sits,"says ""no""",is'
+    put(tmp_path, "data/val.csv", [f"{header}{endings},label", f"{row},2"])
+    put(tmp_path, "data/test.csv", [header + endings, row])
+    dev = get_task("swag").read("dev", tmp_path)
+    assert dev.x == (["She sits."], [["He runs, fast", "He sits", 'He says "no"', "He is"]])
+    assert dev.y == [2]
+    assert get_task("swag").read("test", tmp_path).y is None
+    put(tmp_path, "data/val.csv", [f"{header}{endings},label", f"{row},4"])
+    with pytest.raises(ValueError, match="line 2: the label 4 is none of its 4 choices"):
+        get_task("swag").read("dev", tmp_path)
+
+
+# === CoNLL-2003 ===
+
+CONLL = [
+    "-DOCSTART- -X- O O",
+    "",
+    "U.N. NNP I-NP I-ORG",
+    "official NN I-NP O",
+    "Ekeus NNP I-NP I-PER",
+    "",
+    "Baghdad NNP I-NP I-LOC",
+    "Iraq NNP B-NP B-LOC",
+    "",
+    "-DOCSTART- -X- O O",
+    "",
+    "# NN I-NP O",
+]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_conll_documents_in_iob1(tmp_path, newline):
+    put(tmp_path, "eng.testa", newline.join(CONLL).encode())
+    dev = get_task("conll2003").read("dev", tmp_path)
+    assert dev.x == [["U.N.", "official", "Ekeus", "Baghdad", "Iraq"], ["#"]]
+    assert dev.y == [["B-ORG", "O", "B-PER", "B-LOC", "B-LOC"], ["O"]]
+    # Scores and the official columns are by sentence.
+    assert dev.gold == [["B-ORG", "O", "B-PER"], ["B-LOC", "B-LOC"], ["O"]]
+    assert dev.sentences[0][1] == [["Baghdad", "NNP", "I-NP"], ["Iraq", "NNP", "B-NP"]]
+    assert dev.take([1]).gold == [["O"]]
+    first = dev.take(slice(1))
+    assert len(first) == 1 and first.gold == dev.gold[:2] and first.x == dev.x[:1]
+
+
+def test_conll_errors(tmp_path):
+    put(tmp_path, "eng.testa", ["Rome NNP I-NP I-CITY"])
+    with pytest.raises(ValueError, match="line 1: the tag 'B-CITY' is unknown; known are 'O', 'B-"):
+        get_task("conll2003").read("dev", tmp_path)
+    put(tmp_path, "eng.testa", ["Rome NNP I-NP O", "is VBZ"])
+    with pytest.raises(
+        ValueError, match="line 2, has 2 columns, where a word .* needs 4: 'is VBZ'"
+    ):
+        get_task("conll2003").read("dev", tmp_path)
+
+
+def test_documents_without_words_are_none(tmp_path):
+    put(tmp_path, "a.txt", ["-DOCSTART- O", "", "-DOCSTART- O", "", "a O", "-DOCSTART- O", "b O"])
+    documents = read_columns(tmp_path / "a.txt")
+    assert [[len(sentence) for sentence in document] for document in documents] == [[1], [1]]
+
+
+# === Korean and Japanese ===
+
+
+def test_nsmc(tmp_path):
+    lines = ["id\tdocument\tlabel", '1\t"최고\t1', "2\t\t0"]
+    put(tmp_path, "ratings_train.txt", lines)
+    train = get_task("nsmc").read("train", tmp_path)
+    assert (
+        train.x == ['"최고', ""] and train.y == ["positive", "negative"] and train.ids == ["1", "2"]
+    )
+
+
+def test_klue(tmp_path):
+    folder = tmp_path / "klue_benchmark"
+    rows = [{"guid": "a", "title": "제목", "predefined_news_category": "정치", "label": "세계"}]
+    put(folder, "ynat-v1.1/ynat-v1.1_dev.json", json.dumps(rows))
+    assert get_task("klue_ynat").read("dev", folder).y == ["세계"]
+    labels = {"label": 3.7, "real-label": 3.714285714285714, "binary-label": 1}
+    rows = [{"guid": "a", "sentence1": "가", "sentence2": "나", "labels": labels}]
+    put(folder, "klue-sts-v1.1/klue-sts-v1.1_dev.json", json.dumps(rows))
+    assert get_task("klue_sts").read("dev", folder).y == [3.714285714285714]
+    rows = [{"guid": "a", "premise": "가", "hypothesis": "나", "gold_label": "neutral"}]
+    put(folder, "klue-nli-v1.1/klue-nli-v1.1_dev.json", json.dumps(rows))
+    dev = get_task("klue_nli").read("dev", folder)
+    assert (dev.x, dev.y, dev.ids) == ((["가"], ["나"]), ["neutral"], ["a"])
+
+
+def test_klue_entities_of_characters(tmp_path):
+    lines = ["## 컬럼명 : CHAR\tNE_TAG", "## klue-ner-v1_dev_00000\t<5월 6일:DT> #<박:PS>"]
+    chars = "5월 6일 #박"
+    tags = ["B-DT", "I-DT", "I-DT", "I-DT", "I-DT", "O", "O", "B-PS"]
+    lines += [f"{char}\t{tag}" for char, tag in zip(chars, tags)]
+    lines += ["\t", "## klue-ner-v1_dev_00001\t나", "나\tO"]
+    put(tmp_path, "klue-ner-v1.1/klue-ner-v1.1_dev.tsv", lines)
+    task = get_task("klue_ner")
+    dev = task.read("dev", tmp_path)
+    assert dev.x == [chars, "나"] and dev.y == [[(0, 5, "DT"), (7, 8, "PS")], []]
+    assert task.score(dev, dev.gold) == {"entity_f1": 1.0, "char_f1": 1.0}
+    assert task.score(dev, [[(0, 5, "DT")], []])["entity_f1"] == 0.5
+
+
+def test_korquad_and_jglue(tmp_path):
+    put(tmp_path, "KorQuAD_v1.0_dev.json", article([answer("로마", 0)], context="로마는 오래됐다."))
+    dev = get_task("korquad").read("dev", tmp_path)
+    assert dev.y == [(0, 2)] and dev.gold == [["로마"]]
+    for version, label in (("v1.1", "neutral"), ("v1.3", "entailment")):
+        row = {"sentence_pair_id": "1", "sentence1": "あ", "sentence2": "い", "label": label}
+        put(tmp_path, f"datasets/jnli-{version}/valid-{version}.json", row)  # One object a line.
+    assert get_task("jnli").read("dev", tmp_path).y == ["entailment"]
+    rows = [
+        {"sentence_pair_id": str(i), "sentence1": "あ", "sentence2": "い", "label": 4.4}
+        for i in (1, 2)
+    ]
+    put(tmp_path, "jsts-v1.1/train-v1.1.json", [json.dumps(row) for row in rows])
+    assert get_task("jsts").read("train", tmp_path).y == [4.4, 4.4]
+    row = {"q_id": 3, "question": "何？", **{f"choice{i}": str(i) for i in range(5)}, "label": 4}
+    put(tmp_path, "jcommonsenseqa-v1.1/valid-v1.1.json", row)
+    dev = get_task("jcommonsenseqa").read("dev", tmp_path)
+    assert dev.x == (["何？"], [["0", "1", "2", "3", "4"]]) and dev.y == [4] and dev.ids == [3]
+
+
+# === Your own files ===
+
+
+def test_own_tables(tmp_path):
+    csv = 'a,b,grade\r\n"x, ""y""\nz",w,1\r\nv,,0\r\n'
+    put(tmp_path, "train.csv", BOM + csv.encode())
+    put(tmp_path, "train.tsv", ["a\tb\tgrade", '"x\tw\t1', "v\t\t0"])
+    put(tmp_path, "train.jsonl", ['{"a": "x", "b": "w", "grade": 1}', "", '{"a": "v", "grade": 0}'])
+    put(tmp_path, "semicolons.csv", ["a;b;grade", "x;w;1", "v;;0"])
+    first = {"train.csv": 'x, "y"\nz', "train.tsv": '"x', "train.jsonl": "x", "semicolons.csv": "x"}
+    for name, text in first.items():
+        task = file_task(str(tmp_path / name), columns=["a", "b"], label="grade")
+        assert task.labels == ("0", "1")
+        train = task.read("train")
+        assert train.x == ([text, "v"], ["w", ""]) and train.y == ["1", "0"], name
+
+
+def test_own_parquet(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    rows = [
+        {"prompt": "p", "choices": np.array(["a", "b"]), "label": 1.0},
+        {"prompt": None, "choices": np.array(["c"]), "label": 0.0},
+    ]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "train.parquet")
+    train = file_task(str(tmp_path / "train.parquet"), head="multiple_choice").read("train")
+    assert train.x == (["p", ""], [["a", "b"], ["c"]]) and train.y == [1, 0]
+    answers = {"text": np.array(["Rome"]), "answer_start": np.array([0])}
+    rows = [{"question": "q", "context": "Rome is", "answers": answers}]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "qa.parquet")
+    train = file_task(str(tmp_path / "qa.parquet"), head="question_answering").read("train")
+    assert train.y == [(0, 4)]
+    put(tmp_path, "bad.parquet", "text")
+    with pytest.raises(ValueError, match="bad.parquet' is no Parquet file"):
+        read_table(str(tmp_path / "bad.parquet"))
+
+
+def test_own_questions_in_a_table(tmp_path):
+    put(tmp_path, "train.csv", ["q,context,answer", "Which?,In old Rome,Rome", "Who?,In old Rome,"])
+    columns = ["q", "context"]
+    task = file_task(
+        str(tmp_path / "train.csv"), head="question_answering", columns=columns, label="answer"
+    )
+    train = task.read("train")
+    assert train.y == [(7, 11), None] and train.gold == [["Rome"], []]
+
+
+def test_own_tags(tmp_path):
+    iob1 = ["Ann I-PER", "Lee B-PER", "in O", "", "Rome I-LOC"]
+    put(tmp_path, "train.conll", iob1)
+    task = file_task(str(tmp_path / "train.conll"), head="token_classifier")
+    assert (task.labels, task.scheme) == (("LOC", "PER"), "BIO")
+    assert task.read("train").y == [["B-PER", "B-PER", "O"], ["B-LOC"]]
+    put(tmp_path, "train.bioes", ["Ann\tx\tB-PER", "Lee\tx\tE-PER", "a b\tx\tS-PER", "in\tx\tO"])
+    task = file_task(str(tmp_path / "train.bioes"), head="token_classifier")
+    assert (task.labels, task.scheme) == (("PER",), "BIOES")
+    train = task.read("train")
+    assert train.y == [["B-PER", "E-PER", "S-PER", "O"]] and train.x[0][2] == "a b"
+    # Parts of speech, in the second column of three.
+    put(tmp_path, "train.pos", ["Ann np x", "runs vb x"])
+    task = file_task(str(tmp_path / "train.pos"), head="token_classifier", columns=[0], label=1)
+    assert (task.labels, task.scheme, task.metrics[0]) == (("np", "vb"), None, "accuracy")
+    train = task.read("train")
+    assert train.y == [["np", "vb"]] and train.sentences == [[[["Ann", "x"], ["runs", "x"]]]]
+    assert task.score(train, [["np", "np"]])["accuracy"] == 0.5
+    row = {"tokens": ["Ann", "runs"], "tags": ["np", "vb"]}
+    put(tmp_path, "train.jsonl", row)
+    task = file_task(str(tmp_path / "train.jsonl"), head="token_classifier")
+    assert task.read("train").y == [["np", "vb"]]
+    put(tmp_path, "test.pos", ["Ann", "runs"])
+    task = file_task(
+        str(tmp_path / "train.pos"), test=str(tmp_path / "test.pos"), head="token_classifier"
+    )
+    assert task.read("test").y is None and task.read("test").x == [["Ann", "runs"]]
+
+
+# === By name through `datasets` ===
+
+
+class FakeDataset:
+    """What of a `datasets.Dataset` the reader uses."""
+
+    def __init__(self, columns, names=(), inner=False):
+        self.columns = columns
+        self.column_names = list(columns)
+        feature = types.SimpleNamespace(names=list(names))
+        if inner:
+            feature = types.SimpleNamespace(feature=feature)
+        self.features = dict.fromkeys(columns, types.SimpleNamespace())
+        self.features[self.column_names[-1]] = feature if names else types.SimpleNamespace()
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def __len__(self):
+        return len(self.columns[self.column_names[0]])
+
+
+def test_datasets_by_name(monkeypatch):
+    asked = []
+
+    def load_dataset(*arguments, **named):
+        asked.append((arguments, named))
+        if arguments[0] == "eriktks/conll2003":
+            columns = {"tokens": [["Ann", "runs"]], "ner_tags": [[1, 0]]}
+            return FakeDataset(columns, ("O", "B-PER"), inner=True)
+        if arguments[0] == "rajpurkar/squad_v2":
+            answers = [{"text": ["a"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+            columns = {"id": ["i", "j"], "question": ["q"] * 2, "context": ["a b"] * 2}
+            return FakeDataset({**columns, "answers": answers})
+        names = ("entailment", "neutral", "contradiction")
+        labels = [-1, -1] if named["split"].startswith("test") else [2, 0]
+        return FakeDataset(
+            {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": labels}, names
+        )
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    dev = get_task("mnli_mismatched").read("dev")
+    assert asked == [(("nyu-mll/glue", "mnli"), {"split": "validation_mismatched"})]
+    assert dev.x == (["a", "b"], ["c", "d"]) and dev.y == ["contradiction", "entailment"]
+    assert get_task("mnli").read("test").y is None
+    assert get_task("squad2").read("dev").y == [(0, 1), None]
+    assert get_task("conll2003").read("train").y == [["B-PER", "O"]]
+    assert asked[-1][1] == {"split": "train", "revision": "refs/convert/parquet"}
+
+    def fails(*arguments, **named):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=fails))
+    message = (
+        r"cannot get 'nyu-mll/glue' \(no route\); get the files from https://gluebenchmark.com/"
+    )
+    with pytest.raises(ValueError, match=message):
+        get_task("rte").read("dev")
+    monkeypatch.setitem(sys.modules, "datasets", None)  # Not installed.
+    with pytest.raises(ValueError, match="https://github.com/KLUE.* or pip install datasets"):
+        get_task("klue_nli").read("dev")
+    with pytest.raises(
+        ValueError, match="come from a folder with jnli-v1.3/train-v1.3.json; get it"
+    ):
+        get_task("jnli").read("train")
+
+
+# === Bad input: one clear sentence ===
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "dev.tsv' is empty"),
+        ("sentence1\tsentence2\tlabel\n", "dev.tsv' has a header but no rows"),
+        (
+            "sentence1\tlabel\na\tentailment\n",
+            "dev.tsv' has no column 'sentence2' of the task 'rte'",
+        ),
+        ("sentence1\tsentence2\na\tb\n", "has no column 'label' for the labels of 'rte'; its col"),
+        (
+            "sentence1\tsentence2\tlabel\na\tb\tentailed\n",
+            "dev.tsv', line 2: the label 'entailed' is unknown; .*did you mean 'entailment'",
+        ),
+        ("sentence1\tsentence2\tlabel\na\tb\t\n", "line 2: the label '' is unknown"),
+        (
+            "a\tb\tc\nonly\ntwo\n",
+            "is no table: 2 of its 2 rows do not have the 3 values of its header",
+        ),
+        (b"sentence1\tsentence2\tlabel\n\xff\xfe\tb\tc\n", r"is not UTF-8 \(byte 26\)"),
+    ],
+)
+def test_bad_tables(tmp_path, text, message):
+    put(tmp_path, "RTE/dev.tsv", text)
+    with pytest.raises(ValueError, match=message):
+        get_task("rte").read("dev", tmp_path)
+
+
+def test_bad_places(tmp_path):
+    with pytest.raises(
+        ValueError, match="has no CoLA/dev.tsv of the task 'cola'; get it from https"
+    ):
+        get_task("cola").read("dev", tmp_path)
+    with pytest.raises(
+        ValueError, match="is no folder; give the one that holds the files of 'cola'"
+    ):
+        get_task("cola").read("dev", tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="'nsmc' has no split 'dev'; it has train, test"):
+        get_task("nsmc").read("dev", tmp_path)
+    with pytest.raises(ValueError, match="Unknown task 'colla'; did you mean cola"):
+        get_task("colla")
+
+
+@pytest.mark.parametrize(
+    "name, content, settings, message",
+    [
+        ("a.csv", 'text,label\n"x" y,1\n', {}, "is no ','-separated table at line 2"),
+        ("a.csv", "text,label\nx,1\n", {"columns": ["txt"]}, "no column 'txt'.*'text', 'label'"),
+        ("a.csv", "text,label\nx,\n", {}, "column 'label' of .* holds no labels"),
+        (
+            "a.csv",
+            "text,label\nx,1\n",
+            {"head": "classifier"},
+            "'classifier' is unknown; use one of",
+        ),
+        (
+            "a.csv",
+            "text,label\nx,1\n",
+            {"columns": ["a", "b", "c"]},
+            "reads 1 or 2 columns of text",
+        ),
+        ("a.xlsx", "x", {}, "ends in '.xlsx'; kerasbert reads .csv"),
+        ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl', line 2 is no JSON"),
+        ("a.json", "[1, 2]", {}, "has to hold objects"),
+        ("a.jsonl", '{"text": ["x"], "label": 1}', {}, r"row 1: \['x'\] is no text"),
+        ("a.txt", "one two\n", {"head": "token_classifier", "label": 3}, "holds no tags"),
+        (
+            "a.jsonl",
+            '{"prompt": "x", "choices": "a b", "label": 0}',
+            {"head": "multiple_choice"},
+            "row 1: the choices are 'a b'; give a list",
+        ),
+        (
+            "a.jsonl",
+            '{"prompt": "x", "choices": ["a"], "label": "A"}',
+            {"head": "multiple_choice"},
+            "row 1: the label 'A' is no number of a choice",
+        ),
+        (
+            "a.jsonl",
+            '{"question": "x", "context": "a", "answers": 3}',
+            {"head": "question_answering"},
+            "row 1: the answers are 3; give a string",
+        ),
+    ],
+)
+def test_bad_files_of_your_own(tmp_path, name, content, settings, message):
+    put(tmp_path, name, content)
+    with pytest.raises(ValueError, match=message):
+        file_task(str(tmp_path / name), **settings).read("train")
+
+
+def test_files_of_your_own_that_are_missing(tmp_path):
+    with pytest.raises(ValueError, match="There is no file '.*x.csv' for dev"):
+        file_task(dev=str(tmp_path / "x.csv"))
+    with pytest.raises(ValueError, match="needs a file: pass train, dev or test"):
+        file_task()
+
+
+def test_a_label_of_dev_that_train_has_not(tmp_path):
+    put(tmp_path, "train.csv", ["text,label", "x,ham", "y,spam"])
+    put(tmp_path, "dev.csv", ["text,label", "x,ham", "y,spma"])
+    task = file_task(str(tmp_path / "train.csv"), str(tmp_path / "dev.csv"))
+    with pytest.raises(ValueError, match="dev.csv', line 3: the label 'spma' .* mean 'spam'"):
+        task.read("dev")
