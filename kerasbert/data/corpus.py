@@ -30,7 +30,8 @@ BYTE_ORDER_MARKS = (
 # parts of about this many characters.
 PART = 1000
 EAST_ASIAN_END = re.compile("[。！？][”’」』）]*")
-CLOSING = "」』”’）】》〉"
+NUMBER_BEGINS = re.compile(r"\d[.．]$")
+CLOSING = "」』”）】》〉"
 OPENING = "\"'“‘「『（(["
 
 
@@ -462,14 +463,15 @@ def _mended(sentences):
     carried = ""
     for sentence in sentences:
         sentence, carried = carried + sentence, ""
-        if sentence[-1] in OPENING and sentence[-2:-1].isspace():
-            sentence, carried = sentence[:-1], sentence[-1]
-        if found and sentence[:1] and not found[-1][-1].isspace():
-            last, first = found[-1], sentence[0]
-            in_number = first.isdecimal() and last[-1] in ".．" and last[-2:-1].isdecimal()
-            if in_number or first in CLOSING:
-                found[-1] += sentence
-                continue
+        plain = sentence.rstrip()
+        if plain[-1:] in OPENING and plain[-2:-1].isspace():
+            sentence, carried = plain[:-1], sentence[len(plain) - 1 :]
+        if found:
+            rest = sentence.lstrip(CLOSING)
+            found[-1] += sentence[: len(sentence) - len(rest)]
+            sentence = rest
+            if sentence[:1].isdecimal() and NUMBER_BEGINS.search(found[-1]):
+                sentence = found.pop() + sentence
         found.append(sentence)
     if carried:
         found.append(carried)

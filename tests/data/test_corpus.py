@@ -153,7 +153,8 @@ def test_a_document_a_line(write):
             ["增长２８．３％。", "他说：“很好！”", "真的吗？"],
         ),
         ('He said. " It is late', ["He said.", '" It is late']),
-        ("他说：『好。我一定回国。 』然后", ["他说：『好。我一定回国。 』", "然后"]),
+        ("他说：『好。我一定回国。 』然后", ["他说：『好。", "我一定回国。 』", "然后"]),
+        ("增加１．５％和２．５％。", ["增加１．５％和２．５％。"]),
         ("No end", ["No end"]),
     ],
 )
@@ -178,8 +179,13 @@ def test_marks_of_east_asia_are_known_in_any_language(write, language):
 )
 def test_real_prose_is_split_where_its_sentences_end(write, source, end, joined):
     lines = real_data.or_skip(source, required=False)
-    # Lines that are one plain sentence, put together to one paragraph.
-    lines = [x for x in lines if x.endswith(end) and not set(x[:-1]) & set('.。！？?!“”"「」:；…')]
+    # Lines that are one plain sentence, put together to one paragraph. The library ends none
+    # before a digit.
+    lines = [
+        x
+        for x in lines
+        if x.endswith(end) and x[0].isalpha() and not set(x[:-1]) & set('.。！？?!“”"「」:；…')
+    ]
     lines = lines[:2000]
     assert len(lines) > 500
     [found] = read(write("a.txt", joined.join(lines)), sentences="split")
@@ -241,7 +247,7 @@ def test_a_document_that_is_too_long_becomes_several(write, monkeypatch, end, be
     monkeypatch.setattr(corpus_module, "LONGEST", 1000)
     path = write("a.txt", between.join(["비가온다."] * 1000))
     found = read(path, document_end=end, sentences="lines")
-    assert len(found) >= 16
+    assert len(found) >= 13
     joined = "".join("".join(document) for document in found).replace(" ", "")
     assert joined == "비가온다." * 1000  # no character is cut
     sizes = [sum(len(line.encode()) for line in document) for document in found]
@@ -263,8 +269,9 @@ def test_memory_is_flat(write):
 
     text = ("It rains and it pours.\n" * 20 + "\n") * 1000  # half a MB
     small = [write(f"{i}.txt", text) for i in range(4)]
-    large = small + [write(f"{i}.txt", text) for i in range(4, 12)]
-    large.append(write("x.txt.gz", gzip.compress(text.encode() * 8)))
+    small.append(write("x.txt.gz", gzip.compress(text.encode() * 4)))
+    large = [*small, *(write(f"{i}.txt", text) for i in range(4, 8))]
+    large.append(write("y.txt.gz", gzip.compress(text.encode() * 16)))
     assert peak(large) < 1.2 * peak(small)
 
 
