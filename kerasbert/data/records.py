@@ -26,47 +26,51 @@ def encode_examples(features):
     >>> encode_examples({"a": np.array([[1, 300]])})
     [b'\\n\\x0e\\n\\x0c\\n\\x01a\\x12\\x07\\x1a\\x05\\n\\x03\\x01\\xac\\x02']
     """
-    # Messages are built for all rows at once, as bytes and which of them are there: a row's
-    # shorter numbers leave gaps.
+    # Messages are built for all rows at once, in parts (bytes, which of them are there, how many):
+    # a row's shorter numbers leave gaps.
     parts = []
     for name, values in sorted(features.items()):
         name = np.frombuffer(name.encode(), "uint8")
         if np.issubdtype(values.dtype, np.floating):
             values = np.ascontiguousarray(values, "<f4").view("uint8")  # (R, 4K)
-            values, field = [(values, np.ones(values.shape, bool))], _SECOND
+            values, field = _part(values, np.ones(values.shape, bool)), _SECOND
         else:
-            values, field = [_varints(values)], _THIRD
-        listed = _delimited(field, _delimited(_FIRST, values))
-        key = _literal([_FIRST, len(name), *name], len(listed[0][0]))
+            values, field = _varints(values), _THIRD
+        listed = _delimited(field, _delimited(_FIRST, [values]))
+        key = _literal([_FIRST, len(name), *name], len(values[0]))
         parts += _delimited(_FIRST, [key, *_delimited(_SECOND, listed)])
-    data, there = map(np.hstack, zip(*_delimited(_FIRST, parts)))  # (R, M)
-    ends = np.cumsum(there.sum(axis=1)).tolist()
-    data = data[there].tobytes()
+    data, there, sizes = zip(*_delimited(_FIRST, parts))
+    data = np.hstack(data)[np.hstack(there)].tobytes()  # of (R, M)
+    ends = np.cumsum(sum(sizes)).tolist()
     return [data[start:end] for start, end in zip([0, *ends], ends)]
 
 
 def _delimited(tag, parts):
     """A field that holds a message: its tag, its length, and the parts of the message."""
-    length = sum(there.sum(axis=1, keepdims=True) for _, there in parts)  # (R, 1)
+    length = sum(sizes for _, _, sizes in parts)  # (R, 1)
     return [_literal([tag], len(length)), _varints(length), *parts]
 
 
+def _part(data, there):
+    return data, there, there.sum(axis=1, keepdims=True)
+
+
 def _literal(data, rows):
-    data = np.broadcast_to(np.array(data, "uint8"), (rows, len(data)))
-    return data, np.ones(data.shape, bool)
+    shape = rows, len(data)
+    data = np.broadcast_to(np.array(data, "uint8"), shape)
+    return data, np.ones(shape, bool), np.full((rows, 1), shape[1])
 
 
 def _varints(values):
-    """Numbers (R, K) in groups of seven bits, the lowest first: bytes and which are there."""
+    """Numbers (R, K) in groups of seven bits, the lowest first."""
     width = max(1, -(-int(values.max(initial=0)).bit_length() // 7))
-    if width == 1:
-        return values.astype("uint8"), np.ones(values.shape, bool)
-    groups = values[..., None].astype("int64") >> 7 * np.arange(width)  # (R, K, W)
-    data = groups & 0x7F | (groups > 0x7F) << 7
-    there = groups > 0
-    there[..., 0] = True
-    shape = len(values), -1
-    return data.astype("uint8").reshape(shape), there.reshape(shape)
+    data = np.empty((*values.shape, width), "uint8")  # (R, K, W)
+    there = np.ones(data.shape, bool)
+    for place in range(width):
+        group = values.astype("int64" if width > 4 else "int32") >> 7 * place
+        data[..., place] = group & 0x7F | (group > 0x7F) << 7
+        there[..., place] = (group > 0) | (place == 0)
+    return _part(*(bytes.reshape(len(values), -1) for bytes in (data, there)))
 
 
 def compressed_records(examples):
@@ -77,9 +81,7 @@ def compressed_records(examples):
     tf, _ = tf_modules("Writing records")
     # TensorFlow computes the checksums; its files in memory spare the disk.
     path = f"ram://{uuid.uuid4().hex}"
-    options = tf.io.TFRecordOptions(
-        compression_type="GZIP", compression_level=COMPRESSION_LEVEL
-    )
+    options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=COMPRESSION_LEVEL)
     with tf.io.TFRecordWriter(path, options) as writer:
         for example in examples:
             writer.write(example)
