@@ -146,7 +146,9 @@ def split_words(text, lowercase=True, strip_accents=None, split_on_cjk=True):
     if lowercase:
         text = text.lower()
     if lowercase if strip_accents is None else strip_accents:
-        text = _pattern(r"\p{Mn}+").sub("", unicodedata.normalize("NFD", text))
+        text = unicodedata.normalize("NFD", text)
+        if not text.isascii():
+            text = "".join(c for c in text if unicodedata.category(c) != "Mn")
     alone = PUNCTUATION + (CJK if split_on_cjk else "")
     return _pattern(f"[{alone}]|[^{SPACE}{alone}]+").findall(text)
 
