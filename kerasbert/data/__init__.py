@@ -7,6 +7,7 @@ from kerasbert.data.batching import restore_order as restore_order
 from kerasbert.data.batching import similar_length_batches as similar_length_batches
 from kerasbert.data.batching import sorted_batches as sorted_batches
 from kerasbert.data.masking import mask_tokens as mask_tokens
+from kerasbert.data.masking import word_starts as word_starts
 from kerasbert.data.tagging import TagSet as TagSet
 from kerasbert.data.tagging import tag_names as tag_names
 from kerasbert.data.tagging import word_spans as word_spans
