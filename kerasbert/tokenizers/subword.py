@@ -64,7 +64,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     Both run the same graph, made of ops that a stock TensorFlow Serving 2.12 knows.
 
     Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from (N,) strings to
-    ragged (N, P), `_detokenize(ids)`, back again, `_word_edges(token)`, `_set_special_tokens()`
+    ragged (N, P), `_detokenize(ids)`, back again, `_word_edges(token)`, `_special_tokens()`
     and the assets.
     """
 
