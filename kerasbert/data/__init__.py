@@ -11,6 +11,7 @@ from kerasbert.data.corpus import documents as documents
 from kerasbert.data.examples import read_examples as read_examples
 from kerasbert.data.examples import write_examples as write_examples
 from kerasbert.data.masking import mask_tokens as mask_tokens
+from kerasbert.data.masking import word_starts as word_starts
 from kerasbert.data.tagging import TagSet as TagSet
 from kerasbert.data.tagging import tag_names as tag_names
 from kerasbert.data.tagging import word_spans as word_spans
