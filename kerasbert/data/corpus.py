@@ -194,8 +194,12 @@ def _one_of(name, value, allowed):
         raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, allowed))}.")
 
 
+class NoTextError(ValueError):
+    """All files of a corpus are empty."""
+
+
 def _no_text(corpus):
-    return ValueError(f"The corpus {_shown(corpus)} has no text: all of its files are empty.")
+    return NoTextError(f"The corpus {_shown(corpus)} has no text: all of its files are empty.")
 
 
 def _shown(corpus):
