@@ -9,11 +9,13 @@ import contextlib
 import dataclasses
 import functools
 import glob
+import gzip
 import hashlib
 import itertools
 import multiprocessing
 import os
 import pickle
+import zlib
 
 import numpy as np
 
@@ -531,9 +533,14 @@ def _look(path, tokenizer):
     tf, _ = tf_modules("Reading examples")
     records = _open(tf.constant(path))
     try:
+        if path.endswith(".gz"):
+            # TensorFlow may take a short file's last part for its end.
+            with gzip.open(path) as file:
+                while file.read(1 << 20):
+                    pass
         count = sum(int(tf.size(some)) for some in records.batch(4096))
         example = tf.train.Example.FromString(next(iter(records)).numpy())
-    except (tf.errors.DataLossError, tf.errors.OutOfRangeError):
+    except (tf.errors.DataLossError, EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(
             f"'{path}' is cut short, damaged or no TFRecords: make it again."
         ) from None
