@@ -61,8 +61,8 @@ def vocab(
         split_on_cjk: bool. Make each Chinese character a word.
         unused: int. Entries `[unused0]`, `[unused1]`, ... to be given to words of one's own later.
         max_characters: int. Different characters that get entries, the most frequent first; words
-            with another one become `[UNK]`. `None` gives them half of the vocabulary, and what pieces
-            leave.
+            with another one become `[UNK]`. `None` gives them half of the vocabulary and what
+            pieces leave.
         min_frequency: int. How often a character and a pair of pieces have to occur.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: bool. Replace a vocabulary that is there.
