@@ -64,7 +64,7 @@ def write_examples(
     mask_unit="token",
     seed=0,
     workers=None,
-    block_bytes=1_000_000,
+    block_bytes=1 << 20,
     blocks_per_shard=16,
     progress=None,
     **reading,
