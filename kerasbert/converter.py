@@ -79,6 +79,12 @@ def convert(
         raise ValueError(f"format={format!r} is unknown; use one of {', '.join(FORMATS)}.")
     target = _check_target(target, overwrite)
     model, tokenizer = _load(source, task, tokenizer, encoder)
+    if format != "kerasbert" and getattr(model, "bilstm_units", 0):
+        raise ValueError(
+            f"The format '{format}' has no place for the BiLSTM of this {type(model).__name__} "
+            f"(bilstm_units={model.bilstm_units}); use format='kerasbert', or convert the encoder "
+            "alone with task='encoder'."
+        )
     with _directory(target) as directory:
         if format == "kerasbert":
             written, changed = type(model).__name__, {}

@@ -230,9 +230,9 @@ def _has_classes(cls):
 
 
 def _wants_new_head(arguments):
-    return arguments.pop("new_head", False) or any(
-        arguments.get(name) is not None for name in _NEW_HEAD
-    )
+    is_given = any(arguments.get(name) is not None for name in _NEW_HEAD)
+    # No checkpoint of others has a BiLSTM.
+    return arguments.pop("new_head", False) or is_given or bool(arguments.get("bilstm_units"))
 
 
 def _no_head(cls, source):

@@ -1,7 +1,7 @@
 """What stands between the encoder and a task's logits.
 
-B batch, C choices, T tokens, D width, E width of the embeddings, P predictions, V tokens of the
-vocabulary.
+B batch, C choices, T tokens, D width, E width of the embeddings, P predictions, U units, V tokens
+of the vocabulary.
 """
 
 import keras
@@ -54,6 +54,56 @@ class Pooling(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "mode": self.mode}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BiLSTM(keras.layers.Layer):
+    """An LSTM in each direction over the tokens, their outputs side by side; padding is left out.
+
+    Args:
+        units: int. U, of each direction.
+
+    Example:
+
+    >>> tuple(BiLSTM(4)(np.ones((2, 5, 8)), padding_mask=np.ones((2, 5))).shape)
+    (2, 5, 8)
+
+    Source: Graves and Schmidhuber 2005, doi 10.1016/j.neunet.2005.06.042.
+    """
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        def lstm(name, **settings):
+            layer = keras.layers.LSTM(
+                self.units,
+                return_sequences=True,
+                # cuDNN's has no XLA, and wants padding at the end and no row of padding alone.
+                use_cudnn=False,
+                dtype=self.dtype_policy,
+                name=name,
+                **settings,
+            )
+            layer.build(inputs_shape)
+            return layer
+
+        self.forward_lstm = lstm("forward")
+        self.backward_lstm = lstm("backward", go_backwards=True)
+        only_blocks_remat(self._flatten_layers(include_self=False))
+
+    def call(self, inputs, padding_mask=None):
+        """Map (B, T, D) and a mask (B, T) to (B, T, 2 * U)."""
+        mask = None if padding_mask is None else ops.cast(padding_mask, "bool")
+        backward = ops.flip(self.backward_lstm(inputs, mask=mask), axis=1)
+        return ops.concatenate([self.forward_lstm(inputs, mask=mask), backward], axis=-1)
+
+    def compute_output_spec(self, inputs, padding_mask=None):
+        return keras.KerasTensor((*inputs.shape[:-1], 2 * self.units), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -24,7 +24,7 @@ class BertMultipleChoice(HeadedTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertMultipleChoicePreprocessor`, or `None` for ready arrays.
-        dropout, pooling, head_activation, head_bias, head_norm, dropout_first: see
+        dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
 
     Example:
@@ -53,6 +53,7 @@ class BertMultipleChoice(HeadedTask):
         head_bias=None,
         head_norm=None,
         dropout_first=None,
+        bilstm_units=None,
         **kwargs,
     ):
         self._adopt_preprocessor(backbone, preprocessor)
@@ -67,6 +68,7 @@ class BertMultipleChoice(HeadedTask):
             head_bias=head_bias,
             head_norm=head_norm,
             dropout_first=dropout_first,
+            bilstm_units=bilstm_units,
         )
         inputs = {
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
