@@ -458,6 +458,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
         arguments["backbone"] = _own_backbone(
             cls.backbone_cls, directory, load_weights, **encoder_arguments
         )
+    saved = cls.with_preprocessor_settings(saved, preprocessor_arguments)
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
         _warn_new([weight.path for weight in head_weights(task)])

@@ -10,6 +10,9 @@ from keras import ops
 from kerasbert.layers.block import activation_function, layer_norm, only_blocks_remat
 from kerasbert.layers.dense import TokenDense
 
+# The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
+MISSING = -1e9
+
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Pooling(keras.layers.Layer):
@@ -156,8 +159,7 @@ class RowsToChoices(keras.layers.Layer):
     def call(self, logits, padding_mask):
         """Map logits (B * C, 1) and the mask (B, C, T) to (B, C)."""
         logits = ops.reshape(logits, ops.shape(padding_mask)[:2])
-        # Finite, so that nothing becomes NaN; softmax gives it exactly 0.
-        return ops.where(ops.any(padding_mask, axis=-1), logits, ops.cast(-1e9, logits.dtype))
+        return ops.where(ops.any(padding_mask, axis=-1), logits, ops.cast(MISSING, logits.dtype))
 
     def compute_output_spec(self, logits, padding_mask):
         return keras.KerasTensor(padding_mask.shape[:2], dtype=self.compute_dtype)

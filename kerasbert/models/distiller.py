@@ -334,6 +334,10 @@ def _check_pair(student, teacher):
                 f"The {role} gives outputs through activation='{activation.__name__}', and soft "
                 "targets are made of logits; build it with activation=None."
             )
+    if not student.trainable_weights:
+        raise ValueError(
+            "The student is frozen and would learn nothing; set student.trainable = True."
+        )
     if student is teacher or student.backbone is teacher.backbone:
         raise ValueError(
             "The student and the teacher are the same model; pass another student, for example "

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from kerasbert.layers.block import only_blocks_remat
-from kerasbert.layers.heads import ChoicesToRows, RowsToChoices
+from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask
 from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
@@ -42,6 +42,7 @@ class BertMultipleChoice(HeadedTask):
     backbone_cls = BertBackbone
     preprocessor_cls = BertMultipleChoicePreprocessor
     head = "multiple_choice"
+    output_padding = MISSING
 
     def __init__(
         self,
@@ -93,8 +94,7 @@ class BertMultipleChoice(HeadedTask):
         """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.
 
         Of raw texts each choice is a row of its own, sorted by length, so that neither choices
-        nor tokens are padded far; `batch_size` counts these rows. All batches of a
-        `tf.data.Dataset` need the same number of choices here.
+        nor tokens are padded far; `batch_size` counts these rows. C is the most choices of all.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -105,7 +105,7 @@ class BertMultipleChoice(HeadedTask):
             [[choice] for row in choices for choice in row],
         )
         present = np.arange(counts.max()) < counts[:, None]  # (N, C)
-        logits = np.full(present.shape, -1e9, "float32")
+        logits = np.full(present.shape, MISSING, "float32")
         logits[present] = super().predict(pairs, batch_size=batch_size, **kwargs)[:, 0]
         return logits
 

@@ -65,6 +65,11 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """The weight that a checkpoint has if it has the head of these settings."""
         return "logits/kernel"
 
+    @classmethod
+    def with_preprocessor_settings(cls, config, settings):
+        """A saved config with these settings of the preprocessor, where it holds any itself."""
+        return config
+
     def fill_in(self, inputs):
         """Add the inputs that may be left out."""
         return self.backbone.fill_in(inputs)
@@ -86,6 +91,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
 
     def with_layers(self, layers):
         """A new model with some of the encoder's layers, and copies of all weights but the others.
+
+        It trains, also where this one is frozen, as a teacher is.
 
         Args:
             layers: list of ints. See `BertBackbone.with_layers`.
@@ -223,13 +230,13 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
         if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
             return keras.Model.predict(self, dataset, **kwargs)
-        parts = list(self._batch_outputs(dataset, **kwargs))
+        parts = [outputs for _, outputs in self._batch_outputs(dataset, **kwargs)]
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
         )
 
     def _batch_outputs(self, dataset, verbose="auto", steps=None, callbacks=None):
-        """`predict` on a dataset, one batch of outputs after the other.
+        """`predict` on a dataset, one batch after the other: features and outputs.
 
         For outputs (B, T, ...), which cannot be joined where T differs from batch to batch.
         """
@@ -248,7 +255,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             features = keras.utils.unpack_x_y_sample_weight(batch)[0]
             outputs = keras.Model.predict_on_batch(self, features)
             callbacks.on_predict_batch_end(step, {"outputs": outputs})
-            yield outputs
+            yield features, outputs
         callbacks.on_predict_end()
 
     # Not KerasHub's: those preprocess ready arrays too, and take no dict of labels.

@@ -219,7 +219,7 @@ class BertTokenClassifier(HeadedTask):
     def _logits_of(self, pieces, batch_size, **kwargs):
         """Logits (pieces of all texts, C)."""
         dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
-        outputs = (row for batch in self._batch_outputs(dataset, **kwargs) for row in batch)
+        outputs = (row for _, batch in self._batch_outputs(dataset, **kwargs) for row in batch)
         return self.preprocessor.join_windows(pieces, outputs, order)
 
     def get_config(self):

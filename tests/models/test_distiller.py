@@ -153,6 +153,18 @@ def test_only_the_student_trains():
     assert_close(distiller.predict(features, verbose=0), student(features))
 
 
+def test_a_second_student():
+    """The first one's training has frozen the teacher, not what comes of it."""
+    first, teacher = pair()
+    distill(first, teacher)
+    assert not teacher.trainable_weights
+    second = teacher.with_layers([0])
+    assert [w.path for w in second.trainable_weights] == [w.path for w in first.trainable_weights]
+    second.trainable = False
+    with pytest.raises(ValueError, match="student is frozen .* set student.trainable = True"):
+        distill(second, teacher)
+
+
 def test_compiled():
     student, teacher = pair()
     distiller = BertDistiller(student, teacher, hidden_weight=1.0)
