@@ -314,7 +314,7 @@ def main(
     batch_size: int = 32,
     rate: float = 5e-5,
     jit_compile: bool = False,
-    contestants: Annotated[str, typer.Option(help="only those with this in their name")] = "",
+    contestants: Annotated[str, typer.Option(help="parts of names, comma-separated")] = "",
     show: Annotated[int, typer.Option(help="examples to print of what models answer")] = 0,
     verbose: int = 0,
     output: Annotated[Path | None, typer.Option(help="a file for each seed's result")] = None,
@@ -339,7 +339,7 @@ def main(
             parts = (texts[:train], names[:train]), (texts[train:], names[train:])
             models = {}  # for contestants that rest on others
             for name, run in of_task.items():
-                if contestants not in name:
+                if not any(part in name for part in contestants.split(",")):
                     continue
                 start = perf_counter()
                 keras.utils.set_random_seed(seed)
