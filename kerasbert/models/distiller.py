@@ -222,6 +222,8 @@ class BertDistiller(BertTask):
 
 def _run(task, layers):
     """A task's outputs, and the hidden states (B, T, D) of these layers, 0 the embeddings."""
+    if task.backbone not in task.operations:  # An embedder stands on the encoder's own graph.
+        return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
 
     def encode(inputs, **kwargs):

@@ -24,11 +24,13 @@ _SETTINGS = (
 class HeadedTask(BertTask):
     """Base of the tasks that compute logits from one vector a text or a token."""
 
-    freezes_pooler = False
-
     @classmethod
     def needs_pooler(cls, settings):
         return not settings.get("bilstm_units") and super().needs_pooler(settings)
+
+    @property
+    def uses_pooler(self):
+        return self.pooling == "pooler"
 
     def _make_head(self, backbone, units, **given):
         """Make the layers of the head.
@@ -98,10 +100,7 @@ class HeadedTask(BertTask):
                     backbone.layer_norm_epsilon, backbone.use_bias, dtype, "head_norm"
                 )
         self.output_dense = dense(units, "logits")
-        if backbone.pooler and self.pooling != "pooler":
-            # Nothing trains it here, but weight decay would shrink it.
-            self.freezes_pooler = backbone.pooled_dense.trainable
-            backbone.pooled_dense.trainable = False
+        self._freeze_unused_pooler(backbone)
 
     def _logits(self, inputs):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""

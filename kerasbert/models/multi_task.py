@@ -66,8 +66,8 @@ class BertMultiTask(BertTask):
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         self._keeps_metrics = False
-        if any(getattr(task, "freezes_pooler", False) for task in tasks.values()) and any(
-            getattr(task, "pooling", None) == "pooler" for task in tasks.values()
+        if any(task.freezes_pooler for task in tasks.values()) and any(
+            task.uses_pooler for task in tasks.values()
         ):
             # One task did not need it, another one does.
             self.backbone.pooled_dense.trainable = True
@@ -114,7 +114,7 @@ class BertMultiTask(BertTask):
         """Weights that train, but have no part in the loss of this task."""
         task = self.tasks[name]
         used = {id(weight) for weight in task.weights}
-        if self.backbone.pooler and getattr(task, "pooling", None) != "pooler":
+        if self.backbone.pooler and not task.uses_pooler:
             used -= {id(weight) for weight in self.backbone.pooled_dense.weights}
         return [weight for weight in self.trainable_weights if id(weight) not in used]
 

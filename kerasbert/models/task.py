@@ -52,6 +52,16 @@ class BertTask(FromPreset, keras_hub.models.Task):
         for name, value in settings.items():
             setattr(preprocessor, name, value)
 
+    # Whether the outputs rest on the encoder's pooler, and whether this task froze it.
+    uses_pooler = False
+    freezes_pooler = False
+
+    def _freeze_unused_pooler(self, backbone):
+        """Nothing trains it here, but weight decay would shrink it."""
+        if backbone.pooler and not self.uses_pooler:
+            self.freezes_pooler = backbone.pooled_dense.trainable
+            backbone.pooled_dense.trainable = False
+
     # Heads of other classes that a preset of this one holds too.
     lends = ()
 

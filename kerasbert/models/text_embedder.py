@@ -136,6 +136,10 @@ class BertTextEmbedder(BertTask):
         ]
         return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
 
+    @property
+    def uses_pooler(self):
+        return self.pooling == "pooler"
+
     def default_loss(self):
         """The mean squared error to given vectors."""
         return keras.losses.MeanSquaredError()
