@@ -16,9 +16,9 @@ passage, and no answer. They are scored as in SQuAD 2.0: exact match and F1 of w
 answer is right if there is none; and exact match where there is one. They follow the text so
 closely that a rule could answer them: the score says that training finds such a rule, no more.
 
-Distillation is on the reviews: a student of two layers of the trained teacher learns from labels,
-from labels and the teacher's soft targets, and from soft targets alone on four times as many texts,
-whose labels it does not see. All students start from the same weights.
+Distillation is on the reviews, of which a quarter has labels. The teacher trains on that, and a
+student of two of its layers from the labels, from labels and soft targets, and in about as many
+steps from soft targets alone on all the texts. All students start from the same weights.
 
 What each seed gave is appended to `--output`, one line of JSON each.
 """
@@ -224,6 +224,7 @@ def soft_targets(train, test, labels, settings):
 
 
 def unlabelled(train, test, labels, settings):
+    settings = {**settings, "epochs": -(-settings["epochs"] // 4)}
     return taught_student((train[0], None), test, labels, settings, label_weight=0.0)
 
 

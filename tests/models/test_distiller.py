@@ -22,6 +22,7 @@ from tests.contracts import (
     arrays,
     assert_close,
     batch,
+    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -272,7 +273,7 @@ def test_vectors_of_texts():
     found = distiller.evaluate(features, target, return_dict=True, verbose=0)
     np.testing.assert_allclose(found["soft_loss"], ((vectors - target) ** 2).mean(), rtol=1e-4)
     np.testing.assert_allclose(found["hidden_loss"], hidden, rtol=1e-4)
-    losses = distiller.fit(features, epochs=4, verbose=0).history["loss"]
+    losses = distiller.fit(features, epochs=2, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 
 
@@ -315,6 +316,7 @@ def test_texts_without_labels():
     assert set(history) == {"loss", "soft_loss"} and history["loss"][-1] < history["loss"][0]
 
 
+@only_tensorflow_is_fast
 def test_masked_language_models():
     """DistilBERT's three losses, on texts that make their own labels."""
     pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")

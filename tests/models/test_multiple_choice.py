@@ -14,6 +14,7 @@ from tests.contracts import (
     batch,
     check_preprocessor,
     model_contract,
+    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -199,6 +200,7 @@ def test_learns_on_texts():
     assert model.choose("it", ["fun"])["scores"] == [1.0]
 
 
+@only_tensorflow_is_fast
 def test_batches_of_differing_numbers_of_choices():
     """`fit`, `evaluate` and `predict` on a `tf.data.Dataset`: none pads to what comes later."""
     tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
