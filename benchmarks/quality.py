@@ -1,4 +1,4 @@
-"""Accuracy of fine-tuning on real text: MiniLM's weights, the same model from random ones, others.
+"""Scores of fine-tuning on real text: MiniLM's weights, the same model from random ones, others.
 
     python benchmarks/quality.py                              # all tasks, 3 seeds
     KERAS_BACKEND=jax python benchmarks/quality.py --only trec --seeds 5
@@ -8,13 +8,26 @@ speech of each word. Every contestant sees the same texts of a split that the se
 scored on the same others. MiniLM-L6 and the random model train alike (AdamW, linear warmup over a
 tenth of the steps, then linear decay). The linear model is logistic regression on TF-IDF of words
 and pairs of words; the most frequent tag is that of the word in training, of all words for one
-that is not there. What each seed gave is appended to `--output`, one line of JSON each.
+that is not there.
+
+Questions are made of Brown's sentences that begin with a name and a verb ("Who gave orders for the
+ship?"), each with the four sentences where it stands; every fifth has the question of another
+passage, and no answer. They are scored as in SQuAD 2.0: exact match and F1 of words, where no
+answer is right if there is none; and exact match where there is one. They follow the text so
+closely that a rule could answer them: the score says that training finds such a rule, no more.
+
+Distillation is on the reviews, of which a quarter has labels. The teacher trains on that, and a
+student of two of its layers from the labels, from labels and soft targets, and in about as many
+steps from soft targets alone on all the texts. All students start from the same weights.
+
+What each seed gave is appended to `--output`, one line of JSON each.
 """
 
 import json
 import os
 import random
 import re
+import string
 import warnings
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -34,7 +47,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import kerasbert
-from kerasbert.models import BertTextClassifier, BertTokenClassifier
+from kerasbert.models import (
+    BertDistiller,
+    BertQuestionAnswering,
+    BertTextClassifier,
+    BertTokenClassifier,
+)
 
 
 def reviews():
@@ -53,49 +71,109 @@ def brown():
             yield list(words), [re.split(r"(?<=.)[-+](?=\w)", tag)[0] for tag in tags]
 
 
+# A name, and the verbs that it may begin a sentence with.
+NAME_TAGS = re.compile(r"np(-tl)?|nn-tl|jj-tl")
+VERB_TAGS = ("vbd", "vbz", "bedz", "bez", "hvd", "hvz", "dod", "doz", "md")
+
+
+def brown_questions():
+    """`((question, passage), answer)`; each sentence stands in one passage at most."""
+    draw = random.Random(0)
+    asked = []
+    for document in real_data.brown_tagged():
+        for first in range(0, len(document), 4):
+            passage = document[first : first + 4]
+            named = [place for place, sentence in enumerate(passage) if _name_length(sentence)]
+            if not named or sum(map(len, passage)) > 120:
+                continue
+            place = draw.choice(named)
+            count = _name_length(passage[place])
+            texts = [_text(sentence) for sentence in passage]
+            name = _text(passage[place][:count])
+            start = sum(len(text) + 1 for text in texts[:place])
+            question = "Who " + _text(passage[place][count:][:12]).rstrip(" .,;:?!\"'-") + "?"
+            answer = {"text": [name], "answer_start": [start]}
+            asked.append((question, " ".join(texts), answer))
+    for i, (question, passage, answer) in enumerate(asked):
+        if i % 5 == 4:
+            other = asked[(i + len(asked) // 2) % len(asked)][0]
+            question, answer = other, {"text": [], "answer_start": []}
+        yield (question, passage), answer
+
+
+def _name_length(sentence):
+    """How many words are the name that a sentence begins with, 0 without name or verb."""
+    tags = [tag for _, tag in sentence]
+    count = next((i for i, tag in enumerate(tags) if not NAME_TAGS.fullmatch(tag)), 0)
+    is_name = any(tag.startswith("np") for tag in tags[:count])
+    return count if is_name and len(tags) > 7 and tags[count] in VERB_TAGS else 0
+
+
+def _text(sentence):
+    """Brown's words as they are printed."""
+    text = " ".join(word for word, _ in sentence)
+    text = re.sub(r"`` ?| ?''", '"', text)
+    return re.sub(r" ([,.;:?!)])", r"\1", text).replace("( ", "(")
+
+
 SEQUENCE_LENGTH = 64  # tokens; nearly all of these texts are shorter
 
 
-def minilm(train, test, labels, seed, settings, pretrained=True):
-    """Accuracy on `test` of MiniLM, from its own weights or from random ones."""
-    keras.utils.set_random_seed(seed)
+def load(cls, pretrained=True, **arguments):
+    """MiniLM with a new head, its encoder from its own weights or from random ones."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the head is new
-        cls = BertTextClassifier if isinstance(train[0][0], str) else BertTokenClassifier
-        classifier = cls.from_preset(
-            real_data.minilm_dir(),
-            load_weights=pretrained,
-            labels=labels,
-            sequence_length=SEQUENCE_LENGTH,
-        )
+        return cls.from_preset(real_data.minilm_dir(), load_weights=pretrained, **arguments)
+
+
+def train_model(model, x, y, settings):
+    """Train a model in `fit`, whatever it is; one that has learnt."""
     batch_size, epochs = settings["batch_size"], settings["epochs"]
-    steps = -(-len(train[0]) // batch_size) * epochs
+    steps = -(-len(x[0] if isinstance(x, tuple) else x) // batch_size) * epochs
     rate = kerasbert.optimizers.LinearDecay(settings["rate"], steps, warmup_steps=steps // 10)
-    classifier.compile(
-        optimizer=kerasbert.optimizers.AdamW(rate), jit_compile=settings["jit_compile"]
-    )
-    classifier.fit(*train, batch_size=batch_size, epochs=epochs, verbose=0)
-    return classifier.evaluate(*test, verbose=0, return_dict=True)["accuracy"]
+    model.compile(optimizer=kerasbert.optimizers.AdamW(rate), jit_compile=settings["jit_compile"])
+    model.fit(x, y, batch_size=batch_size, epochs=epochs, verbose=settings["verbose"])
+    return model
 
 
-def random_weights(train, test, labels, seed, settings):
-    return minilm(train, test, labels, seed, settings, pretrained=False)
+def accuracy_of(model, test):
+    return {"accuracy": model.evaluate(*test, verbose=0, return_dict=True)["accuracy"]}
 
 
-def linear(train, test, labels, seed, settings):
+def minilm(train, test, labels, settings, pretrained=True):
+    """Accuracy on `test` of MiniLM, from its own weights or from random ones."""
+    cls = BertTextClassifier if isinstance(train[0][0], str) else BertTokenClassifier
+    model = load(cls, pretrained, labels=labels, sequence_length=SEQUENCE_LENGTH)
+    train_model(model, *train, settings)
+    if cls is BertTokenClassifier:
+        show(settings, ((" ".join(words), model.tag([words])[0]) for words in test[0]))
+    return accuracy_of(model, test)
+
+
+def random_weights(train, test, labels, settings):
+    return minilm(train, test, labels, settings, pretrained=False)
+
+
+def show(settings, rows):
+    """Print the first of rows, as many as `--show` says."""
+    for _, row in zip(range(settings["show"]), rows):
+        console.print(*row, sep="\n    ", soft_wrap=True, markup=False)
+
+
+def linear(train, test, labels, settings):
     model = make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
-        LogisticRegression(C=10, max_iter=1000, random_state=seed),
+        LogisticRegression(C=10, max_iter=1000, random_state=settings["seed"]),
     )
-    return model.fit(*train).score(*test)
+    return {"accuracy": model.fit(*train).score(*test)}
 
 
-def largest_class(train, test, labels, seed, settings):
+def largest_class(train, test, labels, settings):
     name = Counter(train[1]).most_common(1)[0][0]
-    return float(np.mean([label == name for label in test[1]]))
+    return {"accuracy": float(np.mean([label == name for label in test[1]]))}
 
 
-def most_frequent_tag(train, test, labels, seed, settings):
+def most_frequent_tag(train, test, labels, settings):
     of_word, of_all = defaultdict(Counter), Counter()
     for words, tags in zip(*train):
         for word, tag in zip(words, tags):
@@ -103,15 +181,101 @@ def most_frequent_tag(train, test, labels, seed, settings):
             of_all[tag] += 1
     best = of_all.most_common(1)[0][0]
     best_of = {word: tags.most_common(1)[0][0] for word, tags in of_word.items()}
-    return float(
-        np.mean(
-            [
-                best_of.get(word, best) == tag
-                for words, tags in zip(*test)
-                for word, tag in zip(words, tags)
-            ]
-        )
+    right = [
+        best_of.get(word, best) == tag
+        for words, tags in zip(*test)
+        for word, tag in zip(words, tags)
+    ]
+    return {"accuracy": float(np.mean(right))}
+
+
+# Distillation
+
+
+def teacher(train, test, labels, settings):
+    model = load(BertTextClassifier, labels=labels, sequence_length=SEQUENCE_LENGTH)
+    settings["models"]["teacher"] = train_model(model, *_labelled(train), settings)
+    return accuracy_of(model, test)
+
+
+def _labelled(train):
+    """The first quarter: only those labels are used."""
+    return [column[: len(column) // 4] for column in train]
+
+
+def _student(settings):
+    return settings["models"]["teacher"].with_layers([0, 3])
+
+
+def student(train, test, labels, settings):
+    return accuracy_of(train_model(_student(settings), *_labelled(train), settings), test)
+
+
+def taught_student(train, test, labels, settings, **weights):
+    model = _student(settings)
+    distiller = BertDistiller(model, settings["models"]["teacher"], **weights)
+    train_model(distiller, *train, settings)
+    model.compile()
+    return accuracy_of(model, test)
+
+
+def soft_targets(train, test, labels, settings):
+    return taught_student(_labelled(train), test, labels, settings)
+
+
+def unlabelled(train, test, labels, settings):
+    settings = {**settings, "epochs": -(-settings["epochs"] // 4)}
+    return taught_student((train[0], None), test, labels, settings, label_weight=0.0)
+
+
+# Questions
+
+
+def answers(train, test, labels, settings, pretrained=True):
+    """MiniLM's answers, from its own weights or from random ones; no threshold is tuned."""
+    model = load(
+        *(BertQuestionAnswering, pretrained), new_head=True, sequence_length=160, doc_stride=64
     )
+    train_model(model, tuple(map(list, zip(*train[0]))), train[1], settings)
+    found = model.answer(*map(list, zip(*test[0])), null_threshold=0.0)
+    found = [best[0]["answer"] for best in found]
+    rows = (
+        (question, passage, f"{text!r}, should be {answer['text']}")
+        for text, (question, passage), answer in zip(found, *test)
+    )
+    show(settings, rows)
+    return squad_scores(found, test[1])
+
+
+def random_answers(train, test, labels, settings):
+    return answers(train, test, labels, settings, pretrained=False)
+
+
+def first_name(train, test, labels, settings):
+    found = [re.search(r"[A-Z][\w.]*(?: [A-Z][\w.]*)*|$", passage)[0] for _, passage in test[0]]
+    return squad_scores(found, test[1])
+
+
+def squad_scores(found, expected):
+    """Exact match and F1 of texts, without case, punctuation and articles, as in SQuAD 2.0."""
+    exact, f1, has_answer = [], [], []
+    for text, answer in zip(found, expected, strict=True):
+        got, want = map(_words, (text, (answer["text"] or [""])[0]))
+        common = sum((Counter(got) & Counter(want)).values())
+        exact.append(got == want)
+        f1.append(2 * common / (len(got) + len(want)) if got and want else float(got == want))
+        has_answer.append(bool(want))
+    exact_of_answered = np.mean(np.array(exact)[has_answer])
+    return {
+        "exact match": float(np.mean(exact)),
+        "F1": float(np.mean(f1)),
+        "exact match of answers": float(exact_of_answered),
+    }
+
+
+def _words(text):
+    text = "".join(char for char in text.lower() if char not in string.punctuation)
+    return [word for word in text.split() if word not in ("a", "an", "the")]
 
 
 MINILM = {"MiniLM-L6, its weights": minilm, "MiniLM-L6, random weights": random_weights}
@@ -121,18 +285,39 @@ TASKS = {
     "reviews": (reviews, OF_TEXTS),
     "trec": (trec, OF_TEXTS),
     "brown": (brown, {**MINILM, "most frequent tag of the word": most_frequent_tag}),
+    "questions": (
+        brown_questions,
+        {
+            "MiniLM-L6, its weights": answers,
+            "MiniLM-L6, random weights": random_answers,
+            "first name of the passage": first_name,
+        },
+    ),
+    "distillation": (
+        reviews,
+        {
+            "teacher, 6 layers": teacher,
+            "student, 2 layers, labels": student,
+            "student, labels and soft targets": soft_targets,
+            "student, soft targets of 4 times the texts": unlabelled,
+        },
+    ),
 }
 
 
 def main(
-    only: Annotated[str, typer.Option(help="comma-separated tasks")] = "reviews,trec,brown",
+    only: Annotated[str, typer.Option(help="comma-separated tasks")] = ",".join(TASKS),
     train: Annotated[int, typer.Option(help="texts to train on")] = 3000,
     test: Annotated[int, typer.Option(help="texts to score on")] = 2000,
     seeds: int = 3,
+    first_seed: int = 0,
     epochs: int = 3,
     batch_size: int = 32,
     rate: float = 5e-5,
     jit_compile: bool = False,
+    contestants: Annotated[str, typer.Option(help="parts of names, comma-separated")] = "",
+    show: Annotated[int, typer.Option(help="examples to print of what models answer")] = 0,
+    verbose: int = 0,
     output: Annotated[Path | None, typer.Option(help="a file for each seed's result")] = None,
 ):
     """Train and score every contestant on every task; print means over the seeds."""
@@ -143,23 +328,31 @@ def main(
         "jit_compile": jit_compile or keras.backend.backend() == "jax",
     }
     for task in only.split(","):
-        read, contestants = TASKS[task]
+        read, of_task = TASKS[task]
         pairs = list(read())
-        labels = sorted({one for _, label in pairs for one in np.ravel(label).tolist()})
-        found = {}
-        for seed in range(seeds):
+        labels = None
+        if task != "questions":
+            labels = sorted({one for _, label in pairs for one in np.ravel(label).tolist()})
+        found = defaultdict(lambda: defaultdict(list))
+        for seed in range(first_seed, first_seed + seeds):
             drawn = random.Random(seed).sample(pairs, min(train + test, len(pairs)))
             texts, names = map(list, zip(*drawn, strict=True))
             parts = (texts[:train], names[:train]), (texts[train:], names[train:])
-            for name, run in contestants.items():
+            models = {}  # for contestants that rest on others
+            for name, run in of_task.items():
+                if not any(part in name for part in contestants.split(",")):
+                    continue
                 start = perf_counter()
-                accuracy = run(*parts, labels, seed, settings)
-                found.setdefault(name, []).append(accuracy)
+                keras.utils.set_random_seed(seed)
+                more = {"seed": seed, "models": models, "show": show, "verbose": verbose}
+                scores = run(*parts, labels, {**settings, **more})
+                for score, value in scores.items():
+                    found[name][score].append(value)
                 row = {
                     "task": task,
                     "seed": seed,
                     "contestant": name,
-                    "accuracy": accuracy,
+                    **scores,
                     "seconds": round(perf_counter() - start, 1),
                     "train": len(parts[0][0]),
                     "test": len(parts[1][0]),
@@ -171,11 +364,17 @@ def main(
                     with open(output, "a", encoding="utf-8") as file:
                         file.write(json.dumps(row) + "\n")
         rows = [
-            (name, f"{mean(each):.3f}", f"{pstdev(each):.3f}", " ".join(f"{x:.3f}" for x in each))
-            for name, each in found.items()
+            (
+                name,
+                score,
+                *(f"{value:.3f}" for value in (mean(each), pstdev(each))),
+                " ".join(f"{x:.3f}" for x in each),
+            )
+            for name, scores in found.items()
+            for score, each in scores.items()
         ]
         title = f"{task}: {train:,} to train, {len(parts[1][0]):,} held out, {epochs} epochs"
-        table(title, ("contestant", "mean accuracy", "standard deviation", "each seed"), rows)
+        table(title, ("contestant", "score", "mean", "standard deviation", "each seed"), rows)
 
 
 if __name__ == "__main__":

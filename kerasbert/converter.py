@@ -14,7 +14,13 @@ import numpy as np
 from kerasbert import models, presets
 from kerasbert._errors import first_line
 from kerasbert._tensorflow import tf_modules
-from kerasbert.conversion import huggingface, to_google, to_huggingface, to_keras_hub
+from kerasbert.conversion import (
+    huggingface,
+    sentence_transformers,
+    to_google,
+    to_huggingface,
+    to_keras_hub,
+)
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import read_json
 from kerasbert.conversion.writing import canonical, check_settings
@@ -59,7 +65,8 @@ def convert(
     Args:
         source: string or model. What `from_preset` takes, or an encoder or task of ours.
         target: string. The directory to write.
-        format: "huggingface", "google" (BERT alone), "keras_hub" or "kerasbert".
+        format: "huggingface" (for an embedder also what sentence-transformers reads), "google"
+            (BERT alone), "keras_hub" or "kerasbert".
         task: string or class. What to read from the source: "encoder", "text_classifier",
             "text_regressor", ...; by default what the source holds.
         tokenizer: a tokenizer of ours in place of the source's, or `False` for none.
@@ -78,7 +85,13 @@ def convert(
     if format not in FORMATS:
         raise ValueError(f"format={format!r} is unknown; use one of {', '.join(FORMATS)}.")
     target = _check_target(target, overwrite)
-    model, tokenizer = _load(source, task, tokenizer, encoder)
+    model, tokenizer = _load(source, task, tokenizer, encoder, format)
+    if format != "kerasbert" and getattr(model, "bilstm_units", 0):
+        raise ValueError(
+            f"The format '{format}' has no place for the BiLSTM of this {type(model).__name__} "
+            f"(bilstm_units={model.bilstm_units}); use format='kerasbert', or convert the encoder "
+            "alone with task='encoder'."
+        )
     with _directory(target) as directory:
         if format == "kerasbert":
             written, changed = type(model).__name__, {}
@@ -111,7 +124,7 @@ def convert(
 # Reading
 
 
-def _load(source, task, tokenizer, encoder):
+def _load(source, task, tokenizer, encoder, format):
     """The model, and its tokenizer or `None`."""
     if isinstance(source, (BertBackbone, BertTask)):
         if task is not None:
@@ -125,7 +138,7 @@ def _load(source, task, tokenizer, encoder):
     elif isinstance(source, (str, os.PathLike)):
         source = os.fspath(source)
         directory = presets.resolve(source)
-        cls = _class_in(directory) if task is None else _class_of(task)
+        cls = _class_in(directory, format) if task is None else _class_of(task)
         if tokenizer is None:
             tokenizer = _tokenizer_of(source)
         arguments = {}
@@ -154,12 +167,14 @@ def _class_of(task):
     raise ValueError(f"task={task!r} is unknown; use one of {', '.join(classes)}.")
 
 
-def _class_in(directory):
-    """The class of what a directory holds."""
+def _class_in(directory, format):
+    """The class of what a directory holds, as far as the format can hold it too."""
     if presets.is_own(directory):
         path = os.path.join(directory, "task.json")
         name = read_json(path).get("registered_name") if os.path.exists(path) else None
         return keras.saving.get_registered_object(name) or BertBackbone
+    if sentence_transformers.is_mine(directory) and format in ("huggingface", "kerasbert"):
+        return models.BertTextEmbedder
     checkpoint = presets.read_checkpoint(directory)
     config = {}
     if huggingface.is_mine(directory):

@@ -230,9 +230,9 @@ def _has_classes(cls):
 
 
 def _wants_new_head(arguments):
-    return arguments.pop("new_head", False) or any(
-        arguments.get(name) is not None for name in _NEW_HEAD
-    )
+    is_given = any(arguments.get(name) is not None for name in _NEW_HEAD)
+    # No checkpoint of others has a BiLSTM.
+    return arguments.pop("new_head", False) or is_given or bool(arguments.get("bilstm_units"))
 
 
 def _no_head(cls, source):
@@ -458,6 +458,7 @@ def _own_task(cls, directory, load_weights, **kwargs):
         arguments["backbone"] = _own_backbone(
             cls.backbone_cls, directory, load_weights, **encoder_arguments
         )
+    saved = cls.with_preprocessor_settings(saved, preprocessor_arguments)
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
         _warn_new([weight.path for weight in head_weights(task)])

@@ -367,7 +367,11 @@ def check_int8(make, folder):
     model.quantize("int8")
     assert {"int8", "float32"} == {weight.dtype for weight in model.weights}
     assert_close(model(features), expected, atol=0.1 * scale_of(expected))
-    check_roundtrip(model, features, folder)
+    loaded = check_roundtrip(model, features, folder)
+    # What was loaded saves as well.
+    path = os.path.join(folder, "again")
+    loaded.save_to_preset(path)
+    assert_close(type(model).from_preset(path)(features), model(features), atol=0)
 
 
 def check_saving(make, folder):
@@ -423,7 +427,7 @@ def model_contract(*families, checks=(check_saving,), slow=(check_gradients, che
 
 
 def check_roundtrip(model, features, folder):
-    """`get_config`, a `.keras` file and a preset give back an exactly equal model."""
+    """`get_config`, a `.keras` file and a preset give back an exactly equal model; returns it."""
     expected = model(features)
     config = model.get_config()
     # Exactly what a file holds.
@@ -451,6 +455,7 @@ def check_roundtrip(model, features, folder):
     assert _plain(loaded.get_config()) == _plain(config)
     assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
     assert_close(loaded(features), expected, atol=0)
+    return loaded
 
 
 def _plain(config):

@@ -293,6 +293,10 @@ GOOGLE_HEADS = {
     BertBackbone: {},
     BertTextClassifier: {"output_weights": (2, 16), "output_bias": (2,)},
     BertTextRegressor: {"output_weights": (1, 16), "output_bias": (1,)},
+    BertQuestionAnswering: {
+        "cls/squad/output_weights": (2, 16),
+        "cls/squad/output_bias": (2,),
+    },
     BertNextSentencePredictor: {
         "cls/seq_relationship/output_weights": (2, 16),
         "cls/seq_relationship/output_bias": (2,),

@@ -1,6 +1,6 @@
 """Google's original BERT checkpoints: `bert_config.json`, `vocab.txt`, `bert_model.ckpt.*`.
 
-Facts: github.com/google-research/bert, modeling.py and run_classifier.py.
+Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
 """
 
 import glob
@@ -42,8 +42,12 @@ ENCODER = {
     "transformer_layer_{i}/output_layer_norm": f"{_LAYER}/output/LayerNorm",
     "pooled_dense": "bert/pooler/dense",
 }
-# run_classifier.py keeps its matrix as (C, D).
+# run_classifier.py and run_squad.py keep their matrices as (C, D).
 TEXT_CLASSIFIER = {"logits/kernel": "output_weights.T", "logits/bias": "output_bias"}
+QUESTION_ANSWERING = {
+    "logits/kernel": "cls/squad/output_weights.T",
+    "logits/bias": "cls/squad/output_bias",
+}
 NEXT_SENTENCE_PREDICTOR = {
     "logits/kernel": "cls/seq_relationship/output_weights.T",
     "logits/bias": "cls/seq_relationship/output_bias",
@@ -84,6 +88,7 @@ def read_checkpoint(directory):
         encoder_map=NameMap(ENCODER, "google"),
         head_maps={
             "text_classifier": NameMap({}, "google", verbatim=TEXT_CLASSIFIER),
+            "question_answering": NameMap({}, "google", verbatim=QUESTION_ANSWERING),
             "next_sentence": NameMap({}, "google", verbatim=NEXT_SENTENCE_PREDICTOR),
             "masked_lm": NameMap(MASKED_LM, "google", verbatim=MASKED_LM_BIAS),
             "pretrainer": NameMap(

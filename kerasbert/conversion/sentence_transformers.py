@@ -10,6 +10,7 @@ import warnings
 
 from kerasbert.conversion import huggingface
 from kerasbert.conversion.checkpoint import read_json
+from kerasbert.conversion.writing import write_json
 
 # One flag a pooling, in the order in which several stand side by side; later ones write the names.
 _FLAGS = {
@@ -60,6 +61,41 @@ def read_checkpoint(directory):
     if settings.get("do_lower_case"):
         checkpoint.tokenizer = functools.partial(_lowercase, checkpoint.tokenizer, directory)
     return checkpoint
+
+
+def write_modules(embedder, directory):
+    """Write how an embedder makes its vectors beside its encoder, which `to_huggingface` writes.
+
+    Where the pooling or the layers have no place there nothing is written, and what reads the
+    directory finds other settings.
+    """
+    modes = [embedder.pooling] if isinstance(embedder.pooling, str) else embedder.pooling
+    if embedder.layers_used != "last" or not set(modes) <= set(_POOLINGS):
+        return
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedder.normalize else [])]
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if i == 0 else f"{i}_{kind}",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    for module in modules[1:]:
+        os.mkdir(os.path.join(directory, module["path"]))
+    # The flags are what every version reads, but they have one order alone.
+    poolings = {flag: mode in modes for flag, mode in _FLAGS.items()}
+    if modes != [mode for flag, mode in _FLAGS.items() if poolings[flag]]:
+        poolings = {"pooling_mode": modes}
+    config = {"word_embedding_dimension": embedder.backbone.hidden_dim, **poolings}
+    length = embedder.backbone.max_sequence_length
+    if embedder.preprocessor is not None:
+        length = embedder.preprocessor.sequence_length
+    settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's own does.
+    write_json(directory, "modules.json", modules)
+    write_json(os.path.join(directory, "1_Pooling"), "config.json", config)
+    write_json(directory, _TRANSFORMER_SETTINGS[0], settings)
 
 
 def _model_max_length(folder):

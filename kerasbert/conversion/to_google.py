@@ -1,6 +1,6 @@
 """Writing Google's original format, by the tables that read it.
 
-Facts: github.com/google-research/bert, modeling.py and run_classifier.py.
+Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
 """
 
 import os

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-from kerasbert.conversion import huggingface
+from kerasbert.conversion import huggingface, sentence_transformers
 from kerasbert.conversion.writing import (
     canonical,
     check_settings,
@@ -75,7 +75,7 @@ def architecture(family, kind):
 
 
 def write(model, tokenizer, directory, max_shard_size=None):
-    """Write a model as transformers saves it.
+    """Write a model as transformers saves it, an embedder as sentence-transformers does.
 
     Args:
         model: an encoder or a task of ours.
@@ -117,6 +117,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
         tensors = {prefix + key: value for key, value in tensors.items()}
         tensors |= named_tensors(head, checkpoint.head_maps.get(kind), name)
     _save(tensors, directory, max_shard_size)
+    if getattr(model, "head", None) == "text_embedder":
+        sentence_transformers.write_modules(model, directory)
     return name, changed
 
 

@@ -5,6 +5,7 @@ from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.embeddings import PositionEmbedding
 from kerasbert.layers.heads import (
+    BiLSTM,
     ChoicesToRows,
     MaskedLMHead,
     Pooling,
@@ -15,6 +16,7 @@ from kerasbert.layers.norm import TokenNorm
 
 __all__ = [
     "AttentionMask",
+    "BiLSTM",
     "ChoicesToRows",
     "MaskedLMHead",
     "Pooling",

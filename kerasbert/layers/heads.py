@@ -1,7 +1,7 @@
 """What stands between the encoder and a task's logits.
 
-B batch, C choices, T tokens, D width, E width of the embeddings, P predictions, V tokens of the
-vocabulary.
+B batch, C choices, T tokens, D width, E width of the embeddings, P predictions, U units, V tokens
+of the vocabulary.
 """
 
 import keras
@@ -9,6 +9,9 @@ from keras import ops
 
 from kerasbert.layers.block import activation_function, layer_norm, only_blocks_remat
 from kerasbert.layers.dense import TokenDense
+
+# The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
+MISSING = -1e9
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -54,6 +57,56 @@ class Pooling(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "mode": self.mode}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BiLSTM(keras.layers.Layer):
+    """An LSTM in each direction over the tokens, their outputs side by side; padding is left out.
+
+    Args:
+        units: int. U, of each direction.
+
+    Example:
+
+    >>> tuple(BiLSTM(4)(np.ones((2, 5, 8)), padding_mask=np.ones((2, 5))).shape)
+    (2, 5, 8)
+
+    Source: Graves and Schmidhuber 2005, doi 10.1016/j.neunet.2005.06.042.
+    """
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        def lstm(name, **settings):
+            layer = keras.layers.LSTM(
+                self.units,
+                return_sequences=True,
+                # cuDNN's has no XLA, and wants padding at the end and no row of padding alone.
+                use_cudnn=False,
+                dtype=self.dtype_policy,
+                name=name,
+                **settings,
+            )
+            layer.build(inputs_shape)
+            return layer
+
+        self.forward_lstm = lstm("forward")
+        self.backward_lstm = lstm("backward", go_backwards=True)
+        only_blocks_remat(self._flatten_layers(include_self=False))
+
+    def call(self, inputs, padding_mask=None):
+        """Map (B, T, D) and a mask (B, T) to (B, T, 2 * U)."""
+        mask = None if padding_mask is None else ops.cast(padding_mask, "bool")
+        backward = ops.flip(self.backward_lstm(inputs, mask=mask), axis=1)
+        return ops.concatenate([self.forward_lstm(inputs, mask=mask), backward], axis=-1)
+
+    def compute_output_spec(self, inputs, padding_mask=None):
+        return keras.KerasTensor((*inputs.shape[:-1], 2 * self.units), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -106,8 +159,7 @@ class RowsToChoices(keras.layers.Layer):
     def call(self, logits, padding_mask):
         """Map logits (B * C, 1) and the mask (B, C, T) to (B, C)."""
         logits = ops.reshape(logits, ops.shape(padding_mask)[:2])
-        # Finite, so that nothing becomes NaN; softmax gives it exactly 0.
-        return ops.where(ops.any(padding_mask, axis=-1), logits, ops.cast(-1e9, logits.dtype))
+        return ops.where(ops.any(padding_mask, axis=-1), logits, ops.cast(MISSING, logits.dtype))
 
     def compute_output_spec(self, logits, padding_mask):
         return keras.KerasTensor(padding_mask.shape[:2], dtype=self.compute_dtype)

@@ -271,6 +271,11 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
         only_blocks_remat([self, *self.operations])
+        for layer in self._flatten_layers(include_self=False):
+            policy = layer.dtype_policy
+            if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+                # A layer that saves asks its policy whether it is quantized, not the map's entry.
+                layer._dtype_policy = policy[layer.path or layer.name]
 
     @classmethod
     def from_family(cls, family, **settings):
@@ -297,6 +302,8 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
     def with_layers(self, layers):
         """A new encoder with some of this one's layers, as a student to distil starts.
 
+        It trains, also where this one is frozen, as a teacher is.
+
         Args:
             layers: list of ints. The layers to copy, from 0, for example every other.
 
@@ -321,7 +328,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
                     "has no norm of its own; choose a layer of the same kind."
                 )
         blocks = [self.transformer_layers[layer] for layer in layers]
-        settings = {**self.get_config(), "num_layers": len(layers)}
+        settings = {**self.get_config(), "num_layers": len(layers), "trainable": True}
         if self.num_groups is not None:
             groups = list(dict.fromkeys(map(id, blocks)))
             settings["num_groups"] = len(groups)

@@ -222,6 +222,8 @@ class BertDistiller(BertTask):
 
 def _run(task, layers):
     """A task's outputs, and the hidden states (B, T, D) of these layers, 0 the embeddings."""
+    if task.backbone not in task.operations:  # An embedder stands on the encoder's own graph.
+        return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
 
     def encode(inputs, **kwargs):
@@ -334,6 +336,10 @@ def _check_pair(student, teacher):
                 f"The {role} gives outputs through activation='{activation.__name__}', and soft "
                 "targets are made of logits; build it with activation=None."
             )
+    if not student.trainable_weights:
+        raise ValueError(
+            "The student is frozen and would learn nothing; set student.trainable = True."
+        )
     if student is teacher or student.backbone is teacher.backbone:
         raise ValueError(
             "The student and the teacher are the same model; pass another student, for example "

@@ -1,4 +1,4 @@
-"""Tasks on one vector a text or a token: perhaps a dense layer and a norm, then logits.
+"""Tasks on one vector a text or a token: perhaps an LSTM, a dense layer and a norm, then logits.
 
 B batch, T tokens, D width, U logits.
 """
@@ -7,7 +7,7 @@ import keras
 
 from kerasbert.families import get_family
 from kerasbert.layers.block import activation_function, layer_norm
-from kerasbert.layers.heads import Pooling
+from kerasbert.layers.heads import BiLSTM, Pooling
 from kerasbert.models.task import BertTask
 
 _SETTINGS = (
@@ -17,13 +17,20 @@ _SETTINGS = (
     "head_bias",
     "head_norm",
     "dropout_first",
+    "bilstm_units",
 )
 
 
 class HeadedTask(BertTask):
     """Base of the tasks that compute logits from one vector a text or a token."""
 
-    freezes_pooler = False
+    @classmethod
+    def needs_pooler(cls, settings):
+        return not settings.get("bilstm_units") and super().needs_pooler(settings)
+
+    @property
+    def uses_pooler(self):
+        return self.pooling == "pooler"
 
     def _make_head(self, backbone, units, **given):
         """Make the layers of the head.
@@ -40,11 +47,23 @@ class HeadedTask(BertTask):
             "head_bias": True,
             "head_norm": False,
             "dropout_first": False,
+            "bilstm_units": 0,
             **getattr(get_family(backbone.family), self.head),
         }
+        if given.get("bilstm_units") and defaults["pooling"] != "tokens":
+            defaults["pooling"] = "mean"  # Over all that the two directions have seen.
         for name in _SETTINGS:
             value = given.pop(name, None)
             setattr(self, name, defaults[name] if value is None else value)
+        if not isinstance(self.bilstm_units, int) or self.bilstm_units < 0:
+            raise ValueError(
+                f"bilstm_units={self.bilstm_units!r} has to be a whole number; 0 is for no BiLSTM."
+            )
+        if self.pooling == "pooler" and self.bilstm_units:
+            raise ValueError(
+                "pooling='pooler' takes the encoder's own pooled_output, past the BiLSTM of "
+                f"bilstm_units={self.bilstm_units}; use pooling='mean' or 'cls'."
+            )
         if self.pooling == "pooler" and not backbone.pooler:
             raise ValueError(
                 "pooling='pooler' needs an encoder with a pooler, and this one has pooler=False; "
@@ -58,6 +77,9 @@ class HeadedTask(BertTask):
                 units, kernel_initializer=initializer, dtype=dtype, name=name, **settings
             )
 
+        self.bilstm = None
+        if self.bilstm_units:
+            self.bilstm = BiLSTM(self.bilstm_units, dtype=dtype, name="bilstm")
         self.pooling_layer = None
         if self.pooling not in ("pooler", "tokens"):
             self.pooling_layer = Pooling(self.pooling, dtype=dtype, name="pooling")
@@ -78,20 +100,19 @@ class HeadedTask(BertTask):
                     backbone.layer_norm_epsilon, backbone.use_bias, dtype, "head_norm"
                 )
         self.output_dense = dense(units, "logits")
-        if backbone.pooler and self.pooling != "pooler":
-            # Nothing trains it here, but weight decay would shrink it.
-            self.freezes_pooler = backbone.pooled_dense.trainable
-            backbone.pooled_dense.trainable = False
+        self._freeze_unused_pooler(backbone)
 
     def _logits(self, inputs):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
         outputs = self.backbone(inputs)
-        if self.pooling == "tokens":
-            x = outputs["sequence_output"]  # (B, T, D)
-        elif self.pooling == "pooler":
+        if self.pooling == "pooler":
             x = outputs["pooled_output"]  # (B, D)
         else:
-            x = self.pooling_layer(outputs["sequence_output"], padding_mask=inputs["padding_mask"])
+            x, mask = outputs["sequence_output"], inputs["padding_mask"]  # (B, T, D), (B, T)
+            if self.bilstm is not None:
+                x = self.bilstm(x, padding_mask=mask)  # (B, T, 2 * bilstm_units)
+            if self.pooling_layer is not None:
+                x = self.pooling_layer(x, padding_mask=mask)  # (B, D)
         if self.dropout_first:
             x = self.dropout_layer(x)
         if self.head_dense is not None:

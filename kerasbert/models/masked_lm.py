@@ -54,6 +54,7 @@ class MaskedTask(BertTask):
             dtype=backbone.dtype_policy,
             name="mlm_head",
         )
+        self._freeze_unused_pooler(backbone)
         positions = keras.Input((None,), dtype="int32", name="mask_positions")
         return {**backbone.input, "mask_positions": positions}
 

@@ -4,6 +4,7 @@ N examples, B batch.
 """
 
 import contextlib
+import inspect
 import itertools
 import random
 
@@ -28,6 +29,8 @@ class BertMultiTask(BertTask):
     batch of one task, with that task's loss; one optimizer moves the encoder and all heads. The
     heads of the other tasks see a gradient of zero in it. After it the tasks are used as always:
     `model.tasks["topic"].classify(texts)`.
+
+    `from_preset(..., sequence_length=128)` sets that of all tasks.
 
     Args:
         tasks: dict of name to task model. Their preprocessors, if any, have equal tokenizers.
@@ -63,8 +66,8 @@ class BertMultiTask(BertTask):
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         self._keeps_metrics = False
-        if any(getattr(task, "freezes_pooler", False) for task in tasks.values()) and any(
-            getattr(task, "pooling", None) == "pooler" for task in tasks.values()
+        if any(task.freezes_pooler for task in tasks.values()) and any(
+            task.uses_pooler for task in tasks.values()
         ):
             # One task did not need it, another one does.
             self.backbone.pooled_dense.trainable = True
@@ -111,7 +114,7 @@ class BertMultiTask(BertTask):
         """Weights that train, but have no part in the loss of this task."""
         task = self.tasks[name]
         used = {id(weight) for weight in task.weights}
-        if self.backbone.pooler and getattr(task, "pooling", None) != "pooler":
+        if self.backbone.pooler and not task.uses_pooler:
             used -= {id(weight) for weight in self.backbone.pooled_dense.weights}
         return [weight for weight in self.trainable_weights if id(weight) not in used]
 
@@ -334,6 +337,20 @@ class BertMultiTask(BertTask):
                 "preprocessor": preprocessor,
             }
         return {**super().get_config(), "tasks": tasks}
+
+    @classmethod
+    def with_preprocessor_settings(cls, config, settings):
+        """Every task gets those that its preprocessor has."""
+        tasks = {}
+        for name, saved in config.get("tasks", {}).items():
+            preprocessor = saved["preprocessor"]
+            if preprocessor is not None:
+                its_class = keras.saving.get_registered_object(preprocessor["registered_name"])
+                its = inspect.signature(its_class.__init__).parameters.keys() & settings.keys()
+                more = {key: settings[key] for key in its}
+                preprocessor = {**preprocessor, "config": {**preprocessor["config"], **more}}
+            tasks[name] = {**saved, "preprocessor": preprocessor}
+        return {**config, "tasks": tasks}
 
     @classmethod
     def from_config(cls, config):

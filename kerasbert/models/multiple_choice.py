@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from kerasbert.layers.block import only_blocks_remat
-from kerasbert.layers.heads import ChoicesToRows, RowsToChoices
+from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask
 from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
@@ -24,7 +24,7 @@ class BertMultipleChoice(HeadedTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertMultipleChoicePreprocessor`, or `None` for ready arrays.
-        dropout, pooling, head_activation, head_bias, head_norm, dropout_first: see
+        dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
 
     Example:
@@ -42,6 +42,7 @@ class BertMultipleChoice(HeadedTask):
     backbone_cls = BertBackbone
     preprocessor_cls = BertMultipleChoicePreprocessor
     head = "multiple_choice"
+    output_padding = MISSING
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class BertMultipleChoice(HeadedTask):
         head_bias=None,
         head_norm=None,
         dropout_first=None,
+        bilstm_units=None,
         **kwargs,
     ):
         self._adopt_preprocessor(backbone, preprocessor)
@@ -67,6 +69,7 @@ class BertMultipleChoice(HeadedTask):
             head_bias=head_bias,
             head_norm=head_norm,
             dropout_first=dropout_first,
+            bilstm_units=bilstm_units,
         )
         inputs = {
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
@@ -91,8 +94,7 @@ class BertMultipleChoice(HeadedTask):
         """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.
 
         Of raw texts each choice is a row of its own, sorted by length, so that neither choices
-        nor tokens are padded far; `batch_size` counts these rows. All batches of a
-        `tf.data.Dataset` need the same number of choices here.
+        nor tokens are padded far; `batch_size` counts these rows. C is the most choices of all.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -103,7 +105,7 @@ class BertMultipleChoice(HeadedTask):
             [[choice] for row in choices for choice in row],
         )
         present = np.arange(counts.max()) < counts[:, None]  # (N, C)
-        logits = np.full(present.shape, -1e9, "float32")
+        logits = np.full(present.shape, MISSING, "float32")
         logits[present] = super().predict(pairs, batch_size=batch_size, **kwargs)[:, 0]
         return logits
 

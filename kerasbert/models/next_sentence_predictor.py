@@ -77,6 +77,13 @@ class BertNextSentencePredictor(HeadedTask):
     def get_config(self):
         config = super().get_config()
         # Fixed here.
-        for name in ("pooling", "head_activation", "head_bias", "head_norm", "dropout_first"):
+        for name in (
+            "pooling",
+            "head_activation",
+            "head_bias",
+            "head_norm",
+            "dropout_first",
+            "bilstm_units",
+        ):
             del config[name]
         return config

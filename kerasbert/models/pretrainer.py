@@ -108,6 +108,10 @@ class BertPretrainer(MaskedTask):
     def needs_pooler(cls, settings):
         return settings.get("next_sentence", True)
 
+    @property
+    def uses_pooler(self):
+        return self.next_sentence
+
     @classmethod
     def output_weight(cls, settings):
         if settings.get("next_sentence", True):

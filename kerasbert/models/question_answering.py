@@ -34,7 +34,8 @@ class BertQuestionAnswering(HeadedTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertQuestionAnsweringPreprocessor`, or `None` for ready arrays.
-        dropout, head_activation, head_bias, head_norm, dropout_first: see `BertTextClassifier`.
+        dropout, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
+            `BertTextClassifier`.
 
     Example:
 
@@ -63,6 +64,7 @@ class BertQuestionAnswering(HeadedTask):
         head_bias=None,
         head_norm=None,
         dropout_first=None,
+        bilstm_units=None,
         **kwargs,
     ):
         self._adopt_preprocessor(backbone, preprocessor)
@@ -77,6 +79,7 @@ class BertQuestionAnswering(HeadedTask):
             head_bias=head_bias,
             head_norm=head_norm,
             dropout_first=dropout_first,
+            bilstm_units=bilstm_units,
         )
         inputs = backbone.input
         # Losses and probabilities are computed in float32 whatever the encoder runs in.

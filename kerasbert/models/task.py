@@ -52,6 +52,16 @@ class BertTask(FromPreset, keras_hub.models.Task):
         for name, value in settings.items():
             setattr(preprocessor, name, value)
 
+    # Whether the outputs rest on the encoder's pooler, and whether this task froze it.
+    uses_pooler = False
+    freezes_pooler = False
+
+    def _freeze_unused_pooler(self, backbone):
+        """Nothing trains it here, but weight decay would shrink it."""
+        if backbone.pooler and not self.uses_pooler:
+            self.freezes_pooler = backbone.pooled_dense.trainable
+            backbone.pooled_dense.trainable = False
+
     # Heads of other classes that a preset of this one holds too.
     lends = ()
 
@@ -64,6 +74,11 @@ class BertTask(FromPreset, keras_hub.models.Task):
     def output_weight(cls, settings):
         """The weight that a checkpoint has if it has the head of these settings."""
         return "logits/kernel"
+
+    @classmethod
+    def with_preprocessor_settings(cls, config, settings):
+        """A saved config with these settings of the preprocessor, where it holds any itself."""
+        return config
 
     def fill_in(self, inputs):
         """Add the inputs that may be left out."""
@@ -86,6 +101,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
 
     def with_layers(self, layers):
         """A new model with some of the encoder's layers, and copies of all weights but the others.
+
+        It trains, also where this one is frozen, as a teacher is.
 
         Args:
             layers: list of ints. See `BertBackbone.with_layers`.
@@ -223,13 +240,13 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
         if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
             return keras.Model.predict(self, dataset, **kwargs)
-        parts = list(self._batch_outputs(dataset, **kwargs))
+        parts = [outputs for _, outputs in self._batch_outputs(dataset, **kwargs)]
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
         )
 
     def _batch_outputs(self, dataset, verbose="auto", steps=None, callbacks=None):
-        """`predict` on a dataset, one batch of outputs after the other.
+        """`predict` on a dataset, one batch after the other: features and outputs.
 
         For outputs (B, T, ...), which cannot be joined where T differs from batch to batch.
         """
@@ -248,7 +265,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             features = keras.utils.unpack_x_y_sample_weight(batch)[0]
             outputs = keras.Model.predict_on_batch(self, features)
             callbacks.on_predict_batch_end(step, {"outputs": outputs})
-            yield outputs
+            yield features, outputs
         callbacks.on_predict_end()
 
     # Not KerasHub's: those preprocess ready arrays too, and take no dict of labels.

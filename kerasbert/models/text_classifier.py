@@ -26,14 +26,17 @@ class BertTextClassifier(HeadedTask):
         multi_label: bool. Each class is a yes or no of its own; labels are (B, C).
         activation: of the output; `None` gives logits.
         dropout: float. Before the logits.
-        pooling: "pooler" (`pooled_output`), "cls" or "mean".
+        pooling: "pooler" (`pooled_output`), "cls", "mean" or "max".
         head_activation: string. A dense layer with this activation before the logits; `None` for
             none.
         head_bias: bool. The bias of that layer.
         head_norm: bool. A norm after it.
         dropout_first: bool. Dropout before that layer too.
+        bilstm_units: int. Units of each direction of a new BiLSTM between the encoder's tokens and
+            the pooling, which is "mean" then; 0 for none. For ablations: the paper puts one on a
+            left-to-right encoder.
 
-    The last five follow the encoder's family where they are not given.
+    The last six follow the encoder's family where they are not given.
 
     Example:
 
@@ -45,7 +48,7 @@ class BertTextClassifier(HeadedTask):
     >>> classifier.predict(arrays, verbose=0).shape
     (3, 2)
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, section 4.1.
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 4.1, and 5.1 for the BiLSTM.
     """
 
     backbone_cls = BertBackbone
@@ -66,6 +69,7 @@ class BertTextClassifier(HeadedTask):
         head_bias=None,
         head_norm=None,
         dropout_first=None,
+        bilstm_units=None,
         **kwargs,
     ):
         num_classes, labels = check_classes(num_classes, labels)
@@ -89,6 +93,7 @@ class BertTextClassifier(HeadedTask):
             head_bias=head_bias,
             head_norm=head_norm,
             dropout_first=dropout_first,
+            bilstm_units=bilstm_units,
         )
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         self.output_activation = keras.layers.Activation(

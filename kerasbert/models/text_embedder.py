@@ -136,6 +136,10 @@ class BertTextEmbedder(BertTask):
         ]
         return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
 
+    @property
+    def uses_pooler(self):
+        return self.pooling == "pooler"
+
     def default_loss(self):
         """The mean squared error to given vectors."""
         return keras.losses.MeanSquaredError()
@@ -152,7 +156,7 @@ class BertTextEmbedder(BertTask):
         """
         if self.pooling != "tokens" or not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
-        rows = self._token_vectors(x, batch_size)
+        rows = self._token_vectors(x, batch_size, **kwargs)
         vectors = np.zeros((len(rows), max(map(len, rows)), rows[0].shape[-1]), "float32")
         for vector, row in zip(vectors, rows, strict=True):
             vector[: len(row)] = row
@@ -172,17 +176,17 @@ class BertTextEmbedder(BertTask):
         """
         texts, single = self._as_lists(texts, "embed()")
         if self.pooling == "tokens":
-            vectors = self._token_vectors(texts, batch_size)
+            vectors = self._token_vectors(texts, batch_size, verbose=0)
         else:
             vectors = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float32")
         return vectors[0] if single else vectors
 
-    def _token_vectors(self, texts, batch_size):
+    def _token_vectors(self, texts, batch_size, **kwargs):
         """A list of float32 (T, D') of texts; Keras would join batches of one length only."""
         dataset, order = self._sorted_batches(texts, batch_size=batch_size)
         rows = []
-        for features in dataset.as_numpy_iterator():
-            vectors = np.asarray(keras.Model.predict_on_batch(self, features), "float32")
+        for features, vectors in self._batch_outputs(dataset, **kwargs):
+            vectors = np.asarray(vectors, "float32")
             lengths = features["padding_mask"].sum(axis=1)
             rows += [row[:length] for row, length in zip(vectors, lengths, strict=True)]
         return [rows[i] for i in np.argsort(order)]

@@ -40,7 +40,7 @@ class BertTextRegressor(HeadedTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertTextRegressorPreprocessor`, or `None` for ready arrays.
-        dropout, pooling, head_activation, head_bias, head_norm, dropout_first: see
+        dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
 
     Example:
@@ -69,6 +69,7 @@ class BertTextRegressor(HeadedTask):
         head_bias=None,
         head_norm=None,
         dropout_first=None,
+        bilstm_units=None,
         **kwargs,
     ):
         self._adopt_preprocessor(backbone, preprocessor)
@@ -83,6 +84,7 @@ class BertTextRegressor(HeadedTask):
             head_bias=head_bias,
             head_norm=head_norm,
             dropout_first=dropout_first,
+            bilstm_units=bilstm_units,
         )
         # The loss is computed in float32 whatever the encoder runs in.
         inputs = backbone.input

@@ -29,9 +29,10 @@ class BertTokenClassifier(HeadedTask):
             of entities, such as "PER", will do. They are kept in the preset.
         scheme: string. "BIO", "BIOES", "BILOU" or "IO": the tags that are made of types.
         dropout: float. Before the logits.
-        head_activation, head_bias, head_norm, dropout_first: see `BertTextClassifier`.
+        head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
+            `BertTextClassifier`.
 
-    The last five follow the encoder's family where they are not given.
+    The last six follow the encoder's family where they are not given.
 
     Example:
 
@@ -63,6 +64,7 @@ class BertTokenClassifier(HeadedTask):
         head_bias=None,
         head_norm=None,
         dropout_first=None,
+        bilstm_units=None,
         **kwargs,
     ):
         labels = None if labels is None else check_classes(None, labels)[1]
@@ -84,6 +86,7 @@ class BertTokenClassifier(HeadedTask):
             head_bias=head_bias,
             head_norm=head_norm,
             dropout_first=dropout_first,
+            bilstm_units=bilstm_units,
         )
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
@@ -216,7 +219,7 @@ class BertTokenClassifier(HeadedTask):
     def _logits_of(self, pieces, batch_size, **kwargs):
         """Logits (pieces of all texts, C)."""
         dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
-        outputs = (row for batch in self._batch_outputs(dataset, **kwargs) for row in batch)
+        outputs = (row for _, batch in self._batch_outputs(dataset, **kwargs) for row in batch)
         return self.preprocessor.join_windows(pieces, outputs, order)
 
     def get_config(self):

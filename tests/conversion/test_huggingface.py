@@ -118,10 +118,30 @@ def test_regressor(reference, family):
         inputs = {name: x for name, x in inputs.items() if name in regressor.backbone.input}
         found = keras.ops.convert_to_numpy(regressor(inputs))
         assert found.shape == (3,) and np.abs(found - expected).max() <= 1e-5
-    # Their loss of these labels is the mean squared error.
     y = np.array([0.5, -1.0, 2.0], "float32")
     loss = regressor.evaluate(inputs, y, verbose=0)[0]
-    assert abs(loss - np.mean((expected - y) ** 2)) <= 1e-5
+    assert abs(loss - theirs.loss(theirs.inputs(13), torch.tensor(y))) <= 1e-5
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("settings", "y"),
+    [
+        ({}, np.array([2, 0, 1])),
+        (
+            {"problem_type": "multi_label_classification"},
+            np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], "float32"),
+        ),
+    ],
+    ids=["classes", "several"],
+)
+def test_losses_of_classes(reference, family, settings, y):
+    theirs = reference(family, CLASSIFIER, num_labels=3, **settings)
+    classifier = load_classifier(theirs.directory)
+    inputs = theirs.inputs(13)
+    expected = theirs.loss(inputs, torch.tensor(y))
+    inputs = {name: x for name, x in inputs.items() if name in classifier.input}
+    assert abs(classifier.evaluate(inputs, y, verbose=0)[0] - expected) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -148,6 +168,8 @@ def test_next_sentence_predictor(reference, family, head, output):
     y = np.array([0, 1, 1])
     loss = torch.nn.functional.cross_entropy(expected, torch.tensor(y)).item()
     assert abs(predictor.evaluate(inputs, y, verbose=0)[0] - loss) <= 1e-5
+    if output == "logits":  # `ForPreTraining` adds the other head's.
+        assert abs(loss - theirs.loss(inputs, torch.tensor(y))) <= 1e-5
 
 
 @EVERY

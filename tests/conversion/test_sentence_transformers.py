@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 
+import kerasbert
 from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
@@ -203,6 +204,64 @@ def test_own_preset(reference, tmp_path):
     again = BertTextEmbedder.from_preset(tmp_path / "b")
     assert again.preprocessor.sequence_length == 12
     assert gap(theirs, again, ["cls", "mean"], True) <= 1e-5
+
+
+# === Writing ===
+
+
+@pytest.mark.parametrize(
+    ("family", "modes"),
+    [
+        ("bert", "mean"),
+        ("bert", ["mean", "cls"]),
+        ("distilbert", ["cls", "mean"]),
+        ("modernbert", "cls"),
+    ],
+    ids=str,
+)
+def test_written(reference, tmp_path, family, modes):
+    """An embedder is written as sentence-transformers does it: the same poolings, read back."""
+    theirs = reference(family)
+    tokenizer = BertTokenizer(WORDS, lowercase=False)
+    embedder = BertTextEmbedder.from_preset(
+        theirs.directory,
+        preprocessor=BertTextEmbedderPreprocessor(tokenizer, sequence_length=12),
+        pooling=modes,
+        normalize=family != "modernbert",
+    )
+    said = kerasbert.convert(embedder, tmp_path / "there")
+    files = {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json"}
+    assert files <= set(said["files"])
+    assert os.path.isdir(tmp_path / "there" / "2_Normalize") == embedder.normalize
+    with open(tmp_path / "there" / "1_Pooling" / "config.json") as file:
+        config = json.load(file)
+    listed = [modes] if isinstance(modes, str) else modes
+    flags = [mode for mode, flag in FLAGS.items() if config.get(flag)]
+    assert config.get("pooling_mode", flags) == listed
+    again = BertTextEmbedder.from_preset(tmp_path / "there")
+    assert (again.pooling, again.normalize) == (modes, embedder.normalize)
+    assert again.preprocessor.sequence_length == 12
+    assert gap(theirs, again, listed, again.normalize) <= 1e-5
+    # And from there as it is, into each format that holds it.
+    for format in ("huggingface", "kerasbert"):
+        said = kerasbert.convert(tmp_path / "there", tmp_path / format, format=format)
+        assert said["model"] == "BertTextEmbedder"
+        again = BertTextEmbedder.from_preset(tmp_path / format)
+        assert (again.pooling, again.normalize) == (modes, embedder.normalize)
+        assert again.preprocessor.sequence_length == 12
+
+
+@pytest.mark.parametrize(
+    "settings", [{"pooling": "pooler"}, {"pooling": "tokens"}, {"layers": "sum_all"}], ids=str
+)
+def test_what_has_no_place(reference, tmp_path, settings):
+    embedder = BertTextEmbedder.from_preset(
+        reference("bert").directory, preprocessor=None, **settings
+    )
+    (name,) = settings
+    with pytest.raises(ValueError, match=f"BertModel cannot hold {name}=.* use format='kerasbert'"):
+        kerasbert.convert(embedder, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
 
 
 def test_a_prompt_is_told(reference, tmp_path):

@@ -9,6 +9,7 @@ from keras import ops
 
 from kerasbert.layers import (
     AttentionMask,
+    BiLSTM,
     Pooling,
     PositionEmbedding,
     ScalarMix,
@@ -52,6 +53,17 @@ ROWS = {
     "cls": (Pooling, {}, X, "padding_mask", ()),
     "mean": (Pooling, {"mode": "mean"}, X, "padding_mask", ()),
     "max": (Pooling, {"mode": "max"}, X, "padding_mask", ()),
+    "bilstm": (
+        BiLSTM,
+        {"units": 3},
+        X,
+        "padding_mask",
+        tuple(
+            f"{direction}/lstm_cell/{name}"
+            for direction in ("forward", "backward")
+            for name in ("kernel", "recurrent_kernel", "bias")
+        ),
+    ),
     "positions": (PositionEmbedding, {"sequence_length": 9}, X, None, ("embeddings",)),
     "offset": (PositionEmbedding, {"sequence_length": 9, "offset": 2}, X, None, ("embeddings",)),
     "attention": (SelfAttention, {"num_heads": 2, "dropout": 0.1}, X, "attention_mask", ATTENTION),

@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.models import BertDistiller, BertTextClassifier, BertTextRegressor
+from kerasbert.models import (
+    BertDistiller,
+    BertMaskedLM,
+    BertMaskedLMPreprocessor,
+    BertTextClassifier,
+    BertTextEmbedder,
+    BertTextRegressor,
+)
 from kerasbert.models.task import BertTask
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
@@ -15,6 +22,7 @@ from tests.contracts import (
     arrays,
     assert_close,
     batch,
+    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -40,6 +48,8 @@ def pair(make=three_classes, **settings):
 def outspoken(model):
     """A teacher whose outputs differ enough to teach something."""
     perturb(model)
+    if isinstance(model, BertTextEmbedder):
+        return model
     kernel = model.layers[-1 if model.layers[-1].weights else -2].kernel
     kernel.assign(8 * array(kernel))
     return model
@@ -153,6 +163,18 @@ def test_only_the_student_trains():
     assert_close(distiller.predict(features, verbose=0), student(features))
 
 
+def test_a_second_student():
+    """The first one's training has frozen the teacher, not what comes of it."""
+    first, teacher = pair()
+    distill(first, teacher)
+    assert not teacher.trainable_weights
+    second = teacher.with_layers([0])
+    assert [w.path for w in second.trainable_weights] == [w.path for w in first.trainable_weights]
+    second.trainable = False
+    with pytest.raises(ValueError, match="student is frozen .* set student.trainable = True"):
+        distill(second, teacher)
+
+
 def test_compiled():
     student, teacher = pair()
     distiller = BertDistiller(student, teacher, hidden_weight=1.0)
@@ -238,6 +260,23 @@ def test_half_precision():
     assert np.isfinite(list(found.values())).all()
 
 
+def test_vectors_of_texts():
+    """An embedder, which has no head: its vectors, and the encoder's states below them."""
+    student, teacher = pair(functools.partial(BertTextEmbedder, normalize=True), hidden_dim=16)
+    distiller = distill(student, teacher, label_weight=0.0, hidden_weight=1.0)
+    features = batch(student)
+    vectors, target = (array(m(features)).astype("float64") for m in (student, teacher))
+    ours, theirs = (array(m.backbone(features)["sequence_output"]) for m in (student, teacher))
+    lengths = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    mask = features["padding_mask"]
+    hidden = ((1 - (ours * theirs).sum(-1) / lengths) * mask).sum() / mask.sum()
+    found = distiller.evaluate(features, target, return_dict=True, verbose=0)
+    np.testing.assert_allclose(found["soft_loss"], ((vectors - target) ** 2).mean(), rtol=1e-4)
+    np.testing.assert_allclose(found["hidden_loss"], hidden, rtol=1e-4)
+    losses = distiller.fit(features, epochs=2, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
 # === Raw texts ===
 
 
@@ -275,6 +314,21 @@ def test_texts_without_labels():
     distiller = distill(student, teacher, soft_weight=1.0, label_weight=0.0)
     history = distiller.fit(TEXTS, batch_size=8, epochs=4, verbose=0).history
     assert set(history) == {"loss", "soft_loss"} and history["loss"][-1] < history["loss"][0]
+
+
+@only_tensorflow_is_fast
+def test_masked_language_models():
+    """DistilBERT's three losses, on texts that make their own labels."""
+    pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    preprocessor = BertMaskedLMPreprocessor(
+        BertTokenizer(TOKENS, lowercase=True), sequence_length=16
+    )
+    teacher = perturb(BertMaskedLM(tiny_backbone(dropout=0.0), preprocessor))
+    student = teacher.with_layers([0])
+    distiller = distill(student, teacher, hidden_weight=1.0)
+    history = distiller.fit(TEXTS, batch_size=8, epochs=4, verbose=0).history
+    assert {"soft_loss", "label_loss", "hidden_loss"} < set(history)
+    assert history["label_loss"][-1] < history["label_loss"][0]
 
 
 def test_a_student_without_segments():

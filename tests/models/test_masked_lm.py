@@ -9,6 +9,7 @@ import pytest
 from kerasbert.models import (
     BertMaskedLM,
     BertMaskedLMPreprocessor,
+    BertMultiTask,
     BertNextSentencePredictor,
     BertPretrainer,
     BertPretrainerPreprocessor,
@@ -162,6 +163,18 @@ def test_pretrainer_without_pairs():
     assert {"loss", "accuracy"} == history.keys()  # Keras names a single output's without it.
     with pytest.raises(ValueError, match="next_sentence=True needs an encoder with a pooler"):
         BertPretrainer(tiny_backbone(pooler=False))
+
+
+@pytest.mark.parametrize("cls", [BertMaskedLM, BertPretrainer])
+def test_a_pooler_that_is_not_used_does_not_train(cls):
+    backbone = tiny_backbone()
+    model = cls(backbone, **({} if cls is BertMaskedLM else {"next_sentence": False}))
+    assert not backbone.pooled_dense.trainable and model.freezes_pooler
+    # Together with a task that uses it, it does.
+    pretrainer = BertPretrainer(backbone)
+    assert not pretrainer.freezes_pooler
+    BertMultiTask({"hidden": model, "pairs": pretrainer})
+    assert backbone.pooled_dense.trainable
 
 
 # --- raw text ---

@@ -233,6 +233,16 @@ def test_raw_texts_and_saving(tmp_path):
         assert len(other.weights) == len(model.weights)
         assert other.get_config()["tasks"].keys() == model.tasks.keys()
     loaded.fit(data, verbose=0)
+    # Settings of the preprocessor are those of every task's.
+    loaded = BertMultiTask.from_preset(
+        tmp_path / "preset", sequence_length=7, truncate="only_second"
+    )
+    parts = [loaded, *loaded.tasks.values()]
+    assert {part.preprocessor.sequence_length for part in parts} == {7}
+    assert loaded.tasks["mood"].preprocessor.truncate == "only_second"
+    assert loaded.tasks["mood"].preprocessor.labels == ["dull", "fun"]
+    with pytest.raises(ValueError, match="sequence_length 20 exceeds the encoder's 16 positions"):
+        BertMultiTask.from_preset(tmp_path / "preset", sequence_length=20)
     # The encoder loads alone.
     encoder = BertBackbone.from_preset(tmp_path / "preset")
     assert_close(encoder.get_weights(), model.backbone.get_weights(), atol=0)

@@ -14,6 +14,7 @@ from tests.contracts import (
     batch,
     check_preprocessor,
     model_contract,
+    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -197,6 +198,40 @@ def test_learns_on_texts():
     assert one["score"] == max(one["scores"]) and sum(one["scores"]) == pytest.approx(1)
     assert len(one["scores"]) == 3
     assert model.choose("it", ["fun"])["scores"] == [1.0]
+
+
+@only_tensorflow_is_fast
+def test_batches_of_differing_numbers_of_choices():
+    """`fit`, `evaluate` and `predict` on a `tf.data.Dataset`: none pads to what comes later."""
+    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    prompts = [*PROMPTS, "a film"]
+    choices = [["fun", "dull"], ["it was very very fun", "dull"], ["dull", "a", "it", "fun"], ["a"]]
+    y = [1, 0, 3, 0]
+
+    def rows():
+        yield from (((prompt, row), label) for prompt, row, label in zip(prompts, choices, y))
+
+    def text(*shape):
+        return tf.TensorSpec(shape, tf.string)
+
+    # Two and four choices in dense batches of ours, ragged ones, and one prompt at a time.
+    rows = tf.data.Dataset.from_generator(
+        rows, output_signature=((text(), text(None)), tf.TensorSpec((), tf.int32))
+    ).apply(tf.data.experimental.assert_cardinality(4))
+    ragged = tf.data.Dataset.from_tensor_slices(((prompts, tf.ragged.constant(choices)), y))
+    model = make_raw()
+    expected = model.predict((prompts, choices), verbose=0)
+    assert expected.shape == (4, 4) and (expected[0, 2:] == -1e9).all()
+    loss, accuracy = model.evaluate((prompts, choices), y, batch_size=2, verbose=0)
+    for dataset in (rows.padded_batch(2), ragged.batch(1), rows.batch(1).map(lambda x, y: (x,))):
+        assert_close(model.predict(dataset, verbose=0), expected)
+    found = model.evaluate(rows.padded_batch(2), verbose=0)
+    np.testing.assert_allclose(found, [loss, accuracy], atol=1e-5)
+    model.compile(jit_compile=keras.backend.backend() != "torch")
+    model.optimizer.learning_rate = 0.01
+    losses = model.fit(rows.padded_batch(2), epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
 
 
 # === Bad input ===

@@ -192,6 +192,19 @@ def test_embed():
     np.testing.assert_allclose(embedder.predict(TEXTS, verbose=0), vectors, atol=1e-6)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "tokens"])
+def test_predict_takes_what_keras_takes(pooling, capsys):
+    embedder = make_raw(pooling=pooling)
+    seen = []
+    callback = keras.callbacks.LambdaCallback(on_predict_batch_end=lambda i, logs: seen.append(i))
+    embedder.predict(["good", "bad", "fun"], batch_size=2, verbose=0, callbacks=[callback])
+    assert seen == [0, 1] and capsys.readouterr().out == ""
+    embedder.predict(["good", "bad", "fun"], batch_size=2, verbose=1)
+    assert "2/2" in capsys.readouterr().out
+    with pytest.raises(TypeError, match="verbos"):
+        embedder.predict(["good"], verbos=0)
+
+
 def test_embed_tokens():
     embedder = make_raw(pooling="tokens")
     rows = embedder.embed(TEXTS, batch_size=2)

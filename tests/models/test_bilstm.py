@@ -1,0 +1,182 @@
+"""The BiLSTM between encoder and head: the paper's ablation, one setting away in every task."""
+
+import functools
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert import convert
+from kerasbert.models import (
+    BertBackbone,
+    BertMultipleChoice,
+    BertQuestionAnswering,
+    BertTextClassifier,
+    BertTextRegressor,
+    BertTokenClassifier,
+)
+from tests.contracts import (
+    MODEL_CHECKS,
+    array,
+    assert_close,
+    batch,
+    check_graph,
+    check_padding,
+    check_saving,
+    perturb,
+    tiny_backbone,
+)
+
+TASKS = {
+    BertTextClassifier: {"num_classes": 3},
+    BertTextRegressor: {},
+    BertTokenClassifier: {"num_classes": 3},
+    BertQuestionAnswering: {},
+    BertMultipleChoice: {},
+}
+WEIGHTS = {
+    f"bilstm/{direction}/lstm_cell/{name}"
+    for direction in ("forward", "backward")
+    for name in ("kernel", "recurrent_kernel", "bias")
+}
+
+
+def make(cls, **settings):
+    # Left to right, as in the paper.
+    backbone = tiny_backbone(**{"is_causal": True, **settings})
+    return perturb(cls(backbone, bilstm_units=3, **TASKS[cls]))
+
+
+def rows():
+    for cls in TASKS:
+        for check in MODEL_CHECKS:
+            is_fast = check is check_padding and cls in (BertTokenClassifier, BertQuestionAnswering)
+            is_fast |= cls is BertTextClassifier and check in (check_graph, check_saving)
+            marks = () if is_fast else (pytest.mark.slow,)
+            yield pytest.param(cls, check, id=f"{cls.__name__}-{check.__name__}", marks=marks)
+
+
+@pytest.mark.parametrize(("cls", "check"), list(rows()))
+def test_contract(cls, check, tmp_path):
+    check(functools.partial(make, cls), tmp_path)
+
+
+def test_numbers():
+    """The tagger's logits, from the encoder's states and the LSTM's equations."""
+    model = make(BertTokenClassifier)
+    features = batch(model)
+    states = array(model.backbone(features)["sequence_output"]).astype("float64")
+    kernel, bias = model.output_dense.get_weights()
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    def run(lstm, rows):
+        w, u, b = lstm.get_weights()
+        h = c = np.zeros(3)
+        for row in rows:
+            i, f, g, o = np.split(row @ w + h @ u + b, 4)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            yield h
+
+    logits = array(model(features))
+    for row, found, length in zip(states, logits, features["padding_mask"].sum(1), strict=True):
+        forward = list(run(model.bilstm.forward_lstm, row[:length]))
+        backward = list(run(model.bilstm.backward_lstm, row[:length][::-1]))[::-1]
+        expected = np.concatenate([forward, backward], axis=1) @ kernel + bias
+        np.testing.assert_allclose(found[:length], expected, atol=1e-5)
+
+
+def test_it_makes_the_first_token_see_what_follows():
+    """What a left-to-right encoder alone keeps from it."""
+    plain = BertTokenClassifier(tiny_backbone(is_causal=True), num_classes=3)
+    model = make(BertTokenClassifier)
+    features = batch(model)
+    other = {**features, "token_ids": features["token_ids"].copy()}
+    other["token_ids"][:, 3] += 1
+    assert_close(plain(features)[:, 0], plain(other)[:, 0], atol=0)
+    assert np.abs(array(model(features)[:, 0]) - array(model(other)[:, 0])).max() > 1e-5
+
+
+def test_defaults():
+    model = make(BertTextClassifier)
+    assert model.pooling == "mean" and model.bilstm_units == 3
+    assert not any("pooled_dense" in weight.path for weight in model.trainable_weights)
+    off = BertTextClassifier(tiny_backbone(), num_classes=2, bilstm_units=0)
+    assert off.bilstm is None and off.pooling == "pooler" and off.get_config()["bilstm_units"] == 0
+    assert [w.path for w in off.weights if "bilstm" in w.path] == []
+
+
+def test_it_trains():
+    """The order of two tokens, which neither mean nor bag of the embeddings tells."""
+    keras.utils.set_random_seed(0)
+    model = BertTextClassifier(tiny_backbone(dropout=0.0), num_classes=2, bilstm_units=8)
+    model.backbone.trainable = False
+    x = np.array([[2, 7, 8, 3], [2, 8, 7, 3]] * 8)
+    y = np.array([0, 1] * 8)
+    model.compile(keras.optimizers.Adam(0.03), jit_compile=keras.backend.backend() != "torch")
+    history = model.fit({"token_ids": x}, y, epochs=12, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+
+
+def test_presets(tmp_path):
+    """New over an encoder, with its weights named; loaded as it is; new again on request."""
+    encoder = str(tmp_path / "encoder")
+    tiny_backbone().save_to_preset(encoder)
+    arguments = {"labels": ["a", "b"], "preprocessor": None}
+    with pytest.warns(UserWarning, match="New, random weights") as warned:
+        model = BertTextClassifier.from_preset(encoder, bilstm_units=3, **arguments)
+    message = str(warned[0].message)
+    assert all(path in message for path in WEIGHTS) and "logits/kernel" in message
+    saved = str(tmp_path / "saved")
+    model.save_to_preset(saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = BertTextClassifier.from_preset(saved)
+    features = batch(model)
+    assert again.bilstm_units == 3
+    assert_close(again(features), model(features), atol=0)
+    with pytest.warns(UserWarning, match="bilstm/forward"):
+        other = BertTextClassifier.from_preset(saved, bilstm_units=5, **arguments)
+    assert other.bilstm_units == 5
+
+
+def test_foreign_encoder_gets_one(tmp_path, reference):
+    """A checkpoint's tagger cannot hold one, its encoder can take one."""
+    checkpoint = reference("bert", "ForQuestionAnswering")
+    with pytest.warns(UserWarning, match="New, random weights.*bilstm/backward"):
+        model = BertQuestionAnswering.from_preset(
+            checkpoint.directory, preprocessor=None, bilstm_units=4
+        )
+    backbone = BertBackbone.from_preset(checkpoint.directory)
+    inputs = checkpoint.inputs(5)
+    assert_close(
+        model.backbone(inputs)["sequence_output"], backbone(inputs)["sequence_output"], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("format", ["huggingface", "google", "keras_hub"])
+def test_other_formats_refuse_it(format, tmp_path):
+    model = make(BertTextClassifier, is_causal=False)
+    message = rf"'{format}' has no place for the BiLSTM .*bilstm_units=3.*format='kerasbert'"
+    with pytest.raises(ValueError, match=message):
+        convert(model, tmp_path / "there", format=format)
+    assert not (tmp_path / "there").exists()
+
+
+def test_our_format_holds_it(tmp_path):
+    model = make(BertTokenClassifier)
+    convert(model, tmp_path / "there", format="kerasbert")
+    again = BertTokenClassifier.from_preset(str(tmp_path / "there"), preprocessor=None)
+    assert_close(again(batch(model)), model(batch(model)), atol=0)
+
+
+def test_bad_settings():
+    backbone = tiny_backbone()
+    with pytest.raises(ValueError, match="pooling='pooler' takes .* past the BiLSTM"):
+        BertTextClassifier(backbone, num_classes=2, pooling="pooler", bilstm_units=2)
+    for bad in (-1, 1.5, "8"):
+        with pytest.raises(ValueError, match=f"bilstm_units={bad!r} has to be a whole number"):
+            BertTextClassifier(backbone, num_classes=2, bilstm_units=bad)
