@@ -32,6 +32,7 @@ PART = 1000
 EAST_ASIAN_END = re.compile("[。！？][”’」』）]*")
 NUMBER_BEGINS = re.compile(r"\d[.．]$")
 CLOSING = "」』”）】》〉"
+ENDS = ".!?。！？…"
 OPENING = "\"'“‘「『（(["
 
 
@@ -480,12 +481,14 @@ def _mended(sentences):
 
 def _are_wrapped(lines):
     """Whether the lines were broken at a width: those that others follow are about as long."""
-    lengths = sorted(len(a) for a, b in itertools.pairwise(lines) if a and b)
-    if len(lengths) < 2:
+    inner = [a for a, b in itertools.pairwise(lines) if a and b]
+    if len(inner) < 2:
         return False
-    width = lengths[int(0.95 * len(lengths))]
+    lengths = sorted(map(len, inner))
+    width = lengths[int(0.95 * len(inner))]
     long = sum(length >= 0.75 * width for length in lengths)
-    return 30 <= width <= 120 and long >= 0.7 * len(lengths)
+    ended = sum(line[-1] in ENDS for line in inner)
+    return 30 <= width <= 120 and long >= 0.7 * len(inner) and ended <= 0.5 * len(inner)
 
 
 def _paragraphs(lines):
