@@ -351,7 +351,7 @@ def test_an_empty_corpus(bert, tmp_path):
 
 
 def test_one_document(bert, tmp_path):
-    (tmp_path / "text.txt").write_text("ba be\nbi bo bu\nca ce\n" * 30)
+    (tmp_path / "text.txt").write_text("ba be\nbi bo fa\nca ce\n" * 30)
     with pytest.raises(ValueError, match="has one document only, and the random next sentence"):
         write(tmp_path / "text.txt", tmp_path / "out", bert)
     assert os.listdir(tmp_path / "out") == []
@@ -361,7 +361,7 @@ def test_one_document(bert, tmp_path):
 
 
 def test_no_document_has_two_sentences(bert, tmp_path):
-    (tmp_path / "text.txt").write_text("ba be\n\nbi bo bu\n\nca ce\n")
+    (tmp_path / "text.txt").write_text("ba be\n\nbi bo fa\n\nca ce\n")
     with pytest.raises(ValueError, match="none of its 3 documents has two sentences"):
         write(tmp_path / "text.txt", tmp_path / "out", bert, objective="sentence_order")
     assert os.listdir(tmp_path / "out") == []
