@@ -12,6 +12,7 @@ from kerasbert.converter import convert  # noqa: E402
 from kerasbert.export.serving import export_serving  # noqa: E402
 from kerasbert.presets import builtin_presets  # noqa: E402
 from kerasbert.upload import upload_preset  # noqa: E402
+from kerasbert.vocabulary import vocab  # noqa: E402
 
 keep_freed_memory()
 
@@ -26,4 +27,5 @@ __all__ = [
     "optimizers",
     "tokenizers",
     "upload_preset",
+    "vocab",
 ]

@@ -99,6 +99,65 @@ def convert(
     print(f"{done['model']}{tokenizer} -> {done['written']} in {done['directory']}")
 
 
+@app.command()
+def vocab(
+    corpus: Annotated[
+        list[str], typer.Argument(help="Text or JSON lines: files, folders, quoted patterns.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="The folder that vocab.txt is written to.")
+    ],
+    size: Annotated[int, typer.Option(help="Tokens, with special and unused ones.")] = 30522,
+    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
+    keep_accents: Annotated[
+        bool, typer.Option("--keep-accents", help="Also if not cased: for Korean and Japanese.")
+    ] = False,
+    unused: Annotated[int, typer.Option(help="Entries kept free for words of your own.")] = 99,
+    max_characters: Annotated[
+        int | None, typer.Option(help="The most characters that get entries.")
+    ] = None,
+    min_frequency: Annotated[int, typer.Option(help="How often a piece has to occur.")] = 2,
+    text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")] = "utf-8",
+    errors: Annotated[
+        str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
+    ] = "strict",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
+):
+    """Train a WordPiece vocabulary from text.
+
+    Examples: `kerasbert vocab books/ --output vocab`, `kerasbert vocab 'news/**/*.jsonl.gz'
+    --output vocab_ko --cased --size 32000`.
+    """
+    from rich.progress import Progress
+
+    from kerasbert.vocabulary import vocab
+
+    console = Console(stderr=True)
+    with _clear_errors(), Progress(console=console, transient=True) as bar:
+        task = bar.add_task("", total=1)
+        done = vocab(
+            corpus,
+            output,
+            size=size,
+            lowercase=not cased,
+            strip_accents=not (cased or keep_accents),
+            unused=unused,
+            max_characters=max_characters,
+            min_frequency=min_frequency,
+            text_key=text_key,
+            encoding=encoding,
+            errors=errors,
+            overwrite=overwrite,
+            progress=lambda what, share: bar.update(task, description=what, completed=share),
+        )
+    print(
+        f"{done['size']:,} tokens ({done['characters']:,} characters) from {done['words']:,} words "
+        f"of {done['kinds']:,} kinds; {done['unknown']:.2%} of the words have another character "
+        f"-> {done['file']}"
+    )
+
+
 def _setting(text):
     """`name=value`, the value as JSON where it is JSON."""
     name, equals, value = text.partition("=")

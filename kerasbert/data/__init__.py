@@ -6,7 +6,12 @@ from kerasbert.data.batching import map_ahead as map_ahead
 from kerasbert.data.batching import restore_order as restore_order
 from kerasbert.data.batching import similar_length_batches as similar_length_batches
 from kerasbert.data.batching import sorted_batches as sorted_batches
+from kerasbert.data.corpus import blocks as blocks
+from kerasbert.data.corpus import documents as documents
+from kerasbert.data.examples import read_examples as read_examples
+from kerasbert.data.examples import write_examples as write_examples
 from kerasbert.data.masking import mask_tokens as mask_tokens
+from kerasbert.data.masking import word_starts as word_starts
 from kerasbert.data.tagging import TagSet as TagSet
 from kerasbert.data.tagging import tag_names as tag_names
 from kerasbert.data.tagging import word_spans as word_spans

@@ -8,8 +8,13 @@ import random
 import keras
 
 from kerasbert._tensorflow import tf_modules
-from kerasbert.data.masking import check_rates, mask_tokens
+from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.preprocessors.packing import BertPreprocessor
+
+BOUNDARIES = ("marks", "spaces")
+SPACE = r"[\t-\r\x{1C}-\x{20}\x{85}\p{Z}]+"
+# Added to the ids of pieces that go on with a word, on their way from a text to its packed row.
+GOES_ON = 1 << 30
 
 
 class MaskingPreprocessor(BertPreprocessor):
@@ -27,14 +32,28 @@ class MaskingPreprocessor(BertPreprocessor):
         mask_selection_length=None,
         mask_token_rate=0.8,
         random_token_rate=0.1,
+        mask_unit="token",
+        word_boundaries="marks",
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
-        check_rates(mask_selection_rate, mask_token_rate, random_token_rate, mask_selection_length)
+        check_rates(
+            mask_selection_rate,
+            mask_token_rate,
+            random_token_rate,
+            mask_selection_length,
+            mask_unit,
+        )
+        if word_boundaries not in BOUNDARIES:
+            raise ValueError(
+                f"word_boundaries={word_boundaries!r} is unknown; use 'marks' or 'spaces'."
+            )
         self.mask_selection_rate = mask_selection_rate
         self.mask_selection_length = mask_selection_length
         self.mask_token_rate = mask_token_rate
         self.random_token_rate = random_token_rate
+        self.mask_unit = mask_unit
+        self.word_boundaries = word_boundaries
 
     def get_config(self):
         config = super().get_config()
@@ -43,8 +62,28 @@ class MaskingPreprocessor(BertPreprocessor):
             mask_selection_length=self.mask_selection_length,
             mask_token_rate=self.mask_token_rate,
             random_token_rate=self.random_token_rate,
+            mask_unit=self.mask_unit,
+            word_boundaries=self.word_boundaries,
         )
         return config
+
+    def tokenize(self, x):
+        return tuple(segment % GOES_ON for segment in super().tokenize(x))
+
+    def _tokens(self, texts):
+        if self.mask_unit == "token" or self.word_boundaries == "marks":
+            return super()._tokens(texts)
+        tf, _ = tf_modules(type(self).__name__)
+        words = tf.strings.split(tf.strings.regex_replace(texts, SPACE, " "), " ")  # (N, W)
+        is_first = tf.gather(words.row_starts(), words.value_rowids())
+        is_first = is_first == tf.range(tf.size(words.values, tf.int64))
+        # With the space before it, byte pairs cut a word as within the text.
+        spaced = tf.where(is_first | (words.values == ""), words.values, " " + words.values)
+        pieces = super()._tokens(spaced)  # (words of all texts, None)
+        begins = tf.gather(pieces.row_starts(), pieces.value_rowids())
+        begins = begins == tf.range(tf.size(pieces.values, tf.int64))
+        pieces = pieces.with_values(tf.where(begins, pieces.values, pieces.values + GOES_ON))
+        return words.with_values(pieces).merge_dims(1, 2)
 
     def masked(self, segments, sample_weight=None, length=None, seed=None):
         """Pack segments and hide some of their tokens.
@@ -60,6 +99,12 @@ class MaskingPreprocessor(BertPreprocessor):
         """
         tf, _ = tf_modules(type(self).__name__)
         features = self.pack(segments, length)
+        starts = None
+        if self.mask_unit != "token" and self.word_boundaries == "spaces":
+            starts = features["token_ids"] < GOES_ON
+            features["token_ids"] %= GOES_ON
+        elif self.mask_unit != "token":
+            starts = word_starts(features["token_ids"], self.tokenizer.word_edges())
         maskable = features["padding_mask"]
         for special in self.tokenizer.special_token_ids:
             maskable &= features["token_ids"] != special
@@ -74,6 +119,8 @@ class MaskingPreprocessor(BertPreprocessor):
             mask_selection_length=self.mask_selection_length,
             mask_token_rate=self.mask_token_rate,
             random_token_rate=self.random_token_rate,
+            unit=self.mask_unit,
+            word_starts=starts,
         )
         weights = hidden["mask_weights"]  # (B, P)
         if sample_weight is not None:
@@ -112,9 +159,15 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
         mask_token_rate: float. The share of these that the model sees as the mask token.
         random_token_rate: float. The share of these that it sees as any other token. The rest it
             sees as they are.
+        mask_unit: string. What is hidden together: "token", "word", "span" or "ngram"; see
+            `kerasbert.data.mask_tokens`.
+        word_boundaries: string. Where words begin, for these. "marks": where the tokens say so
+            (`##`, `Ġ`, `▁`) and at punctuation. "spaces": at white space in the text and nowhere
+            else, as for Chinese that a word segmenter has put spaces into.
 
     Raises:
-        ValueError: for a rate that is no share, for labels, and for anything that is not text.
+        ValueError: for a rate that is no share, an unknown unit, for labels, and for anything that
+            is not text.
 
     Example:
 

@@ -240,7 +240,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tf, _ = tf_modules(type(self).__name__)
 
         def tokenize(chunk):
-            tokens = tf.cast(self.tokenizer.tokenize(chunk), tf.int32)
+            tokens = self._tokens(chunk)
             return tokens if most is None else tokens[:, :most]
 
         return tuple(self._tokenize_column(column, tokenize) for column in columns)
@@ -259,8 +259,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *chunks)
 
     def _tokenize_in_graph(self, columns):
+        return tuple(self._tokens(column) for column in columns)
+
+    def _tokens(self, texts):
+        """String tensor (N,) -> ragged int32 (N, None); what `pack` carries along."""
         tf, _ = tf_modules(type(self).__name__)
-        return tuple(tf.cast(self.tokenizer.tokenize(column), tf.int32) for column in columns)
+        return tf.cast(self.tokenizer.tokenize(texts), tf.int32)
 
     # === Packing ===
 

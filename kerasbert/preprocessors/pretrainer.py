@@ -24,11 +24,14 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
         sequence_length: int. The most tokens in a row.
         truncate: string. See `BertPreprocessor`.
         num_segments: int. See `BertPreprocessor`.
-        mask_selection_rate: float. See `BertMaskedLMPreprocessor`, as for the next three.
+        mask_selection_rate: float. See `BertMaskedLMPreprocessor`, as for the next three and the
+            last two.
         mask_selection_length: int.
         mask_token_rate: float.
         random_token_rate: float.
         next_sentence: bool. Whether there are labels of pairs.
+        mask_unit: string.
+        word_boundaries: string.
 
     Example:
 
@@ -51,6 +54,8 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
         mask_token_rate=0.8,
         random_token_rate=0.1,
         next_sentence=True,
+        mask_unit="token",
+        word_boundaries="marks",
         **kwargs,
     ):
         super().__init__(
@@ -62,6 +67,8 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
             mask_selection_length,
             mask_token_rate,
             random_token_rate,
+            mask_unit,
+            word_boundaries,
             **kwargs,
         )
         self.next_sentence = next_sentence

@@ -1,6 +1,7 @@
 """Tokenizers with added tokens: strings that are one token before words are looked at."""
 
 import re
+import unicodedata
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.tokenizers.files import ROLES
@@ -19,6 +20,23 @@ NUL = "\ufdd0"
 FILLER = "\uffff"
 # Characters that a normal form may join to the one before them.
 MARK = rf"[\p{{M}}\x{{1160}}-\x{{11FF}}\x{{D7B0}}-\x{{D7FF}}{FILLER}]"
+# How Unicode's names of characters begin in scripts that put no spaces between words.
+NO_SPACES = (
+    *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
+    *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
+)
+
+
+def stands_alone(char):
+    """Whether words end before and after a character: punctuation, and scripts without spaces.
+
+    >>> [stands_alone(char) for char in "-$語aé"]
+    [True, True, True, False, False]
+    """
+    category = unicodedata.category(char)
+    if category[0] == "P" or (category[0] == "S" and char.isascii()):
+        return True
+    return unicodedata.name(char, "").startswith(NO_SPACES)
 
 
 class AddedTokensTokenizer(SubwordTokenizer):
@@ -33,8 +51,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
         **kwargs: `name`, and so on.
 
-    Subclasses define `_normalize(text)`, (S,) to (S,), and `_split(segments, known)`, (S,) to
-    ragged (S, pieces) ids, starts and ends in bytes of the segment.
+    Subclasses define `_normalize(text)`, (S,) to (S,), `_split(segments, known)`, (S,) to ragged
+    (S, pieces) ids, starts and ends in bytes of the segment, and `_as_text(token)`, with a space
+    for its mark.
     """
 
     def __init__(
@@ -78,6 +97,13 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _special_tokens(self):
         return {role: getattr(self, f"{role}_token") for role in ROLES}
+
+    def _word_edges(self, token):
+        text = self._as_text(token)
+        if not text or text == " ":  # The mark alone, cut off from its word.
+            return text == " ", False
+        begins, ends = (char.isspace() or stands_alone(char) for char in (text[0], text[-1]))
+        return begins, ends
 
     def _added_tokens(self):
         """Added tokens to look for, with all their settings."""

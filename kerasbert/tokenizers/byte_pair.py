@@ -206,6 +206,13 @@ class BytePairTokenizer(AddedTokensTokenizer):
             self._graphs["whole_words"] = prints[order], same[order].astype("int32")
         return self._graphs["whole_words"]
 
+    def _as_text(self, token):
+        data = self._tables()["contents"][self._token_ids[token]]
+        text = data.decode("utf-8", "replace")
+        # The first bytes of a Chinese or Japanese character stand for one.
+        cut = text.startswith("\ufffd") and 0xE3 <= data[0] <= 0xE9
+        return "\u4e00" + text if cut else text
+
     # From text to pieces
 
     def _normalize(self, text):

@@ -193,6 +193,9 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     def get_config(self):
         return super().get_config() | {"proto": None}  # an asset
 
+    def _as_text(self, token):
+        return token.replace(WORD_BEGIN, " ")
+
     def _normalize(self, text):
         # As `transformers` does: every white space ends a word, whatever the model's rules, but
         # for U+000B, which the rules of XLM-R and ALBERT delete.

@@ -7,11 +7,12 @@ import threading
 
 import keras
 import keras_hub
+import numpy as np
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.from_preset import FromPreset
 
-# N texts, P pieces of a text.
+# N texts, P pieces of a text, V tokens of the vocabulary.
 
 # Preprocessors tokenize in several threads.
 _tracing = threading.RLock()
@@ -63,7 +64,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     Both run the same graph, made of ops that a stock TensorFlow Serving 2.12 knows.
 
     Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from (N,) strings to
-    ragged (N, P), `_detokenize(ids)`, back again, `_set_special_tokens()` and the assets.
+    ragged (N, P), `_detokenize(ids)`, back again, `_word_edges(token)`, `_special_tokens()`
+    and the assets.
     """
 
     # End tokens between the first and the second text of a pair.
@@ -169,6 +171,23 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 f"The vocabulary of this {type(self).__name__} ({len(self.vocabulary)} tokens) "
                 f"has no token {token!r}."
             ) from None
+
+    def word_edges(self):
+        """Which tokens begin a word, and after which of them one begins.
+
+        Words are those of BERT, whatever marks the vocabulary has: what white space separates,
+        and each punctuation mark. Where the marks are of white space alone, in byte-pair and
+        SentencePiece vocabularies, each piece of scripts without spaces (Chinese, Japanese, Thai,
+        ...) counts as a word.
+
+        Returns:
+            bool array (V, 2), for `kerasbert.data.word_starts`.
+        """
+        self._check_vocabulary()
+        if "word_edges" not in self._graphs:
+            edges = [self._word_edges(token) for token in self.vocabulary]
+            self._graphs["word_edges"] = np.array(edges, bool)
+        return self._graphs["word_edges"]
 
     def get_config(self):
         config = super().get_config()

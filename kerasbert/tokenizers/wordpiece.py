@@ -202,6 +202,9 @@ class BertTokenizer(SubwordTokenizer):
     def _special_tokens(self):
         return {role: getattr(self, f"{role}_token") for role in ROLES}
 
+    def _word_edges(self, token):
+        return not token.startswith(self.suffix_indicator), False
+
     # Special tokens in a text
 
     def _stand_ins(self):

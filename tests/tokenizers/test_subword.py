@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from kerasbert import tokenizers
+from kerasbert.data import word_spans, word_starts
 
 
 def lists(x):
@@ -307,3 +308,48 @@ def test_ops_are_those_of_a_stock_server(make):
 
 def test_is_a_keras_hub_tokenizer(tokenizer):
     assert isinstance(tokenizer, keras_hub.tokenizers.Tokenizer)
+
+
+def words_of(tokenizer, text):
+    """Spans of the words that the pieces of a text make by `word_edges`, and the pieces' starts."""
+    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    begins = np.flatnonzero(word_starts(np.array(ids), tokenizer.word_edges()))
+    last = [*begins[1:] - 1, len(ids) - 1]
+    words = [(starts[a], ends[b]) for a, b in zip(begins, last)]
+    return words, starts, tokenizer.unk_token_id in ids
+
+
+def test_words_are_those_of_bert(tokenizer, sentences):
+    """A word begins where BERT's do, if a piece begins there at all, and nowhere else."""
+    others = ['("Hello,") he said: well-known 3.14 café-bars\' $5', "one\ntwo  three -- four"]
+    compared = 0
+    for text in [*(sentences[i] for i in (0, 1, 2, 3, 6)), *others]:
+        words, starts, has_unknown = words_of(tokenizer, text)
+        if has_unknown:  # One token for more than one word.
+            continue
+        expected = {start for start, _ in word_spans(text)}
+        # Without the space that byte pairs have in front.
+        found = {start + (text[start] in " \n") for start, _ in words}
+        assert expected & {start + (text[start] in " \n") for start in starts} <= found
+        assert {start for start in found if text[start : start + 1].strip()} <= expected
+        compared += 1
+    assert compared >= 5
+
+
+def test_pieces_of_scripts_without_spaces_are_words(tokenizer, sentences):
+    words, starts, _ = words_of(tokenizer, sentences[5])
+    # A mark that is cut off from its word is one more.
+    assert len(words) - len(set(starts)) in (0, 1) and len(words) > 1
+
+
+def test_word_edges_of_marks(make):
+    tokenizer = make("BertTokenizer")
+    edges = tokenizer.word_edges()
+    inside = np.array([token.startswith("##") for token in tokenizer.vocabulary])
+    np.testing.assert_array_equal(edges, np.stack([~inside, np.zeros_like(inside)], axis=1))
+    for name, mark in (("RobertaTokenizer", "Ġ"), ("XLMRobertaTokenizer", "▁")):
+        tokenizer = make(name)
+        edges = dict(zip(tokenizer.vocabulary, tokenizer.word_edges().tolist(), strict=True))
+        assert all(begins for token, (begins, _) in edges.items() if token.startswith(mark))
+        assert edges[f"{mark}the"] == [True, False] and edges[mark] == [True, False]
+        assert edges["s"] == [False, False] and edges[","] == [True, True]

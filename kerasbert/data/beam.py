@@ -1,0 +1,164 @@
+"""`write_examples` as an Apache Beam pipeline: for corpora that one machine is too small for.
+
+A file is read by one worker. Each document goes to a block by a hash, so that a block holds
+documents from anywhere in the corpus, and a block's records are made as on one machine: the random
+next sentence comes from another document of the block, and no worker holds more than a block.
+Files may be wherever Beam reads and writes them (`gs://`, `s3://`, `hdfs://`).
+"""
+
+import functools
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import uuid
+
+from kerasbert.data.block_examples import BlockExamples
+from kerasbert.data.corpus import documents
+from kerasbert.data.manifest import NAME, new_manifest, total
+
+# Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
+DOCUMENTS = 64
+
+
+def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=None, **settings):
+    """Turn a corpus into shards of examples on a cluster, or with Beam's local runner.
+
+    The shards, one a block, and the manifest are as of `kerasbert.data.write_examples`, and
+    `read_examples` reads them. The same corpus, under the same names, settings and seed give the
+    same records whatever the runner; they are other ones than those of the function for one
+    machine, whose blocks are neighbouring documents.
+
+    Args:
+        corpus: path of a file, a pattern, or a list of these, as Beam names them.
+        output: path of a folder.
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        block_bytes: int. About how many bytes of text a block has.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
+            `None` runs here.
+        **settings: further settings of `kerasbert.data.write_examples` and `documents`, but
+            `workers`, `blocks_per_shard` and `progress`, which are the runner's.
+
+    Raises:
+        ImportError: where Beam is not installed.
+        ValueError: as `kerasbert.data.write_examples`.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.io.filesystems import FileSystems
+    except ImportError as error:
+        raise ImportError(
+            "The pipeline needs Apache Beam; run `pip install kerasbert[beam]`."
+        ) from error
+    own = BlockExamples.__init__.__kwdefaults__
+    make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
+    reading = {key: value for key, value in settings.items() if key not in own}
+    corpus = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
+    matched = FileSystems.match(list(map(os.fspath, corpus)))
+    paths = sorted({found.path for match in matched for found in match.metadata_list})
+    if not paths:
+        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
+    output = os.fspath(output)
+    manifest = new_manifest(
+        {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
+    )
+    with beam.Pipeline(options=options) as pipeline:
+        found = (
+            pipeline
+            | beam.Create(paths)
+            | beam.Reshuffle()
+            | "read" >> beam.FlatMap(_documents, reading=reading)
+        )
+        size = found | "measure" >> beam.Map(_size) | beam.CombineGlobally(_sum)
+        _ = (
+            found
+            | "choose a block"
+            >> beam.Map(
+                _with_block,
+                size=beam.pvalue.AsSingleton(size),
+                block_bytes=block_bytes,
+                seed=make.settings["seed"],
+            )
+            | beam.GroupByKey()
+            | "make" >> beam.Map(_write_block, make=pickle.dumps(make), output=output)
+            | beam.combiners.ToList()
+            | "manifest" >> beam.Map(_write_manifest, manifest=manifest, output=output)
+        )
+
+
+def _documents(path, reading):
+    """Yield `((path, number), document)`."""
+    from apache_beam.io.filesystem import CompressionTypes
+    from apache_beam.io.filesystems import FileSystems
+
+    with tempfile.TemporaryDirectory() as folder:
+        local = path
+        if not os.path.exists(path):
+            # Readers want a file of this machine, whose name tells what is in it.
+            local = os.path.join(folder, FileSystems.split(path)[1])
+            raw = CompressionTypes.UNCOMPRESSED
+            with FileSystems.open(path, compression_type=raw) as file, open(local, "wb") as copy:
+                shutil.copyfileobj(file, copy)
+        for number, document in enumerate(documents(local, **reading)):
+            yield (path, number), document
+
+
+def _size(found):
+    return 1, sum(len(sentence.encode()) for sentence in found[1])
+
+
+def _sum(sizes):
+    count = total_bytes = 0
+    for documents_, bytes_ in sizes:
+        count, total_bytes = count + documents_, total_bytes + bytes_
+    return count, total_bytes
+
+
+def _with_block(found, size, block_bytes, seed):
+    """`(block, found)`, the block from a hash of the document's name."""
+    count, total_bytes = size
+    blocks = max(1, min(total_bytes // block_bytes, count // DOCUMENTS))
+    name = json.dumps([seed, *found[0]]).encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") % blocks, found
+
+
+@functools.lru_cache(maxsize=1)
+def _maker(make):
+    return pickle.loads(make)
+
+
+def _write_block(block, make, output):
+    """Make and write the shard of a block; what the manifest says of it."""
+    number, found = block
+    found = [document for _, document in sorted(found)]
+    records, counts = _maker(make)(number, found)
+    name = f"examples-{number:05}.tfrecord.gz"
+    _write(output, name, records)
+    text = hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    return {"name": name, "bytes": len(records), "text_sha256": text, **counts}
+
+
+def _write_manifest(shards, manifest, output):
+    shards = sorted(shards, key=lambda shard: shard["name"])
+    if not total(shards)["examples"]:
+        raise ValueError("The corpus has no text of which an example could be made.")
+    manifest = {**manifest, "shards": shards, "counts": total(shards), "complete": True}
+    _write(output, NAME, json.dumps(manifest, indent=1).encode())
+
+
+def _write(folder, name, data):
+    """Write a file whole; a worker that repeats another's work writes the same."""
+    from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+    from apache_beam.io.filesystems import FileSystems
+
+    try:
+        FileSystems.mkdirs(folder)
+    except (BeamIOError, OSError):
+        pass  # It is there.
+    partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
+    raw = CompressionTypes.UNCOMPRESSED  # Or it would be compressed again.
+    with FileSystems.create(partial, compression_type=raw) as file:
+        file.write(data)
+    FileSystems.rename([partial], [FileSystems.join(folder, name)])

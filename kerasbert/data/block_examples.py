@@ -1,0 +1,221 @@
+"""A block of documents becomes records for pre-training: one call, whatever machine makes it.
+
+R rows, T tokens of a row, P predictions.
+"""
+
+import functools
+import math
+
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.data.masking import check_rates, mask_tokens
+from kerasbert.data.records import compressed_records, encode_examples
+from kerasbert.data.sentence_pairs import (
+    OBJECTIVES,
+    full_sentences,
+    next_sentence_pairs,
+    pack_rows,
+    sentence_order_pairs,
+    truncate_pairs,
+)
+
+ROWS = 2048  # that are packed, masked and serialized at a time: their arrays stay in the cache
+
+
+class BlockExamples:
+    """Makes the records of blocks, the same for the same block, number and settings.
+
+    A block is the unit of chance: what is drawn comes from the seed, the block's number and the
+    copy's. The random next sentence of a document is one of another document of the same block,
+    so that no memory has to hold more than that.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        **settings: those of `write_examples`, by its names.
+
+    Raises:
+        ValueError: for settings that make no sense.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> words = "[PAD] [UNK] [CLS] [SEP] [MASK] it rains sun shines".split()
+    >>> make = BlockExamples(BertTokenizer(words), sequence_length=8)
+    >>> records, counts = make(0, [["it rains", "sun shines"], ["it shines"]])
+    >>> counts["documents"], counts["sentences"], counts["tokens"]
+    (2, 3, 6)
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        *,
+        sequence_length=128,
+        objective="next_sentence",
+        copies=1,
+        short_sequence_rate=None,
+        mask_selection_rate=0.15,
+        mask_selection_length=None,
+        mask_token_rate=0.8,
+        random_token_rate=0.1,
+        seed=0,
+    ):
+        if not hasattr(tokenizer, "num_separators"):
+            raise ValueError(
+                f"tokenizer={tokenizer!r} is none of `kerasbert.tokenizers`; "
+                "make one with its `from_preset` or `from_files`."
+            )
+        if objective not in OBJECTIVES:
+            raise ValueError(f"objective={objective!r} is unknown; use one of {OBJECTIVES}.")
+        self.tokenizer = tokenizer
+        self.special = 2 if objective == "full_sentences" else 2 + tokenizer.num_separators
+        _check_whole("sequence_length", sequence_length, self.special + 2)
+        _check_whole("copies", copies, 1)
+        _check_whole("seed", seed, 0)
+        check_rates(mask_selection_rate, mask_token_rate, random_token_rate, mask_selection_length)
+        if short_sequence_rate is None:
+            short_sequence_rate = 0.0 if objective == "full_sentences" else 0.1
+        if not 0 <= short_sequence_rate <= 1:
+            raise ValueError(
+                f"short_sequence_rate={short_sequence_rate!r} has to be a number from 0 to 1."
+            )
+        if mask_selection_length is None:
+            mask_selection_length = math.ceil(mask_selection_rate * sequence_length)
+        self.settings = {
+            "sequence_length": sequence_length,
+            "objective": objective,
+            "copies": copies,
+            "short_sequence_rate": short_sequence_rate,
+            "mask_selection_rate": mask_selection_rate,
+            "mask_selection_length": mask_selection_length,
+            "mask_token_rate": mask_token_rate,
+            "random_token_rate": random_token_rate,
+            "seed": seed,
+        }
+
+    def __call__(self, number, documents):
+        """Make the records of one block.
+
+        Args:
+            number: int. The block's.
+            documents: iterable of documents, each a list of sentences.
+
+        Returns:
+            `(records, counts)`: the content of a gzip file of TFRecords, and a dict of ints.
+        """
+        tokens, sentences, documents = self._tokenize(documents)
+        examples, counts = [], {"examples": 0, "not_next": 0, "masked": 0}
+        for copy in range(self.settings["copies"]):
+            random = np.random.default_rng((self.settings["seed"], number, copy))
+            values, rows = self._choose(tokens, sentences, documents, int(random.integers(2**62)))
+            rows = truncate_pairs(rows, self.settings["sequence_length"] - self.special, random)
+            rows = rows[random.permutation(len(rows))]
+            for first in range(0, len(rows), ROWS):
+                features = self._features(values, rows[first : first + ROWS], random)
+                examples += encode_examples(features)
+                counts["masked"] += int(features["masked_lm_weights"].sum())
+            counts["not_next"] += int(rows[:, 4].sum())
+        counts |= {
+            "examples": len(examples),
+            "documents": len(documents) - 1,
+            "sentences": len(sentences) - 1,
+            "tokens": len(tokens),
+        }
+        return compressed_records(examples), counts
+
+    def _tokenize(self, documents):
+        """Tokens (N,) and the offsets of sentences and documents in them, without empty ones."""
+        tf, _ = tf_modules("Making examples")
+        documents = list(documents)
+        sizes = [len(document) for document in documents]
+        sentences = [sentence for document in documents for sentence in document]
+        with tf.device("cpu"):
+            ids = self.tokenizer.tokenize(tf.constant(sentences, "string", shape=(len(sentences),)))
+        lengths = np.diff(ids.row_splits.numpy())
+        filled = np.cumsum([0, *(lengths > 0)])[np.cumsum([0, *sizes])]
+        return (
+            ids.flat_values.numpy().astype("int32"),
+            np.cumsum([0, *lengths[lengths > 0]]),
+            np.unique([0, *filled]),
+        )
+
+    def _choose(self, tokens, sentences, documents, seed):
+        objective, most = (
+            self.settings["objective"],
+            self.settings["sequence_length"] - self.special,
+        )
+        short = self.settings["short_sequence_rate"]
+        if objective == "full_sentences":
+            end = self.tokenizer.end_token_id
+            return full_sentences(tokens, sentences, documents, most, end, short, seed)
+        choose = next_sentence_pairs if objective == "next_sentence" else sentence_order_pairs
+        return tokens, choose(sentences, documents, most, short, seed)
+
+    def _features(self, tokens, rows, random):
+        """The reference's features of some rows: a dict of arrays (R, T), (R, P) and (R, 1)."""
+        ids, settings = self.tokenizer, self.settings
+        length, most = settings["sequence_length"], settings["mask_selection_length"]
+        start, end = ids.start_token_id, ids.end_token_id
+        packed = pack_rows(tokens, rows, length, start, end, ids.pad_token_id, ids.num_separators)
+        token_ids, lengths = packed["input_ids"], packed["lengths"]
+        used = np.arange(length) < lengths[:, None]
+        mask = _masking(
+            ids.vocabulary_size(),
+            ids.mask_token_id,
+            length,
+            *(settings[name] for name in _MASKING),
+        )
+        free = used & (token_ids != start) & (token_ids != end)
+        hidden = mask(token_ids, free, lengths, random.integers(2**62, size=2))
+        hidden = {name: value.numpy() for name, value in hidden.items()}
+        slots = ((0, 0), (0, most - hidden["mask_ids"].shape[1]))
+        return {
+            "input_ids": hidden["token_ids"],
+            "input_mask": used,
+            "segment_ids": packed["segment_ids"],
+            "masked_lm_positions": np.pad(hidden["mask_positions"], slots),
+            "masked_lm_ids": np.pad(hidden["mask_ids"], slots),
+            "masked_lm_weights": np.pad(hidden["mask_weights"], slots),
+            "next_sentence_labels": rows[:, 4:],
+        }
+
+
+_MASKING = (
+    "mask_selection_rate",
+    "mask_selection_length",
+    "mask_token_rate",
+    "random_token_rate",
+)
+
+
+@functools.lru_cache(maxsize=8)
+def _masking(vocabulary_size, mask_token_id, length, *settings):
+    """`mask_tokens` as a `tf.function`, traced once for all numbers of rows."""
+    tf, _ = tf_modules("Masking")
+
+    def mask(token_ids, maskable, lengths, seed):
+        with tf.device("cpu"):
+            return mask_tokens(
+                token_ids,
+                maskable,
+                seed,
+                vocabulary_size=vocabulary_size,
+                mask_token_id=mask_token_id,
+                lengths=lengths,
+                **dict(zip(_MASKING, settings)),
+            )
+
+    spec = tf.TensorSpec
+    signature = [
+        spec([None, length], "int32"),
+        spec([None, length], "bool"),
+        spec([None], "int32"),
+        spec([2], "int64"),
+    ]
+    return tf.function(mask, input_signature=signature, autograph=False)
+
+
+def _check_whole(name, value, least):
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r} has to be a whole number, at least {least}.")

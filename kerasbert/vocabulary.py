@@ -1,0 +1,296 @@
+"""WordPiece vocabularies from text.
+
+Words are counted in one pass with memory that has a limit, cleaned as `BertTokenizer` cleans them,
+and merged into pieces by the trainer of the package `tokenizers`.
+"""
+
+import collections
+import functools
+import json
+import os
+import re
+import tempfile
+import unicodedata
+import warnings
+
+from kerasbert.data.corpus import blocks
+from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
+
+SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
+UNUSED = 99  # between [PAD] and [UNK] of BERT's vocabularies, so that [UNK] is 100
+MOST_KINDS = 2_000_000  # of words in memory: about 300 MB
+MOST_WORDS = 50_000_000  # that the trainer is shown
+BLOCK = 1 << 22
+
+
+def vocab(
+    corpus,
+    output,
+    *,
+    size=30522,
+    lowercase=True,
+    strip_accents=None,
+    split_on_cjk=True,
+    unused=UNUSED,
+    max_characters=None,
+    min_frequency=2,
+    text_key=None,
+    encoding="utf-8",
+    errors="strict",
+    overwrite=False,
+    progress=None,
+):
+    """Train the WordPiece vocabulary of a corpus, for `BertTokenizer`.
+
+    The order is BERT's: `[PAD]`, 99 unused entries, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` (ids 100
+    to 103), the other unused entries; then characters, first in a word and inside of one, and
+    pieces from frequent to rare. The same text and settings give the same file, byte for byte.
+
+    Args:
+        corpus: path of a file, a folder, a pattern or a list of them; see
+            `kerasbert.data.documents`.
+        output: string. The folder to write `vocab.txt` and `tokenizer_config.json` to, which
+            `BertTokenizer.from_files` reads.
+        size: int. Tokens, with special and unused ones; a small corpus may give fewer.
+        lowercase: bool. `True` for "uncased".
+        strip_accents: bool. Drop accents; `None` follows `lowercase`. Korean and Japanese want
+            `False`, as Hangul would be taken apart, and kana would lose their marks.
+        split_on_cjk: bool. Make each Chinese character a word.
+        unused: int. Entries `[unused0]`, `[unused1]`, ... to be given to words of one's own later.
+        max_characters: int. Different characters that get entries, the most frequent first; words
+            with another one become `[UNK]`. `None` gives characters half of the vocabulary at most.
+        min_frequency: int. How often a character and a pair of pieces have to occur.
+        text_key, encoding, errors: see `kerasbert.data.documents`.
+        overwrite: bool. Replace a vocabulary that is there.
+        progress: function of what is done (string) and its share (from 0 to 1), for long runs.
+
+    Returns:
+        A dict: `file`, `size` (tokens), `characters` (different ones kept), `words` (in the
+        corpus), `kinds` (of words), and `unknown` (share of words with a character left out).
+
+    Raises:
+        ValueError: for text that cannot be read, for none, or for a size that is too small.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "text.txt")
+    ...     _ = path.write_text("low lower lowest\\n" * 9)
+    ...     done = vocab(path, folder, size=38, min_frequency=9, unused=12)
+    ...     print(pathlib.Path(folder, "vocab.txt").read_text().split()[17:])
+    ['e', 'l', 'o', 'r', ...]
+    """
+    _check(size=size, unused=unused, min_frequency=min_frequency, max_characters=max_characters)
+    room = size - len(SPECIAL_TOKENS) - 1 - unused
+    if room < 2:
+        raise ValueError(
+            f"size={size} leaves no room for words beside {len(SPECIAL_TOKENS) + 1} special and "
+            f"{unused} unused tokens; make it larger, or pass unused=0."
+        )
+    output = _folder(output, overwrite)
+    if strip_accents is None:
+        strip_accents = lowercase
+    split = functools.partial(
+        split_words, lowercase=lowercase, strip_accents=strip_accents, split_on_cjk=split_on_cjk
+    )
+    report = progress or (lambda *_: None)
+    counts = _count(corpus, split_on_cjk, report, text_key, encoding, errors)
+    if strip_accents:
+        _warn_of_accents(counts)
+    report("cleaning words", 0)
+    words = collections.Counter()
+    for raw, count in counts.items():
+        for word in split(raw):
+            words[word] += count
+    total, kinds = words.total(), len(words)
+    if not words:
+        raise ValueError(f"The corpus {os.fspath(corpus)!r} has no words, only control characters.")
+    characters = _characters(words, room // 2, min_frequency, max_characters, split_on_cjk)
+    first = sorted(characters)
+    inside = [f"##{c}" for c in first if not _is_word(split_on_cjk)(c)]
+    kept = set(characters)
+    words = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and kept.issuperset(w)}
+    report("merging pieces", 0)
+    pieces = _pieces(words, first, inside, room, min_frequency)
+    before = min(unused, UNUSED)
+    tokens = ["[PAD]", *(f"[unused{i}]" for i in range(before)), *SPECIAL_TOKENS]
+    tokens += [f"[unused{i}]" for i in range(before, unused)]
+    tokens += first + inside + pieces
+    if len(tokens) < size:
+        warnings.warn(
+            f"The corpus has words for {len(tokens)} tokens, not for size={size}.", stacklevel=2
+        )
+    config = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": lowercase,
+        "strip_accents": strip_accents,
+        "tokenize_chinese_chars": split_on_cjk,
+    }
+    _write(output, tokens, config)
+    return {
+        "file": os.path.join(output, "vocab.txt"),
+        "size": len(tokens),
+        "characters": len(first),
+        "words": total,
+        "kinds": kinds,
+        "unknown": 1 - sum(words.values()) / total,
+    }
+
+
+def split_words(text, lowercase=True, strip_accents=None, split_on_cjk=True):
+    """Words as `BertTokenizer` splits them, without TensorFlow.
+
+    >>> split_words("Ça va, 中国?")
+    ['ca', 'va', ',', '中', '国', '?']
+    """
+    text = _pattern(DELETED).sub("", text)
+    if lowercase:
+        text = text.lower()
+    if lowercase if strip_accents is None else strip_accents:
+        text = unicodedata.normalize("NFD", text)
+        if not text.isascii():
+            text = "".join(c for c in text if unicodedata.category(c) != "Mn")
+    alone = PUNCTUATION + (CJK if split_on_cjk else "")
+    return _pattern(f"[{alone}]|[^{SPACE}{alone}]+").findall(text)
+
+
+@functools.cache
+def _pattern(pattern):
+    """An expression of the tokenizer's, which is in the language of RE2."""
+    import regex
+
+    return regex.compile(re.sub(r"\\x\{(\w+)\}", lambda x: rf"\U{int(x[1], 16):08x}", pattern))
+
+
+def _is_word(split_on_cjk):
+    """Function that tells whether a character is a word of its own, never inside of one."""
+    return _pattern(f"[{PUNCTUATION}{CJK if split_on_cjk else ''}]").fullmatch
+
+
+# Counting
+
+
+def _count(corpus, split_on_cjk, report, text_key, encoding, errors):
+    """Counter of raw words: what stands between spaces, and Chinese characters."""
+    alone = CJK if split_on_cjk else ""
+    # As characters: `re` is faster than `regex`, but knows no categories.
+    spaces = [chr(i) for i in range(0x3001) if _pattern(f"[{SPACE}]").match(chr(i))]
+    spaces = "".join(x for x in spaces if not _pattern(DELETED).match(x))
+    alone = _pattern(f"[{alone}]").pattern[1:-1] if alone else ""
+    find = re.compile(f"[{alone}]|[^{spaces}{alone}]+" if alone else f"[^{spaces}]+").findall
+    counts = collections.Counter()
+    settings = {"text_key": text_key, "encoding": encoding, "errors": errors}
+    for _, block in blocks(corpus, block_bytes=BLOCK, sentences="lines", **settings):
+        for lines in block:
+            for line in lines:
+                # Printable ASCII has no space but " ", and `split` is the fastest.
+                plain = line.isascii() and line.isprintable()
+                counts.update(line.split() if plain else find(line))
+        least = 1
+        while len(counts) > MOST_KINDS:
+            counts = collections.Counter({w: n for w, n in counts.items() if n > least})
+            least += 1
+        report("counting words", block.progress)
+    return counts
+
+
+def _warn_of_accents(counts):
+    marked = re.compile("[\u3041-\u30ff\uac00-\ud7a3]").search
+    found = sum(count for word, count in counts.items() if marked(word))
+    if found > 0.01 * counts.total():
+        warnings.warn(
+            "Dropping accents takes Hangul apart and the marks off kana: pass strip_accents=False "
+            "(--keep-accents) for Korean and Japanese.",
+            stacklevel=3,
+        )
+
+
+def _characters(words, room, min_frequency, most, split_on_cjk):
+    """The characters that get entries, the most frequent ones first."""
+    counts = collections.Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    is_word = _is_word(split_on_cjk)
+    kept = []
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        room -= 1 if is_word(character) else 2  # first in a word, and inside
+        if room < 0 or count < min_frequency or len(kept) == most:
+            break
+        kept.append(character)
+    return kept
+
+
+# Merging
+
+
+def _pieces(words, first, inside, room, min_frequency):
+    """Pieces of two and more characters, from frequent to rare."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.WordPiece())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # The trainer numbers characters inside of words as it meets them, in the random order of a hash
+    # table, and breaks ties by number. As special tokens they have numbers before.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=room,
+        min_frequency=min_frequency,
+        special_tokens=first + inside,
+        limit_alphabet=len(first),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_repeated(words), trainer)
+    known = {*first, *inside}
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [piece for piece, _ in pieces if piece not in known]
+
+
+def _repeated(words):
+    """Yield texts with each word as often as it was counted, or a fixed share of that.
+
+    The trainer takes texts, not counts.
+    """
+    step = max(1, sum(words.values()) / MOST_WORDS)
+    seen = 0
+    for word in sorted(words):
+        # What is left of one word's share goes over to the next, so that none is lost.
+        times = int((seen + words[word]) / step) - int(seen / step)
+        seen += words[word]
+        for start in range(0, times, 1000):
+            yield " ".join([word] * min(1000, times - start))
+
+
+# Writing
+
+
+def _check(size, unused, min_frequency, max_characters):
+    least = {"size": (size, 1), "unused": (unused, 0), "min_frequency": (min_frequency, 1)}
+    if max_characters is not None:
+        least["max_characters"] = (max_characters, 1)
+    for name, (value, minimum) in least.items():
+        if isinstance(value, bool) or int(value) != value or value < minimum:
+            raise ValueError(f"{name}={value!r} is not a whole number of {minimum} or more.")
+
+
+def _folder(output, overwrite):
+    """The folder to write to, before any work is done."""
+    output = os.path.expanduser(os.fspath(output))
+    if os.path.exists(output) and not os.path.isdir(output):
+        raise ValueError(f"'{output}' is a file; name the folder that vocab.txt is written to.")
+    path = os.path.join(output, "vocab.txt")
+    if os.path.exists(path) and not overwrite:
+        raise ValueError(f"'{path}' is there; choose another folder, or pass overwrite=True.")
+    return output
+
+
+def _write(output, tokens, config):
+    """Both files, whole or not at all."""
+    os.makedirs(output, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".kerasbert-", dir=output) as folder:
+        with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="") as file:
+            file.writelines(f"{token}\n" for token in tokens)
+        path = os.path.join(folder, "tokenizer_config.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file, indent=2)
+            file.write("\n")
+        for name in ("tokenizer_config.json", "vocab.txt"):
+            os.replace(os.path.join(folder, name), os.path.join(output, name))

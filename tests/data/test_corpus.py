@@ -1,0 +1,339 @@
+"""Corpora: every format, broken files, and memory that does not grow."""
+
+import bz2
+import gzip
+import json
+import lzma
+import pickle
+import tracemalloc
+
+import pytest
+import real_data
+
+from kerasbert.data import blocks, documents
+from kerasbert.data import corpus as corpus_module
+
+TWO = [["It rains.", "It pours."], ["The sun shines."]]
+TWO_TEXT = "It rains.\nIt pours.\n\nThe sun shines.\n"
+
+
+def read(path, **settings):
+    return list(documents(path, **settings))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+# Formats
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        TWO_TEXT,
+        "\n \n\t\n" + TWO_TEXT + "\n\n \n",
+        TWO_TEXT.rstrip("\n"),
+        TWO_TEXT.replace("\n", "\r\n"),
+        TWO_TEXT.replace("\n", "\r"),
+        TWO_TEXT.replace("\n\n", "\n \t \n\n"),
+        TWO_TEXT.replace("\n\n", "\n\u3000\xa0\n"),
+        "\ufeff" + TWO_TEXT,
+        TWO_TEXT.encode("utf-16"),
+        TWO_TEXT.encode("utf-32"),
+    ],
+    ids="plain empty_lines no_end crlf cr spaces wide_spaces mark utf16 utf32".split(),
+)
+def test_a_sentence_a_line_and_empty_lines_between_documents(write, content):
+    assert read(write("a.txt", content)) == TWO
+
+
+def test_carriage_returns_at_the_end_of_a_chunk(write, monkeypatch):
+    path = write("a.txt", TWO_TEXT.replace("\n", "\r\n"))
+    for size in range(1, 20):
+        monkeypatch.setattr(corpus_module, "CHUNK", size)
+        assert read(path) == TWO
+
+
+@pytest.mark.parametrize("encoding", ["cp949", "euc-kr", "utf-8"])
+def test_an_encoding_may_be_named(write, encoding, monkeypatch):
+    path = write("a.txt", "비가 온다.\n\n해가 뜬다.\n".encode(encoding))
+    monkeypatch.setattr(corpus_module, "CHUNK", 3)  # cuts characters
+    assert read(path, encoding=encoding) == [["비가 온다."], ["해가 뜬다."]]
+
+
+@pytest.mark.parametrize(
+    "name, pack", [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)]
+)
+def test_compressed(write, name, pack):
+    path = write(f"a.txt.{name}", pack(TWO_TEXT.encode()))
+    assert read(path) == TWO
+    cut = write(f"b.txt.{name}", path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=rf"'.*b\.txt\.{name}' is cut short or damaged"):
+        read(cut)
+    other = write(f"c.txt.{name}", TWO_TEXT)
+    with pytest.raises(ValueError, match="cut short or damaged"):
+        read(other)
+
+
+def test_zstandard(write):
+    path = write("a.txt.zst", b"(\xb5/\xfd")
+    try:
+        import zstandard
+    except ImportError:
+        with pytest.raises(ImportError, match="pip install zstandard"):
+            read(path)
+        return
+    path.write_bytes(zstandard.compress(TWO_TEXT.encode()))
+    assert read(path) == TWO
+
+
+def test_json_lines(write):
+    records = [{"text": "It rains. It pours."}, {"text": ""}, {"text": "The sun\r\nshines."}]
+    content = "\n".join(map(json.dumps, records))
+    expected = [["It rains.", "It pours."], ["The sun", "shines."]]
+    assert read(write("a.jsonl", content)) == expected
+    assert read(write("a.jsonl.gz", gzip.compress(content.encode()))) == expected
+    lines = read(write("b.json", content), sentences="lines")
+    assert lines == [["It rains. It pours."], ["The sun", "shines."]]
+    other = write("c", '{"body": ["One.", "Two. Three."]}\n\n{"body": "caf\\u00e9 \\ud83d"}')
+    assert read(other, text_key="body") == [["One.", "Two.", "Three."], ["café ?"]]
+
+
+def test_folders_patterns_and_lists(write, tmp_path):
+    write("news/b/2.txt", "Two now. Two then.")
+    write("news/1.txt", "One a.\n\nOne b.\n")
+    write("news/.hidden", "No.")
+    write("news/.git/x", "No.")
+    write("news/3.jsonl", '{"text": "Three."}\n{"text": "Four."}')
+    folder = tmp_path / "news"
+    in_folder = [["One a.", "One b."], ["Three."], ["Four."], ["Two now.", "Two then."]]
+    assert read(folder) == in_folder
+    assert read(f"{folder}/**/*.txt") == [["One a."], ["One b."], ["Two now. Two then."]]
+    assert read(f"{folder}/**/*.txt", document_end="file", sentences="split") == [
+        ["One a.", "One b."],
+        ["Two now.", "Two then."],
+    ]
+    assert read([folder / "b", folder, folder / "1.txt"]) == in_folder[-1:] + in_folder[:-1]
+    # A name that is there is no pattern.
+    assert read(write("[a].txt", "Brackets.")) == [["Brackets."]]
+
+
+def test_a_document_a_line(write):
+    path = write("a.txt", "It rains. It pours.\n\nThe sun shines.")
+    expected = [["It rains.", "It pours."], ["The sun shines."]]
+    assert read(path, document_end="line") == expected
+    assert read(path, document_end="line", sentences="lines")[0] == ["It rains. It pours."]
+
+
+# Sentences
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (
+            "Mr. Smith paid $3.50 for it. “Why?” he asked.",
+            ["Mr. Smith paid $3.50 for it.", "“Why?” he asked."],
+        ),
+        (
+            "비가 옵니다. 기온은 3.5도예요! 갔어요?",
+            ["비가 옵니다.", "기온은 3.5도예요!", "갔어요?"],
+        ),
+        ("雨が降る。傘は？「ない。」", ["雨が降る。", "傘は？", "「ない。」"]),
+        (
+            "增长２８．３％。他说：“很好！”真的吗？",
+            ["增长２８．３％。", "他说：“很好！”", "真的吗？"],
+        ),
+        ('He said. " It is late', ["He said.", '" It is late']),
+        ("他说：『好。我一定回国。 』然后", ["他说：『好。", "我一定回国。 』", "然后"]),
+        ("增加１．５％和２．５％。", ["增加１．５％和２．５％。"]),
+        ("No end", ["No end"]),
+    ],
+)
+def test_prose_is_split(write, text, expected):
+    assert read(write("a.txt", text), sentences="split") == [expected]
+
+
+@pytest.mark.parametrize("language", ["ko", "ja", "zh"])
+def test_marks_of_east_asia_are_known_in_any_language(write, language):
+    text = "雨が降る。비가 온다. 下雨了！"
+    path = write("a.txt", text)
+    assert read(path, sentences="split") == read(path, sentences="split", language=language)
+
+
+@pytest.mark.parametrize(
+    "source, end, joined",
+    [
+        (real_data.korean_text, "다.", " "),
+        (real_data.japanese_text, "す。", ""),
+        (real_data.chinese_text, "。", ""),
+    ],
+)
+def test_real_prose_is_split_where_its_sentences_end(write, source, end, joined):
+    lines = real_data.or_skip(source, required=False)
+    # Lines that are one plain sentence, put together to one paragraph. The library ends none
+    # before a digit.
+    lines = [
+        x
+        for x in lines
+        if x.endswith(end) and x[0].isalpha() and not set(x[:-1]) & set('.。！？?!“”"「」:；…')
+    ]
+    lines = lines[:2000]
+    assert len(lines) > 500
+    [found] = read(write("a.txt", joined.join(lines)), sentences="split")
+    right = set(lines) & set(found)
+    assert len(right) > 0.96 * len(set(lines))
+    assert joined.join(found).split() == joined.join(lines).split()
+
+
+def test_a_long_paragraph_without_spaces_takes_linear_time(write):
+    text = "今日は雨が降るでしょう。" * 20_000
+    [found] = read(write("a.txt", text), sentences="split")
+    assert found == ["今日は雨が降るでしょう。"] * 20_000
+
+
+def test_wrapped_lines_are_joined(write):
+    long = "The quick brown fox jumps over the lazy dog and runs away from Mr. Jones. "
+    words = (long * 4).split()
+    lines, line = [], ""
+    for word in words:
+        if len(line) + len(word) > 60:
+            lines.append(line)
+            line = ""
+        line = f"{line} {word}".strip()
+    text = "A TITLE\n\n" + "\n".join([*lines, line])
+    path = write("a.txt", text)
+    split = {"document_end": "file"}
+    assert read(path, **split) == [["A TITLE"] + [long.strip()] * 4]
+    assert read(path, wrapped=False, **split)[0][1] == lines[0]
+    # Lines that end where their sentences end, or are of any length, are not joined.
+    poem = write("b.txt", "Roses are red\nViolets are blue\n\nShort.\nA line that is longer\n")
+    assert read(poem, **split)[0][:2] == ["Roses are red", "Violets are blue"]
+    assert read(poem, wrapped=True, **split)[0][0] == "Roses are red Violets are blue"
+    japanese = write("c.txt", "雨が\n降る。\n비가\n온다.\n")
+    assert read(japanese, wrapped=True, **split) == [["雨が降る。", "비가 온다."]]
+
+
+# Blocks
+
+
+def test_documents_do_not_depend_on_blocks(write, monkeypatch):
+    text = "".join(f"Line {i} of it.\n" + "\n" * (i % 7 == 0) for i in range(3000))
+    one, other = write("d/a.txt", text), write("d/b.txt", text[:5000])
+    expected = read([one, other])
+    monkeypatch.setattr(corpus_module, "CHUNK", 512)
+    monkeypatch.setattr(corpus_module, "LONGEST", 4096)
+    assert read([one, other]) == expected
+    for size in (1, 100, 5000, 10**6):
+        found = list(blocks([one, other], block_bytes=size))
+        assert [index for index, _ in found] == list(range(len(found)))
+        assert [d for _, block in found for d in pickle.loads(pickle.dumps(block))] == expected
+        assert found[-1][1].progress == 1
+        assert all(size <= block.size < size + 4096 + 512 for _, block in found[:-1])
+
+
+@pytest.mark.parametrize("end", ["file", "empty_line", "line"])
+@pytest.mark.parametrize("between", ["\n", " ", ""])
+def test_a_document_that_is_too_long_becomes_several(write, monkeypatch, end, between):
+    monkeypatch.setattr(corpus_module, "CHUNK", 512)
+    monkeypatch.setattr(corpus_module, "LONGEST", 1000)
+    path = write("a.txt", between.join(["비가온다."] * 1000))
+    found = read(path, document_end=end, sentences="lines")
+    assert len(found) >= 13
+    joined = "".join("".join(document) for document in found).replace(" ", "")
+    assert joined == "비가온다." * 1000  # no character is cut
+    sizes = [sum(len(line.encode()) for line in document) for document in found]
+    assert max(sizes) <= 1000
+    for size in (1, 5000):
+        parts = blocks(path, document_end=end, sentences="lines", block_bytes=size)
+        assert [document for _, block in parts for document in block] == found
+
+
+def test_memory_is_flat(write):
+    def peak(paths):
+        tracemalloc.start()
+        for _, block in blocks(paths, block_bytes=1 << 18):
+            for _ in block:
+                pass
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    text = ("It rains and it pours.\n" * 20 + "\n") * 1000  # half a MB
+    small = [write(f"{i}.txt", text) for i in range(4)]
+    small.append(write("x.txt.gz", gzip.compress(text.encode() * 4)))
+    large = [*small, *(write(f"{i}.txt", text) for i in range(4, 8))]
+    large.append(write("y.txt.gz", gzip.compress(text.encode() * 16)))
+    assert peak(large) < 1.2 * peak(small)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"sentences": "split them"}, "sentences='split them' is none of None, 'lines', 'split'"),
+        ({"document_end": "page"}, "document_end='page' is none of"),
+        ({"errors": "strict?"}, "errors='strict.' is none of"),
+        ({"encoding": "klingon"}, "encoding='klingon' is not known"),
+    ],
+)
+def test_unknown_settings(write, settings, message):
+    with pytest.raises(ValueError, match=message):
+        read(write("a.txt", TWO_TEXT), **settings)
+
+
+def test_nothing_to_read(write, tmp_path):
+    with pytest.raises(ValueError, match=r"There is no file '.*nowhere\.txt', nor any"):
+        read(tmp_path / "nowhere.txt")
+    with pytest.raises(ValueError, match=r"There is no file '.*\*\.md'"):
+        read(tmp_path / "*.md")
+    with pytest.raises(ValueError, match="The corpus is an empty list"):
+        read([])
+    folder = write("empty/.hidden", "").parent
+    with pytest.raises(ValueError, match="The folder '.*empty' has no files"):
+        read(folder)
+    empty = write("a.txt", "\n \n")
+    for call in (read, lambda path: list(blocks(path))):
+        with pytest.raises(ValueError, match=r"corpus '.*a\.txt' and 1 more has no text"):
+            call([empty, write("b.txt", "")])
+    with pytest.raises(ValueError, match="has no text"):
+        read(write("c.jsonl", '{"text": " "}'))
+
+
+@pytest.mark.parametrize("chunk", [4, 1 << 20])
+def test_bytes_that_are_no_utf8(write, chunk, monkeypatch):
+    monkeypatch.setattr(corpus_module, "CHUNK", chunk)
+    path = write("a.txt", b"One.\r\n\r\nTwo.\r\nThr\xffee.\r\n")
+    with pytest.raises(ValueError, match=r"'.*a\.txt' is not UTF-8 in line 4; .*errors='replace'"):
+        read(path)
+    assert read(path, errors="replace") == [["One."], ["Two.", "Thr\ufffdee."]]
+    assert read(path, errors="ignore") == [["One."], ["Two.", "Three."]]
+    path = write("b.txt", "하나\n\n둘\n셋".encode("cp949") + b"\xff\n")
+    with pytest.raises(ValueError, match=r"'.*b\.txt' is not CP949 in line 4"):
+        read(path, encoding="cp949")
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("{'text'}", r"Line 3 of '.*' is not JSON .*\{\"text\": "),
+        ('{"body": "x"}', r"Line 3 of '.*' has the keys 'body'; name the text's with text_key"),
+        ('{"text": 5}', "Line 3 of '.*' has no text at 'text'"),
+        ('{"text": ["a", 5]}', "Line 3 of '.*' has no text at 'text'"),
+        ("[]", "Line 3 of '.*' has no text at 'text'"),
+    ],
+)
+def test_json_lines_that_have_no_text(write, line, message):
+    path = write("a.jsonl", f'{{"text": "Fine."}}\n\n{line}\n')
+    with pytest.raises(ValueError, match=message):
+        read(path)

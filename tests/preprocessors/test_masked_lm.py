@@ -1,0 +1,117 @@
+"""Masking by words in the preprocessors: marks of the vocabulary, and words given by spaces."""
+
+import numpy as np
+import pytest
+
+from kerasbert.models import BertMaskedLMPreprocessor, BertPretrainerPreprocessor
+from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import arrays
+
+tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] play ##ing ##ed un ##able , a".split()
+TOKENS += list("我们在图书馆学习")
+TEXTS = ["playing , unplayed a a a", "unable unplaying played a , a", "a"]
+# 我们 | 在 | 图书馆 | 学习, as a segmenter writes it.
+CHINESE = "我们 在\u3000图书馆  学习"
+
+
+def make(cls=BertMaskedLMPreprocessor, **settings):
+    settings = {"mask_selection_rate": 0.3, "mask_token_rate": 1.0, **settings}
+    tokenizer = BertTokenizer([*TOKENS, "##play"], lowercase=True)
+    return cls(tokenizer, sequence_length=24, random_token_rate=0.0, **settings)
+
+
+def hidden_words(features, words):
+    """For each row the words, as given by their pieces' places in `words`, that are all hidden."""
+    masked = features["token_ids"] == TOKENS.index("[MASK]")
+    for row, groups in zip(masked, words, strict=True):
+        hidden = [row[list(group)] for group in groups]
+        assert all(part.all() or not part.any() for part in hidden)
+        assert row.sum() == sum(part.sum() for part in hidden)
+        yield int(row.sum())
+
+
+WORDS = [
+    [(1, 2), (3,), (4, 5, 6), (7,), (8,), (9,)],
+    [(1, 2), (3, 4, 5), (6, 7), (8,), (9,), (10,)],
+    [(1,)],
+]
+
+
+@pytest.mark.parametrize("unit", ["word", "span", "ngram"])
+def test_pieces_of_a_word_are_hidden_together(unit):
+    preprocessor = make(mask_unit=unit)
+    seen = set()
+    for _ in range(12):
+        features, y, weights = arrays(preprocessor(TEXTS))
+        assert list(hidden_words(features, WORDS)) == [3, 4, 1]
+        assert weights.sum(axis=1).tolist() == [3, 4, 1]
+        seen.add(features["token_ids"].tobytes())
+    assert len(seen) > 3
+
+
+def test_words_given_by_spaces():
+    preprocessor = make(mask_unit="word", word_boundaries="spaces", mask_selection_rate=0.34)
+    plain = make()
+    # The ids are those without spaces, and those of the same text.
+    ids = preprocessor.tokenize([CHINESE, *TEXTS])
+    for other in (plain.tokenize([CHINESE.replace(" ", ""), *TEXTS]),):
+        assert ids[0].to_list() == other[0].to_list()
+    groups = [(1, 2), (3,), (4, 5, 6), (7, 8)]
+    seen = set()
+    for _ in range(20):
+        features, y, weights = arrays(preprocessor([CHINESE]))
+        assert list(hidden_words(features, [groups])) == [3]
+        assert features["token_ids"].max() < len(TOKENS) + 1 and y.max() < len(TOKENS) + 1
+        seen.add(tuple(np.flatnonzero(features["token_ids"][0] == 4)))
+    assert seen == {(4, 5, 6), (1, 2, 3), (3, 7, 8)}
+    # By marks, each of these characters is a word.
+    features, *_ = arrays(make(mask_unit="word", mask_selection_rate=0.1)([CHINESE]))
+    assert (features["token_ids"] == 4).sum() == 1
+
+
+def test_words_given_by_spaces_join_marks_too():
+    """ "played," is one word."""
+    preprocessor = make(mask_unit="word", word_boundaries="spaces", mask_selection_rate=0.4)
+    features, *_ = arrays(preprocessor(["played, a a a"]))
+    assert list(hidden_words(features, [[(1, 2, 3), (4,), (5,), (6,)]])) == [3]
+
+
+@pytest.mark.parametrize("boundaries", ["marks", "spaces"])
+def test_words_in_batches_and_datasets(boundaries):
+    preprocessor = make(mask_unit="word", word_boundaries=boundaries)
+    batches = preprocessor.batches(TEXTS, batch_size=3, shuffle=False, seed=1)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(3)
+    for source in (batches, preprocessor.map_dataset(dataset), dataset.map(preprocessor)):
+        ((features, _, weights),) = source.as_numpy_iterator()
+        assert list(hidden_words(features, WORDS)) == [3, 4, 1]
+        assert features["token_ids"].max() <= len(TOKENS)
+
+
+def test_settings_are_saved(tmp_path):
+    for cls in (BertMaskedLMPreprocessor, BertPretrainerPreprocessor):
+        preprocessor = make(cls, mask_unit="span", word_boundaries="spaces")
+        preprocessor.save_to_preset(str(tmp_path / cls.__name__))
+        loaded = cls.from_preset(str(tmp_path / cls.__name__))
+        assert (loaded.mask_unit, loaded.word_boundaries) == ("span", "spaces")
+        assert loaded.get_config()["mask_unit"] == "span"
+
+
+def test_pairs_are_masked_by_words():
+    preprocessor = make(BertPretrainerPreprocessor, mask_unit="word")
+    features, y, weights = preprocessor((TEXTS[:2], ["playing a a a a", "a"]), [0, 1])
+    features = arrays(features)
+    words = [
+        [*WORDS[0], (11, 12), (13,), (14,), (15,), (16,)],
+        [*WORDS[1], (12,)],
+    ]
+    assert list(hidden_words(features, words)) == [round(0.3 * 18), round(0.3 * 14)]
+
+
+def test_settings_that_there_are_not():
+    with pytest.raises(ValueError, match="'words' is no unit of masking"):
+        make(mask_unit="words")
+    with pytest.raises(ValueError, match="word_boundaries='white' is unknown; use 'marks' or 'sp"):
+        make(word_boundaries="white")
