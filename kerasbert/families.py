@@ -17,9 +17,7 @@ class Family:
 
     encoder: dict = field(default_factory=dict)
     text_classifier: dict = field(default_factory=dict)
-    next_sentence: dict = field(
-        default_factory=lambda: {"dropout": 0.0, "sentence_order": False}
-    )
+    next_sentence: dict = field(default_factory=lambda: {"dropout": 0.0, "sentence_order": False})
     token_classifier: dict = field(default_factory=lambda: {"pooling": "tokens"})
     question_answering: dict = field(default_factory=lambda: {"pooling": "tokens", "dropout": 0.0})
     multiple_choice: dict = field(default_factory=dict)

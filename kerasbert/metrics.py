@@ -55,9 +55,7 @@ class TokenCrossEntropy(keras.losses.Loss):
     0.3567
     """
 
-    def __init__(
-        self, reduction="mean_with_sample_weight", name="token_cross_entropy", dtype=None
-    ):
+    def __init__(self, reduction="mean_with_sample_weight", name="token_cross_entropy", dtype=None):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
     def call(self, y_true, y_pred):

@@ -42,9 +42,7 @@ class BertNextSentencePredictor(HeadedTask):
     preprocessor_cls = BertNextSentencePredictorPreprocessor
     head = "next_sentence"
 
-    def __init__(
-        self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs
-    ):
+    def __init__(self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs):
         self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
         self.preprocessor = preprocessor

@@ -1,0 +1,1 @@
+from kerasbert.tasks.pretrain import pretrain as pretrain
