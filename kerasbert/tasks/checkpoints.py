@@ -18,8 +18,6 @@ from kerasbert._torch import random_states, set_random_states
 from kerasbert.data.manifest import new_file
 
 _KEY = "kerasbert"
-_METRICS = ("metric/",)
-_NOT_OPTIMIZER = ("weight/", "seed/", "random/", "scaled/")
 _ACCUMULATOR = "_gradient_accumulator"
 _TYPES = {
     "float64": "F64",
@@ -91,7 +89,7 @@ def load_checkpoint(path, model):
     """
     variables, states = _variables(model, metrics=False), _random_states()
     with _open(path) as file:
-        _check(path, file, {**variables, **states}, _METRICS)
+        _check(path, file, {**variables, **states}, ("metric/",))
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))
         if states:
@@ -101,13 +99,21 @@ def load_checkpoint(path, model):
 
 def load_metrics(path, model):
     """Put the sums of a checkpoint's metrics into a model's, which `fit` has built."""
-    variables = {
-        name: variable for name, variable in _variables(model).items() if name.startswith(_METRICS)
-    }
+    variables = {n: v for n, v in _variables(model).items() if n.startswith("metric/")}
     with _open(path) as file:
-        _check(path, file, variables, ("optimizer/", *_NOT_OPTIMIZER))
+        _check(path, file, variables, ("weight/", "seed/", "optimizer/", "scaled/", "random/"))
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))
+
+
+def random_mark():
+    """A function that puts global random generators back to where they are now.
+
+    On PyTorch `fit` draws from them where it builds a model and where it begins to read data, and
+    dropout does in its steps: with this, the steps draw the same in one call of `fit` and in two.
+    """
+    states = _random_states()
+    return lambda: set_random_states(states) if states else None
 
 
 def load_optimizer(path, model):
@@ -122,9 +128,8 @@ def load_optimizer(path, model):
     }
     with _open(path) as file:
         others = [name for name in file.keys() if name.endswith(_ACCUMULATOR)]
-        _check(
-            path, file, variables, ("weight/", "seed/", *_METRICS, "random/", "scaled/", *others)
-        )
+        others += ["weight/", "seed/", "metric/", "random/", "scaled/"]
+        _check(path, file, variables, others)
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))
 
@@ -192,7 +197,7 @@ def _check(path, file, variables, others=()):
     """Raise unless a file has exactly these, of these shapes and types, beside `others`.
 
     Args:
-        others: tuple of beginnings of names.
+        others: list of beginnings of names.
     """
     found = {name for name in file.keys() if not name.startswith(tuple(others))}
     missing, extra = sorted(variables.keys() - found), sorted(found - variables.keys())

@@ -245,22 +245,26 @@ def pretrain(
         load_optimizer(earlier, model)
     _keep_settings(output, settings)
     newest = find_checkpoint(output)
-    step = 0
+    step, restore = 0, None
     if newest:
         step = load_checkpoint(newest, model)["step"]
         line.say(f"going on after step {step:,} of {every:,}")
+        begun = max(phase.first for phase in phases if phase.first <= step)
+        if step < every and (step - begun) % log_every:
+            restore = functools.partial(load_metrics, newest)
     save = functools.partial(_save, output)
     second = "sop" if model.sentence_order else "nsp"
-    recorder = Recorder(output, step, every, accumulate, checkpoint_every, save, second, line)
+    recorder = Recorder(
+        output, step, every, accumulate, checkpoint_every, save, second, restore, line
+    )
     if tensorboard:
         folder = os.path.join(output, "tensorboard")
         callbacks = [*callbacks, keras.callbacks.TensorBoard(folder, write_graph=False)]
+    intervals = {"log_every": log_every, "evaluate_every": evaluate_every}
     with line, handled_signals(recorder.stop):
         for number, phase in enumerate(phases):
-            _train(
-                model, phase, number, data, recorder, callbacks, seed, accumulate, log_every,
-                evaluate_every, newest,
-            )  # fmt: skip
+            drawn = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+            _train(model, phase, number, data, recorder, callbacks, drawn, accumulate, **intervals)
     line.say("evaluating")
     scores = data.scores(model, phases[-1], accumulate, second)
     folder = _write_preset(model, output, recorder.log, scores, settings, card, line)
@@ -693,7 +697,8 @@ class _Data:
         files = self.parts[phase.sequence_length][1]
         if not files:
             return None
-        size = phase.batch_size // accumulate
+        # Small ones would take their time, and without gradients there is room for more.
+        size = max(phase.batch_size // accumulate, 4096 // phase.sequence_length)
         batches = read_examples(files, size, shuffle_buffer=0, repeat=False, **self.settings)
         return batches if examples is None else batches.take(max(1, examples // size))
 
@@ -727,11 +732,9 @@ class _Data:
 
 
 def _train(
-    model, phase, number, data, recorder, callbacks, seed, accumulate, log_every, evaluate_every,
-    newest,
-):  # fmt: skip
+    model, phase, number, data, recorder, callbacks, seed, accumulate, log_every, evaluate_every
+):
     """Train what is left of a phase."""
-    seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
     facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
     tokens = None
     while recorder.step < phase.end:
@@ -739,10 +742,9 @@ def _train(
         # Whole intervals in one call; the rest of one, and a shorter last one, in calls apart.
         inside = done % log_every
         length = min(log_every - inside, left)
-        intervals = max(1, left // log_every) if not inside else 1
+        intervals = 1 if inside else max(1, left // log_every)
         tokens = tokens or data.tokens_per_step(phase)
-        restore = functools.partial(load_metrics, newest) if inside else None
-        recorder.start_phase(facts, tokens, restore)
+        recorder.start_phase(facts, tokens)
         first = done // log_every
         model.fit(
             data.training(phase, accumulate, seed, done * accumulate),

@@ -14,6 +14,7 @@ import time
 import keras
 
 from kerasbert.data.manifest import new_file
+from kerasbert.tasks.checkpoints import random_mark
 
 LOG = "log.jsonl"
 CURVES = "curves.png"
@@ -33,10 +34,13 @@ class Recorder(keras.callbacks.Callback):
         checkpoint_every: int. Steps.
         save: function of the model and the step, that writes a checkpoint.
         second: string. Short name of the second task, as "nsp".
+        restore: function of the model, called right before its first step; or `None`.
         line: a `Line`.
     """
 
-    def __init__(self, folder, step, total, accumulate, checkpoint_every, save, second, line):
+    def __init__(
+        self, folder, step, total, accumulate, checkpoint_every, save, second, restore, line
+    ):
         super().__init__()
         self.path = os.path.join(folder, LOG)
         self.log = [row for row in read_log(self.path) if row["step"] <= step]
@@ -45,19 +49,19 @@ class Recorder(keras.callbacks.Callback):
         self.step, self.total = step, total
         self.accumulate, self.checkpoint_every = accumulate, checkpoint_every
         self.save, self.second, self.line = save, second, line
+        self.restore = restore
         self.stopped = None
-        self.restore = None
         self.phase = {}
 
-    def start_phase(self, phase, tokens_per_step, restore=None):
+    def start_phase(self, phase, tokens_per_step):
         """Say what the next call of `fit` trains on.
 
         Args:
             phase: dict of what each line of the log says of it.
             tokens_per_step: float.
-            restore: function of the model that puts sums of metrics back into an interval, once.
         """
-        self.phase, self.tokens_per_step, self.restore = phase, tokens_per_step, restore
+        self.phase, self.tokens_per_step = phase, tokens_per_step
+        self._put_back = random_mark()
 
     def stop(self, number, frame=None):
         """Handle a signal: stop after this step, and at once if asked again."""
@@ -68,10 +72,16 @@ class Recorder(keras.callbacks.Callback):
 
     # Of Keras. `self.model` costs a synchronisation on JAX, `self._model` does not.
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._put_back is None:
+            return
+        self._put_back()
+        self._put_back = None
         if self.restore is not None:
             self.restore(self.model)
             self.restore = None
+
+    def on_epoch_begin(self, epoch, logs=None):
         self._batches = 0
         self._clock = self._pace = None
 

