@@ -11,6 +11,7 @@ from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert.converter import convert  # noqa: E402
 from kerasbert.export.serving import export_serving  # noqa: E402
 from kerasbert.presets import builtin_presets  # noqa: E402
+from kerasbert.tasks.pretrain import pretrain  # noqa: E402
 from kerasbert.upload import upload_preset  # noqa: E402
 from kerasbert.vocabulary import vocab  # noqa: E402
 
@@ -26,6 +27,7 @@ __all__ = [
     "metrics",
     "models",
     "optimizers",
+    "pretrain",
     "tasks",
     "tokenizers",
     "upload_preset",

@@ -32,8 +32,6 @@ its part of the data:
 
 import keras
 
-from kerasbert._torch import distributed_data_parallel
-
 
 def layout_map(device_mesh, axis="model"):
     """How the weights of this package's models lie on devices: a `keras.distribution.LayoutMap`.

@@ -17,7 +17,7 @@ class Family:
 
     encoder: dict = field(default_factory=dict)
     text_classifier: dict = field(default_factory=dict)
-    next_sentence: dict = field(default_factory=lambda: {"dropout": 0.0})
+    next_sentence: dict = field(default_factory=lambda: {"dropout": 0.0, "sentence_order": False})
     token_classifier: dict = field(default_factory=lambda: {"pooling": "tokens"})
     question_answering: dict = field(default_factory=lambda: {"pooling": "tokens", "dropout": 0.0})
     multiple_choice: dict = field(default_factory=dict)
@@ -68,7 +68,7 @@ FAMILIES = {
     ),
     "albert": Family(
         encoder={"num_groups": 1, "embedding_dim": 128},
-        next_sentence={"dropout": 0.1},  # sentence order
+        next_sentence={"dropout": 0.1, "sentence_order": True},
         tokenizer="AlbertTokenizer",
     ),
     "modernbert": Family(

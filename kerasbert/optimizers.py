@@ -295,6 +295,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: float. The peak.
         steps: int. Batches of the whole training, the warmup's too: batches an epoch times epochs.
         warmup_steps: int.
+        start: int. The step that all this counts from, for an optimizer that has trained before.
 
     Example:
 
@@ -303,7 +304,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
     """
 
-    def __init__(self, learning_rate, steps, warmup_steps=0):
+    def __init__(self, learning_rate, steps, warmup_steps=0, start=0):
         super().__init__()
         _check_steps(steps)
         if not 0 <= warmup_steps <= steps:
@@ -314,8 +315,10 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.learning_rate = learning_rate
         self.steps = steps
         self.warmup_steps = warmup_steps
+        self.start = start
 
     def __call__(self, step):
+        step = ops.cast(step - self.start, "float32")
         return self.learning_rate * _triangle(step, self.warmup_steps, self.steps)
 
     def get_config(self):
@@ -323,6 +326,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "learning_rate": self.learning_rate,
             "steps": self.steps,
             "warmup_steps": self.warmup_steps,
+            "start": self.start,
         }
 
 

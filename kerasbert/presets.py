@@ -235,12 +235,16 @@ def _wants_new_head(arguments):
     return arguments.pop("new_head", False) or is_given or bool(arguments.get("bilstm_units"))
 
 
+class NoHeadError(ValueError):
+    """A checkpoint holds no head of the kind that was asked for."""
+
+
 def _no_head(cls, source):
     if cls.head is None:
-        return ValueError(f"'{source}' holds no {cls.__name__}; build one and save it first.")
+        return NoHeadError(f"'{source}' holds no {cls.__name__}; build one and save it first.")
     kind = "classification" if cls.head == "text_classifier" else cls.head.replace("_", "-")
     new = "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
-    return ValueError(f"'{source}' has no {kind} head; pass {new} for a new one.")
+    return NoHeadError(f"'{source}' has no {kind} head; pass {new} for a new one.")
 
 
 def _of_class(cls, made, source):

@@ -15,6 +15,7 @@ CARD_FIELDS = {
     "description": "a sentence or two: what it is for",
     "base": "the preset or handle that it was trained from",
     "data": "what it was trained on, in words",
+    "recipe": "how it was trained, as Markdown",
     "datasets": "list of data sets on the hub, as 'glue'",
     "scores": "dict of metric to number",
     "scored_on": "the data of the scores",
@@ -49,9 +50,9 @@ def upload_preset(uri, preset_dir, card=None):
     Args:
         uri: string. "hf://org/name" or "kaggle://user/model/keras/variation".
         preset_dir: string. A directory that `save_to_preset` wrote.
-        card: dict of any of `description`, `base`, `data`, `datasets`, `scores`, `scored_on`,
-            `license`, `languages` and `limits`. What it leaves out, the description of a built-in
-            `base` fills in where it can.
+        card: dict of any of `description`, `base`, `data`, `recipe`, `datasets`, `scores`,
+            `scored_on`, `license`, `languages` and `limits`. What it leaves out, the description
+            of a built-in `base` fills in where it can.
 
     Returns:
         The page of the model.
@@ -78,7 +79,7 @@ def _huggingface(name, preset_dir, card):
 
     repository = huggingface_hub.create_repo(name, exist_ok=True)
     if card is not None:
-        _write_card(preset_dir, f"hf://{repository.repo_id}", card)
+        write_card(preset_dir, f"hf://{repository.repo_id}", card)
     # KerasHub puts a card of its own over ours where the hub has none yet.
     huggingface_hub.upload_file(
         path_or_fileobj=os.path.join(preset_dir, "README.md"),
@@ -92,7 +93,7 @@ def _huggingface(name, preset_dir, card):
 
 def _kaggle(uri, name, preset_dir, card):
     if card is not None:
-        _write_card(preset_dir, uri, card)
+        write_card(preset_dir, uri, card)
     keras_hub.upload_preset(uri, preset_dir)
     return f"https://www.kaggle.com/models/{name}"
 
@@ -175,7 +176,8 @@ def _check_card(card):
 # The card
 
 
-def _write_card(directory, handle, card):
+def write_card(directory, handle, card):
+    """Write `model_card` as the `README.md` of a preset's directory."""
     text = model_card(directory, handle, card)
     path = os.path.join(directory, "README.md")
     with open(path + ".part", "w", encoding="utf-8", newline="\n") as file:
@@ -245,6 +247,8 @@ def model_card(preset_dir, handle, card=None):
         parts.append(f"- Paper: {described['paper']}")
     parts.append(f"- Data: {card.get('data') or ', '.join(card.get('datasets', [])) or _UNKNOWN}")
     parts.append(f"- Licence: {card.get('license') or _UNKNOWN}\n")
+    if card.get("recipe"):
+        parts.append(card["recipe"] + "\n")
     parts.append("## Scores\n")
     if scores:
         parts.append(f"On {card.get('scored_on') or 'data that the author has not stated'}:\n")

@@ -11,6 +11,7 @@ from kerasbert.data.batching import sorted_batches
 from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.heads import MaskedLMHead
+from kerasbert.losses import TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
@@ -173,9 +174,7 @@ class MaskedTask(BertTask):
 
     def _mlm_loss(self):
         # The mean over what was hidden, not over empty slots too.
-        return keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
+        return TokenCrossEntropy()
 
     def get_config(self):
         return {**super().get_config(), **{name: getattr(self, name) for name in _SETTINGS}}
@@ -249,7 +248,7 @@ class BertMaskedLM(MaskedTask):
 
     def default_metrics(self):
         """Accuracy over the hidden tokens."""
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [TokenAccuracy()]
 
 
 def _check_positions(x):

@@ -6,6 +6,7 @@ B batch.
 import keras
 import numpy as np
 
+from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask
@@ -16,12 +17,14 @@ from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePred
 class BertNextSentencePredictor(HeadedTask):
     """Predicts whether the second text of a pair follows the first one.
 
-    The output is logits (B, 2), as BERT numbers them: 0, B follows A; 1, it does not.
+    The output is logits (B, 2), as BERT numbers them: 0, B follows A; 1, it does not. A head that
+    was trained on the order of sentences tells which of two neighbours comes first: 0, A; 1, B.
 
     Args:
         backbone: a `BertBackbone` with a pooler.
         preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for ready arrays.
         dropout: float. Before the logits; by default that of the family's checkpoints.
+        sentence_order: bool. What the head tells; see `BertPretrainer`.
 
     Example:
 
@@ -39,10 +42,12 @@ class BertNextSentencePredictor(HeadedTask):
     preprocessor_cls = BertNextSentencePredictorPreprocessor
     head = "next_sentence"
 
-    def __init__(self, backbone, preprocessor=None, dropout=None, **kwargs):
+    def __init__(self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs):
         self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
         self.preprocessor = preprocessor
+        row = get_family(backbone.family).next_sentence
+        self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order
         self._make_head(backbone, 2, pooling="pooler", dropout=dropout)
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         inputs = backbone.input
@@ -75,7 +80,7 @@ class BertNextSentencePredictor(HeadedTask):
         return float(scores[0]) if single else scores
 
     def get_config(self):
-        config = super().get_config()
+        config = {**super().get_config(), "sentence_order": self.sentence_order}
         # Fixed here.
         for name in (
             "pooling",

@@ -8,6 +8,7 @@ import numpy as np
 
 from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
+from kerasbert.losses import Perplexity, TokenAccuracy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.masked_lm import MaskedTask
 from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
@@ -18,7 +19,8 @@ class BertPretrainer(MaskedTask):
     """Both tasks that BERT is pre-trained on: hidden tokens, and whether B follows A.
 
     The inputs are those of `BertMaskedLM`, the outputs a dict of `mlm_logits` (B, P, V) and
-    `nsp_logits` (B, 2): 0, B follows A; 1, it does not. Labels are such a dict of (B, P) and (B,),
+    `nsp_logits` (B, 2): 0, B follows A; 1, it does not. With `sentence_order` B always is of the
+    text around A: 0, it comes after A; 1, before it. Labels are such a dict of (B, P) and (B,),
     or a tuple of the two; so are sample weights, where those of `nsp_logits` may be left out. The
     loss is the mean over the hidden tokens plus the mean over the pairs. `fit` and `evaluate` take
     pairs of raw strings with labels 0 and 1, and hide tokens themselves.
@@ -27,6 +29,8 @@ class BertPretrainer(MaskedTask):
         backbone: a `BertBackbone`, with a pooler for `next_sentence`.
         preprocessor: a `BertPretrainerPreprocessor`, or `None` for ready arrays.
         next_sentence: bool. `False` leaves the second task and `nsp_logits` out (RoBERTa).
+        sentence_order: bool. What `nsp_logits` tell: the order of A and B (ALBERT), or whether B
+            follows A at all. By default as the family's checkpoints were trained.
         dropout: float. Before `nsp_logits`; by default that of the family's checkpoints.
         head_activation: string. See `BertMaskedLM`, as for the next three.
         head_bias: bool.
@@ -44,7 +48,8 @@ class BertPretrainer(MaskedTask):
     >>> {name: logits.shape for name, logits in outputs.items()}
     {'mlm_logits': (3, 2, 100), 'nsp_logits': (3, 2)}
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1.
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1; the order of sentences Lan et al.
+    2020, arXiv 1909.11942.
     """
 
     backbone_cls = BertBackbone
@@ -57,6 +62,7 @@ class BertPretrainer(MaskedTask):
         backbone,
         preprocessor=None,
         next_sentence=True,
+        sentence_order=None,
         dropout=None,
         head_activation=None,
         head_bias=None,
@@ -74,6 +80,7 @@ class BertPretrainer(MaskedTask):
         self.preprocessor = preprocessor
         self.next_sentence = next_sentence
         row = get_family(backbone.family).next_sentence
+        self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order
         self.dropout = row["dropout"] if dropout is None else dropout
         given = {
             "head_activation": head_activation,
@@ -126,11 +133,11 @@ class BertPretrainer(MaskedTask):
         return losses
 
     def default_metrics(self):
-        """Accuracy of each task."""
-        return {
-            name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-            for name in self.default_loss()
-        }
+        """Accuracy of each task, and the perplexity of the hidden tokens."""
+        metrics = {"mlm_logits": [TokenAccuracy(), Perplexity()]}
+        if self.next_sentence:
+            metrics["nsp_logits"] = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return metrics
 
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
         if not self._is_raw(x):
@@ -154,5 +161,6 @@ class BertPretrainer(MaskedTask):
         return {
             **super().get_config(),
             "next_sentence": self.next_sentence,
+            "sentence_order": self.sentence_order,
             "dropout": self.dropout,
         }

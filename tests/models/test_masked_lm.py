@@ -160,7 +160,8 @@ def test_pretrainer_without_pairs():
     y, weights = np.ones((3, 3), "int32"), np.ones((3, 3), "float32")
     model.compile(run_eagerly=True)
     history = model.fit(features, y, sample_weight=weights, verbose=0).history
-    assert {"loss", "accuracy"} == history.keys()  # Keras names a single output's without it.
+    # Keras names a single output's without it.
+    assert {"loss", "accuracy", "perplexity"} == history.keys()
     with pytest.raises(ValueError, match="next_sentence=True needs an encoder with a pooler"):
         BertPretrainer(tiny_backbone(pooler=False))
 

@@ -1,0 +1,103 @@
+"""Loss and scores of logits over a vocabulary, as cheap as each backend has them.
+
+B batch, P predictions, V tokens of the vocabulary.
+"""
+
+import keras
+from keras import ops
+
+
+def token_cross_entropy(labels, logits):
+    """Cross-entropy of each prediction, without the one-hot labels of Keras' own.
+
+    Those are as large as the logits: on the CPU they made loss and gradient for 30,522 tokens take
+    2.8 times as long on JAX and 1.5 times on PyTorch. TensorFlow has an operation of its own.
+
+    Args:
+        labels: ids (B, P), as ints or floats.
+        logits: floats (B, P, V).
+
+    Returns:
+        floats (B, P).
+    """
+    labels = ops.cast(labels, "int32")
+    if keras.config.backend() == "tensorflow":
+        return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    labelled = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    highest = ops.stop_gradient(ops.max(logits, axis=-1))  # (B, P)
+    # Written out: gradients of PyTorch's `logsumexp` take longer.
+    total = ops.sum(ops.exp(logits - highest[..., None]), axis=-1)
+    return ops.log(total) + highest - labelled
+
+
+def is_first_choice(labels, logits):
+    """Whether each label has the largest logit, of equal ones the first: 1.0 or 0.0, (B, P)."""
+    labels = ops.cast(labels, "int32")
+    if keras.config.backend() != "jax":
+        chosen = ops.argmax(logits, axis=-1)
+    else:
+        # Here argmax takes twice the time of loss and gradient, and this next to none: arithmetic
+        # alone, which XLA merges with theirs. Floats count exactly to 2 ** 24.
+        below = ops.max(logits, axis=-1, keepdims=True) - logits  # 0 for the largest
+        places = ops.arange(logits.shape[-1], dtype="float32")
+        chosen = ops.min(places + ops.minimum(below * 1e30, 1e9), axis=-1)
+    return ops.cast(ops.equal(ops.cast(chosen, "int32"), labels), "float32")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TokenCrossEntropy(keras.losses.Loss):
+    """Cross-entropy over a vocabulary, by default the mean over what has a weight.
+
+    Example:
+
+    >>> logits = np.log([[[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]])
+    >>> float(TokenCrossEntropy()([[0, 1]], logits, sample_weight=[[1, 0]])).__round__(4)
+    0.3567
+    """
+
+    def __init__(self, reduction="mean_with_sample_weight", name="token_cross_entropy", dtype=None):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        return token_cross_entropy(y_true, y_pred)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TokenAccuracy(keras.metrics.MeanMetricWrapper):
+    """The share of labels that are the first choice, weighted.
+
+    Example:
+
+    >>> accuracy = TokenAccuracy()
+    >>> float(accuracy([[0, 2]], [[[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]]))
+    0.5
+    """
+
+    def __init__(self, name="accuracy", dtype=None):
+        super().__init__(is_first_choice, name=name, dtype=dtype)
+        self._direction = "up"
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class Perplexity(keras.metrics.MeanMetricWrapper):
+    """e to the mean cross-entropy, weighted; the loss has computed that already.
+
+    Example:
+
+    >>> perplexity = Perplexity()
+    >>> float(perplexity([[0, 2]], [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])).__round__(4)
+    4.0
+    """
+
+    def __init__(self, name="perplexity", dtype=None):
+        super().__init__(token_cross_entropy, name=name, dtype=dtype)
+        self._direction = "down"
+
+    def result(self):
+        return ops.exp(super().result())
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}

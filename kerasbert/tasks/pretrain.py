@@ -1,0 +1,805 @@
+"""`pretrain`: from text, or from examples, to a preset.
+
+B batch, T tokens, P predictions.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import glob
+import json
+import os
+import shutil
+import warnings
+
+import keras
+import numpy as np
+
+from kerasbert.data.examples import read_examples, write_examples
+from kerasbert.data.manifest import new_file, read_manifest, total, write_manifest
+from kerasbert.data.sentence_pairs import OBJECTIVES
+from kerasbert.models import (
+    BertBackbone,
+    BertMaskedLM,
+    BertPreprocessor,
+    BertPretrainer,
+    BertPretrainerPreprocessor,
+    BertTokenizer,
+)
+from kerasbert.optimizers import AdamW, Lamb, LinearDecay
+from kerasbert.presets import NoHeadError
+from kerasbert.tasks.checkpoints import (
+    checkpoint_facts,
+    find_checkpoint,
+    load_checkpoint,
+    load_metrics,
+    load_optimizer,
+    save_checkpoint,
+)
+from kerasbert.tasks.recording import (
+    CURVES,
+    LOG,
+    Line,
+    Recorder,
+    draw_curves,
+    handled_signals,
+    short_names,
+)
+from kerasbert.upload import write_card
+from kerasbert.vocabulary import vocab
+
+SETTINGS = "settings.json"
+PRECISIONS = {
+    "float32": "float32",
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
+# Peaks of the rate: BERT's own, and one for batches of some hundreds.
+RATES = {"adamw": 1e-4, "lamb": 1e-3}
+# Examples of a periodic evaluation.
+SAMPLE = 2000
+# A corpus makes about as many shards, so that a share of them can be held out.
+SHARDS = 100
+
+
+def pretrain(
+    corpus,
+    output,
+    *,
+    preset=None,
+    num_layers=12,
+    hidden_dim=768,
+    num_heads=None,
+    intermediate_dim=None,
+    family="bert",
+    encoder=None,
+    vocabulary=None,
+    vocabulary_size=30522,
+    lowercase=True,
+    reading=None,
+    objective="next_sentence",
+    steps=1_000_000,
+    batch_size=256,
+    phases=None,
+    optimizer="adamw",
+    learning_rate=None,
+    warmup_steps=None,
+    weight_decay=0.01,
+    optimizer_state="new",
+    accumulate=1,
+    precision="float32",
+    masking="dynamic",
+    masker=None,
+    copies=1,
+    held_out=0.01,
+    seed=0,
+    log_every=None,
+    evaluate_every=None,
+    checkpoint_every=None,
+    resume=True,
+    jit_compile="auto",
+    tensorboard=False,
+    callbacks=(),
+    card=None,
+    workers=None,
+    verbose=True,
+):
+    """Pre-train an encoder on masked words and pairs of sentences, from text to a preset.
+
+    A new one, or that of a preset on text of its domain. The recipe is the paper's: Adam with
+    decoupled decay and without the correction of the bias, a linear warmup and decay, nine tenths
+    of the steps at length 128, the rest at 512.
+
+    Everything is in `output`: `preset`, for `from_preset`, with its card; `log.jsonl` and
+    `curves.png`; the newest checkpoint; and what was made on the way, `vocabulary` and `examples`.
+    Called again with the same arguments, an interrupted training goes on from its checkpoint, and
+    ends with the weights that it would have had: equal to the bit on the same machine and backend,
+    where the backend's own operations repeat, as they do on CPUs. Ctrl-C stops after a checkpoint.
+
+    Args:
+        corpus: text, as for `kerasbert.data.documents`; or examples, a folder that `write_examples`
+            wrote, or a dict of such folders (or TFRecord files) by their sequence length.
+        output: path of a folder.
+        preset: string. An encoder to go on with; its heads too, where it has them. Also the
+            `output` of an earlier training.
+        num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by
+            default a head is 64 wide, and the inner layer four times `hidden_dim`.
+        family: string. That of a new encoder, see `kerasbert.families`.
+        encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
+        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one. `None` takes
+            the preset's, or trains one on the corpus.
+        vocabulary_size: int. Of one that is trained.
+        lowercase: bool. For a vocabulary that is trained, or a plain `vocab.txt`.
+        reading: dict. How the corpus is read: settings of `documents`.
+        objective: string. "next_sentence", "sentence_order" or "full_sentences", see
+            `write_examples`. The last has no second task, and a new encoder for it no pooler.
+        steps: int. Updates of the weights, for the default of `phases`.
+        batch_size: int. Examples of an update, also for that default.
+        phases: list of `(sequence_length, steps, batch_size)`, one after the other.
+        optimizer: string. "adamw", or "lamb" for large batches.
+        learning_rate: float. The peak; `None` is 1e-4, and 1e-3 for LAMB.
+        warmup_steps: int. `None` is a hundredth of all steps.
+        weight_decay: float. Not of biases and norms.
+        optimizer_state: string. "new", or "kept" to go on with that of an earlier training, whose
+            `output` is the `preset`; the schedule begins anew.
+        accumulate: int. Parts that a batch is computed in, to need less memory.
+        precision: string. "float32", "bfloat16" or "float16"; weights stay in float32.
+        masking: string. "dynamic" hides other tokens in each epoch, "static" once.
+        masker: dict. How tokens are hidden: settings of `mask_tokens`, as
+            `{"mask_selection_rate": 0.3, "unit": "word"}`.
+        copies: int. How often the corpus is gone over to make examples.
+        held_out: float. The share of the examples, in whole shards, that is kept for evaluation.
+        seed: int.
+        log_every: int. Steps between two lines of the log; by default a 200th of all, 100 at most.
+        evaluate_every: int. Steps between two evaluations on 2,000 held-out examples; by default
+            a 20th of all. At the end all of them count.
+        checkpoint_every: int. Steps; by default as `evaluate_every`, 1,000 at most.
+        resume: bool. `False` starts anew, and removes the checkpoint, log and preset of before.
+        jit_compile: bool or "auto", as in `keras.Model.compile`.
+        tensorboard: bool. Write to the folder `tensorboard` in `output`.
+        callbacks: list of Keras callbacks. An epoch of theirs is an interval of the log.
+        card: dict. What the model card says beside; see `upload_preset`.
+        workers: int. Processes that make examples.
+        verbose: bool.
+
+    Returns:
+        A dict: `model`, a `BertPretrainer`; `preset`, its folder; `steps`; and `scores` on what
+        was held out.
+
+    Raises:
+        ValueError: for settings that make no sense, and where `output` has a training with other
+            settings.
+        KeyboardInterrupt: when stopped; the same call goes on.
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
+    1904.00962.
+    """
+    settings = {name: value for name, value in locals().items() if name not in _NOT_COMPARED}
+    phases = _phases(phases, steps, batch_size, accumulate)
+    every = sum(phase.steps for phase in phases)
+    if learning_rate is None:
+        learning_rate = RATES.get(optimizer)
+    if warmup_steps is None:
+        warmup_steps = every // 100
+    log_every = log_every or max(1, min(100, every // 200))
+    evaluate_every = evaluate_every or max(log_every, every // 20)
+    checkpoint_every = checkpoint_every or min(1000, evaluate_every)
+    _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, locals())
+    output = os.path.abspath(os.path.expanduser(os.fspath(output)))
+    preset, earlier = _earlier_run(preset, optimizer_state)
+    settings |= {
+        "phases": [dataclasses.astuple(phase)[:3] for phase in phases],
+        "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
+        "log_every": log_every,
+        "backend": keras.config.backend(),
+    }
+    if not resume:
+        _start_over(output)
+    line = Line(verbose)
+    settings = json.loads(json.dumps(settings, default=_described))
+    resumed = _is_resumed(output, settings)
+    longest = max(phase.sequence_length for phase in phases)
+    keras.utils.set_random_seed(seed)
+    examples = _given_examples(corpus)
+    if vocabulary is None and preset is None:
+        vocabulary = _train_vocabulary(
+            corpus, examples, output, vocabulary_size, lowercase, reading, line
+        )
+    size = num_layers, hidden_dim, num_heads, intermediate_dim
+    model = _model(
+        preset,
+        _tokenizer(vocabulary, lowercase),
+        objective,
+        longest,
+        size,
+        family,
+        {"dtype": PRECISIONS[precision], **(encoder or {})},
+    )
+    tokenizer = model.preprocessor.tokenizer
+    if examples is None:
+        made = {"objective": objective, "copies": copies, "seed": seed, **(reading or {})}
+        if masking == "static":
+            made |= _of_records(masker)
+        examples = _make_examples(corpus, output, tokenizer, phases, made, workers, resumed, line)
+    data = _Data(
+        _split(examples, phases, objective, held_out, output, line),
+        tokenizer,
+        masking=masking,
+        masker=masker,
+        next_sentence=model.next_sentence,
+        num_segments=min(model.backbone.num_segments, 2),
+    )
+    start = 0
+    if earlier is not None and optimizer_state == "kept":
+        start = checkpoint_facts(earlier)["batches"]
+    schedule = LinearDecay(
+        float(learning_rate), every * accumulate, warmup_steps * accumulate, start=start
+    )
+    model.compile(
+        _optimizer(optimizer, schedule, weight_decay, accumulate), jit_compile=jit_compile
+    )
+    model.optimizer.build(model.trainable_variables)
+    if earlier is not None and optimizer_state == "kept":
+        load_optimizer(earlier, model)
+    _keep_settings(output, settings)
+    newest = find_checkpoint(output)
+    step, restore = 0, None
+    if newest:
+        step = load_checkpoint(newest, model)["step"]
+        line.say(f"going on after step {step:,} of {every:,}")
+        begun = max(phase.first for phase in phases if phase.first <= step)
+        if step < every and (step - begun) % log_every:
+            restore = functools.partial(load_metrics, newest)
+    save = functools.partial(_save, output)
+    second = "sop" if model.sentence_order else "nsp"
+    recorder = Recorder(
+        output, step, every, accumulate, checkpoint_every, save, second, restore, line
+    )
+    if tensorboard:
+        folder = os.path.join(output, "tensorboard")
+        callbacks = [*callbacks, keras.callbacks.TensorBoard(folder, write_graph=False)]
+    intervals = {"log_every": log_every, "evaluate_every": evaluate_every}
+    with line, handled_signals(recorder.stop):
+        for number, phase in enumerate(phases):
+            drawn = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+            _train(model, phase, number, data, recorder, callbacks, drawn, accumulate, **intervals)
+    line.say("evaluating")
+    scores = data.scores(model, phases[-1], accumulate, second)
+    folder = _write_preset(model, output, recorder.log, scores, settings, card, line)
+    return {"model": model, "preset": folder, "steps": recorder.step, "scores": scores}
+
+
+# What a resumed training need not have in common with what it was before.
+_NOT_COMPARED = (
+    "output",
+    "steps",
+    "batch_size",
+    "evaluate_every",
+    "checkpoint_every",
+    "resume",
+    "jit_compile",
+    "tensorboard",
+    "callbacks",
+    "card",
+    "workers",
+    "verbose",
+)
+
+
+# === Settings ===
+
+
+@dataclasses.dataclass(frozen=True)
+class _Phase:
+    sequence_length: int
+    steps: int
+    batch_size: int
+    first: int  # steps before it
+
+    @property
+    def end(self):
+        return self.first + self.steps
+
+
+def _phases(phases, steps, batch_size, accumulate):
+    if phases is None:
+        _check_whole("steps", steps)
+        last = steps // 10
+        phases = [(128, steps - last, batch_size), (512, last, batch_size)]
+        phases = [phase for phase in phases if phase[1]]
+    _check_whole("accumulate", accumulate)
+    made = []
+    for number, phase in enumerate(phases):
+        if len(phase) != 3:
+            raise ValueError(
+                f"phases[{number}]={phase!r} has to be (sequence_length, steps, batch_size), as "
+                "(128, 9000, 256)."
+            )
+        names = ("sequence_length", "steps", "batch_size")
+        for name, value in zip(names, phase):
+            _check_whole(f"{name} of phases[{number}]", value)
+        if phase[2] % accumulate:
+            raise ValueError(
+                f"accumulate={accumulate} does not divide the batch_size {phase[2]} of "
+                f"phases[{number}]; each update takes as many equal parts."
+            )
+        made.append(_Phase(*phase, first=made[-1].end if made else 0))
+    if not made:
+        raise ValueError("phases is empty; pass at least one (sequence_length, steps, batch_size).")
+    return made
+
+
+def _check_whole(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} is {value!r}, and has to be a whole number from 1.")
+
+
+def _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, given):
+    for name, value, known in (
+        ("objective", objective, OBJECTIVES),
+        ("optimizer", optimizer, RATES),
+        ("optimizer_state", optimizer_state, ("new", "kept")),
+        ("precision", precision, PRECISIONS),
+        ("masking", masking, ("dynamic", "static")),
+    ):
+        if value not in known:
+            raise ValueError(f"{name}={value!r} is unknown; use {' or '.join(map(repr, known))}.")
+    for name in ("log_every", "evaluate_every", "checkpoint_every"):
+        _check_whole(name, given[name])
+    if isinstance(held_out, bool) or not 0 <= held_out < 1:
+        raise ValueError(f"held_out={held_out!r} has to be a share from 0, below 1.")
+    if optimizer_state == "kept" and preset is None:
+        raise ValueError(
+            "optimizer_state='kept' goes on with an earlier training: pass its output as `preset`."
+        )
+
+
+def _earlier_run(preset, optimizer_state):
+    """`(preset, checkpoint)`: where a preset is the output of a training, what is in it."""
+    if preset is None:
+        return None, None
+    given = os.path.expanduser(os.fspath(preset))
+    folder = given if os.path.exists(os.path.join(given, SETTINGS)) else os.path.dirname(given)
+    if os.path.exists(os.path.join(folder, SETTINGS)) and folder:
+        inside = os.path.join(folder, "preset")
+        if not os.path.isdir(inside):
+            raise ValueError(
+                f"The training in '{folder}' is not finished: it has no preset yet. Finish it with "
+                "the call that began it."
+            )
+        return inside, find_checkpoint(folder)
+    if optimizer_state == "kept":
+        raise ValueError(
+            f"'{preset}' has no state of an optimizer: a preset holds weights alone. Pass the "
+            "output of `pretrain`, with its checkpoint, or optimizer_state='new'."
+        )
+    return preset, None
+
+
+def _is_resumed(output, settings):
+    """Whether `output` has a training with these settings; raise where it has one with others."""
+    path = os.path.join(output, SETTINGS)
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8") as file:
+        before = json.load(file)
+    names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+    if names:
+        said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)
+        raise ValueError(
+            f"'{output}' has a training with other settings: {said}. Pass the same to go on with "
+            "it, another output, or resume=False (--restart) to start anew."
+        )
+    return True
+
+
+def _keep_settings(output, settings):
+    with new_file(os.path.join(output, SETTINGS)) as file:
+        file.write(json.dumps(settings, indent=1).encode())
+
+
+def _described(value):
+    """What stands for a value in the settings."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
+def _start_over(output):
+    """Remove what a training leaves, but not vocabulary and examples: they check themselves."""
+    for name in (SETTINGS, LOG, CURVES):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(output, name))
+    for name in ("preset", "tensorboard"):
+        shutil.rmtree(os.path.join(output, name), ignore_errors=True)
+    newest = find_checkpoint(output) if os.path.isdir(output) else None
+    while newest:
+        os.remove(newest)
+        newest = find_checkpoint(output)
+
+
+# === Vocabulary and model ===
+
+
+def _train_vocabulary(corpus, examples, output, size, lowercase, reading, line):
+    """Folder of the corpus' vocabulary, trained unless that is done."""
+    if examples is not None:
+        raise ValueError(
+            "The examples were made with a vocabulary: pass it as `vocabulary` (a vocab.txt, or a "
+            "preset that has it)."
+        )
+    names = ("text_key", "encoding", "errors")
+    reading = {name: value for name, value in (reading or {}).items() if name in names}
+    settings = {"size": size, "lowercase": lowercase, **reading}
+    made_of = json.loads(json.dumps({"corpus": corpus, **settings}, default=_described))
+    folder = os.path.join(output, "vocabulary")
+    path = os.path.join(folder, SETTINGS)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if json.load(file) == made_of:
+                return folder
+        os.remove(path)
+    line.say(f"training a vocabulary of {size:,} tokens")
+    vocab(corpus, folder, overwrite=True, **settings)
+    with new_file(path) as file:
+        file.write(json.dumps(made_of).encode())
+    return folder
+
+
+def _tokenizer(vocabulary, lowercase):
+    """The tokenizer of a file, a folder or a preset; `None` is that of the preset to train."""
+    if not isinstance(vocabulary, (str, os.PathLike)):
+        return vocabulary
+    path = os.path.expanduser(os.fspath(vocabulary))
+    if os.path.isdir(path) and os.path.exists(os.path.join(path, "vocab.txt")):
+        return BertTokenizer.from_files(path)
+    if not os.path.isfile(path):
+        return BertPreprocessor.from_preset(path).tokenizer
+    folder, name = os.path.split(path)
+    if name == "vocab.txt" and os.path.exists(os.path.join(folder, "tokenizer_config.json")):
+        return BertTokenizer.from_files(folder)
+    return BertTokenizer(path, lowercase=lowercase)
+
+
+def _model(preset, tokenizer, objective, length, size, family, encoder):
+    """The model to train: new, or a preset's with new heads where it has none."""
+    pairs = objective != "full_sentences"
+    heads = {"next_sentence": pairs}
+    if pairs:
+        heads["sentence_order"] = objective == "sentence_order"
+    if tokenizer is not None:
+        heads["preprocessor"] = BertPretrainerPreprocessor(tokenizer, sequence_length=length)
+    if preset is not None:
+        return _loaded(preset, {"sequence_length": length, **heads, **encoder})
+    num_layers, hidden_dim, num_heads, intermediate_dim = size
+    for name, value in (("num_layers", num_layers), ("hidden_dim", hidden_dim)):
+        _check_whole(name, value)
+    if num_heads is None and hidden_dim % 64:
+        raise ValueError(
+            f"hidden_dim={hidden_dim} makes no whole number of heads of 64; pass num_heads."
+        )
+    backbone = BertBackbone.from_family(
+        family,
+        **{
+            "vocabulary_size": tokenizer.vocabulary_size(),
+            "num_layers": num_layers,
+            "hidden_dim": hidden_dim,
+            "num_heads": num_heads or hidden_dim // 64,
+            "intermediate_dim": intermediate_dim or 4 * hidden_dim,
+            "max_sequence_length": length,
+            "pooler": pairs,
+            **encoder,
+        },
+    )
+    return BertPretrainer(backbone, **heads)
+
+
+def _loaded(preset, arguments):
+    """A preset's encoder, with those of its heads that there are."""
+    if "preprocessor" in arguments:
+        arguments.pop("sequence_length")
+    try:
+        return BertPretrainer.from_preset(preset, **arguments)
+    except NoHeadError:
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It names the head that may be there, too.
+        model = BertPretrainer.from_preset(preset, new_head=True, **arguments)
+    new = "both heads are"
+    with contextlib.suppress(NoHeadError):
+        masked = BertMaskedLM.from_preset(preset, preprocessor=None)
+        values = {weight.path: weight for weight in masked.mlm_head.weights}
+        for weight in model.mlm_head.weights:
+            weight.assign(values[weight.path])
+        new = "the head of the sentences is"
+    warnings.warn(f"'{preset}' was not trained on both tasks: {new} new.", stacklevel=3)
+    return model
+
+
+def _optimizer(name, schedule, weight_decay, accumulate):
+    settings = {
+        "weight_decay": weight_decay,
+        "gradient_accumulation_steps": accumulate if accumulate > 1 else None,
+    }
+    if name == "adamw":
+        return AdamW(schedule, bias_correction=False, **settings)
+    return Lamb(schedule, **settings)
+
+
+# === Data ===
+
+
+def _given_examples(corpus):
+    """Examples by sequence length, where the corpus is some: a dict of folder or paths."""
+    if isinstance(corpus, dict):
+        return {int(length): files for length, files in corpus.items()}
+    if not isinstance(corpus, (str, os.PathLike)):
+        return None
+    corpus = os.path.expanduser(os.fspath(corpus))
+    if not os.path.isdir(corpus):
+        return None
+    # A folder of examples, or of such folders.
+    found = {}
+    for folder in (corpus, *sorted(glob.glob(os.path.join(glob.escape(corpus), "*", "")))):
+        manifest = read_manifest(folder)
+        if manifest is not None and "sequence_length" in manifest.get("settings", {}):
+            found[manifest["settings"]["sequence_length"]] = folder.rstrip(os.sep)
+    return found or None
+
+
+def _of_records(masker):
+    """Settings of `mask_tokens` by the names that `write_examples` has for them."""
+    return {{"unit": "mask_unit"}.get(name, name): value for name, value in (masker or {}).items()}
+
+
+def _make_examples(corpus, output, tokenizer, phases, settings, workers, resumed, line):
+    """Examples by sequence length: a dict of folders."""
+    made = {}
+    for length in dict.fromkeys(phase.sequence_length for phase in phases):
+        folder = made[length] = os.path.join(output, "examples", str(length))
+        manifest = read_manifest(folder)
+        if resumed and manifest is not None and manifest["complete"]:
+            continue  # Checking it against the corpus would read all of that.
+        line.say(f"making examples of {length} tokens")
+        write_examples(
+            corpus,
+            folder,
+            tokenizer,
+            sequence_length=length,
+            workers=workers,
+            **_shard_sizes(corpus),
+            **settings,
+        )
+    return made
+
+
+def _shard_sizes(corpus):
+    """Blocks and shards so small that a hundredth of the shards is about that of the text."""
+    paths = corpus if isinstance(corpus, (list, tuple)) else [corpus]
+    size = 0
+    for path in map(os.path.expanduser, map(os.fspath, paths)):
+        found = glob.glob(path, recursive=True) if glob.has_magic(path) else [path]
+        for one in found:
+            for folder, _, files in os.walk(one):
+                size += sum(os.path.getsize(os.path.join(folder, file)) for file in files)
+            size += os.path.getsize(one) if os.path.isfile(one) else 0
+    block = min(max(size // SHARDS, 1 << 16), 1 << 20)
+    return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
+
+
+def _split(examples, phases, objective, share, output, line):
+    """Hold out a share of the shards: a dict of length to `(training, held out)`.
+
+    The shards stay where they are; each part has a manifest of its own.
+    """
+    parts = {}
+    for length in dict.fromkeys(phase.sequence_length for phase in phases):
+        if length not in examples:
+            raise ValueError(
+                f"There are no examples of {length} tokens, only of "
+                f"{', '.join(map(str, sorted(examples)))}; set the phases to those, or make more."
+            )
+        files = examples[length]
+        manifest = None
+        if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
+            manifest = read_manifest(files)
+        if manifest is None:
+            parts[length] = _split_list(_paths(files), share)
+        else:
+            _check_manifest(manifest, files, length, objective)
+            train, held = _split_list(manifest["shards"], share)
+            parts[length] = (
+                _write_part(files, manifest, train, output, length, "training"),
+                _write_part(files, manifest, held, output, length, "held_out") if held else None,
+            )
+        if share and not parts[length][1]:
+            line.say(f"all examples of {length} tokens are in one file: none are held out")
+    return parts
+
+
+def _check_manifest(manifest, folder, length, objective):
+    made = manifest["settings"]
+    if made["objective"] != objective:
+        raise ValueError(
+            f"The examples in '{folder}' are for objective={made['objective']!r}, not "
+            f"{objective!r}; pass that."
+        )
+    if made["sequence_length"] != length:
+        raise ValueError(
+            f"The examples in '{folder}' have {made['sequence_length']} tokens, not {length}."
+        )
+    if not manifest["complete"]:
+        raise ValueError(
+            f"The examples in '{folder}' are not complete; run `write_examples` again to go on."
+        )
+
+
+def _paths(files):
+    if isinstance(files, (str, os.PathLike)):
+        files = os.path.expanduser(os.fspath(files))
+        files = [os.path.join(files, "*.tfrecord*") if os.path.isdir(files) else files]
+    return sorted(path for pattern in files for path in glob.glob(os.fspath(pattern)))
+
+
+def _split_list(items, share):
+    """Take a share of the items out, at least one of several, evenly: `(the rest, those)`.
+
+    >>> _split_list([0, 1, 2, 3, 4, 5], 0.3)
+    ([0, 2, 3, 5], [1, 4])
+    """
+    count = max(1, round(share * len(items))) if share and len(items) > 1 else 0
+    taken = {int((number + 0.5) * len(items) / count) for number in range(count)}
+    return (
+        [item for place, item in enumerate(items) if place not in taken],
+        [item for place, item in enumerate(items) if place in taken],
+    )
+
+
+def _write_part(folder, manifest, shards, output, length, name):
+    part = os.path.join(output, "split", str(length), name)
+    os.makedirs(part, exist_ok=True)
+    named = [{**shard, "name": _from(part, folder, shard["name"])} for shard in shards]
+    write_manifest(part, {**manifest, "shards": named, "counts": total(shards)})
+    return part
+
+
+def _from(part, folder, name):
+    """The name of a shard as seen from another folder."""
+    return os.path.relpath(os.path.join(os.path.abspath(folder), name), part)
+
+
+class _Data:
+    """Batches for training and evaluation.
+
+    Args:
+        parts: dict of sequence length to `(training, held out)`.
+        tokenizer: the tokenizer.
+        **settings: of `read_examples`.
+    """
+
+    def __init__(self, parts, tokenizer, **settings):
+        self.parts, self.settings = parts, {"tokenizer": tokenizer, **settings}
+
+    def training(self, phase, accumulate, seed, start):
+        """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
+        return read_examples(
+            self.parts[phase.sequence_length][0],
+            phase.batch_size // accumulate,
+            seed=seed,
+            start_step=start,
+            **self.settings,
+        )
+
+    def held_out(self, phase, accumulate, examples=None):
+        """Those held out, in order and always masked alike; `None` where there are none."""
+        files = self.parts[phase.sequence_length][1]
+        if not files:
+            return None
+        # Small ones would take their time, and without gradients there is room for more.
+        size = max(phase.batch_size // accumulate, 4096 // phase.sequence_length)
+        batches = read_examples(files, size, shuffle_buffer=0, repeat=False, **self.settings)
+        return batches if examples is None else batches.take(max(1, examples // size))
+
+    def tokens_per_step(self, phase):
+        """Tokens of an update, as far as a thousand examples tell."""
+        files = self.parts[phase.sequence_length][0]
+        batches = read_examples(files, 100, shuffle_buffer=0, repeat=False, **self.settings)
+        lengths = [
+            x["padding_mask"].sum(axis=1) for x, _, _ in batches.take(10).as_numpy_iterator()
+        ]
+        return float(np.concatenate(lengths).mean()) * phase.batch_size
+
+    def scores(self, model, phase, accumulate, second):
+        """Losses and metrics on all that is held out, beside those of guessing: a dict."""
+        batches = self.held_out(phase, accumulate)
+        if batches is None:
+            return {}
+        scores = short_names(model.evaluate(batches, verbose=0, return_dict=True), second)
+        tokens, classes = collections.Counter(), collections.Counter()
+        for _, y, weights in batches.as_numpy_iterator():
+            tokens.update(y["mlm_logits"][weights["mlm_logits"] > 0].tolist())
+            classes.update(y.get("nsp_logits", np.array([])).tolist())
+        scores["mlm_accuracy_of_commonest_token"] = max(tokens.values()) / tokens.total()
+        if classes:
+            name = f"{second}_accuracy_of_commonest_label"
+            scores[name] = max(classes.values()) / classes.total()
+        return scores
+
+
+# === Training ===
+
+
+def _train(
+    model, phase, number, data, recorder, callbacks, seed, accumulate, log_every, evaluate_every
+):
+    """Train what is left of a phase."""
+    facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
+    tokens = None
+    while recorder.step < phase.end:
+        done, left = recorder.step - phase.first, phase.end - recorder.step
+        # Whole intervals in one call; the rest of one, and a shorter last one, in calls apart.
+        inside = done % log_every
+        length = min(log_every - inside, left)
+        intervals = 1 if inside else max(1, left // log_every)
+        tokens = tokens or data.tokens_per_step(phase)
+        recorder.start_phase(facts, tokens)
+        first = done // log_every
+        model.fit(
+            data.training(phase, accumulate, seed, done * accumulate),
+            steps_per_epoch=length * accumulate,
+            initial_epoch=first,
+            epochs=first + intervals,
+            validation_data=data.held_out(phase, accumulate, SAMPLE),
+            validation_freq=max(1, evaluate_every // log_every),
+            callbacks=[recorder, *callbacks],
+            verbose=0,
+        )
+        if recorder.stopped:
+            raise KeyboardInterrupt(
+                f"Stopped after step {recorder.step:,}; the same call goes on from there."
+            )
+
+
+def _save(output, model, step):
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    # Where the schedule is: it counts batches.
+    batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
+    batches *= optimizer.gradient_accumulation_steps or 1
+    save_checkpoint(output, model, step, batches=batches)
+
+
+# === What comes out ===
+
+
+def _write_preset(model, output, log, scores, settings, card, line):
+    """Write the preset with its card and curves; returns its folder."""
+    folder = os.path.join(output, "preset")
+    model.save_to_preset(folder)
+    curves = draw_curves(log, os.path.join(output, CURVES))
+    if curves:
+        shutil.copyfile(os.path.join(output, CURVES), os.path.join(folder, CURVES))
+    else:
+        line.say("no picture of the curves: that needs matplotlib, `pip install kerasbert[plot]`")
+    found = {
+        "description": "An encoder that `kerasbert.pretrain` trained.",
+        "recipe": _recipe(settings, log, curves),
+    }
+    if scores:
+        found["scores"] = {name: round(value, 4) for name, value in scores.items()}
+        found["scored_on"] = "the examples that were held out"
+    if isinstance(settings["preset"], str):
+        found["base"] = settings["preset"]
+    write_card(folder, os.path.basename(output), {**found, **(card or {})})
+    return folder
+
+
+def _recipe(settings, log, curves):
+    """What a training was, as Markdown."""
+    seconds = sum(row["seconds"] for row in log)
+    lines = [f"{len(log) and log[-1]['step']:,} updates in {seconds / 3600:.2f} hours, with"]
+    lines += ["", "```json", json.dumps(settings, indent=1), "```"]
+    if curves:
+        lines += ["", f"![Loss and accuracy by step]({CURVES})"]
+    return "\n".join(lines)

@@ -1,0 +1,302 @@
+"""What a training says of itself: a line while it runs, a log, curves.
+
+The log has one JSON object a line, and the curves are drawn from it.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import keras
+
+from kerasbert.data.manifest import new_file
+from kerasbert.tasks.checkpoints import random_mark
+
+LOG = "log.jsonl"
+CURVES = "curves.png"
+
+
+class Recorder(keras.callbacks.Callback):
+    """Counts steps, keeps the log, writes checkpoints and stops where asked to.
+
+    Epochs are Keras' word for the intervals between two lines of the log. Values are read at
+    their ends alone: on JAX and PyTorch each reading waits for the device.
+
+    Args:
+        folder: path. Where the log is, or is to be.
+        step: int. Steps done before; later lines of the log go.
+        total: int. Steps of the whole training.
+        accumulate: int. Batches a step.
+        checkpoint_every: int. Steps.
+        save: function of the model and the step, that writes a checkpoint.
+        second: string. Short name of the second task, as "nsp".
+        restore: function of the model, called right before its first step; or `None`.
+        line: a `Line`.
+    """
+
+    def __init__(
+        self, folder, step, total, accumulate, checkpoint_every, save, second, restore, line
+    ):
+        super().__init__()
+        self.path = os.path.join(folder, LOG)
+        self.log = [row for row in read_log(self.path) if row["step"] <= step]
+        with new_file(self.path) as file:
+            file.writelines(_as_line(row).encode() for row in self.log)
+        self.step, self.total = step, total
+        self.accumulate, self.checkpoint_every = accumulate, checkpoint_every
+        self.save, self.second, self.line = save, second, line
+        self.restore = restore
+        self.stopped = None
+        self.phase = {}
+
+    def start_phase(self, phase, tokens_per_step):
+        """Say what the next call of `fit` trains on.
+
+        Args:
+            phase: dict of what each line of the log says of it.
+            tokens_per_step: float.
+        """
+        self.phase, self.tokens_per_step = phase, tokens_per_step
+        self._put_back = random_mark()
+
+    def stop(self, number, frame=None):
+        """Handle a signal: stop after this step, and at once if asked again."""
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = signal.Signals(number).name
+        self.line.say("stopping after this step, to save it; once more stops at once")
+
+    # Of Keras. `self.model` costs a synchronisation on JAX, `self._model` does not.
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._put_back is None:
+            return
+        self._put_back()
+        self._put_back = None
+        if self.restore is not None:
+            self.restore(self.model)
+            self.restore = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._batches = 0
+        self._clock = self._pace = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._batches += 1
+        if self._batches % self.accumulate:
+            return
+        self.step += 1
+        if self._clock is None:
+            # Not with the first step, which may compile.
+            self._clock = time.perf_counter(), self.step
+        self.line.tick(self.step, self.total)
+        at_end = self._batches == self.params["steps"]
+        if self.stopped and not at_end:
+            self.save(self.model, self.step)
+            self._model.stop_training = True
+        elif self.step % self.checkpoint_every == 0 and not at_end:
+            self.save(self.model, self.step)
+
+    def on_test_begin(self, logs=None):
+        # Evaluation is not to count as training, nor the steps that a device still has to do.
+        keras.ops.convert_to_numpy(self.model.optimizer.iterations)
+        self._pace = self._seconds_and_steps()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._batches < self.params["steps"]:
+            return  # Stopped: the rest of the interval comes when it is resumed.
+        values = short_names(logs, self.second)
+        seconds, steps = self._pace or self._seconds_and_steps()
+        rate = steps * self.tokens_per_step / seconds if steps and seconds else None
+        row = {
+            "step": self.step,
+            **self.phase,
+            **values,
+            "learning_rate": float(self.model.optimizer.learning_rate),
+            "tokens_per_second": rate and round(rate, 1),
+            "seconds": round(seconds / steps * self._batches / self.accumulate, 3) if steps else 0,
+        }
+        self.log.append(row)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(_as_line(row))
+        self.line.interval(row, self.total, seconds / steps if steps else None)
+        if self.stopped or self.step % self.checkpoint_every == 0 or self.step == self.total:
+            self.save(self.model, self.step)
+        if self.stopped:
+            self._model.stop_training = True
+
+    def _seconds_and_steps(self):
+        """Since the first step of this interval."""
+        start, first = self._clock
+        return time.perf_counter() - start, self.step - first
+
+
+def short_names(scores, second):
+    """Losses and metrics as floats, by the names of the log.
+
+    >>> short_names({"val_mlm_logits_loss": 2, "nsp_logits_accuracy": 1}, "nsp")
+    {'held_out_mlm_loss': 2.0, 'nsp_accuracy': 1.0}
+    """
+
+    def short(name):
+        before = "held_out_" if name.startswith("val_") else ""
+        name = name.removeprefix("val_")
+        if name in ("accuracy", "perplexity"):  # Keras does not name the only output.
+            name = f"mlm_{name}"
+        return before + name.replace("mlm_logits_", "mlm_").replace("nsp_logits_", f"{second}_")
+
+    return {short(name): float(value) for name, value in scores.items()}
+
+
+def read_log(path):
+    """The lines of a log, as dicts; one cut short by a power failure ends it."""
+    rows = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break
+    return rows
+
+
+def _as_line(row):
+    return json.dumps(row) + "\n"
+
+
+@contextlib.contextmanager
+def handled_signals(handler):
+    """Let a function `(number, frame)` handle Ctrl-C and what ends a job, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in zip(numbers, before):
+            signal.signal(number, old)
+
+
+class Line:
+    """The line of progress: a bar on a terminal, elsewhere a line for each interval.
+
+    Args:
+        verbose: bool. `False` shows nothing.
+    """
+
+    def __init__(self, verbose=True):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self.verbose = verbose
+        self.console = Console(file=sys.stderr, highlight=False)
+        self.bar = None
+        if verbose and self.console.is_terminal:
+            # Its own thread would take from training.
+            self.bar = Progress(
+                TextColumn("{task.completed:,}/{task.total:,}"),
+                BarColumn(),
+                TextColumn("{task.description}"),
+                console=self.console,
+                auto_refresh=False,
+                transient=True,
+            )
+            self.task = self.bar.add_task("compiling")
+        self._shown = 0.0
+
+    def __enter__(self):
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_):
+        if self.bar:
+            self.bar.stop()
+
+    def say(self, text):
+        """Print a line of its own."""
+        if self.verbose:
+            self.console.print(text, soft_wrap=True, markup=False)
+
+    def tick(self, step, total):
+        """Show a step, at most once a second."""
+        if self.bar and time.monotonic() - self._shown > 1:
+            self._shown = time.monotonic()
+            self.bar.update(self.task, completed=step, total=total, refresh=True)
+
+    def interval(self, row, total, seconds_per_step):
+        """Show what an interval was like."""
+        parts = [f"loss {row['loss']:.3f}"]
+        if "mlm_accuracy" in row:
+            parts.append(f"masked words {row['mlm_accuracy']:.1%}")
+        parts.append(f"rate {row['learning_rate']:.2g}")
+        if row["tokens_per_second"]:
+            parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+        if seconds_per_step:
+            parts.append(f"{_duration((total - row['step']) * seconds_per_step)} left")
+        if "held_out_loss" in row:
+            parts.append(f"held out {row['held_out_loss']:.3f}")
+        text = ", ".join(parts)
+        if self.bar:
+            self.bar.update(
+                self.task, completed=row["step"], total=total, description=text, refresh=True
+            )
+        else:
+            self.say(f"{row['step']:,}/{total:,}: {text}")
+
+
+def _duration(seconds):
+    """Hours, minutes and seconds.
+
+    >>> _duration(59.6), _duration(3725), _duration(100 * 3600)
+    ('1:00', '1:02:05', '100:00:00')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def draw_curves(log, path):
+    """Draw losses and accuracies of a log as a picture.
+
+    Args:
+        log: list of dicts, see `read_log`.
+        path: string. The PNG to write.
+
+    Returns:
+        Whether there is a picture: not without matplotlib, or for an empty log.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    if not log:
+        return False
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, 2), ("loss", "accuracy")):
+        names = sorted({name for row in log for name in row if name.endswith(f"_{kind}")})
+        names = [name for name in names if name != "held_out_loss"]
+        for name in names or [kind]:
+            rows = [row for row in log if name in row]
+            held_out = name.startswith("held_out_")
+            axes.plot(
+                [row["step"] for row in rows],
+                [row[name] for row in rows],
+                "o--" if held_out else "-",
+                markersize=3,
+                label=name.removesuffix(f"_{kind}").replace("held_out_", "held out, "),
+            )
+        axes.set_xlabel("step")
+        axes.set_ylabel(kind)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    with new_file(path) as file:
+        figure.savefig(file, format="png", dpi=120)
+    return True
