@@ -62,6 +62,21 @@ _CLASSES = {
 SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")
 
 
+# Rooms of the package that compute nothing on Keras' backend, only in TensorFlow's graph or in
+# Python: with TensorFlow their tests run among the fast ones, elsewhere among the slow ones.
+NO_BACKEND = ("data", "examples", "preprocessors", "presets", "tokenizers")
+NO_BACKEND_FILES = ("metrics", "real_data", "upload", "vocabulary", "readers")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    if keras.backend.backend() == "tensorflow":
+        return
+    for item in items:
+        if item.path.parent.name in NO_BACKEND or item.path.stem[5:] in NO_BACKEND_FILES:
+            item.add_marker(pytest.mark.slow)
+
+
 @dataclasses.dataclass
 class Reference:
     """A model of `transformers`, and the directory it is saved in."""

@@ -6,10 +6,10 @@ import time
 
 import pytest
 import real_data
-import reference
 import tensorflow as tf
 
 from kerasbert.tokenizers import BertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
+from tests.tokenizers import reference
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import unicodedata
 
 import numpy as np
 import pytest
-import reference
 
 from kerasbert.tokenizers import BertTokenizer
+from tests.tokenizers import reference
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SETTINGS = [
