@@ -74,7 +74,10 @@ class BertDistiller(BertTask):
         pairs = _layer_pairs(student, teacher, layer_map) if hidden_weight else []
 
         # === Layers ===
-        self.backbone = student.backbone
+        if student.backbone in student.operations:
+            self.backbone = student.backbone
+        else:  # An embedder, whose weights are those that its vectors need.
+            object.__setattr__(self, "_backbone", student.backbone)
         self.preprocessor = _preprocessor(student, teacher)
         outputs, states = _run(student, [pair[0] for pair in pairs])
         self.projection = None
@@ -222,7 +225,7 @@ class BertDistiller(BertTask):
 
 def _run(task, layers):
     """A task's outputs, and the hidden states (B, T, D) of these layers, 0 the embeddings."""
-    if task.backbone not in task.operations:  # An embedder stands on the encoder's own graph.
+    if task.backbone not in task.operations:  # An embedder, on the encoder's own graph.
         return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
 
