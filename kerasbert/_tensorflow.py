@@ -1,6 +1,7 @@
 """TensorFlow, imported late: encoders, `fit` on arrays and safetensors need none of it.
 
-And what Keras does not pass on to it: a fused layer norm, and sums over devices before clipping.
+And what Keras does not pass on to it: a fused layer norm, sums over devices before clipping, and
+training on several workers.
 """
 
 import platform
@@ -35,6 +36,31 @@ def sum_over_replicas(gradients):
         return gradients
     sums = iter(context.all_reduce("SUM", [g for g in gradients if g is not None]))
     return [g if g is None else next(sums) for g in gradients]
+
+
+def train_on_workers(model):
+    """Let a model made under `MultiWorkerMirroredStrategy` run `fit` and `evaluate`.
+
+    Keras 3.15 averages the results of a step over the workers as if they were no scalars.
+    """
+    import tensorflow as tf
+
+    strategy = model.distribute_strategy
+    resolver = getattr(strategy, "cluster_resolver", None)
+    tasks = resolver.cluster_spec().as_dict() if resolver else {}
+    workers = [*tasks.get("chief", ()), *tasks.get("worker", ())]
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or len(workers) < 2:
+        raise ValueError(
+            "There are no other workers to train with; make the model in the scope of a "
+            "tf.distribute.MultiWorkerMirroredStrategy whose TF_CONFIG names them. On the devices "
+            "of one machine Keras trains without data_parallel()."
+        )
+
+    def in_lists(step):
+        return lambda data: tf.nest.map_structure(lambda x: x[None], step(data))
+
+    model.train_step = in_lists(model.train_step)
+    model.test_step = in_lists(model.test_step)
 
 
 def fuses_layer_norm():

@@ -1,4 +1,4 @@
-"""What Keras does not pass on to PyTorch: a product that adds its bias, and random states."""
+"""What Keras does not pass on to PyTorch: bias in products, random states, processes."""
 
 
 def addmm(inputs, kernel, bias):
@@ -8,10 +8,32 @@ def addmm(inputs, kernel, bias):
     return torch.addmm(bias, inputs, kernel)
 
 
-def distributed_data_parallel(model, **kwargs):
+def train_in_processes(model, **kwargs):
+    """Let `fit` average the gradients of all processes, by `DistributedDataParallel`."""
     import torch
 
-    return torch.nn.parallel.DistributedDataParallel(model, **kwargs)
+    if not torch.distributed.is_initialized():
+        raise ValueError(
+            "There are no other processes to train with; start the script with torchrun, and call "
+            "torch.distributed.init_process_group() first."
+        )
+    # Keras Hub lets PyTorch know the weights with the first step, which is too late.
+    model._track_variables()
+    # Weights that a task does not use, such as the pooler's, get no gradient.
+    kwargs = {"find_unused_parameters": True, **kwargs}
+    forward = torch.nn.parallel.DistributedDataParallel(model, **kwargs)
+
+    class Through:
+        """The model, called through what averages its gradients."""
+
+        def __call__(self, *args, **kwargs):
+            return forward(*args, **kwargs)
+
+        def __getattr__(self, name):
+            return getattr(model, name)
+
+    step = type(model).train_step
+    model.train_step = lambda data: step(Through(), data)
 
 
 def random_states():

@@ -2,28 +2,34 @@
 
 V tokens of the vocabulary, E width of the embeddings, D width, I width of the feed-forward.
 
-**JAX.** `keras.distribution` does it all; set it before the model is made. Batches have to divide
-by the number of devices that share them. Each device has its part of every batch, and the losses
-are those of one device:
+Losses are those of one device with the whole batch, but for what is a mean over tokens, as that of
+hidden tokens: on TensorFlow and PyTorch each device takes its own mean, and the mean of these
+differs a little where devices have different numbers of tokens. Dropout draws on each device.
+
+**JAX.** `keras.distribution` does it all; set it before the model is made. The devices have to
+divide the rows of each batch, the last one's too:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
-or, with each layer cut over 4 devices and the batches over the rest:
+or, with each layer cut over 4 devices, and the batches over the rest:
 
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"])
+    layouts = kerasbert.distribution.layout_map(mesh)
     keras.distribution.set_distribution(
-        keras.distribution.ModelParallel(layout_map=layout_map(mesh), batch_dim_name="batch")
+        keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
     )
 
-**TensorFlow.** Make and load models in the scope of a `tf.distribute` strategy, and call `fit`
-outside of it or inside:
+**TensorFlow.** Make or load the model in the scope of a strategy. `MirroredStrategy` needs no
+more; with `MultiWorkerMirroredStrategy`, where each worker runs the same script on all of the
+data with the same `keras.utils.set_random_seed`, and takes its part, `data_parallel` mends what
+Keras stops at:
 
-    with tf.distribute.MirroredStrategy().scope():
-        model = BertTextClassifier.from_preset(...)
+    with strategy.scope():
+        model = data_parallel(BertTextClassifier.from_preset(...))
     model.fit(texts, labels)
 
-**PyTorch.** Keras does nothing itself; one process a device, as `torchrun` starts them, each with
-its part of the data:
+**PyTorch.** Keras does nothing itself. One process a device, as `torchrun` starts them, each with
+its own part of the data; `batch_size` is of one process:
 
     torch.distributed.init_process_group()
     model = data_parallel(BertTextClassifier.from_preset(...))
@@ -31,6 +37,9 @@ its part of the data:
 """
 
 import keras
+
+from kerasbert._tensorflow import train_on_workers
+from kerasbert._torch import train_in_processes
 
 
 def layout_map(device_mesh, axis="model"):
@@ -56,7 +65,6 @@ def layout_map(device_mesh, axis="model"):
     Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3.
     """
     layouts = keras.distribution.LayoutMap(device_mesh)
-    # Optimizers name their state after the weights, with "_" for "/".
     for path, axes in (
         ("token_embedding/embeddings", (None, axis)),  # (V, E)
         ("transformer_layer_[0-9]+/attention/qkv/kernel", (None, axis)),  # (D, 3D)
@@ -68,3 +76,29 @@ def layout_map(device_mesh, axis="model"):
     ):
         layouts[f"(.*/)?{path}"] = axes
     return layouts
+
+
+def data_parallel(model, **kwargs):
+    """Let `model.fit` train with other processes: PyTorch's, or TensorFlow's workers.
+
+    On PyTorch the gradients of all processes are averaged by `DistributedDataParallel`, and the
+    weights start as those of the first. `fit` shows the losses of its own process.
+
+    Args:
+        model: a task model; on TensorFlow, one made in the scope of its strategy. It is changed.
+        **kwargs: PyTorch: arguments of `DistributedDataParallel`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: where there are no other processes to train with, or Keras does it alone.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        raise ValueError(
+            "data_parallel() is not for JAX, where Keras trains on all devices itself; call "
+            "keras.distribution.set_distribution(keras.distribution.DataParallel()) first."
+        )
+    (train_in_processes if backend == "torch" else train_on_workers)(model, **kwargs)
+    return model

@@ -1,92 +1,143 @@
-"""Train a tiny model on several simulated devices; the child process of test_distribution.py.
+"""Train tiny models on several simulated devices: what the processes of test_distribution.py run.
 
-    KERAS_BACKEND=jax python tests/several_devices.py data      # or single, model
-    KERAS_BACKEND=tensorflow python tests/several_devices.py mirrored
+    KERAS_BACKEND=jax python tests/several_devices.py data      # or model, one
+    KERAS_BACKEND=tensorflow python tests/several_devices.py mirrored    # or workers, one
+    KERAS_BACKEND=torch torchrun --nproc-per-node 2 tests/several_devices.py processes    # or one
 
-Prints what is to be compared with one device, as a line of JSON.
+Prints a line of JSON: losses and metrics, and what shows that there were several devices.
 """
 
 import json
 import os
 import sys
 
-MODE = sys.argv[1]
-if os.environ["KERAS_BACKEND"] == "jax":
+if __name__ == "__main__":
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-from kerasbert.distribution import layout_map  # noqa: E402
-from kerasbert.models import BertPretrainer  # noqa: E402
+from kerasbert.distribution import data_parallel, layout_map  # noqa: E402
+from kerasbert.models import (  # noqa: E402
+    BertPretrainer,
+    BertTextClassifier,
+    BertTextClassifierPreprocessor,
+)
 from kerasbert.optimizers import AdamW  # noqa: E402
+from kerasbert.tokenizers import BertTokenizer  # noqa: E402
 from tests.contracts import SETTINGS, perturb, tiny_backbone  # noqa: E402
 
+ROWS, BATCH = 32, 8
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + [f"word{i}" for i in range(25)]
 
-def data(rows=32, length=12):
+
+def data():
+    """Arrays for a pretrainer, with as many hidden tokens in each row; texts and labels."""
     random = np.random.default_rng(0)
-    ids = random.integers(5, SETTINGS["vocabulary_size"], (rows, length))
+    ids = random.integers(5, SETTINGS["vocabulary_size"], (ROWS, 12))
+    lengths = random.integers(6, 13, ROWS)
     x = {
         "token_ids": ids,
-        "segment_ids": random.integers(0, 2, (rows, length)),
-        "padding_mask": np.arange(length) < random.integers(6, length + 1, (rows, 1)),
-        "mask_positions": random.integers(0, 6, (rows, 3)),
+        "segment_ids": random.integers(0, 2, ids.shape),
+        "padding_mask": np.arange(12) < lengths[:, None],
+        "mask_positions": random.integers(0, 6, (ROWS, 3)),
     }
     x = {name: value.astype("int32") for name, value in x.items()}
-    labels = np.take_along_axis(ids, x["mask_positions"], axis=1)
-    return x, {"mlm_logits": labels, "nsp_logits": random.integers(0, 2, rows)}
+    hidden = np.take_along_axis(ids, x["mask_positions"], axis=1)
+    y = {"mlm_logits": hidden, "nsp_logits": random.integers(0, 2, ROWS)}
+    texts = [" ".join(TOKENS[i] for i in row[:n]) for row, n in zip(ids, lengths, strict=True)]
+    return x, y, np.array(texts, object), random.integers(0, 3, ROWS)
 
 
 def make():
-    model = perturb(BertPretrainer(tiny_backbone(dropout=0.0, num_heads=4), dropout=0.0))
-    # Low enough that each step is clipped.
-    model.compile(AdamW(0.01, global_clipnorm=0.05))
-    return model
+    """A pretrainer, and a classifier of texts; clipping changes every step."""
+    encoder = {"dropout": 0.0, "num_heads": 4}
+    pretrainer = perturb(BertPretrainer(tiny_backbone(**encoder), dropout=0.0))
+    pretrainer.compile(AdamW(0.01, global_clipnorm=0.05))
+    preprocessor = BertTextClassifierPreprocessor(BertTokenizer(TOKENS), sequence_length=16)
+    classifier = perturb(
+        BertTextClassifier(tiny_backbone(**encoder), 3, preprocessor=preprocessor, dropout=0.0)
+    )
+    classifier.compile(AdamW(0.01, global_clipnorm=0.05))
+    return pretrainer, classifier
 
 
-def train(model, x, y, batch_size=8):
+def train(models, data, batch_size=BATCH):
+    pretrainer, classifier = models
+    x, y, texts, labels = data
     settings = {"batch_size": batch_size, "verbose": 0}
-    losses = model.fit(x, y, epochs=3, shuffle=False, **settings).history["loss"]
-    return {"losses": losses, "evaluated": model.evaluate(x, y, return_dict=True, **settings)}
+    fitted = pretrainer.fit(x, y, epochs=3, shuffle=False, **settings)
+    found = {"losses": fitted.history["loss"]}
+    found["evaluated"] = pretrainer.evaluate(x, y, return_dict=True, **settings)
+    fitted = classifier.fit(texts, labels, epochs=3, shuffle=False, **settings)
+    found["losses of texts"] = fitted.history["loss"]
+    evaluated = classifier.evaluate(texts, labels, return_dict=True, **settings)
+    found["texts evaluated"] = evaluated
+    found["predicted"] = classifier.predict(texts, **settings).tolist()
+    # In any order, each text counts once. The same order on all workers.
+    keras.utils.set_random_seed(0)
+    classifier.optimizer.learning_rate = 0.0
+    fitted = classifier.fit(texts, labels, epochs=2, **settings)
+    found["losses at rest"] = fitted.history["loss"]
+    return found
 
 
-def show(**found):
-    print(json.dumps(found, default=float))
-
-
-def on_jax():
+def on_jax(mode):
     devices = keras.distribution.list_devices()
-    if MODE == "data":
+    if mode == "data":
         keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
-    if MODE == "model":
+    if mode == "model":
         mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"], devices)
         parallel = keras.distribution.ModelParallel(
             layout_map=layout_map(mesh), batch_dim_name="batch"
         )
         keras.distribution.set_distribution(parallel)
-    model = make()
-    found = train(model, *data())
-    variables = [*model.weights, *model.optimizer.variables]
+    models = make()
+    found = train(models, data())
+    variables = [*models[0].weights, *models[0].optimizer.variables]
     parts = {v.path: (v.shape, v.value.addressable_shards[0].data.shape) for v in variables}
-    parts = {path: part for path, (shape, part) in parts.items() if shape != part}
-    show(**found, devices=len(model.weights[0].value.sharding.device_set), parts=parts)
+    found["cut"] = {path: part for path, (shape, part) in parts.items() if shape != part}
+    return found, len(variables[0].value.sharding.device_set)
 
 
-def on_tensorflow():
+def on_tensorflow(mode):
     import tensorflow as tf
 
     strategy = tf.distribute.get_strategy()
-    if MODE == "mirrored":
+    if mode == "mirrored":
         (cpu,) = tf.config.list_physical_devices("CPU")
         parts = [tf.config.LogicalDeviceConfiguration()] * 2
         tf.config.set_logical_device_configuration(cpu, parts)
         strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
-    if MODE == "workers":
+    if mode == "workers":
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
-        model = make()
-    show(**train(model, *data()), devices=strategy.num_replicas_in_sync)
+        models = make()
+    if mode == "workers":
+        models = [data_parallel(model) for model in models]
+    return train(models, data()), strategy.num_replicas_in_sync
+
+
+def on_torch(mode):
+    from torch import distributed
+
+    models, parts, rank, processes = make(), data(), 0, 1
+    if mode == "processes":
+        distributed.init_process_group("gloo")
+        rank, processes = distributed.get_rank(), distributed.get_world_size()
+        if rank:  # The weights of the first are those that count.
+            models = [perturb(model) for model in models]
+        models = [data_parallel(model) for model in models]
+        # Its part of each batch.
+        rows = np.arange(ROWS).reshape(-1, processes, BATCH // processes)[:, rank].ravel()
+        parts = keras.tree.map_structure(lambda array: array[rows], parts)
+    return train(models, parts, BATCH // processes), processes
+
+
+def run(mode):
+    found, devices = globals()[f"on_{keras.backend.backend()}"](mode)
+    return {**found, "devices": devices}
 
 
 if __name__ == "__main__":
-    globals()[f"on_{keras.backend.backend()}"]()
+    print(json.dumps(run(sys.argv[1]), default=float))

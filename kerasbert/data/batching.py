@@ -163,6 +163,9 @@ def map_ahead(dataset, make):
     # Its thread sleeps twice as long each time, and an iterator that ends waits for it to wake: up
     # to the length of the epoch again (TensorFlow 2.21).
     options.autotune.enabled = False
+    # Several workers each take their part of every batch; a generator has no files to share out.
+    policies = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policies.DATA
     batches = dataset.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)
     return batches.prefetch(4).with_options(options)
 

@@ -311,8 +311,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
         return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # TensorFlow's alone. In the scope of a strategy Keras averages a batch over the devices,
-        # for its shapes; with several workers that fails for all but a single tensor (Keras 3.15).
+        # TensorFlow's alone. In the scope of a strategy Keras 3.15 averages a batch over the
+        # devices, for its shapes; masks are no numbers, and of workers it takes single tensors.
         if iterator is not None and self._distribute_strategy is not None:
             parts = self.distribute_strategy.experimental_local_results
             for _, _, steps in iterator:

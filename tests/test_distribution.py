@@ -1,0 +1,176 @@
+"""Several devices give what one gives: simulated in child processes, on each backend its own way.
+
+TPUs cannot be simulated: `TPUStrategy` runs nowhere here.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.distribution import data_parallel, layout_map
+from kerasbert.models import BertPretrainer
+from tests import several_devices
+from tests.contracts import FAMILY_SETTINGS, tiny_backbone
+
+pytest.importorskip("tensorflow_text", reason="texts are among what is trained on")
+SCRIPT = Path(__file__).parent / "several_devices.py"
+BACKEND = keras.backend.backend()
+is_jax = pytest.mark.skipif(BACKEND != "jax", reason="a way of JAX")
+is_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="a way of TensorFlow")
+is_torch = pytest.mark.skipif(BACKEND != "torch", reason="a way of PyTorch")
+
+
+def start(mode, *launcher, **variables):
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": BACKEND,
+        "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), *filter(None, sys.path)]),
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+        **variables,
+    }
+    return subprocess.Popen(
+        [sys.executable, *launcher, SCRIPT, mode],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def results(*processes):
+    """What each process printed, one line of JSON or, as a launcher, several."""
+    outputs = [process.communicate(timeout=500) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    lines = "".join(output for output, _ in outputs).splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def one():
+    """What one device gives."""
+    found = several_devices.run("one")
+    assert found.pop("devices") == 1 and not found.pop("cut", None)
+    losses = found["losses"] + found["losses of texts"]
+    assert losses[0] - losses[2] > 0.5 and losses[3] - losses[5] > 0.005
+    rest = found["losses at rest"] - np.array(found["texts evaluated"]["loss"])
+    assert np.abs(rest).max() < 1e-5
+    return found
+
+
+def assert_same(found, expected):
+    for name, values in expected.items():
+        if isinstance(values, dict):
+            assert_same(found[name], values)
+        else:
+            np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
+
+
+@is_jax
+@pytest.mark.slow
+def test_data_parallel_on_jax(one):
+    (found,) = results(start("data"))
+    assert found["devices"] == 4 and not found["cut"]
+    assert_same(found, one)
+
+
+@is_jax
+@pytest.mark.slow
+def test_model_parallel_on_jax(one):
+    (found,) = results(start("model"))
+    assert found["devices"] == 4
+    assert_same(found, one)
+    cut = found["cut"]
+    assert cut["transformer_layer_0/attention/qkv/kernel"] == [16, 24]
+    assert cut["transformer_layer_1/output/kernel"] == [12, 16]
+    # So is the state of the optimizer, which is most of the memory.
+    state = [path for path in cut if path.endswith("velocity")]
+    assert len(state) == len(cut) / 3 == 13
+
+
+@is_tensorflow
+@pytest.mark.slow
+def test_mirrored_strategy(one):
+    (found,) = results(start("mirrored"))
+    assert found["devices"] == 2
+    assert_same(found, one)
+
+
+@is_tensorflow
+@pytest.mark.slow
+def test_multi_worker_mirrored_strategy(one):
+    workers = [f"localhost:{free_port()}" for _ in range(2)]
+    started = []
+    for index in range(2):
+        task = {"type": "worker", "index": index}
+        config = json.dumps({"cluster": {"worker": workers}, "task": task})
+        started.append(start("workers", TF_CONFIG=config))
+    for found in results(*started):
+        assert found["devices"] == 2
+        assert_same(found, one)
+
+
+@is_torch
+def test_processes_on_torch(one):
+    port = str(free_port())
+    launcher = "-m torch.distributed.run --nproc-per-node 2 --master-addr localhost".split()
+    first, second = results(start("processes", *launcher, "--master-port", port))
+    assert first["devices"] == second["devices"] == 2
+    assert abs(first["losses"][0] - second["losses"][0]) > 1e-3  # Each its part's.
+    # Rows 0-3 of each batch, then 4-7.
+    both = zip(*(np.reshape(part.pop("predicted"), (4, 4, 3)) for part in (first, second)))
+    predicted = np.concatenate([half for pair in both for half in pair])
+    np.testing.assert_allclose(predicted, one["predicted"], atol=1e-5)
+    mean = {
+        name: {key: np.mean([values[key], second[name][key]], axis=0) for key in values}
+        if isinstance(values, dict)
+        else np.mean([values, second[name]], axis=0)
+        for name, values in first.items()
+    }
+    assert_same(mean, {name: one[name] for name in mean})
+
+
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
+def test_what_the_layout_map_cuts(family):
+    """All but tables of positions and segments, norms, biases and what is above the layers."""
+    mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], ["cpu:0", "cpu:1"])
+    layouts = layout_map(mesh)
+    model = BertPretrainer(tiny_backbone(family, pooler=True))
+    whole = set()
+    for weight in model.weights:
+        layout = layouts[weight.path]
+        if layout is None:
+            whole.add(weight.path.replace("0", "1"))
+            continue
+        assert len(layout.axes) == len(weight.shape)
+        (axis,) = [i for i, name in enumerate(layout.axes) if name == "model"]
+        assert weight.shape[axis] % 2 == 0
+    parts = ("norm", "position_", "segment_", "output/bias", "pooled", "logits", "mlm_head")
+    assert all(any(p in path for p in (*parts, "embeddings_projection")) for path in whole)
+    # A model that holds another one has longer paths.
+    assert layouts["student/transformer_layer_11/output/kernel"].axes == ("model", None)
+    assert layouts["student/transformer_layer_11/attention/output/bias"] is None
+
+
+def test_there_is_nobody_to_train_with():
+    message = {
+        "jax": "data_parallel\\(\\) is not for JAX, where Keras",
+        "tensorflow": "There are no other workers to train with; make the model in the scope",
+        "torch": "There are no other processes to train with; start the script with torchrun",
+    }[BACKEND]
+    with pytest.raises(ValueError, match=message):
+        data_parallel(BertPretrainer(tiny_backbone()))
