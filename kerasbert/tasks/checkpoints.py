@@ -34,7 +34,7 @@ _TYPES = {
 def save_checkpoint(folder, model, step, **facts):
     """Write `checkpoint-<step>.safetensors`, then remove those before it.
 
-    Holds the weights, the states of the optimizer, of dropout and of the metrics.
+    Holds the weights, and the states of the optimizer and of dropout.
 
     Args:
         folder: path.
@@ -79,7 +79,7 @@ def find_checkpoint(folder):
 
 
 def load_checkpoint(path, model):
-    """Put a checkpoint into a model and its optimizer, strictly; for metrics see `load_metrics`.
+    """Put a checkpoint into a model and its optimizer, strictly.
 
     Returns:
         What it says of itself: `step`, and the `facts` of `save_checkpoint`.
@@ -87,23 +87,14 @@ def load_checkpoint(path, model):
     Raises:
         ValueError: if it is damaged, or one of another model.
     """
-    variables, states = _variables(model, metrics=False), _random_states()
+    variables, states = _variables(model), _random_states()
     with _open(path) as file:
-        _check(path, file, {**variables, **states}, ("metric/",))
+        _check(path, file, {**variables, **states})
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))
         if states:
             set_random_states({name: file.get_tensor(name) for name in states})
         return _facts(file)
-
-
-def load_metrics(path, model):
-    """Put the sums of a checkpoint's metrics into a model's, which `fit` has built."""
-    variables = {n: v for n, v in _variables(model).items() if n.startswith("metric/")}
-    with _open(path) as file:
-        _check(path, file, variables, ("weight/", "seed/", "optimizer/", "scaled/", "random/"))
-        for name, variable in variables.items():
-            variable.assign(file.get_tensor(name))
 
 
 def random_mark():
@@ -128,7 +119,7 @@ def load_optimizer(path, model):
     }
     with _open(path) as file:
         others = [name for name in file.keys() if name.endswith(_ACCUMULATOR)]
-        others += ["weight/", "seed/", "metric/", "random/", "scaled/"]
+        others += ["weight/", "seed/", "random/", "scaled/"]
         _check(path, file, variables, others)
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))
@@ -140,8 +131,8 @@ def checkpoint_facts(path):
         return _facts(file)
 
 
-def _variables(model, metrics=True):
-    """What a step depends on, and sums of metrics, by name: a dict of variables."""
+def _variables(model):
+    """What a step depends on, by name: a dict of variables."""
     weights = model.weights
     known = {id(weight) for weight in weights}
     # States of dropout: they have no names that stay.
@@ -154,8 +145,6 @@ def _variables(model, metrics=True):
     for variable in model.optimizer.variables:
         kind = "scaled" if inner and id(variable) not in own else "optimizer"
         named.append((f"{kind}/{variable.path.partition('/')[2]}", variable))
-    for number, variable in enumerate(model.metrics_variables if metrics else ()):
-        named.append((f"metric/{number}/{variable.name}", variable))
     variables = dict(named)
     if len(variables) < len(named):
         raise ValueError("Two weights of the model have the same path; give its layers names.")

@@ -33,7 +33,6 @@ from kerasbert.tasks.checkpoints import (
     checkpoint_facts,
     find_checkpoint,
     load_checkpoint,
-    load_metrics,
     load_optimizer,
     save_checkpoint,
 )
@@ -152,9 +151,10 @@ def pretrain(
         held_out: float. The share of the examples, in whole shards, that is kept for evaluation.
         seed: int.
         log_every: int. Steps between two lines of the log; by default a 200th of all, 100 at most.
-        evaluate_every: int. Steps between two evaluations on 2,000 held-out examples; by default
-            a 20th of all. At the end all of them count.
-        checkpoint_every: int. Steps; by default as `evaluate_every`, 1,000 at most.
+        evaluate_every: int. Steps between two evaluations on 2,000 held-out examples, a multiple
+            of `log_every`; by default a 20th of all. At the end all of them count.
+        checkpoint_every: int. Steps, a multiple of `log_every`; by default as `evaluate_every`,
+            1,000 at most.
         resume: bool. `False` starts anew, and removes the checkpoint, log and preset of before.
         jit_compile: bool or "auto", as in `keras.Model.compile`.
         tensorboard: bool. Write to the folder `tensorboard` in `output`.
@@ -183,8 +183,8 @@ def pretrain(
     if warmup_steps is None:
         warmup_steps = every // 100
     log_every = log_every or max(1, min(100, every // 200))
-    evaluate_every = evaluate_every or max(log_every, every // 20)
-    checkpoint_every = checkpoint_every or min(1000, evaluate_every)
+    evaluate_every = evaluate_every or _multiple(every // 20, log_every)
+    checkpoint_every = checkpoint_every or _multiple(min(1000, evaluate_every), log_every)
     _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, locals())
     output = os.path.abspath(os.path.expanduser(os.fspath(output)))
     preset, earlier = _earlier_run(preset, optimizer_state)
@@ -245,18 +245,13 @@ def pretrain(
         load_optimizer(earlier, model)
     _keep_settings(output, settings)
     newest = find_checkpoint(output)
-    step, restore = 0, None
+    step = 0
     if newest:
         step = load_checkpoint(newest, model)["step"]
         line.say(f"going on after step {step:,} of {every:,}")
-        begun = max(phase.first for phase in phases if phase.first <= step)
-        if step < every and (step - begun) % log_every:
-            restore = functools.partial(load_metrics, newest)
     save = functools.partial(_save, output)
     second = "sop" if model.sentence_order else "nsp"
-    recorder = Recorder(
-        output, step, every, accumulate, checkpoint_every, save, second, restore, line
-    )
+    recorder = Recorder(output, step, every, accumulate, checkpoint_every, save, second, line)
     if tensorboard:
         folder = os.path.join(output, "tensorboard")
         callbacks = [*callbacks, keras.callbacks.TensorBoard(folder, write_graph=False)]
@@ -336,6 +331,11 @@ def _check_whole(name, value):
         raise ValueError(f"{name} is {value!r}, and has to be a whole number from 1.")
 
 
+def _multiple(value, unit):
+    """The largest multiple of a unit up to a value, at least one."""
+    return max(1, value // unit) * unit
+
+
 def _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, given):
     for name, value, known in (
         ("objective", objective, OBJECTIVES),
@@ -348,6 +348,10 @@ def _check(objective, optimizer, optimizer_state, precision, masking, preset, he
             raise ValueError(f"{name}={value!r} is unknown; use {' or '.join(map(repr, known))}.")
     for name in ("log_every", "evaluate_every", "checkpoint_every"):
         _check_whole(name, given[name])
+        if given[name] % given["log_every"]:
+            raise ValueError(
+                f"{name}={given[name]} has to be a multiple of log_every={given['log_every']}."
+            )
     if isinstance(held_out, bool) or not 0 <= held_out < 1:
         raise ValueError(f"held_out={held_out!r} has to be a share from 0, below 1.")
     if optimizer_state == "kept" and preset is None:
@@ -744,7 +748,7 @@ def _train(
         length = min(log_every - inside, left)
         intervals = 1 if inside else max(1, left // log_every)
         tokens = tokens or data.tokens_per_step(phase)
-        recorder.start_phase(facts, tokens)
+        recorder.start_phase(phase.first, phase.end, facts, tokens)
         first = done // log_every
         model.fit(
             data.training(phase, accumulate, seed, done * accumulate),
@@ -797,7 +801,7 @@ def _write_preset(model, output, log, scores, settings, card, line):
 
 def _recipe(settings, log, curves):
     """What a training was, as Markdown."""
-    seconds = sum(row["seconds"] for row in log)
+    seconds = sum(row["seconds"] or 0 for row in log)
     lines = [f"{len(log) and log[-1]['step']:,} updates in {seconds / 3600:.2f} hours, with"]
     lines += ["", "```json", json.dumps(settings, indent=1), "```"]
     if curves:

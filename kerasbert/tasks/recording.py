@@ -23,24 +23,21 @@ CURVES = "curves.png"
 class Recorder(keras.callbacks.Callback):
     """Counts steps, keeps the log, writes checkpoints and stops where asked to.
 
-    Epochs are Keras' word for the intervals between two lines of the log. Values are read at
-    their ends alone: on JAX and PyTorch each reading waits for the device.
+    Epochs are Keras' word for the intervals between two lines of the log. Values are read, and
+    checkpoints written, at their ends alone: on JAX and PyTorch each reading waits for the device.
 
     Args:
         folder: path. Where the log is, or is to be.
         step: int. Steps done before; later lines of the log go.
         total: int. Steps of the whole training.
         accumulate: int. Batches a step.
-        checkpoint_every: int. Steps.
+        checkpoint_every: int. Steps, a multiple of an interval.
         save: function of the model and the step, that writes a checkpoint.
         second: string. Short name of the second task, as "nsp".
-        restore: function of the model, called right before its first step; or `None`.
         line: a `Line`.
     """
 
-    def __init__(
-        self, folder, step, total, accumulate, checkpoint_every, save, second, restore, line
-    ):
+    def __init__(self, folder, step, total, accumulate, checkpoint_every, save, second, line):
         super().__init__()
         self.path = os.path.join(folder, LOG)
         self.log = [row for row in read_log(self.path) if row["step"] <= step]
@@ -49,19 +46,20 @@ class Recorder(keras.callbacks.Callback):
         self.step, self.total = step, total
         self.accumulate, self.checkpoint_every = accumulate, checkpoint_every
         self.save, self.second, self.line = save, second, line
-        self.restore = restore
         self.stopped = None
-        self.phase = {}
 
-    def start_phase(self, phase, tokens_per_step):
+    def start_phase(self, first, last, facts, tokens_per_step):
         """Say what the next call of `fit` trains on.
 
         Args:
-            phase: dict of what each line of the log says of it.
+            first, last: ints. The steps that the phase begins after, and ends with.
+            facts: dict of what each line of the log says of it.
             tokens_per_step: float.
         """
-        self.phase, self.tokens_per_step = phase, tokens_per_step
+        self.first, self.last = first, last
+        self.facts, self.tokens_per_step = facts, tokens_per_step
         self._put_back = random_mark()
+        self._clock = None
 
     def stop(self, number, frame=None):
         """Handle a signal: stop after this step, and at once if asked again."""
@@ -72,18 +70,16 @@ class Recorder(keras.callbacks.Callback):
 
     # Of Keras. `self.model` costs a synchronisation on JAX, `self._model` does not.
 
-    def on_train_batch_begin(self, batch, logs=None):
-        if self._put_back is None:
-            return
-        self._put_back()
-        self._put_back = None
-        if self.restore is not None:
-            self.restore(self.model)
-            self.restore = None
-
     def on_epoch_begin(self, epoch, logs=None):
-        self._batches = 0
-        self._clock = self._pace = None
+        self._batches, self._before = 0, self.step
+        self._pace = None
+        if self._clock is not None:
+            self._clock = time.perf_counter(), self.step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._put_back is not None:
+            self._put_back()
+            self._put_back = None
 
     def on_train_batch_end(self, batch, logs=None):
         self._batches += 1
@@ -94,12 +90,9 @@ class Recorder(keras.callbacks.Callback):
             # Not with the first step, which may compile.
             self._clock = time.perf_counter(), self.step
         self.line.tick(self.step, self.total)
-        at_end = self._batches == self.params["steps"]
-        if self.stopped and not at_end:
+        if self.stopped and not self._model.stop_training:
             self.save(self.model, self.step)
             self._model.stop_training = True
-        elif self.step % self.checkpoint_every == 0 and not at_end:
-            self.save(self.model, self.step)
 
     def on_test_begin(self, logs=None):
         # Evaluation is not to count as training, nor the steps that a device still has to do.
@@ -107,27 +100,24 @@ class Recorder(keras.callbacks.Callback):
         self._pace = self._seconds_and_steps()
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._batches < self.params["steps"]:
-            return  # Stopped: the rest of the interval comes when it is resumed.
         values = short_names(logs, self.second)
         seconds, steps = self._pace or self._seconds_and_steps()
-        rate = steps * self.tokens_per_step / seconds if steps and seconds else None
+        pace = seconds / steps if steps else None
         row = {
             "step": self.step,
-            **self.phase,
+            **self.facts,
             **values,
             "learning_rate": float(self.model.optimizer.learning_rate),
-            "tokens_per_second": rate and round(rate, 1),
-            "seconds": round(seconds / steps * self._batches / self.accumulate, 3) if steps else 0,
+            "tokens_per_second": round(self.tokens_per_step / pace, 1) if pace else None,
+            "seconds": round((self.step - self._before) * pace, 3) if pace else None,
         }
         self.log.append(row)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(_as_line(row))
-        self.line.interval(row, self.total, seconds / steps if steps else None)
-        if self.stopped or self.step % self.checkpoint_every == 0 or self.step == self.total:
+        self.line.interval(row, self.total, pace)
+        is_due = (self.step - self.first) % self.checkpoint_every == 0 or self.step == self.last
+        if is_due and not self._model.stop_training:
             self.save(self.model, self.step)
-        if self.stopped:
-            self._model.stop_training = True
 
     def _seconds_and_steps(self):
         """Since the first step of this interval."""
