@@ -6,6 +6,7 @@ B batch, T tokens, D width of the teacher, C classes.
 import keras
 from keras import ops
 
+from kerasbert.losses import TokenCrossEntropy
 from kerasbert.models.task import BertTask
 
 
@@ -281,7 +282,7 @@ def _of_each_class(target, logits):
 
 def _soft_loss(loss, temperature):
     """What stands for a loss on labels where the targets are a teacher's outputs."""
-    if isinstance(loss, keras.losses.SparseCategoricalCrossentropy):
+    if isinstance(loss, (keras.losses.SparseCategoricalCrossentropy, TokenCrossEntropy)):
         return _SoftTargets(_between_classes, temperature, loss.reduction)
     if isinstance(loss, keras.losses.BinaryCrossentropy):
         return _SoftTargets(_of_each_class, temperature, loss.reduction)
