@@ -25,7 +25,15 @@ from kerasbert.models import (
     BertTokenClassifier,
 )
 from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import array, arrays, batch, perturb, tiny_backbone, tiny_classifier
+from tests.contracts import (
+    array,
+    arrays,
+    batch,
+    only_tensorflow_is_fast,
+    perturb,
+    tiny_backbone,
+    tiny_classifier,
+)
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "café", "un", "##able", "東", "."]
 TOKENS += [f"[unused{i}]" for i in range(30 - len(TOKENS))]
@@ -525,6 +533,7 @@ def test_kerasbert(reference, classifier, tmp_path):
     assert said["model"] == "BertBackbone" and "task.json" not in said["files"]
 
 
+@only_tensorflow_is_fast
 def test_int8_and_adapters(tmp_path):
     model = tiny_classifier()
     model.backbone.enable_lora(2)

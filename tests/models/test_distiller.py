@@ -291,6 +291,7 @@ def raw_pair(**settings):
     return student, teacher
 
 
+@only_tensorflow_is_fast
 def test_raw_texts(tmp_path):
     pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
     student, teacher = raw_pair()

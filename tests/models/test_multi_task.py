@@ -15,7 +15,7 @@ from kerasbert.models import (
 )
 from kerasbert.models.multi_task import plan_steps
 from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import array, assert_close, perturb, tiny_backbone
+from tests.contracts import array, assert_close, only_tensorflow_is_fast, perturb, tiny_backbone
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was very dull fun it".split()
 TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
@@ -121,6 +121,7 @@ def test_steps_of_fit():
 # === Training ===
 
 
+@only_tensorflow_is_fast
 def test_learns_three_kinds():
     model = make()
     model.compile(jit_compile=keras.backend.backend() != "torch")
@@ -201,6 +202,7 @@ def test_callbacks():
 # === Raw texts, presets and files ===
 
 
+@only_tensorflow_is_fast
 def test_raw_texts_and_saving(tmp_path):
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     model = make_raw(num_tokenizers=2)
@@ -263,6 +265,7 @@ def test_datasets():
         model.fit(data)
 
 
+@only_tensorflow_is_fast
 def test_saving_without_preprocessors(tmp_path):
     model = perturb(make(dtype="mixed_bfloat16"))
     data = toy()

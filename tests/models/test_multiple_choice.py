@@ -173,6 +173,7 @@ def toy(count=32):
     return prompts, choices, y
 
 
+@only_tensorflow_is_fast
 def test_learns_on_texts():
     tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")

@@ -21,6 +21,7 @@ from tests.contracts import (
     check_padding,
     check_saving,
     model_contract,
+    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -232,6 +233,7 @@ def trained():
     return BertQuestionAnswering(backbone, preprocessor=preprocessor)
 
 
+@only_tensorflow_is_fast
 def test_fit_on_stories(tmp_path):
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     model = trained()
