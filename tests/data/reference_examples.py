@@ -74,10 +74,12 @@ def masked(tokens, special, mask, vocabulary, most, random, rate=0.15):
     return seen, places, [tokens[place] for place in places]
 
 
-def examples(documents, sequence_length, most_predictions, cls, sep, mask, vocabulary, random):
+def examples(
+    documents, sequence_length, most_predictions, cls, sep, mask, vocabulary, random, short=0.1
+):
     """Yield `(pair, tokens, segments, places, hidden)` of all documents."""
     for number in range(len(documents)):
-        for pair in pairs_of_document(documents, number, sequence_length, random):
+        for pair in pairs_of_document(documents, number, sequence_length, random, short):
             tokens = [cls, *pair.a, sep, *pair.b, sep]
             segments = [0] * (len(pair.a) + 2) + [1] * (len(pair.b) + 1)
             seen, places, hidden = masked(

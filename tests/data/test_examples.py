@@ -12,11 +12,13 @@ import time
 import keras
 import numpy as np
 import pytest
+import real_data
 
 from kerasbert.data import documents, read_examples, write_examples
 from kerasbert.data.manifest import read_manifest
 from kerasbert.tokenizers import BertTokenizer
 from tests.data import reference_examples
+from tests.data.test_sentence_pairs import compare_with_reference as pairs_with_reference
 from tests.data.test_sentence_pairs import same_distribution
 
 tf = pytest.importorskip("tensorflow", reason="records are TensorFlow's")
@@ -93,7 +95,7 @@ def parsed(folder, length=T, slots=5):
         "masked_lm_weights": tf.io.FixedLenFeature([slots], floats),
         "next_sentence_labels": tf.io.FixedLenFeature([1], ints),
     }
-    records = tf.data.TFRecordDataset(paths, "GZIP").batch(100_000)
+    records = tf.data.TFRecordDataset(paths, "GZIP").batch(1_000_000)
     return {k: v.numpy() for k, v in tf.io.parse_example(next(iter(records)), spec).items()}
 
 
@@ -108,46 +110,77 @@ def restored(features):
 # === Writing ===
 
 
-def test_statistics_are_those_of_the_published_algorithm(corpus, bert, tmp_path):
-    """About 20,000 examples of each."""
-    copies = 10
-    manifest = write(corpus, tmp_path, bert, copies=copies, block_bytes=1 << 30)
-    ours = parsed(tmp_path)
-    texts = [bert.tokenize(document) for document in documents(corpus)]
-    vocabulary = list(range(bert.vocabulary_size()))
+def compare_with_reference(features, texts, cls, sep, mask, vocabulary, slots, copies, short=0.1):
+    """Check that records have the statistics of the published algorithm on the same texts."""
+    ids = list(range(vocabulary))
+    length = features["input_ids"].shape[1]
     rng = random.Random(1)
     theirs = []
     for _ in range(copies):
-        made = reference_examples.examples(texts, T, 5, CLS, SEP, MASK, vocabulary, rng)
+        made = reference_examples.examples(texts, length, slots, cls, sep, mask, ids, rng, short)
         for pair, seen, segments, places, hidden in made:
             data = (len(seen), sum(segments), len(places), int(pair.is_random), places[0])
-            kinds = (
-                [seen[p] == MASK for p in places],
-                [seen[p] == h for p, h in zip(places, hidden)],
-            )
-            theirs.append((*data, sum(kinds[0]), sum(kinds[1])))
+            masks = sum(seen[p] == mask for p in places)
+            same = sum(seen[p] == h for p, h in zip(places, hidden))
+            theirs.append((*data, masks, same))
     theirs = np.array(theirs)
-    assert manifest["counts"]["examples"] == len(ours["input_ids"]) > 15_000
-    assert abs(len(ours["input_ids"]) / len(theirs) - 1) < 0.02
-    weights = ours["masked_lm_weights"]
-    at = np.take_along_axis(ours["input_ids"], ours["masked_lm_positions"], axis=1)
+    assert abs(len(features["input_ids"]) / len(theirs) - 1) < 0.01
+    weights, tokens = features["masked_lm_weights"], features["masked_lm_ids"]
+    at = np.take_along_axis(features["input_ids"], features["masked_lm_positions"], axis=1)
     columns = [
-        ours["input_mask"].sum(axis=1),
-        ours["segment_ids"].sum(axis=1),
+        features["input_mask"].sum(axis=1),
+        features["segment_ids"].sum(axis=1),
         weights.sum(axis=1),
-        ours["next_sentence_labels"][:, 0],
-        ours["masked_lm_positions"][:, 0],
-        ((at == MASK) * weights).sum(axis=1),
-        ((at == ours["masked_lm_ids"]) * weights).sum(axis=1),
+        features["next_sentence_labels"][:, 0],
+        features["masked_lm_positions"][:, 0],
+        ((at == mask) * weights).sum(axis=1),
+        ((at == tokens) * weights).sum(axis=1),
     ]
     for column, values in enumerate(columns):
         same_distribution(values, theirs[:, column])
     # Of the hidden: 80% masks, 10% themselves, 10% any token, special ones too.
     hidden = weights.sum()
-    assert abs((columns[5].sum() / hidden) - 0.8 - 0.1 / len(vocabulary)) < 0.01
-    assert abs((columns[6].sum() / hidden) - 0.1 - 0.1 / len(vocabulary)) < 0.01
-    others = at[(weights > 0) & (at != MASK) & (at != ours["masked_lm_ids"])]
-    assert np.isin([PAD, UNK, CLS, SEP], others).all()
+    error = 5 * 0.4 / np.sqrt(hidden)
+    assert abs((columns[5].sum() / hidden) - 0.8 - 0.1 / vocabulary) < error
+    assert abs((columns[6].sum() / hidden) - 0.1 - 0.1 / vocabulary) < error
+    others = at[(weights > 0) & (at != mask) & (at != tokens)]
+    drawn = np.bincount(others * 10 // vocabulary, minlength=10)
+    assert (abs(drawn - len(others) / 10) < 5 * np.sqrt(len(others) / 10)).all()
+    return others
+
+
+def test_statistics_are_those_of_the_published_algorithm(corpus, bert, tmp_path):
+    """About 17,000 examples of each."""
+    write(corpus, tmp_path, bert, copies=10, block_bytes=1 << 30)
+    features = parsed(tmp_path)
+    texts = [bert.tokenize(document) for document in documents(corpus)]
+    others = compare_with_reference(
+        features, texts, CLS, SEP, MASK, bert.vocabulary_size(), 5, copies=10
+    )
+    assert len(features["input_ids"]) > 15_000 and np.isin([PAD, UNK, CLS, SEP], others).all()
+
+
+@pytest.mark.slow
+def test_statistics_on_real_text(tmp_path):
+    """More than 100,000 examples of 128 tokens of the Brown corpus, with a real vocabulary.
+
+    Without short sequences: 27 examples of a document would be short together.
+    """
+    brown = real_data.or_skip(real_data.brown_tagged)
+    tokenizer = BertTokenizer.from_files(real_data.or_skip(real_data.minilm_dir))
+    texts = [[" ".join(word for word, _ in sentence) for sentence in text] for text in brown]
+    (tmp_path / "text.txt").write_text("\n".join("\n".join(text) + "\n" for text in texts))
+    output = tmp_path / "examples"
+    settings = {"copies": 9, "short_sequence_rate": 0.0, "workers": 1}
+    write_examples(tmp_path / "text.txt", output, tokenizer, **settings)
+    features = parsed(output, 128, 20)
+    assert len(features["input_ids"]) > 100_000
+    texts = [[ids for ids in tokenizer.tokenize(text) if ids] for text in texts]
+    size = tokenizer.vocabulary_size()
+    compare_with_reference(features, texts, 101, 102, 103, size, 20, copies=9, short=0.0)
+    sentences = np.cumsum([0, *(len(ids) for text in texts for ids in text)])
+    boundaries = np.cumsum([0, *map(len, texts)])
+    assert pairs_with_reference(sentences, boundaries, 128, 0.1, seeds=8) > 100_000
 
 
 def test_rows_are_whole(written):

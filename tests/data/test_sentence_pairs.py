@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kerasbert.data.sentence_pairs import (
+    _target,
     full_sentences,
     next_sentence_pairs,
     pack_rows,
@@ -43,39 +44,62 @@ def same_distribution(ours, theirs, draws=5.0):
     assert np.abs(shares[0] - shares[1]).max() <= 1.5 * bound
 
 
-@pytest.mark.parametrize("short", [0.1, 0.7])
-def test_next_sentence_pairs_are_distributed_as_the_published_ones(short):
-    sentences, documents = block()
+def compare_with_reference(sentences, documents, sequence_length, short, seeds):
+    """Check that pairs have the distributions of the published ones; how many there were.
+
+    A document's pairs aim at one length: where it has many of them, documents are compared.
+    """
+    most = sequence_length - 3
     texts = as_lists(sentences, documents)
     of_token = np.searchsorted(sentences[documents], np.arange(sentences[-1]), side="right")
     ours, theirs = [], []
-    for seed in range(12):
-        rows = next_sentence_pairs(sentences, documents, MOST, short, seed)
-        kept = truncate_pairs(rows, MOST, np.random.default_rng(seed))
-        for row, (a, a_end, b, b_end, label) in zip(rows, kept.tolist()):
-            ours.append((row[1] - row[0], row[3] - row[2], a_end - a, b_end - b, label, a, b))
+    for seed in range(seeds):
+        rows = next_sentence_pairs(sentences, documents, most, short, seed)
+        kept = truncate_pairs(rows, most, np.random.default_rng(seed))
+        a, a_end, b, b_end, label = kept.T
+        whole_a, whole_b = rows[:, 1] - rows[:, 0], rows[:, 3] - rows[:, 2]
+        places = of_token[a], of_token[b]
+        run = np.full(len(a), seed)
+        data = whole_a, whole_b, a_end - a, b_end - b, *places, label, run
+        ours.append(np.stack(data, axis=1))
         rng = random.Random(1000 + seed)
         for number in range(len(texts)):
-            pairs = reference_examples.pairs_of_document(texts, number, T, rng, short)
+            pairs = reference_examples.pairs_of_document(texts, number, sequence_length, rng, short)
             for p in pairs:
-                a, b = p.a[0], p.b[0]
                 sizes = p.whole_a, p.whole_b, len(p.a), len(p.b)
-                theirs.append((*sizes, int(p.is_random), a, b))
-    ours, theirs = np.array(ours), np.array(theirs)
-    # As many pairs, but for what chance does to twelve runs.
-    assert abs(len(ours) / len(theirs) - 1) < 0.02
+                places = of_token[p.a[0]], of_token[p.b[0]]
+                theirs.append((*sizes, *places, int(p.is_random), seed))
+    ours, theirs = np.concatenate(ours), np.array(theirs)
+    # Another document where B is random, and only there.
+    for rows in (ours, theirs):
+        np.testing.assert_array_equal(rows[:, 4] != rows[:, 5], rows[:, 6] == 1)
+    sums = []
+    for rows in (ours, theirs):
+        document = rows[:, 7] * len(texts) + rows[:, 4]
+        weights = (None, *rows[:, [0, 1, 2, 3, 6]].T)
+        sums.append([np.bincount(document, weight, seeds * len(texts)) for weight in weights])
+    for of_ours, of_theirs in zip(*sums):
+        same_distribution(of_ours, of_theirs)
+    if len(ours) / len(texts) / seeds > 10:
+        return len(ours)
     for column in range(7):
         same_distribution(ours[:, column], theirs[:, column])
-    for label in (0, 1):
-        for column in range(7):
-            same_distribution(
-                ours[ours[:, 4] == label, column], theirs[theirs[:, 4] == label, column]
-            )
-    # Documents of A and B: other ones where B is random, and only there.
-    other = of_token[ours[:, 5]] != of_token[ours[:, 6]]
-    np.testing.assert_array_equal(other, ours[:, 4] == 1)
-    random_documents = ours[:, 4] == 1
-    same_distribution(of_token[ours[random_documents, 6]], of_token[theirs[theirs[:, 4] == 1, 6]])
+    of_label = [[rows[rows[:, 6] == label] for rows in (ours, theirs)] for label in (0, 1)]
+    for ours_of_label, theirs_of_label in of_label:
+        for column in range(6):
+            same_distribution(ours_of_label[:, column], theirs_of_label[:, column])
+    return len(ours)
+
+
+@pytest.mark.parametrize("short", [0.1, 0.7])
+def test_next_sentence_pairs_are_distributed_as_the_published_ones(short):
+    compare_with_reference(*block(), T, short, seeds=12)
+
+
+def test_short_sequences_aim_at_any_length():
+    drawn = np.bincount([_target(6, 1.0, random.Random(seed).random) for seed in range(2000)])
+    assert (drawn[:2] == 0).all() and (abs(drawn[2:] - 400) < 100).all() and len(drawn) == 7
+    assert {_target(6, 0.0, random.Random(seed).random) for seed in range(9)} == {6}
 
 
 def test_pairs_use_each_sentence_and_put_back_what_a_random_one_replaced():
