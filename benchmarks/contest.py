@@ -127,8 +127,9 @@ def busy_seconds(pid=None):
             fields = file.readline().rsplit(")", 1)[-1].split()
     except OSError:
         return 0.0
-    # The machine: cpu user nice system idle iowait irq softirq; a process: 11, 12 after its name.
-    ticks = [fields[i] for i in ((1, 2, 3, 6, 7) if pid is None else (11, 12))]
+    # The machine: cpu user nice system idle iowait irq softirq; a process: 11, 12 after its name,
+    # and 13, 14 those of its processes that ended.
+    ticks = [fields[i] for i in ((1, 2, 3, 6, 7) if pid is None else (11, 12, 13, 14))]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,6 +1,6 @@
 """TensorFlow, imported late: encoders, `fit` on arrays and safetensors need none of it.
 
-And the one operation that Keras does not pass on to it: a fused layer norm.
+And what Keras does not pass on to it: a fused layer norm, and sums over devices before clipping.
 """
 
 import platform
@@ -24,6 +24,17 @@ def tf_modules(needed_by):
             "run `pip install tensorflow tensorflow-text`, or pass arrays of token ids."
         ) from error
     return tensorflow, tensorflow_text
+
+
+def sum_over_replicas(gradients):
+    """The sums over the devices of a `tf.distribute` strategy; `None`s stay."""
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return gradients
+    sums = iter(context.all_reduce("SUM", [g for g in gradients if g is not None]))
+    return [g if g is None else next(sums) for g in gradients]
 
 
 def fuses_layer_norm():

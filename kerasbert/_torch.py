@@ -30,3 +30,8 @@ def set_random_states(states):
             torch.set_rng_state(state)
         else:
             torch.cuda.set_rng_state(state, int(device.removeprefix("cuda_")))
+
+
+def distributed_data_parallel(model, **kwargs):
+    import torch
+    return torch.nn.parallel.DistributedDataParallel(model, **kwargs)

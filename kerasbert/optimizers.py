@@ -8,6 +8,8 @@ warmup_target=5e-5, warmup_steps=warmup)`; so are clipping (`global_clipnorm`) a
 import keras
 from keras import ops
 
+from kerasbert._tensorflow import sum_over_replicas
+
 NO_DECAY = ("bias", "gamma", "beta")
 
 
@@ -75,7 +77,13 @@ class _ByWeight:
         # TensorFlow gives the gradient of an embedding by place, a token's once for each of its
         # places, and Keras takes norm and square of those, not of their sum: adding sums.
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
+        if keras.backend.backend() == "tensorflow":
+            grads = sum_over_replicas(grads)
         return super()._clip_gradients(grads)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        # Keras would clip on each device of a TensorFlow strategy, then sum: see above.
+        return grads_and_vars
 
     def _apply_weight_decay(self, variables):
         if not self.weight_decay:

@@ -18,8 +18,11 @@ from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PU
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 UNUSED = 99  # between [PAD] and [UNK] of BERT's vocabularies, so that [UNK] is 100
-MOST_KINDS = 2_000_000  # of words in memory: about 300 MB
-MOST_WORDS = 50_000_000  # that the trainer is shown
+# Kinds of words in memory, about 200 MB; when there are more, the rarest are dropped. And of those
+# the most frequent for the trainer, which takes more than 1 KB for each.
+MOST_KINDS = 1_000_000
+MOST_KINDS_MERGED = 300_000
+MOST_WORDS_MERGED = 50_000_000  # with repetitions
 BLOCK = 1 << 22
 
 
@@ -58,7 +61,8 @@ def vocab(
         split_on_cjk: bool. Make each Chinese character a word.
         unused: int. Entries `[unused0]`, `[unused1]`, ... to be given to words of one's own later.
         max_characters: int. Different characters that get entries, the most frequent first; words
-            with another one become `[UNK]`. `None` gives characters half of the vocabulary at most.
+            with another one become `[UNK]`. `None` gives them half of the vocabulary and what
+            pieces leave.
         min_frequency: int. How often a character and a pair of pieces have to occur.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: bool. Replace a vocabulary that is there.
@@ -104,13 +108,12 @@ def vocab(
     total, kinds = words.total(), len(words)
     if not words:
         raise ValueError(f"The corpus {os.fspath(corpus)!r} has no words, only control characters.")
-    characters = _characters(words, room // 2, min_frequency, max_characters, split_on_cjk)
-    first = sorted(characters)
-    inside = [f"##{c}" for c in first if not _is_word(split_on_cjk)(c)]
-    kept = set(characters)
-    words = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and kept.issuperset(w)}
+    limits = (min_frequency, max_characters, split_on_cjk)
+    first, inside = _characters(words, room // 2, *limits)
     report("merging pieces", 0)
-    pieces = _pieces(words, first, inside, room, min_frequency)
+    pieces = _pieces(_written_in(first, words), first, inside, room, min_frequency)
+    # What pieces leave, as those of Chinese do, is for more characters.
+    first, inside = _characters(words, room - len(pieces), *limits)
     before = min(unused, UNUSED)
     tokens = ["[PAD]", *(f"[unused{i}]" for i in range(before)), *SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(before, unused)]
@@ -132,7 +135,7 @@ def vocab(
         "characters": len(first),
         "words": total,
         "kinds": kinds,
-        "unknown": 1 - sum(words.values()) / total,
+        "unknown": 1 - sum(_written_in(first, words).values()) / total,
     }
 
 
@@ -159,11 +162,6 @@ def _pattern(pattern):
     import regex
 
     return regex.compile(re.sub(r"\\x\{(\w+)\}", lambda x: rf"\U{int(x[1], 16):08x}", pattern))
-
-
-def _is_word(split_on_cjk):
-    """Function that tells whether a character is a word of its own, never inside of one."""
-    return _pattern(f"[{PUNCTUATION}{CJK if split_on_cjk else ''}]").fullmatch
 
 
 # Counting
@@ -205,19 +203,30 @@ def _warn_of_accents(counts):
 
 
 def _characters(words, room, min_frequency, most, split_on_cjk):
-    """The characters that get entries, the most frequent ones first."""
+    """Entries for the most frequent characters: first in a word, and inside of one."""
     counts = collections.Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    is_word = _is_word(split_on_cjk)
-    kept = []
+    alone = _pattern(f"[{PUNCTUATION}{CJK if split_on_cjk else ''}]").fullmatch
+    first, inside = [], []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        room -= 1 if is_word(character) else 2  # first in a word, and inside
-        if room < 0 or count < min_frequency or len(kept) == most:
+        entries = 1 if alone(character) else 2
+        if len(first) + len(inside) + entries > room or count < min_frequency or len(first) == most:
             break
-        kept.append(character)
-    return kept
+        first.append(character)
+        inside += [] if alone(character) else [f"##{character}"]
+    return sorted(first), sorted(inside)
+
+
+def _written_in(characters, words):
+    """The words that can be put together from these characters."""
+    known = set(characters)
+    return {
+        word: count
+        for word, count in words.items()
+        if len(word) <= MAX_WORD_CHARACTERS and known.issuperset(word)
+    }
 
 
 # Merging
@@ -245,13 +254,14 @@ def _pieces(words, first, inside, room, min_frequency):
 
 
 def _repeated(words):
-    """Yield texts with each word as often as it was counted, or a fixed share of that.
+    """Yield texts with each word as often as it was counted, or the same share of that.
 
     The trainer takes texts, not counts.
     """
-    step = max(1, sum(words.values()) / MOST_WORDS)
+    frequent = sorted(words, key=lambda word: (-words[word], word))[:MOST_KINDS_MERGED]
+    step = max(1, sum(map(words.get, frequent)) / MOST_WORDS_MERGED)
     seen = 0
-    for word in sorted(words):
+    for word in frequent:
         # What is left of one word's share goes over to the next, so that none is lost.
         times = int((seen + words[word]) / step) - int(seen / step)
         seen += words[word]

@@ -144,14 +144,16 @@ def test_few_kinds_of_words_in_memory(tmp_path, monkeypatch):
     assert set(frequent) <= set(tokens(tmp_path))
 
 
-def test_a_share_of_many_words_is_shown(text, tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "MOST_WORDS", 1000)
+def test_a_share_of_many_words_is_shown(monkeypatch):
+    monkeypatch.setattr(vocabulary, "MOST_WORDS_MERGED", 1000)
     counts = {"a": 5000, "b": 4999, "c": 1}
     shown = " ".join(vocabulary._repeated(counts)).split()
     assert len(shown) == 1000 and shown.count("a") == 500
-    monkeypatch.setattr(vocabulary, "MOST_WORDS", 10**6)
+    monkeypatch.setattr(vocabulary, "MOST_WORDS_MERGED", 10**6)
     shown = " ".join(vocabulary._repeated(counts)).split()
     assert {word: shown.count(word) for word in counts} == counts
+    monkeypatch.setattr(vocabulary, "MOST_KINDS_MERGED", 2)
+    assert set(" ".join(vocabulary._repeated(counts)).split()) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,17 @@ def test_characters_that_are_left_out(tmp_path):
     assert "q" not in found and "中" in found and "##中" not in found
     kerasbert.vocab(path, tmp_path, size=300, split_on_cjk=False, overwrite=True)
     assert {"中", "##中", "中中"} <= set(tokens(tmp_path))
+
+
+def test_characters_take_what_pieces_leave(tmp_path):
+    path = tmp_path / "text.txt"
+    characters = [chr(0x4E00 + i) for i in range(300)]
+    path.write_text("".join(characters) * 3, encoding="utf-8")
+    done = kerasbert.vocab(path, tmp_path, size=355, unused=0)
+    assert tokens(tmp_path)[5:] == characters and done["unknown"] == 0
+    done = kerasbert.vocab(path, tmp_path, size=255, unused=0, overwrite=True)
+    assert tokens(tmp_path)[5:] == characters[:250]
+    assert done["unknown"] == pytest.approx(1 / 6)
 
 
 # Bad input

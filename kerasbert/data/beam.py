@@ -6,6 +6,7 @@ next sentence comes from another document of the block, and no worker holds more
 Files may be wherever Beam reads and writes them (`gs://`, `s3://`, `hdfs://`).
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -16,7 +17,7 @@ import tempfile
 import uuid
 
 from kerasbert.data.block_examples import BlockExamples
-from kerasbert.data.corpus import documents
+from kerasbert.data.corpus import NoTextError, documents
 from kerasbert.data.manifest import NAME, new_manifest, total
 
 # Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
@@ -101,8 +102,10 @@ def _documents(path, reading):
             raw = CompressionTypes.UNCOMPRESSED
             with FileSystems.open(path, compression_type=raw) as file, open(local, "wb") as copy:
                 shutil.copyfileobj(file, copy)
-        for number, document in enumerate(documents(local, **reading)):
-            yield (path, number), document
+        # One of many files may be empty.
+        with contextlib.suppress(NoTextError):
+            for number, document in enumerate(documents(local, **reading)):
+                yield (path, number), document
 
 
 def _size(found):

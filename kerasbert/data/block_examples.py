@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from kerasbert._tensorflow import tf_modules
-from kerasbert.data.masking import check_rates, mask_tokens
+from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.records import compressed_records, encode_examples
 from kerasbert.data.sentence_pairs import (
     OBJECTIVES,
@@ -59,6 +59,7 @@ class BlockExamples:
         mask_selection_length=None,
         mask_token_rate=0.8,
         random_token_rate=0.1,
+        mask_unit="token",
         seed=0,
     ):
         if not hasattr(tokenizer, "num_separators"):
@@ -70,10 +71,16 @@ class BlockExamples:
             raise ValueError(f"objective={objective!r} is unknown; use one of {OBJECTIVES}.")
         self.tokenizer = tokenizer
         self.special = 2 if objective == "full_sentences" else 2 + tokenizer.num_separators
-        _check_whole("sequence_length", sequence_length, self.special + 2)
-        _check_whole("copies", copies, 1)
-        _check_whole("seed", seed, 0)
-        check_rates(mask_selection_rate, mask_token_rate, random_token_rate, mask_selection_length)
+        check_whole("sequence_length", sequence_length, self.special + 2)
+        check_whole("copies", copies, 1)
+        check_whole("seed", seed, 0)
+        check_rates(
+            mask_selection_rate,
+            mask_token_rate,
+            random_token_rate,
+            mask_selection_length,
+            mask_unit,
+        )
         if short_sequence_rate is None:
             short_sequence_rate = 0.0 if objective == "full_sentences" else 0.1
         if not 0 <= short_sequence_rate <= 1:
@@ -91,6 +98,7 @@ class BlockExamples:
             "mask_selection_length": mask_selection_length,
             "mask_token_rate": mask_token_rate,
             "random_token_rate": random_token_rate,
+            "mask_unit": mask_unit,
             "seed": seed,
         }
 
@@ -167,7 +175,10 @@ class BlockExamples:
             *(settings[name] for name in _MASKING),
         )
         free = used & (token_ids != start) & (token_ids != end)
-        hidden = mask(token_ids, free, lengths, random.integers(2**62, size=2))
+        starts = free  # unused
+        if settings["mask_unit"] != "token":
+            starts = word_starts(token_ids, ids.word_edges())
+        hidden = mask(token_ids, free, starts, lengths, random.integers(2**62, size=2))
         hidden = {name: value.numpy() for name, value in hidden.items()}
         slots = ((0, 0), (0, most - hidden["mask_ids"].shape[1]))
         return {
@@ -186,6 +197,7 @@ _MASKING = (
     "mask_selection_length",
     "mask_token_rate",
     "random_token_rate",
+    "mask_unit",
 )
 
 
@@ -193,8 +205,9 @@ _MASKING = (
 def _masking(vocabulary_size, mask_token_id, length, *settings):
     """`mask_tokens` as a `tf.function`, traced once for all numbers of rows."""
     tf, _ = tf_modules("Masking")
+    *settings, unit = settings
 
-    def mask(token_ids, maskable, lengths, seed):
+    def mask(token_ids, maskable, starts, lengths, seed):
         with tf.device("cpu"):
             return mask_tokens(
                 token_ids,
@@ -203,6 +216,8 @@ def _masking(vocabulary_size, mask_token_id, length, *settings):
                 vocabulary_size=vocabulary_size,
                 mask_token_id=mask_token_id,
                 lengths=lengths,
+                unit=unit,
+                word_starts=None if unit == "token" else starts,
                 **dict(zip(_MASKING, settings)),
             )
 
@@ -210,12 +225,13 @@ def _masking(vocabulary_size, mask_token_id, length, *settings):
     signature = [
         spec([None, length], "int32"),
         spec([None, length], "bool"),
+        spec([None, length], "bool"),
         spec([None], "int32"),
         spec([2], "int64"),
     ]
     return tf.function(mask, input_signature=signature, autograph=False)
 
 
-def _check_whole(name, value, least):
+def check_whole(name, value, least):
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}={value!r} has to be a whole number, at least {least}.")

@@ -122,7 +122,8 @@ def blocks(corpus, *, block_bytes=1 << 24, **settings):
             empty = empty and not piece.data.strip()
             pieces.append(piece)
             size += len(piece.data)
-            if size >= block_bytes:
+            # A piece is shorter than that by the document that comes next.
+            if size >= 0.75 * block_bytes:
                 yield index, Block(tuple(pieces), settings, (before + position) / (total or 1))
                 index, size, pieces = index + 1, 0, []
         before += os.path.getsize(path)
@@ -194,8 +195,12 @@ def _one_of(name, value, allowed):
         raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, allowed))}.")
 
 
+class NoTextError(ValueError):
+    """All files of a corpus are empty."""
+
+
 def _no_text(corpus):
-    return ValueError(f"The corpus {_shown(corpus)} has no text: all of its files are empty.")
+    return NoTextError(f"The corpus {_shown(corpus)} has no text: all of its files are empty.")
 
 
 def _shown(corpus):
@@ -275,10 +280,10 @@ def _unpacked(path):
             ) from None
 
 
-def _chunks(path, settings):
+def _chunks(path, settings, size):
     """Yield `(data, position)`: UTF-8 whose lines end in newlines alone, and the bytes read."""
     with _unpacked(path) as (file, raw):
-        chunk = file.read(CHUNK)
+        chunk = file.read(size)
         encoding = codecs.lookup(settings.encoding).name
         for mark, marked in BYTE_ORDER_MARKS:
             if chunk.startswith(mark):
@@ -289,7 +294,7 @@ def _chunks(path, settings):
             decoder = codecs.getincrementaldecoder(encoding)(settings.errors)
         line, held = 1, b""
         while chunk or held:
-            more = file.read(CHUNK) if chunk else b""
+            more = file.read(size) if chunk else b""
             if decoder is not None:
                 try:
                     chunk = decoder.decode(chunk, not more).encode("utf-8", "replace")
@@ -322,7 +327,8 @@ def _pieces(path, kind, size, settings):
     # No more than the longest document, so that documents do not depend on the size of blocks.
     size = min(size, LONGEST)
     line, data, searched = 1, bytearray(), 0
-    for chunk, position in _chunks(path, settings):
+    # In quarters, so that a piece is not much larger.
+    for chunk, position in _chunks(path, settings, min(CHUNK, max(64, size // 4))):
         data += chunk
         while len(data) >= size:
             end = _last_end(data, kind, searched)

@@ -9,17 +9,19 @@ import contextlib
 import dataclasses
 import functools
 import glob
+import gzip
 import hashlib
 import itertools
 import multiprocessing
 import os
 import pickle
+import zlib
 
 import numpy as np
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.data.batching import buckets_up_to, map_ahead
-from kerasbert.data.block_examples import BlockExamples
+from kerasbert.data.block_examples import BlockExamples, check_whole
 from kerasbert.data.corpus import blocks
 from kerasbert.data.manifest import (
     NAME,
@@ -31,12 +33,14 @@ from kerasbert.data.manifest import (
     total,
     write_manifest,
 )
-from kerasbert.data.masking import mask_tokens
+from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 
 # A random next sentence comes from one of this many documents at least, where the corpus has so
 # many, or a block of this many bytes would be exceeded.
 POOL = 8
 LARGEST = 1 << 25
+# Blocks for which no processes are started.
+FEW = 16
 # Shards that are read in turns.
 IN_TURNS = 16
 
@@ -57,6 +61,7 @@ def write_examples(
     mask_selection_length=None,
     mask_token_rate=0.8,
     random_token_rate=0.1,
+    mask_unit="token",
     seed=0,
     workers=None,
     block_bytes=1 << 20,
@@ -100,9 +105,12 @@ def write_examples(
             `sequence_length`, rounded up.
         mask_token_rate: float. The share of these that becomes the mask token.
         random_token_rate: float. The share of these that becomes any token.
+        mask_unit: string. What is hidden together, "token", "word", "span" or "ngram"; see
+            `mask_tokens`.
         seed: int.
-        workers: int. Processes; `None` is one a core. With more than one, a script has to call
-            this below `if __name__ == "__main__":`.
+        workers: int. Processes; `None` is one a core, or none beside this one for a corpus of a
+            few blocks. A script that uses several has to call this below
+            `if __name__ == "__main__":`.
         block_bytes: int.
         blocks_per_shard: int.
         progress: function `(share, examples)`, called after each block.
@@ -131,8 +139,13 @@ def write_examples(
         mask_selection_length=mask_selection_length,
         mask_token_rate=mask_token_rate,
         random_token_rate=random_token_rate,
+        mask_unit=mask_unit,
         seed=seed,
     )
+    check_whole("block_bytes", block_bytes, 1)
+    check_whole("blocks_per_shard", blocks_per_shard, 1)
+    if workers is not None:
+        check_whole("workers", workers, 1)
     output = os.fspath(output)
     settings = {
         **make.settings,
@@ -145,7 +158,7 @@ def write_examples(
     examples = sum(shard["examples"] for shard in shards)
     parts = _numbered(corpus, objective, block_bytes, reading)
     parts = _skip_finished(parts, shards, blocks_per_shard, output)
-    with contextlib.closing(_run(make, parts, workers or _cores())) as results:
+    with contextlib.closing(_run(make, parts, workers)) as results:
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
@@ -293,18 +306,15 @@ def _other_text(output):
 # === Processes ===
 
 
-def _cores():
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _run(make, parts, workers):
-    """Yield `(part, make(...))` in order, made in several processes where there is enough to do."""
+    """Yield `(part, make(...))` in order, made in several processes where it is worth it."""
     parts = iter(parts)
-    first = list(itertools.islice(parts, 2))
+    first = list(itertools.islice(parts, 1))
     parts = itertools.chain(first, parts)
-    if workers == 1 or len(first) < 2:
+    if workers is None:
+        # Processes take seconds to start.
+        workers = _cores() if first and _blocks_left(first[0]) > FEW else 1
+    if workers == 1:
         for part in parts:
             yield part, make(part.number, part.block)
         return
@@ -334,6 +344,18 @@ def _run(make, parts, workers):
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _cores():
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _blocks_left(part):
+    """About how many blocks come from this one on."""
+    return (part.number + 1) / max(part.share, 1e-9) - part.number
 
 
 def _start_worker(make):
@@ -390,7 +412,8 @@ def read_examples(
             for dynamic masking of files without one, and for words.
         masking: "dynamic" puts the hidden tokens back and hides others, in each epoch; "static"
             leaves what was hidden when the records were written.
-        masker: settings of `mask_tokens` as a dict, or a function
+        masker: for dynamic masking, settings of `mask_tokens` as a dict, such as
+            `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function
             `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does.
         next_sentence: bool. Whether there are labels of pairs; `None` is what the manifest says,
             and true without one.
@@ -413,13 +436,9 @@ def read_examples(
     tf, _ = tf_modules("Reading examples")
     if masking not in ("dynamic", "static"):
         raise ValueError(f"masking={masking!r} is unknown; use 'dynamic' or 'static'.")
-    for name, value, least in (
-        ("batch_size", batch_size, 1),
-        ("start_step", start_step, 0),
-        ("shuffle_buffer", shuffle_buffer, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}={value!r} has to be a whole number, at least {least}.")
+    check_whole("batch_size", batch_size, 1)
+    check_whole("start_step", start_step, 0)
+    check_whole("shuffle_buffer", shuffle_buffer, 0)
     with tf.device("cpu"):
         source = _source(files, tokenizer)
         if next_sentence is None:
@@ -514,9 +533,14 @@ def _look(path, tokenizer):
     tf, _ = tf_modules("Reading examples")
     records = _open(tf.constant(path))
     try:
-        count = int(records.reduce(np.int64(0), lambda count, _: count + 1))
+        if path.endswith(".gz"):
+            # TensorFlow may take a short file's last part for its end.
+            with gzip.open(path) as file:
+                while file.read(1 << 20):
+                    pass
+        count = sum(int(tf.size(some)) for some in records.batch(4096))
         example = tf.train.Example.FromString(next(iter(records)).numpy())
-    except (tf.errors.DataLossError, tf.errors.OutOfRangeError):
+    except (tf.errors.DataLossError, EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(
             f"'{path}' is cut short, damaged or no TFRecords: make it again."
         ) from None
@@ -635,15 +659,31 @@ def _masker(masker, described, tokenizer):
             "These files have no manifest, which would name the special tokens; pass the "
             "`tokenizer`, or masking='static'."
         )
-    settings = masker if isinstance(masker, dict) else {}
-    given = masker if callable(masker) else None
+    if masker is None:
+        masker = {}
+    edges = None
+    if isinstance(masker, dict):
+        unknown = sorted(set(masker) - _MASKER)
+        if unknown:
+            raise ValueError(
+                f"masker has {unknown[0]!r}, which is no setting of masking; those are "
+                f"{', '.join(sorted(_MASKER))}."
+            )
+        check_rates(**{**_RATES, **masker})
+        if masker.get("unit", "token") != "token":
+            if tokenizer is None:
+                raise ValueError(
+                    f"masker with unit={masker['unit']!r} needs to know the words; pass the "
+                    "`tokenizer` that the records were made with."
+                )
+            edges = tokenizer.word_edges()
 
     def mask(token_ids, padding_mask, seed, lengths):
         maskable = padding_mask
         for special in described["special_token_ids"]:
             maskable &= token_ids != special
-        if given is not None:
-            return given(token_ids, maskable, seed, lengths)
+        if callable(masker):
+            return masker(token_ids, maskable, seed, lengths)
         return mask_tokens(
             token_ids,
             maskable,
@@ -651,7 +691,13 @@ def _masker(masker, described, tokenizer):
             vocabulary_size=described["vocabulary_size"],
             mask_token_id=described["mask_token_id"],
             lengths=lengths,
-            **settings,
+            word_starts=None if edges is None else word_starts(token_ids, edges),
+            **masker,
         )
 
     return mask
+
+
+# The settings of masking, with those defaults that `check_rates` needs.
+_RATES = {"mask_selection_rate": 0.15, "mask_token_rate": 0.8, "random_token_rate": 0.1}
+_MASKER = {*_RATES, "mask_selection_length", "unit"}

@@ -37,8 +37,8 @@ def encode_examples(features):
         else:
             values, field = _varints(values), _THIRD
         listed = _delimited(field, _delimited(_FIRST, [values]))
-        key = _literal([_FIRST, len(name), *name], len(values[0]))
-        parts += _delimited(_FIRST, [key, *_delimited(_SECOND, listed)])
+        key = _delimited(_FIRST, [_literal(name, len(values[0]))])
+        parts += _delimited(_FIRST, [*key, *_delimited(_SECOND, listed)])
     data, there, sizes = zip(*_delimited(_FIRST, parts))
     data = np.hstack(data)[np.hstack(there)].tobytes()  # of (R, M)
     ends = np.cumsum(sum(sizes)).tolist()
@@ -78,6 +78,8 @@ def compressed_records(examples):
 
     Several of these, one after the other, are such a file too.
     """
+    if not examples:
+        return b""  # TensorFlow takes an empty part for the end of the file.
     tf, _ = tf_modules("Writing records")
     # TensorFlow computes the checksums; its files in memory spare the disk.
     path = f"ram://{uuid.uuid4().hex}"

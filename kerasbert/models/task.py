@@ -293,6 +293,16 @@ class BertTask(FromPreset, keras_hub.models.Task):
         self.check_arrays(x, y)
         return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
 
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        # TensorFlow's alone. In the scope of a strategy Keras averages a batch over the devices,
+        # for its shapes; with several workers that fails for all but a single tensor (Keras 3.15).
+        if iterator is not None and self._distribute_strategy is not None:
+            parts = self.distribute_strategy.experimental_local_results
+            for _, _, steps in iterator:
+                data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
+                break
+        super()._maybe_symbolic_build(data_batch=data_batch)
+
     def _is_raw(self, x):
         """Whether `x` is texts in memory, for the preprocessor."""
         if x is None or _is_dataset(x):

@@ -1,0 +1,82 @@
+"""The pipeline, with Beam's local runner."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from kerasbert.data import beam as pipeline
+from kerasbert.data import read_examples, write_examples
+from kerasbert.data.manifest import read_manifest
+from kerasbert.tokenizers import BertTokenizer
+from tests.data.test_examples import PIECES, SPECIAL, WORDS, T, files, parsed, text_of
+
+pytest.importorskip("tensorflow", reason="records are TensorFlow's")
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return BertTokenizer(SPECIAL + WORDS + PIECES)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(4):
+        (folder / f"part-{number}.txt").write_text(text_of(120, seed=number))
+    (folder / "part-4.txt").write_text("\n \n")
+    return str(folder)
+
+
+def test_without_beam(bert, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(ImportError, match=r"pip install kerasbert\[beam\]"):
+        pipeline.write_examples("any.txt", tmp_path, bert)
+
+
+def test_examples_of_a_pipeline(corpus, bert, tmp_path):
+    pytest.importorskip("apache_beam", reason="an extra")
+    settings = {"sequence_length": T, "seed": 3}
+    pattern = os.path.join(corpus, "part-*.txt")
+    for name in ("one", "two"):
+        pipeline.write_examples(
+            pattern,
+            tmp_path / name,
+            bert,
+            block_bytes=30_000,
+            document_end="empty_line",
+            **settings,
+        )
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    shards = [name for name in files(tmp_path / "one") if name.startswith("examples-")]
+    assert len(shards) > 3
+    here = write_examples(
+        corpus, tmp_path / "here", bert, workers=1, document_end="empty_line", **settings
+    )
+    batches = read_examples(tmp_path / "one", 32, tokenizer=bert, repeat=False, masking="static")
+    count = sum(len(x["token_ids"]) for x, _, _ in batches)
+    features = parsed(tmp_path / "one")
+    assert count == len(features["input_ids"])
+    assert abs(count / here["counts"]["examples"] - 1) < 0.1
+    assert abs(features["next_sentence_labels"].mean() - here["counts"]["not_next"] / count) < 0.1
+    manifest = read_manifest(tmp_path / "one")
+    for name in ("documents", "sentences", "tokens"):
+        assert manifest["counts"][name] == here["counts"][name]
+    # A block has documents of all files.
+    assert all(shard["documents"] > 30 for shard in manifest["shards"])
+    assert np.std([shard["documents"] for shard in manifest["shards"]]) < 30
+
+
+def test_bad_input_of_a_pipeline(bert, tmp_path):
+    pytest.importorskip("apache_beam", reason="an extra")
+    with pytest.raises(ValueError, match="There is no file"):
+        pipeline.write_examples(str(tmp_path / "none*.txt"), tmp_path / "out", bert)
+    (tmp_path / "empty.txt").write_text("\n\n")
+    # The runner says where an error came from, in its own class of errors.
+    with pytest.raises(Exception, match="has no text of which an example could be made"):
+        pipeline.write_examples(tmp_path / "empty.txt", tmp_path / "out", bert, sequence_length=T)
+    (tmp_path / "one.txt").write_text("ba be\nbi bo\n")
+    with pytest.raises(Exception, match="another document, and there is one only"):
+        pipeline.write_examples(tmp_path / "one.txt", tmp_path / "out", bert, sequence_length=T)
+    assert not os.path.exists(tmp_path / "out" / "manifest.json")
