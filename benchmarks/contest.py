@@ -205,17 +205,19 @@ def serve(prepare, spec, settings):
 def matmul_limit(spec, settings):
     """A contestant `limit/backend/dtype`: the rate of the encoder's matmuls and nothing else.
 
-    32 texts of 32 tokens, every product of the 6 layers, as fast as the library does them.
+    32 texts of 32 tokens, every product of the 6 layers, as fast as the library does them; or of
+    other `tokens` and `matmuls` of the settings.
     """
     _, library, dtype = spec.split("/")
-    tokens, seconds = 32 * 32, settings.get("limit_seconds", 1.0)
-    operations = LAYERS * sum(2 * tokens * rows * columns for rows, columns in MATMULS)
+    tokens, seconds = settings.get("tokens", 32 * 32), settings.get("limit_seconds", 1.0)
+    matmuls = settings.get("matmuls", MATMULS)
+    operations = LAYERS * sum(2 * tokens * rows * columns for rows, columns in matmuls)
     if library == "torch":
         import torch
 
         torch.set_num_threads(settings["threads"])
         kind = getattr(torch, dtype)
-        pairs = [(torch.rand(tokens, a).to(kind), torch.rand(a, b).to(kind)) for a, b in MATMULS]
+        pairs = [(torch.rand(tokens, a).to(kind), torch.rand(a, b).to(kind)) for a, b in matmuls]
 
         def once():
             for _ in range(LAYERS):
@@ -228,7 +230,7 @@ def matmul_limit(spec, settings):
 
         pairs = [
             (jax.numpy.asarray(np.random.rand(tokens, a), dtype), np.random.rand(a, b))
-            for a, b in MATMULS
+            for a, b in matmuls
         ]
         pairs = [(x, jax.numpy.asarray(w, dtype)) for x, w in pairs]
         product = jax.jit(lambda x, w: x @ w)

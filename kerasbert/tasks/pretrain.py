@@ -194,6 +194,7 @@ def pretrain(
         "warmup_steps": warmup_steps,
         "log_every": log_every,
         "backend": keras.config.backend(),
+        **{name: settings[name] or None for name in ("encoder", "reading", "masker")},
     }
     if not resume:
         _start_over(output)
@@ -793,7 +794,7 @@ def _write_preset(model, output, log, scores, settings, card, line):
     if scores:
         found["scores"] = {name: round(value, 4) for name, value in scores.items()}
         found["scored_on"] = "the examples that were held out"
-    if isinstance(settings["preset"], str):
+    if isinstance(settings["preset"], str) and not os.path.isdir(settings["preset"]):
         found["base"] = settings["preset"]
     write_card(folder, os.path.basename(output), {**found, **(card or {})})
     return folder
@@ -801,6 +802,9 @@ def _write_preset(model, output, log, scores, settings, card, line):
 
 def _recipe(settings, log, curves):
     """What a training was, as Markdown."""
+    # Names of folders say nothing to others; what is not set, neither.
+    named = ("corpus", "preset", "vocabulary")
+    settings = {x: y for x, y in settings.items() if x not in named and y is not None}
     seconds = sum(row["seconds"] or 0 for row in log)
     lines = [f"{len(log) and log[-1]['step']:,} updates in {seconds / 3600:.2f} hours, with"]
     lines += ["", "```json", json.dumps(settings, indent=1), "```"]

@@ -1,0 +1,309 @@
+"""Pre-training: tokens a second of masked words and next sentence, at length 128.
+
+    python benchmarks/pretraining.py                     # mini, 4 layers of width 256; 2 threads
+    python benchmarks/pretraining.py --size base --batch-size 8 --steps 4
+    python benchmarks/pretraining.py --only kerasbert/jax,transformers --rounds 1
+
+Every contestant trains a new encoder on the same rows of 128 tokens, 20 of them hidden, with
+dropout 0.1, AdamW and gradients clipped at 1, weights in float32: bfloat16 is autocast or Keras'
+mixed policy. The first steps pay for tracing and compiling; those after them count, in rounds.
+
+- kerasbert: `BertPretrainer.fit` as `kerasbert.pretrain` compiles it, with accuracies and
+  perplexity.
+- transformers: `BertForPreTraining` in a plain PyTorch loop. It computes the logits of all tokens.
+- KerasHub: `BertMaskedLM.fit` on masked words alone; it has no next sentence. With its own default
+  loss and metrics, and its own choice whether to compile.
+"""
+
+import json
+from time import perf_counter
+from typing import Annotated
+
+import numpy as np
+import typer
+from contest import (
+    LIMITS,
+    best_limit,
+    console,
+    disturbed,
+    failed,
+    limits_line,
+    machine,
+    matmul_limit,
+    race,
+    ran,
+    serve,
+    table,
+)
+from embedding import _torch_threads
+from finetuning import _policy
+
+SPECS = [
+    *(f"transformers/torch/{dtype}" for dtype in ("float32", "bfloat16")),
+    *(
+        f"kerasbert/{way}"
+        for dtype in ("float32", "bfloat16")
+        for way in (
+            f"tensorflow/{dtype}",
+            f"tensorflow/{dtype}/xla",
+            f"jax/{dtype}",
+            f"torch/{dtype}",
+        )
+    ),
+    *(
+        f"keras_hub/{backend}/{dtype}"
+        for dtype in ("float32", "bfloat16")
+        for backend in ("tensorflow", "jax")
+    ),
+    *LIMITS,
+]
+# Layers, width, heads.
+SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "base": (12, 768, 12)}
+VOCABULARY, LENGTH, PREDICTIONS, LEARNING_RATE = 30522, 128, 20, 1e-4
+
+
+def matmuls(width):
+    """Shapes of the products of a layer."""
+    return [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+
+
+def training_flops(size):
+    """Floating-point operations of an example: forward, and twice that backward."""
+    layers, width, _ = SIZES[size]
+    weights = sum(rows * columns for rows, columns in matmuls(width))
+    encoder = layers * (2 * weights * LENGTH + 4 * LENGTH**2 * width)
+    heads = PREDICTIONS * 2 * (width**2 + width * VOCABULARY) + 2 * width**2
+    return 3 * (encoder + heads)
+
+
+def rows(count):
+    """Random rows, the same for all: tokens, places of the hidden ones, those tokens, labels."""
+    random = np.random.default_rng(0)
+    tokens = random.integers(1000, VOCABULARY, (count, LENGTH)).astype("int32")
+    places = np.tile(np.arange(1, LENGTH - 1), (count, 1))
+    places = np.sort(random.permuted(places, axis=1)[:, :PREDICTIONS]).astype("int32")
+    hidden = np.take_along_axis(tokens, places, axis=1)
+    np.put_along_axis(tokens, places, 103, axis=1)
+    segments = np.tile((np.arange(LENGTH) >= LENGTH // 2).astype("int32"), (count, 1))
+    return tokens, segments, places, hidden, random.integers(0, 2, count).astype("int32")
+
+
+def prepare(spec, settings):
+    """Build and warm up; return what to report and a round of steps."""
+    library, _, dtype, *options = spec.split("/")
+    if library == "limit":
+        return matmul_limit(spec, settings)
+    batch_size, steps = settings["batch_size"], settings["steps"]
+    make = {
+        "transformers": load_transformers,
+        "kerasbert": load_kerasbert,
+        "keras_hub": load_keras_hub,
+    }[library]
+    start = perf_counter()
+    train = make(settings["size"], dtype, options, settings["threads"], batch_size)
+    train(rows(2 * batch_size))
+    ready = {"first_steps_s": perf_counter() - start}
+    data = rows(steps * batch_size)
+
+    def run():
+        start = perf_counter()
+        loss = train(data)
+        return {"seconds": perf_counter() - start, "examples": len(data[0]), "loss": loss}
+
+    return ready, run
+
+
+def load_transformers(size, dtype, options, threads, batch_size):
+    import torch
+    from transformers import BertConfig, BertForPreTraining
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    layers, width, heads = SIZES[size]
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        attn_implementation="sdpa",
+    )
+    model = BertForPreTraining(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+
+    def train(data):
+        tokens, segments, places, hidden, follows = data
+        labels = np.full(tokens.shape, -100)
+        np.put_along_axis(labels, places, hidden, axis=1)
+        arrays = [torch.from_numpy(x).long() for x in (tokens, segments, labels, follows)]
+        for start in range(0, len(tokens), batch_size):
+            ids, kinds, words, pairs = (x[start : start + batch_size] for x in arrays)
+            with autocast:
+                loss = model(
+                    input_ids=ids,
+                    token_type_ids=kinds,
+                    attention_mask=torch.ones_like(ids),
+                    labels=words,
+                    next_sentence_label=pairs,
+                ).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return float(loss)
+
+    return train
+
+
+def load_kerasbert(size, dtype, options, threads, batch_size):
+    import keras
+
+    _torch_threads(threads)
+    from kerasbert.models import BertBackbone, BertPretrainer
+    from kerasbert.optimizers import AdamW, LinearDecay
+
+    keras.utils.set_random_seed(0)
+    layers, width, heads = SIZES[size]
+    model = BertPretrainer(
+        BertBackbone(
+            vocabulary_size=VOCABULARY,
+            num_layers=layers,
+            num_heads=heads,
+            hidden_dim=width,
+            intermediate_dim=4 * width,
+            dtype=_policy(dtype),
+        )
+    )
+    model.compile(
+        AdamW(LinearDecay(LEARNING_RATE, 100_000, 1000), bias_correction=False),
+        jit_compile="xla" in options or keras.backend.backend() == "jax",
+    )
+
+    def train(data):
+        x, y, weights = _features(data)
+        history = model.fit(
+            x, y, sample_weight=weights, batch_size=batch_size, shuffle=False, verbose=0
+        )
+        return history.history["loss"][-1]
+
+    return train
+
+
+def load_keras_hub(size, dtype, options, threads, batch_size):
+    import keras
+    import keras_hub
+
+    _torch_threads(threads)
+    keras.utils.set_random_seed(0)
+    layers, width, heads = SIZES[size]
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=VOCABULARY,
+        num_layers=layers,
+        num_heads=heads,
+        hidden_dim=width,
+        intermediate_dim=4 * width,
+        dtype=_policy(dtype),
+    )
+    model = keras_hub.models.BertMaskedLM(backbone=backbone, preprocessor=None)
+    model.compile(
+        optimizer=keras.optimizers.AdamW(LEARNING_RATE, weight_decay=0.01, global_clipnorm=1.0),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy()],
+        jit_compile="auto",
+    )
+
+    def train(data):
+        x, y, weights = _features(data)
+        # `keras.Model.fit`: KerasHub's own wraps ready arrays in a dataset first.
+        history = keras.Model.fit(
+            model,
+            x,
+            y["mlm_logits"],
+            sample_weight=weights["mlm_logits"],
+            batch_size=batch_size,
+            shuffle=False,
+            verbose=0,
+        )
+        return history.history["loss"][-1]
+
+    return train
+
+
+def _features(data):
+    tokens, segments, places, hidden, follows = data
+    x = {
+        "token_ids": tokens,
+        "segment_ids": segments,
+        "padding_mask": np.ones_like(tokens),
+        "mask_positions": places,
+    }
+    y = {"mlm_logits": hidden, "nsp_logits": follows}
+    return x, y, {"mlm_logits": np.ones(hidden.shape, "float32")}
+
+
+def report(children, size, batch_size, threads):
+    console.print(machine(threads), soft_wrap=True)
+    runners = [child for child in ran(children) if not child.spec.startswith("limit/")]
+    if not runners:
+        return
+    layers, width, _ = SIZES[size]
+    per_token = training_flops(size) / LENGTH
+    console.print(
+        f"{size}: {layers} layers of width {width}, batches of {batch_size}, "
+        f"{per_token / 1e6:.0f} MFLOP a token. "
+        + limits_line(children, per_token, "tokens")
+        + f" Others took at most {disturbed(children):.0%} of the machine during a run.",
+        soft_wrap=True,
+    )
+    rate = {c.spec: c.rounds[0]["examples"] * LENGTH / c.median() for c in runners}
+    peaks = {dtype: best_limit(children, dtype) for dtype in ("float32", "bfloat16")}
+    lines = []
+    for child in sorted(runners, key=lambda c: -rate[c.spec]):
+        dtype = child.spec.split("/")[2]
+        lines.append(
+            (
+                child.spec,
+                f"{rate[child.spec]:,.0f}",
+                f"{rate[child.spec] * per_token / peaks[dtype] / 1e9:.0%}",
+                f"{child.rounds[-1]['loss']:.2f}",
+                f"{child.ready['first_steps_s']:.0f}",
+            )
+        )
+    columns = ("contestant", "tokens/s", "of matmul limit", "last loss", "first steps, s")
+    table(f"Pre-training, {size}", columns, lines)
+    for dtype in peaks:
+        of = {s: r for s, r in rate.items() if s.split("/")[2] == dtype}
+        mine = {s: r for s, r in of.items() if s.startswith("kerasbert/")}
+        others = {s: r for s, r in of.items() if s not in mine}
+        if mine and others:
+            best, peer = max(mine, key=mine.get), max(others, key=others.get)
+            console.print(f"best {dtype}: {best}, {mine[best] / others[peer]:.2f} x {peer}")
+
+
+def main(
+    size: Annotated[str, typer.Option(help=f"one of {', '.join(SIZES)}")] = "mini",
+    batch_size: int = 32,
+    steps: Annotated[int, typer.Option(help="of a round")] = 4,
+    rounds: int = 3,
+    threads: int = 2,
+    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    contestant: Annotated[str, typer.Option(hidden=True)] = "",
+    settings: Annotated[str, typer.Option(hidden=True)] = "",
+):
+    """Train every contestant on the same rows; print tokens a second."""
+    if contestant:
+        serve(prepare, contestant, json.loads(settings))
+        return
+    chosen = tuple(filter(None, only.split(",")))
+    specs = [spec for spec in SPECS if spec.startswith(("limit/", *chosen)) or not chosen]
+    asked = {"size": size, "batch_size": batch_size, "steps": steps, "threads": threads}
+    asked |= {"matmuls": matmuls(SIZES[size][1]), "tokens": batch_size * LENGTH}
+    children = race(__file__, specs, rounds, threads, asked, wait)
+    failed(children)
+    report(children, size, batch_size, threads)
+
+
+if __name__ == "__main__":
+    typer.run(main)
