@@ -125,7 +125,7 @@ def _load(source, task, tokenizer, encoder):
     elif isinstance(source, (str, os.PathLike)):
         source = os.fspath(source)
         directory = presets.resolve(source)
-        cls = _class_in(directory) if task is None else _class_of(task)
+        cls = class_in(directory) if task is None else _class_of(task)
         if tokenizer is None:
             tokenizer = _tokenizer_of(source)
         arguments = {}
@@ -154,7 +154,7 @@ def _class_of(task):
     raise ValueError(f"task={task!r} is unknown; use one of {', '.join(classes)}.")
 
 
-def _class_in(directory):
+def class_in(directory):
     """The class of what a directory holds."""
     if presets.is_own(directory):
         path = os.path.join(directory, "task.json")
