@@ -13,7 +13,7 @@ from kerasbert.cli.app import BackendOption, JsonOption, app, command, settings,
 @app.command()
 def presets(
     match: Annotated[
-        str, typer.Argument(metavar="[MATCH]", help="Only names, languages or families with this.")
+        str, typer.Argument(metavar="MATCH", help="Only names, languages or families with this.")
     ] = "",
     as_json: JsonOption = False,
 ):

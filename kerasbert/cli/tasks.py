@@ -33,6 +33,9 @@ class Head(StrEnum):
 TaskOption = Annotated[
     str | None, typer.Option(help="A task of the papers; `kerasbert tasks` lists them.")
 ]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
+]
 BatchOption = Annotated[int, typer.Option(min=1, help="Examples at a time.")]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="The most examples.")]
 
@@ -236,7 +239,10 @@ def evaluate(
     text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of labels, if another one.")] = None,
-    batch_size: BatchOption = 32,
+    batch_size: ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
+]
+BatchOption = 32,
     limit: LimitOption = None,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
@@ -288,7 +294,10 @@ def predict(
     split: Annotated[str, typer.Option(help="Which split of a folder.")] = "test",
     text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
-    batch_size: BatchOption = 32,
+    batch_size: ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
+]
+BatchOption = 32,
     limit: LimitOption = None,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
