@@ -239,10 +239,7 @@ def evaluate(
     text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of labels, if another one.")] = None,
-    batch_size: ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
-]
-BatchOption = 32,
+    batch_size: BatchOption = 32,
     limit: LimitOption = None,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
@@ -294,10 +291,7 @@ def predict(
     split: Annotated[str, typer.Option(help="Which split of a folder.")] = "test",
     text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
-    batch_size: ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
-]
-BatchOption = 32,
+    batch_size: BatchOption = 32,
     limit: LimitOption = None,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
