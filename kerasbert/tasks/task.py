@@ -182,8 +182,12 @@ class Task:
             files[split] = os.path.abspath(os.path.expanduser(path))
             if not os.path.isfile(files[split]):
                 raise ValueError(f"There is no file '{path}' for {split}.")
-        source = dataclasses.replace(self.source, files=files)
-        return dataclasses.replace(self, source=source, trained_on=None)
+        source = dataclasses.replace(self.source, files=files, page="", license="", dataset=())
+        # Nothing is published about them.
+        task = dataclasses.replace(self, source=source, published=(), trained_on=None)
+        if self.source.files and not self.has_own_files:
+            task = dataclasses.replace(task, title=f"files in the form of {self.title}")
+        return task
 
     @property
     def has_own_files(self):
