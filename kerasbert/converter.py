@@ -138,7 +138,7 @@ def _load(source, task, tokenizer, encoder, format):
     elif isinstance(source, (str, os.PathLike)):
         source = os.fspath(source)
         directory = presets.resolve(source)
-        cls = _class_in(directory, format) if task is None else _class_of(task)
+        cls = class_in(directory, format) if task is None else _class_of(task)
         if tokenizer is None:
             tokenizer = _tokenizer_of(source)
         arguments = {}
@@ -167,7 +167,7 @@ def _class_of(task):
     raise ValueError(f"task={task!r} is unknown; use one of {', '.join(classes)}.")
 
 
-def _class_in(directory, format):
+def class_in(directory, format=None):
     """The class of what a directory holds, as far as the format can hold it too."""
     if presets.is_own(directory):
         path = os.path.join(directory, "task.json")

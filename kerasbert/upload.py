@@ -185,13 +185,14 @@ def write_card(directory, handle, card):
     os.replace(path + ".part", path)
 
 
-def model_card(preset_dir, handle, card=None):
+def model_card(preset_dir, handle, card=None, title=None):
     """The text of a preset's model card.
 
     Args:
         preset_dir: string. A directory that `save_to_preset` wrote.
         handle: string. Where it can be loaded from.
         card: dict. See `upload_preset`.
+        title: string. By default the end of the handle.
 
     Returns:
         Markdown, with the hub's fields as YAML at the top.
@@ -209,7 +210,7 @@ def model_card(preset_dir, handle, card=None):
     }
     name = (task or config)["class_name"]
     pipeline, method = _TASKS.get(name, ("feature-extraction" if not task else None, None))
-    title = handle.rpartition("/")[2]
+    title = title or handle.rpartition("/")[2]
     base_handle = described.get("handle") or base or ""
     scores = card.get("scores", {})
     results = [

@@ -221,3 +221,38 @@ def reference(tmp_path_factory):
         return Reference(family, model, directory)
 
     return make
+
+
+WORDS = "good bad film a the it was is who rome ann lee old in city ? . i".split()
+
+
+@pytest.fixture(scope="session")
+def tiny_preset(tmp_path_factory):
+    """The directory of an encoder of random weights with a tokenizer that has `WORDS`."""
+    from kerasbert.models import (
+        BertBackbone,
+        BertTextClassifier,
+        BertTextClassifierPreprocessor,
+    )
+    from kerasbert.tokenizers import BertTokenizer
+
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    tokens += [*(x for x in letters if x not in WORDS), *(f"##{x}" for x in letters)]
+    keras.utils.set_random_seed(0)
+    backbone = BertBackbone(
+        vocabulary_size=len(tokens),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=32,
+        intermediate_dim=64,
+        max_sequence_length=48,
+        dropout=0.0,
+    )
+    preprocessor = BertTextClassifierPreprocessor(
+        BertTokenizer(tokens, lowercase=True), sequence_length=48
+    )
+    directory = str(tmp_path_factory.mktemp("presets") / "tiny")
+    model = BertTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
+    model.save_to_preset(directory)
+    return directory

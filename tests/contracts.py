@@ -94,6 +94,11 @@ def only_tensorflow_is_fast(test):
     return test if keras.backend.backend() == "tensorflow" else pytest.mark.slow(test)
 
 
+def only_torch_is_fast(test):
+    """The same of a test that trains several models, which are compiled elsewhere."""
+    return test if keras.backend.backend() == "torch" else pytest.mark.slow(test)
+
+
 def array(value):
     """A float32 or integer array of a tensor of any backend."""
     value = ops.convert_to_tensor(value)

@@ -1,8 +1,11 @@
 """Your own files as a task."""
 
 import os
+from dataclasses import replace
 
+from kerasbert import converter
 from kerasbert.data.tagging import OUTSIDE, TagSet
+from kerasbert.metrics import METRICS
 from kerasbert.tasks import heads, readers
 from kerasbert.tasks.task import Settings, Source, Task
 
@@ -22,6 +25,8 @@ _COLUMNS = {
     "token_classifier": ("tokens",),
 }
 _LABELS = {"question_answering": "answers", "token_classifier": "tags"}
+# One run; the grid of the papers is for their tasks.
+_SETTINGS = Settings((32,), (3e-5,), (3,))
 
 
 def file_task(
@@ -61,7 +66,7 @@ def file_task(
         choice_start: string. A column that all choices begin with.
         id: string. The column of what an example is called in the file of predictions.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one chooses models.
-        settings: a `Settings`.
+        settings: a `Settings`; by default of one run, with the middle of the papers' values.
         quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
         name: string.
 
@@ -73,16 +78,8 @@ def file_task(
     """
     if head not in heads.HEADS:
         raise ValueError(f"head={head!r} is unknown; use one of {', '.join(heads.HEADS)}.")
-    files = {
-        split: os.path.abspath(os.path.expanduser(path))
-        for split, path in (("train", train), ("dev", dev), ("test", test))
-        if path is not None
-    }
-    if not files:
+    if train is dev is test is None:
         raise ValueError("A task of your own needs a file: pass train, dev or test.")
-    for split, path in files.items():
-        if not os.path.isfile(path):
-            raise ValueError(f"There is no file '{path}' for {split}.")
     columns = _COLUMNS[head] if columns is None else tuple(map(str, columns))
     label = _LABELS.get(head, "label") if label is None else str(label)
     wanted = {"question_answering": (2,), "text_classifier": (1, 2), "text_regressor": (1, 2)}
@@ -91,9 +88,22 @@ def file_task(
             f"A {head} reads {' or '.join(map(str, wanted.get(head, (1,))))} columns of text, not "
             f"{len(columns)} ({', '.join(columns)})."
         )
+    for metric in metrics or ():
+        if metric not in METRICS:
+            raise ValueError(f"There is no metric '{metric}'; use one of {', '.join(METRICS)}.")
     # Numbers of CoNLL's columns.
     numbers = {text: int(text) for text in (*columns, label) if text.lstrip("-").isdecimal()}
-    source = Source(files=files, columns=numbers, id=id, quotes=quotes)
+    task = Task(
+        name=name,
+        title=name,
+        head=head,
+        columns=columns,
+        label=label,
+        metrics=tuple(metrics or _METRICS[head]),
+        settings=settings or _SETTINGS,
+        source=Source(columns=numbers, id=id, quotes=quotes),
+    ).with_files(train=train, dev=dev, test=test)
+    source, files = task.source, task.source.files
     more = {}
     if head == "multiple_choice":
         more = {"choices": tuple(choices), "choice_start": choice_start}
@@ -102,20 +112,50 @@ def file_task(
     if head == "token_classifier":
         more = _tags(files, source, columns, label) if labels is None else _scheme(labels)
         if metrics is None and more["scheme"] is None:
-            metrics = ("accuracy", "macro_f1")
+            more["metrics"] = ("accuracy", "macro_f1")
     if head == "question_answering":
         more = {"submission": "predictions.json"}
-        settings = settings or Settings(sequence_length=384)
+        if settings is None:
+            more["settings"] = replace(_SETTINGS, sequence_length=384)
+    return replace(task, **more)
+
+
+def model_task(model):
+    """The task that a model does, on files with the columns that people need not name.
+
+    >>> from kerasbert.models import BertBackbone, BertTextClassifier
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=7, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> model_task(BertTextClassifier(backbone, labels=["ham", "spam"])).labels
+    ('ham', 'spam')
+    """
+    classes = converter.tasks()
+    head = next((head for head in heads.HEADS if isinstance(model, classes[head])), None)
+    if head is None:
+        known = ", ".join(classes[head].__name__ for head in heads.HEADS)
+        raise ValueError(
+            f"A {type(model).__name__} gives no answers that could be scored; take one of {known}."
+        )
+    if getattr(model, "multi_label", False):
+        raise ValueError("The model gives each text any number of classes, and no task does so.")
+    names = tuple(getattr(model, "label_names", ()))
+    # Of classes without names, files write the numbers.
+    unnamed = head == "text_classifier" and model.labels is None
+    values = tuple(map(str, range(len(names)))) if unnamed else ()
+    is_plain = head == "token_classifier" and _scheme(names)["scheme"] is None
     return Task(
-        name=name,
-        title=name,
+        name="own",
+        title="own",
         head=head,
-        columns=columns,
-        label=label,
-        metrics=tuple(metrics or _METRICS[head]),
-        settings=settings or Settings(),
-        source=source,
-        **more,
+        columns=_COLUMNS[head],
+        label=_LABELS.get(head, "label"),
+        labels=names,
+        choices=("choices",) if head == "multiple_choice" else (),
+        metrics=("accuracy", "macro_f1") if is_plain else _METRICS[head],
+        settings=_SETTINGS,
+        source=Source(values=values),
+        submission="predictions.json" if head == "question_answering" else "predictions.tsv",
     )
 
 

@@ -1,5 +1,6 @@
 """A task as data: its columns and labels, its head, its scores, and where its data come from."""
 
+import dataclasses
 import itertools
 import os
 import tempfile
@@ -142,6 +143,57 @@ class Task:
     submission: str = "predictions.tsv"
     trained_on: "Task | None" = None
 
+    def as_dict(self):
+        """The task as JSON can hold it, without the paths of your own files.
+
+        >>> from kerasbert.tasks import get_task
+        >>> Task.from_dict(get_task("ax").as_dict()) == get_task("ax")
+        True
+        """
+        files = {} if self.has_own_files else self.source.files
+        task = dataclasses.replace(self, source=dataclasses.replace(self.source, files=files))
+        more = {"trained_on": self.trained_on and self.trained_on.as_dict()}
+        return {**dataclasses.asdict(task), **more}
+
+    @classmethod
+    def from_dict(cls, values):
+        """The task that `as_dict` was of."""
+        values = {name: _as_tuples(value) for name, value in values.items()}
+        values["settings"] = Settings(**values["settings"])
+        values["source"] = Source(**values["source"])
+        values["published"] = tuple(Published(**row) for row in values["published"])
+        if values["trained_on"] is not None:
+            values["trained_on"] = cls.from_dict(values["trained_on"])
+        return cls(**values)
+
+    def with_files(self, **paths):
+        """The task with your own files in place of its data, in the form of the official ones.
+
+        Args:
+            **paths: strings, the path of each split's file; `None` for none.
+
+        Raises:
+            ValueError: for a file that is not there.
+        """
+        files = {}
+        for split, path in paths.items():
+            if path is None:
+                continue
+            files[split] = os.path.abspath(os.path.expanduser(path))
+            if not os.path.isfile(files[split]):
+                raise ValueError(f"There is no file '{path}' for {split}.")
+        source = dataclasses.replace(self.source, files=files, page="", license="", dataset=())
+        # Nothing is published about them.
+        task = dataclasses.replace(self, source=source, published=(), trained_on=None)
+        if self.source.files and not self.has_own_files:
+            task = dataclasses.replace(task, title=f"files in the form of {self.title}")
+        return task
+
+    @property
+    def has_own_files(self):
+        """Whether its files are yours, by path."""
+        return any(map(_is_own, self.source.files.values()))
+
     @property
     def main_metric(self):
         """The score to choose models by."""
@@ -190,7 +242,7 @@ class Task:
                 f"The task '{self.name}' has no split '{split}'; it has {', '.join(self.splits)}."
             )
         path = source.files[split]
-        is_own = isinstance(path, str) and os.path.isabs(path)
+        is_own = _is_own(path)
         if folder is not None and not is_own:
             path = readers.find_file(folder, path, self.name, source.page)
         if folder is not None or is_own:
@@ -287,14 +339,25 @@ class Task:
             )
         files = self._head.files(self, data, predictions, threshold)
         os.makedirs(folder, exist_ok=True)
-        return [_write_whole(os.path.join(folder, name), text) for name, text in files.items()]
+        return [write_whole(os.path.join(folder, name), text) for name, text in files.items()]
 
     @property
     def _head(self):
         return heads.HEADS[self.head]
 
 
-def _write_whole(path, text):
+def _is_own(path):
+    return isinstance(path, str) and os.path.isabs(path)
+
+
+def _as_tuples(value):
+    """Lists, which JSON makes of tuples, as tuples."""
+    if isinstance(value, dict):
+        return {name: _as_tuples(item) for name, item in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+def write_whole(path, text):
     """Write a file under another name first, so that none is ever half there."""
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".kerasbert-")
     try:

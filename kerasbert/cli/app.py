@@ -1,0 +1,139 @@
+"""What the commands share: the program, its options and its errors."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import warnings
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    help="BERT in Keras 3: presets of the whole family, by name, trained, scored and served.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+
+
+class Backend(StrEnum):
+    """What Keras runs on."""
+
+    tensorflow = "tensorflow"
+    jax = "jax"
+    torch = "torch"
+
+
+class Precision(StrEnum):
+    """What models compute in."""
+
+    float32 = "float32"
+    mixed_bfloat16 = "mixed_bfloat16"
+    mixed_float16 = "mixed_float16"
+
+
+BackendOption = Annotated[
+    Backend | None,
+    typer.Option(help="What Keras runs on; by default KERAS_BACKEND, or what is installed."),
+]
+PrecisionOption = Annotated[
+    Precision | None,
+    typer.Option(help="What the model computes in; weights stay float32. By default float32."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON, nothing else.")]
+
+
+@contextlib.contextmanager
+def command(backend=None, stopped="Stopped; nothing was written."):
+    """Where a command works: on a backend, with one sentence for a mistake or a warning.
+
+    What is printed in here is progress and goes to the standard error, so that results stand alone
+    in the standard output.
+
+    Args:
+        backend: string. What Keras runs on, if it matters.
+        stopped: string. What to say of Ctrl-C.
+
+    Raises:
+        typer.Exit: 2 for a mistake, 130 for Ctrl-C.
+    """
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.showwarning = lambda message, *_, **__: typer.echo(f"{message}", err=True)
+        try:
+            _start_keras(backend)
+            yield
+        except (ValueError, ImportError, OSError) as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt:
+            typer.echo(f"\n{stopped}", err=True)
+            raise typer.Exit(130) from None
+
+
+def _start_keras(backend):
+    """Import Keras on a backend, which can be chosen only now."""
+    if "keras" in sys.modules:
+        import keras
+
+        if backend is not None and keras.backend.backend() != backend:
+            raise ValueError(
+                f"Keras already runs on {keras.backend.backend()} in this process; start another "
+                f"one for --backend {backend}."
+            )
+        return
+    if backend is not None:
+        os.environ["KERAS_BACKEND"] = backend
+    chosen = os.environ.get("KERAS_BACKEND")
+    if chosen and importlib.util.find_spec(chosen) is None:
+        raise ValueError(
+            f"The backend {chosen} is not installed: pip install 'kerasbert[{chosen}]'."
+        )
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Its errors are exceptions too.
+    if chosen == "jax":
+        # XLA takes long for each shape: what it compiled once is there for the next time.
+        cache = os.path.join(os.path.expanduser("~"), ".cache", "kerasbert", "jax")
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
+    with _silent():
+        import keras_hub  # noqa: F401
+
+
+@contextlib.contextmanager
+def _silent():
+    """TensorFlow writes to the standard error before it can be told not to."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def show(*tables):
+    """Print rich tables; a pipe has no width to fit, so that every row stays whole."""
+    console = Console()
+    console = Console(width=console.width if console.is_terminal else 200)
+    for table in tables:
+        console.print(table)
+
+
+def settings(option, texts):
+    """Options of the form `name=value` as a dict, the values as JSON where they are JSON."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"{option} {text!r} is not name=value, such as pooler=false.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

@@ -1,0 +1,144 @@
+"""Commands on checkpoints: `presets`, `convert` and `export`."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kerasbert.cli.app import BackendOption, JsonOption, app, command, settings, show
+
+
+@app.command()
+def presets(
+    match: Annotated[
+        str, typer.Argument(metavar="MATCH", help="Only names, languages or families with this.")
+    ] = "",
+    as_json: JsonOption = False,
+):
+    """List the built-in presets.
+
+    \b
+    Examples:
+      kerasbert presets
+      kerasbert presets ko
+      kerasbert presets --json
+    """
+    with command():
+        from kerasbert.presets import builtin_presets
+    found = [preset for preset in builtin_presets().values() if _matches(preset, match)]
+    if as_json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    if not found:
+        Console(stderr=True).print(
+            f"No preset has '{match}' in its name, family or languages; "
+            "`kerasbert presets` lists them all.",
+            highlight=False,
+        )
+        raise typer.Exit(2)
+    table = Table("preset", "family", "languages", "parameters", "licence", "handle")
+    for preset in found:
+        table.add_row(
+            preset["name"],
+            preset["family"],
+            " ".join(preset["languages"]),
+            f"{preset['parameters']:,}",
+            preset["license"] or "see its page",
+            preset["handle"],
+        )
+    show(table)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A preset's name, a handle or a directory.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The directory to write.")],
+    format: Annotated[
+        str, typer.Option(help="huggingface, google, keras_hub or kerasbert.")
+    ] = "huggingface",
+    task: Annotated[
+        str | None,
+        typer.Option(help="encoder, text_classifier, ...; by default what the source holds."),
+    ] = None,
+    encoder: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting of the encoder to set otherwise, as name=value."),
+    ] = None,
+    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Write none.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint.")] = False,
+    max_shard_size: Annotated[
+        float | None, typer.Option(help="The most GB in a file of weights.")
+    ] = None,
+):
+    """Write a checkpoint in the format of another package.
+
+    \b
+    Examples:
+      kerasbert convert bert_base_en_uncased out
+      kerasbert convert my_preset out --format google --encoder activation=gelu_approximate
+    """
+    with command():
+        from kerasbert.converter import convert
+
+        done = convert(
+            source,
+            target,
+            format,
+            task=task,
+            tokenizer=False if no_tokenizer else None,
+            encoder=settings("--encoder", encoder),
+            overwrite=overwrite,
+            max_shard_size=max_shard_size,
+        )
+    tokenizer = f" with its {done['tokenizer']}" if done["tokenizer"] else ""
+    print(f"{done['model']}{tokenizer} -> {done['written']} in {done['directory']}")
+
+
+@app.command()
+def export(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A classifier: a directory, a handle or a name.")
+    ],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIRECTORY", help="The folder of all versions of the model.")
+    ],
+    version: Annotated[
+        int | None, typer.Option(help="The version's number; by default the next one.")
+    ] = None,
+    warmup: Annotated[
+        str | None,
+        typer.Option(help="A file of texts, one a line, that a server runs before it answers."),
+    ] = None,
+    backend: BackendOption = None,
+    as_json: JsonOption = False,
+):
+    """Write a SavedModel of a classifier that takes raw strings, for TensorFlow Serving.
+
+    \b
+    Examples:
+      kerasbert export out/model served/spam
+      kerasbert export out/model served/spam --version 3 --warmup texts.txt
+    """
+    with command(backend):
+        from kerasbert.export.serving import export_serving
+        from kerasbert.tasks.evaluation import open_model
+        from kerasbert.tasks.readers import read_text
+
+        texts = None if warmup is None else read_text(warmup).splitlines()
+        loaded, _, _ = open_model(model)
+        try:
+            path = export_serving(loaded, directory, version, warmup=texts)
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(str(error)) from error
+    print(json.dumps({"directory": path}) if as_json else path)
+
+
+def _matches(preset, match):
+    match = match.lower()
+    return (
+        match in preset["name"].lower() or match in preset["family"] or match in preset["languages"]
+    )

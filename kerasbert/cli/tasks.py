@@ -1,0 +1,377 @@
+"""Commands on tasks: `tasks`, `finetune`, `evaluate` and `predict`."""
+
+import functools
+import json
+import os
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kerasbert.cli.app import (
+    BackendOption,
+    JsonOption,
+    PrecisionOption,
+    app,
+    command,
+    settings,
+    show,
+)
+
+
+class Head(StrEnum):
+    """The kinds of tasks."""
+
+    text_classifier = "text_classifier"
+    text_regressor = "text_regressor"
+    token_classifier = "token_classifier"
+    question_answering = "question_answering"
+    multiple_choice = "multiple_choice"
+
+
+TaskOption = Annotated[
+    str | None, typer.Option(help="A task of the papers; `kerasbert tasks` lists them.")
+]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
+]
+BatchOption = Annotated[int, typer.Option(min=1, help="Examples at a time.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="The most examples.")]
+
+
+_own = functools.partial(typer.Option, rich_help_panel="Your own files")
+_grid = functools.partial(typer.Option, rich_help_panel="The search, lists such as 16,32")
+_training = functools.partial(typer.Option, rich_help_panel="The training")
+
+
+@app.command()
+def tasks(as_json: JsonOption = False):
+    """List the tasks that `finetune`, `evaluate` and `predict` know by name.
+
+    \b
+    Examples:
+      kerasbert tasks
+      kerasbert tasks --json
+    """
+    with command():
+        from kerasbert.tasks import builtin_tasks
+
+        found = builtin_tasks().values()
+    if as_json:
+        print(json.dumps([task.as_dict() for task in found], indent=1, ensure_ascii=False))
+        return
+    table = Table("task", "", "kind", "score", "splits", "licence", "page")
+    for task in found:
+        source = task.source
+        table.add_row(
+            task.name,
+            task.title,
+            task.head,
+            task.main_metric,
+            " ".join(task.splits),
+            source.license or "see its page",
+            source.page,
+        )
+    show(table)
+
+
+@app.command()
+def finetune(
+    preset: Annotated[
+        str, typer.Argument(metavar="PRESET", help="A preset's name, a handle or a directory.")
+    ],
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="The folder for all that comes out.")
+    ],
+    task: TaskOption = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="The folder of the task's official files; without it the `datasets` library "
+            "gets them."
+        ),
+    ] = None,
+    train: Annotated[
+        str | None, _own(help="File to train on: .csv .tsv .jsonl .json .parquet or words a line.")
+    ] = None,
+    dev: Annotated[
+        str | None, _own(help="File to choose by; by default a tenth of --train.")
+    ] = None,
+    test: Annotated[
+        str | None, _own(help="File to predict, and to score where it has labels.")
+    ] = None,
+    head: Annotated[
+        Head,
+        _own(
+            metavar="KIND",
+            help="text_classifier, text_regressor, token_classifier, question_answering or "
+            "multiple_choice.",
+        ),
+    ] = Head.text_classifier,
+    text: Annotated[
+        str | None, _own(help="Column of the text, the question, the prompt or the words.")
+    ] = None,
+    text_b: Annotated[str | None, _own(help="Column of the second text, or the context.")] = None,
+    label: Annotated[str | None, _own(help="Column of the labels.")] = None,
+    choices: Annotated[
+        str | None, _own(help="Columns of the choices: a,b,c, or one that has lists of them.")
+    ] = None,
+    choice_start: Annotated[str, _own(help="Column that all choices begin with.")] = "",
+    id_column: Annotated[str, _own("--id", help="Column of the examples' names.")] = "",
+    metrics: Annotated[str | None, _own(help="Scores; the first one chooses: f1,accuracy.")] = None,
+    batch_sizes: Annotated[
+        str | None, _grid(help="By default those of the task's paper; 32 for your own files.")
+    ] = None,
+    learning_rates: Annotated[str | None, _grid(help="Likewise; 3e-5 for your own files.")] = None,
+    epochs: Annotated[str | None, _grid(help="Likewise; 3 for your own files.")] = None,
+    seeds: Annotated[str, _grid(help="Every setting runs with each of them.")] = "0",
+    sequence_length: Annotated[
+        int | None, _training(min=1, help="The most tokens of a row.")
+    ] = None,
+    warmup: Annotated[
+        float | None, _training(help="Share of the steps in which the rate rises.")
+    ] = None,
+    early_stopping: Annotated[
+        int | None,
+        _training(min=1, help="Stop after so many epochs that are no better; keep the best one."),
+    ] = None,
+    balanced: Annotated[
+        bool, _training("--balanced", help="Let rare classes count as much as others.")
+    ] = False,
+    lora_rank: Annotated[
+        int | None, _training(min=1, help="Train adapters of this rank, at higher rates.")
+    ] = None,
+    dev_share: Annotated[
+        float, _training(help="Of the training examples, where there is no dev.")
+    ] = 0.1,
+    limit: Annotated[
+        int | None, _training(min=1, help="The most examples of each file, to try it out.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        _training("--set", help="A further argument of from_preset, such as doc_stride=64."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Remove the runs that are in OUTPUT.")
+    ] = False,
+    backend: BackendOption = None,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+):
+    """Fine-tune a preset on a task, search its settings, and keep the best on dev.
+
+    A task of the papers runs with all settings of its paper, your own files
+    with one, unless you give lists. Stop it when you like: the same command
+    goes on.
+
+    OUTPUT gets the model (a preset with its card), results.json and .csv,
+    predictions in the form that is handed in, and pictures.
+
+    \b
+    Examples:
+      kerasbert finetune bert_base_en_uncased out --task rte --data glue_data
+      kerasbert finetune bert_base_en_uncased out --task mrpc --epochs 3 \\
+          --learning-rates 5e-5,2e-5 --batch-sizes 32 --seeds 0,1,2
+      kerasbert finetune bert_tiny_en_uncased spam --train sms.csv
+      kerasbert finetune klue_bert_base_ko ner --head token_classifier \\
+          --train train.conll --dev dev.conll
+    """
+    stopped = f"Stopped. What is done is kept in '{output}': the same command goes on from there."
+    with command(backend, stopped):
+        from kerasbert.tasks.finetune import finetune
+        from kerasbert.tasks.report import score_table, setting_table
+
+        grid = {
+            "batch_sizes": _list("--batch-sizes", batch_sizes, int),
+            "learning_rates": _list("--learning-rates", learning_rates, float),
+            "epochs": _list("--epochs", epochs, int),
+            "seeds": _list("--seeds", seeds, int),
+        }
+        columns = _columns(text, text_b)
+        own = {
+            "columns": columns,
+            "label": label,
+            "choices": None if choices is None else choices.split(","),
+            "choice_start": choice_start,
+            "id": id_column,
+            "metrics": None if metrics is None else metrics.split(","),
+        }
+        found = _task(task, data, {"train": train, "dev": dev, "test": test}, str(head), own)
+        results = finetune(
+            found,
+            preset,
+            output,
+            data=data,
+            **grid,
+            sequence_length=sequence_length,
+            warmup=warmup,
+            early_stopping=early_stopping,
+            class_weights="balanced" if balanced else None,
+            lora_rank=lora_rank,
+            precision=None if precision is None else str(precision),
+            model=settings("--set", model),
+            dev_share=dev_share,
+            limit=limit,
+            overwrite=overwrite,
+        )
+    if as_json:
+        print(json.dumps(results, ensure_ascii=False, indent=1))
+        return
+    show(setting_table(results), score_table(results))
+    print(f"The model, its scores and its answers are in '{output}'. To go on:")
+    print(f"  kerasbert predict {results['model']} FILE")
+
+
+@app.command()
+def evaluate(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DATA]", help="A file with labels, or the folder of a task's official files."
+        ),
+    ] = None,
+    task: TaskOption = None,
+    split: Annotated[str, typer.Option(help="Which split of a folder.")] = "dev",
+    text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of labels, if another one.")] = None,
+    batch_size: BatchOption = 32,
+    limit: LimitOption = None,
+    backend: BackendOption = None,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+):
+    """Score a model on examples with labels.
+
+    \b
+    Examples:
+      kerasbert evaluate out/model new.csv
+      kerasbert evaluate out/model glue_data --split dev
+      kerasbert evaluate hf://org/model glue_data --task sst2
+    """
+    with command(backend):
+        from kerasbert.tasks.evaluation import evaluate
+        from kerasbert.tasks.report import score_table
+
+        results = evaluate(
+            model,
+            data,
+            task=task,
+            split=split,
+            columns=_columns(text, text_b),
+            label=label,
+            batch_size=batch_size,
+            precision=None if precision is None else str(precision),
+            limit=limit,
+        )
+    if as_json:
+        print(json.dumps(results, ensure_ascii=False, indent=1))
+        return
+    show(score_table(results))
+    print(f"{results['examples']:,} examples.")
+
+
+@app.command()
+def predict(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATA]", help="A file, or the folder of a task's official files."),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="A folder for the file to hand in; by default it is shown.")
+    ] = None,
+    task: TaskOption = None,
+    split: Annotated[str, typer.Option(help="Which split of a folder.")] = "test",
+    text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
+    batch_size: BatchOption = 32,
+    limit: LimitOption = None,
+    backend: BackendOption = None,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+):
+    """Write what a model says of examples.
+
+    \b
+    Examples:
+      kerasbert predict out/model new.csv
+      kerasbert predict out/model glue_data --output handed_in
+      kerasbert predict out/model glue_data --task mnli_mismatched --output handed_in
+    """
+    with command(backend):
+        from kerasbert.tasks.evaluation import predict
+
+        results = predict(
+            model,
+            data,
+            output,
+            task=task,
+            split=split,
+            columns=_columns(text, text_b),
+            batch_size=batch_size,
+            precision=None if precision is None else str(precision),
+            limit=limit,
+        )
+    if as_json:
+        print(json.dumps(results, ensure_ascii=False, indent=1))
+    elif output is not None:
+        for path in results["files"]:
+            print(path)
+    else:
+        ids, rows = results["ids"], results["predictions"]
+        # Sentences of a document have no names of their own.
+        for name, row in zip(ids if len(ids) == len(rows) else range(len(rows)), rows):
+            print(
+                name, row if isinstance(row, str) else json.dumps(row, ensure_ascii=False), sep="\t"
+            )
+
+
+def _task(task, data, files, head, own):
+    """The task of the options: by name, or of files."""
+    from kerasbert.tasks import file_task, get_task
+
+    has_files = any(path is not None for path in files.values())
+    if task is None and not has_files:
+        raise ValueError(
+            "Which task? Give --task with a name (`kerasbert tasks` lists them), or --train with "
+            "a file of your own."
+        )
+    if task is None:
+        if data is not None:
+            raise ValueError("--data is the folder of a --task; your own files go by --train.")
+        own = {name: value for name, value in own.items() if value}
+        first = next(path for path in files.values() if path is not None)
+        name = os.path.splitext(os.path.basename(first))[0]
+        return file_task(**files, head=head, name=name, **own)
+    found = get_task(task)
+    for name, value in own.items():
+        if value:
+            option = {"columns": "text", "choice_start": "choice-start"}.get(name, name)
+            raise ValueError(f"--{option} is for your own files; the task '{task}' knows its own.")
+    return found.with_files(**files) if has_files else found
+
+
+def _columns(text, text_b):
+    if text is None and text_b is not None:
+        raise ValueError("--text-b needs --text, the column of the first text.")
+    return [name for name in (text, text_b) if name is not None] or None
+
+
+def _list(option, text, kind):
+    """Numbers with commas between them."""
+    if text is None:
+        return None
+    try:
+        return [kind(item) for item in text.split(",")]
+    except ValueError:
+        wanted = "whole numbers" if kind is int else "numbers"
+        raise ValueError(
+            f"{option} {text!r} has to be {wanted} with commas between them."
+        ) from None

@@ -1,0 +1,109 @@
+"""What all commands promise: quick help, one sentence for a mistake, results alone on stdout."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import pytest
+from typer.testing import CliRunner
+
+from kerasbert.cli import app
+from kerasbert.cli.app import command, settings
+
+COMMANDS = [info.name or info.callback.__name__ for info in app.registered_commands]
+
+
+def kerasbert(*arguments):
+    """Run the command in this process."""
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(name):
+    done = kerasbert(name, "--help")
+    assert done.exit_code == 0
+    assert "Examples:" in done.output and f"kerasbert {name}" in done.output
+
+
+def test_help_and_completion_come_without_keras(tmp_path):
+    script = tmp_path / "kerasbert"
+    script.write_text(
+        "import sys\n"
+        "from kerasbert.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    slow = {'keras', 'numpy', 'tensorflow', 'torch', 'jax'} & set(sys.modules)\n"
+        "    print('imported:', sorted(slow))\n"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment = {**os.environ, "PYTHONPATH": root}
+
+    def run(*arguments, **more):
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            env={**environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.stdout.rstrip().endswith("imported: []"), done.stdout + done.stderr
+        return done
+
+    done = run("finetune", "--help")
+    assert done.returncode == 0 and "--learning-rates" in done.stdout
+    assert run("finetune", "only_one").returncode == 2
+    words = {"COMP_WORDS": "kerasbert fine", "COMP_CWORD": "1"}
+    assert "finetune" in run(_KERASBERT_COMPLETE="complete_bash", **words).stdout
+
+
+def test_one_sentence_for_a_mistake():
+    done = kerasbert("predict", "no_such_preset", __file__)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "Unknown preset 'no_such_preset'" in done.stderr
+
+
+def test_a_backend_is_chosen_before_keras():
+    other = next(name for name in ("torch", "jax") if name != keras.backend.backend())
+    done = kerasbert("evaluate", "any", __file__, "--backend", other)
+    assert done.exit_code == 2
+    assert f"start another one for --backend {other}" in done.stderr
+    assert kerasbert("evaluate", "any", "--backend", "abacus").exit_code == 2
+
+
+def test_progress_is_not_a_result(capsys):
+    with command():
+        print("at work")
+    print("result")
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("result\n", "at work\n")
+
+
+def test_stopped(capsys):
+    import typer
+
+    with pytest.raises(typer.Exit) as error, command(stopped="Come back."):
+        raise KeyboardInterrupt
+    assert error.value.exit_code == 130
+    assert capsys.readouterr().err == "\nCome back.\n"
+
+
+def test_settings():
+    assert settings("--set", ["a=1", "b=x", "c=[1, 2]", "d=null", "e="]) == {
+        "a": 1,
+        "b": "x",
+        "c": [1, 2],
+        "d": None,
+        "e": "",
+    }
+    with pytest.raises(ValueError, match="--set 'a' is not name=value"):
+        settings("--set", ["a"])
+
+
+def test_tasks():
+    names = [row["name"] for row in json.loads(kerasbert("tasks", "--json").stdout)]
+    assert "rte" in names and "squad2" in names
+    shown = kerasbert("tasks").stdout
+    assert "https://gluebenchmark.com/tasks" in shown and "matthews" in shown

@@ -1,0 +1,267 @@
+"""`finetune`, `evaluate` and `predict`, from files to files, and what they say of bad ones."""
+
+import csv
+import json
+import os
+import shutil
+
+import pytest
+
+from kerasbert.cli import tasks
+from kerasbert.tasks import finetune as loop
+from tests.cli.test_commands import kerasbert
+from tests.contracts import only_tensorflow_is_fast, only_torch_is_fast
+
+SMALL = ["--epochs", "1", "--learning-rates", "1e-2", "--batch-sizes", "8"]
+
+
+def table(path, header, rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def squad(path, rows, version="1.1"):
+    """SQuAD's JSON of `(id, question, context, answer)`; `None` for no answer."""
+    paragraphs = []
+    for name, question, context, answer in rows:
+        answers = [{"text": answer, "answer_start": context.find(answer)}] if answer else []
+        qas = [{"id": name, "question": question, "answers": answers}]
+        paragraphs.append({"context": context, "qas": qas})
+    content = {"version": version, "data": [{"title": "t", "paragraphs": paragraphs}]}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def films(tmp_path):
+    """Files of texts and labels: `train.csv` and `dev.csv`."""
+    rows = [["it was a good film", "yes"], ["a bad film", "no"], ["good", "yes"], ["bad", "no"]]
+    table(tmp_path / "train.csv", ["text", "label"], rows * 4)
+    table(tmp_path / "dev.csv", ["text", "label"], rows)
+    return tmp_path
+
+
+@only_torch_is_fast
+def test_from_files_to_answers(films, tiny_preset):
+    out = films / "out"
+    files = ["--train", films / "train.csv", "--dev", films / "dev.csv"]
+    done = kerasbert("finetune", tiny_preset, out, *files, *SMALL, "--seeds", "0,1")
+    assert done.exit_code == 0, done.output
+    assert "Run 2 of 2: batch 8, rate 0.01, epochs 1, seed 1" in done.stderr
+    assert "Run" not in done.stdout and "accuracy on dev" in done.stdout
+    assert f"kerasbert predict {out}/model FILE" in done.stdout
+    again = kerasbert("finetune", tiny_preset, out, *files, *SMALL, "--seeds", "0,1", "--json")
+    assert "done before" in again.stderr
+    results = json.loads(again.stdout)
+    assert len(results["runs"]) == 2
+
+    # The model knows its task; other files may have other names of columns.
+    other = table(films / "new.csv", ["review", "fine"], [["good", "yes"], ["a bad one", "no"]])
+    done = kerasbert(
+        "evaluate", out / "model", other, "--text", "review", "--label", "fine", "--json"
+    )
+    assert done.exit_code == 0, done.output
+    scored = json.loads(done.stdout)
+    assert (scored["split"], scored["examples"], scored["metric"]) == ("new.csv", 2, "accuracy")
+    done = kerasbert("predict", out / "model", other, "--text", "review")
+    answers = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [name for name, _ in answers] == ["0", "1"]
+    right = [answer == gold for (_, answer), gold in zip(answers, ["yes", "no"])]
+    assert scored["scores"]["accuracy"] == sum(right) / 2
+    done = kerasbert("predict", out / "model", other, "--text", "review", "--output", films / "in")
+    (path,) = done.stdout.split()
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == "index\tprediction\n" + "".join(
+            f"{name}\t{answer}\n" for name, answer in answers
+        )
+    shown = kerasbert("evaluate", out / "model", films / "dev.csv").stdout
+    assert "this model, dev.csv" in shown and "4 examples." in shown
+    # A model of the wrong kind, or none at all.
+    done = kerasbert("evaluate", out / "model", films, "--task", "squad")
+    assert done.exit_code == 2
+    assert "holds a BertTextClassifier, but the task 'squad' needs a BertQuestion" in done.stderr
+    done = kerasbert("evaluate", out / "model", films, "--task", "sst2")
+    assert done.exit_code == 2
+    assert "The model's classes are no, yes, but those of 'sst2' are neg" in done.stderr
+
+
+def other_tasks(folder):
+    """Of each kind of task: the options of `finetune`, and the file to hand in."""
+    words = [["Ann B-PER", "is O", "old O", ""], ["in O", "Rome B-LOC", ""]] * 6
+    (folder / "words.conll").write_text("\n".join(line for row in words for line in row))
+    pairs = [["who is old ?", "ann is old", 1.0], ["who is bad ?", "lee was good", 0.0]] * 6
+    table(folder / "pairs.csv", ["question", "answer", "score"], pairs)
+    questions = [(f"q{i}", "who is old ?", "in rome ann is old .", "ann") for i in range(12)]
+    squad(folder / "questions.json", questions)
+    squad(folder / "none.json", [(f"{i}", "who ?", "it was .", None) for i in range(3)], "2.0")
+    choices = [["it was", "a film", "good", "bad", "old", "in", 0], ["who", "is", *"abcd", 3]] * 6
+    names = ["sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
+    table(folder / "choices.csv", names, choices)
+    return {
+        "pairs": (
+            ["--train", "pairs.csv", "--text", "question", "--text-b", "answer", "--label", "score"]
+            + ["--head", "text_regressor"],
+            "predictions.tsv",
+        ),
+        "words": (["--train", "words.conll", "--head", "token_classifier"], "predictions.tsv"),
+        "questions": (
+            ["--task", "squad", "--train", "questions.json", "--dev", "questions.json"]
+            + ["--set", "max_query_length=8", "--set", "doc_stride=16"],
+            "predictions.json",
+        ),
+        "choices": (
+            ["--train", "choices.csv", "--head", "multiple_choice", "--text", "sent1"]
+            + ["--choices", "ending0,ending1,ending2,ending3", "--choice-start", "sent2"],
+            "predictions.tsv",
+        ),
+    }
+
+
+@only_torch_is_fast
+@pytest.mark.parametrize("name", ["pairs", "words", "questions", "choices"])
+def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
+    options, submission = other_tasks(tmp_path)[name]
+    monkeypatch.chdir(tmp_path)
+    length = ["--sequence-length", "40"]
+    done = kerasbert("finetune", tiny_preset, "out", *options, *SMALL, *length, "--json")
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    assert os.listdir("out/predictions/dev") == [submission]
+    assert results["metric"] in results["scores"] and "confusion.png" not in os.listdir("out")
+    file = options[options.index("--train") + 1]
+    # Without labels too: the model alone says what is read.
+    done = kerasbert("predict", "out/model", file, "--output", "handed_in")
+    assert done.exit_code == 0, done.output
+    assert os.listdir("handed_in") == [submission]
+    done = kerasbert("evaluate", "out/model", file, "--json")
+    assert set(json.loads(done.stdout)["scores"]) == set(results["scores"])
+
+
+@only_tensorflow_is_fast
+def test_a_model_without_its_task(films, tiny_preset):
+    """A classifier of any origin, whose task is not known."""
+    done = kerasbert("evaluate", tiny_preset, films / "dev.csv", "--json")
+    assert done.exit_code == 0, done.output
+    assert set(json.loads(done.stdout)["scores"]) == {"accuracy", "macro_f1", "matthews"}
+
+
+# === Bad input ===
+
+
+def wrong_files(folder):
+    """Name: options of `finetune`, and what it says."""
+    table(folder / "unknown.csv", ["text", "label"], [["good", "yes"], ["bad", "maybe"]])
+    (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text("text,label\n")
+    (folder / "glue").mkdir()
+    train = ["--train", "train.csv"]
+    return {
+        "no task": ([], "Which task? Give --task with a name"),
+        "missing column": ([*train, "--text", "txt"], "train.csv' has no column 'txt'"),
+        "missing labels": ([*train, "--label", "y"], "has no column 'y' for the labels"),
+        "unknown label": (
+            [*train, "--dev", "unknown.csv"],
+            "unknown.csv', line 3: the label 'maybe' is unknown; known are 'no', 'yes'",
+        ),
+        "empty file": ([*train, "--dev", "empty.csv"], "empty.csv' is empty"),
+        "only a header": (["--train", "header.csv"], "header.csv' has a header but no rows"),
+        "no file": (["--train", "tain.csv"], "There is no file 'tain.csv' for train"),
+        "no such folder": (["--task", "rte", "--data", "gleu"], "'gleu' is no folder"),
+        "no files of the task": (
+            ["--task", "rte", "--data", "glue"],
+            "The folder 'glue' has no RTE/train.tsv of the task 'rte'; get it from https://",
+        ),
+        "unknown task": (["--task", "rtee"], "Unknown task 'rtee'; did you mean rte"),
+        "own columns": (["--task", "rte", "--label", "y"], "--label is for your own files"),
+        "folder of files": ([*train, "--data", "glue"], "your own files go by --train"),
+        "second text": ([*train, "--text-b", "b"], "--text-b needs --text"),
+        "no numbers": ([*train, "--epochs", "2,x"], "--epochs '2,x' has to be whole numbers"),
+        "metric": ([*train, "--metrics", "acc"], "There is no metric 'acc'; use one of accuracy"),
+        "no choices": (
+            [*train, "--head", "multiple_choice", "--text", "text"],
+            "has no column 'choices'",
+        ),
+        "no numbers as labels": (
+            [*train, "--head", "text_regressor"],
+            "train.csv', line 2: the label 'yes' is no number",
+        ),
+        "setting": ([*train, "--set", "dropout"], "--set 'dropout' is not name=value"),
+        "length": ([*train, "--sequence-length", "99"], "exceeds the encoder's 48"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no task",
+        "missing column",
+        "missing labels",
+        "unknown label",
+        "empty file",
+        "only a header",
+        "no file",
+        "no such folder",
+        "no files of the task",
+        "unknown task",
+        "own columns",
+        "folder of files",
+        "second text",
+        "no numbers",
+        "metric",
+        "no choices",
+        "no numbers as labels",
+        "setting",
+        "length",
+    ],
+)
+def test_bad_input(name, films, tiny_preset, monkeypatch):
+    monkeypatch.chdir(films)
+    options, message = wrong_files(films)[name]
+    before = sorted(os.listdir())
+    done = kerasbert("finetune", tiny_preset, "out", *options)
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert message in done.stderr.splitlines()[-1]
+    assert sorted(os.listdir()) == before
+
+
+def test_bad_models_and_data(films, tiny_preset, tmp_path):
+    done = kerasbert("evaluate", tiny_preset)
+    assert done.exit_code == 2 and "has no data of its own: pass a file, or" in done.stderr
+    done = kerasbert("predict", tiny_preset, "nowhere.csv")
+    assert done.exit_code == 2 and "There is no file or folder 'nowhere.csv'" in done.stderr
+    done = kerasbert("evaluate", tiny_preset, films / "dev.csv", "--text", "a", "--text-b", "b")
+    assert done.exit_code == 2 and "reads 1 columns of text (text), and 2 were" in done.stderr
+    # An encoder has no head.
+    encoder = tmp_path / "encoder"
+    shutil.copytree(tiny_preset, encoder)
+    os.remove(encoder / "task.json")
+    done = kerasbert("predict", encoder, films / "dev.csv")
+    assert done.exit_code == 2
+    assert "holds a BertBackbone, which has no head that does a task; make one" in done.stderr
+    done = kerasbert("export", encoder, tmp_path / "served")
+    assert done.exit_code == 2 and not (tmp_path / "served").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(films, tiny_preset, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "finetune", stop)
+    done = kerasbert("finetune", tiny_preset, "out", "--train", films / "train.csv")
+    assert done.exit_code == 130
+    assert "Stopped. What is done is kept in 'out': the same command goes on" in done.stderr
+
+
+@only_tensorflow_is_fast
+def test_export(tiny_preset, tmp_path):
+    done = kerasbert("export", tiny_preset, tmp_path / "served", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"directory": str(tmp_path / "served" / "1")}
+    assert (tmp_path / "served" / "1" / "saved_model.pb").exists()
+
+
+def test_lists():
+    assert tasks._list("--x", "1,2", int) == [1, 2]
+    assert tasks._list("--x", "5e-5", float) == [5e-5]
+    assert tasks._list("--x", None, int) is None
