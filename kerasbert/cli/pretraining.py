@@ -1,0 +1,193 @@
+"""Commands from text to an encoder: `vocab` and `pretrain`."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from kerasbert.cli.app import BackendOption, PrecisionOption, app, command, settings
+
+
+@app.command()
+def vocab(
+    corpus: Annotated[
+        list[str], typer.Argument(help="Text or JSON lines: files, folders, quoted patterns.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="The folder that vocab.txt is written to.")
+    ],
+    size: Annotated[int, typer.Option(help="Tokens, with special and unused ones.")] = 30522,
+    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
+    keep_accents: Annotated[
+        bool, typer.Option("--keep-accents", help="Also if not cased: for Korean and Japanese.")
+    ] = False,
+    unused: Annotated[int, typer.Option(help="Entries kept free for words of your own.")] = 99,
+    max_characters: Annotated[
+        int | None, typer.Option(help="The most characters that get entries.")
+    ] = None,
+    min_frequency: Annotated[int, typer.Option(help="How often a piece has to occur.")] = 2,
+    text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")] = "utf-8",
+    errors: Annotated[
+        str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
+    ] = "strict",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
+):
+    """Train a WordPiece vocabulary from text.
+
+    \b
+    Examples:
+      kerasbert vocab books/ --output vocab
+      kerasbert vocab 'news/**/*.jsonl.gz' --output vocab_ko --cased --size 32000
+    """
+    with command(), Progress(console=Console(stderr=True), transient=True) as bar:
+        from kerasbert.vocabulary import vocab
+
+        task = bar.add_task("", total=1)
+        done = vocab(
+            corpus,
+            output,
+            size=size,
+            lowercase=not cased,
+            strip_accents=not (cased or keep_accents),
+            unused=unused,
+            max_characters=max_characters,
+            min_frequency=min_frequency,
+            text_key=text_key,
+            encoding=encoding,
+            errors=errors,
+            overwrite=overwrite,
+            progress=lambda what, share: bar.update(task, description=what, completed=share),
+        )
+    print(
+        f"{done['size']:,} tokens ({done['characters']:,} characters) from {done['words']:,} words "
+        f"of {done['kinds']:,} kinds; {done['unknown']:.2%} of the words have another character "
+        f"-> {done['file']}"
+    )
+
+
+@app.command()
+def pretrain(
+    corpus: Annotated[
+        list[str],
+        typer.Argument(help="Text or JSON lines: files, folders, quoted patterns. Or examples."),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="The folder for the preset and all before it.")
+    ],
+    preset: Annotated[
+        str | None, typer.Option(help="An encoder to go on with: a preset, or an earlier output.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Of a new encoder, by default 12.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Its width, by default 768.")] = None,
+    heads: Annotated[int | None, typer.Option(help="By default 64 wide.")] = None,
+    family: Annotated[str | None, typer.Option(help="bert, roberta, ...")] = None,
+    encoder: Annotated[
+        list[str] | None, typer.Option(help="Another setting of it, as dropout=0.0.")
+    ] = None,
+    vocabulary: Annotated[
+        str | None, typer.Option(help="A vocab.txt or a preset; else one is trained.")
+    ] = None,
+    vocabulary_size: Annotated[int, typer.Option(help="Of one that is trained.")] = 30522,
+    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
+    objective: Annotated[
+        str, typer.Option(help="next_sentence, sentence_order or full_sentences.")
+    ] = "next_sentence",
+    steps: Annotated[int, typer.Option(help="Updates: 9 of 10 at length 128.")] = 1_000_000,
+    batch_size: Annotated[int, typer.Option(help="Examples of an update.")] = 256,
+    phase: Annotated[
+        list[str] | None,
+        typer.Option(help="length:steps:batch_size, once for each, instead of those two."),
+    ] = None,
+    accumulate: Annotated[int, typer.Option(help="Parts of a batch, to need less memory.")] = 1,
+    optimizer: Annotated[str, typer.Option(help="adamw or lamb.")] = "adamw",
+    learning_rate: Annotated[float | None, typer.Option(help="1e-4, and 1e-3 for lamb.")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="A hundredth of all.")] = None,
+    optimizer_state: Annotated[
+        str, typer.Option(help="new, or kept from the earlier output that --preset names.")
+    ] = "new",
+    precision: PrecisionOption = None,
+    backend: BackendOption = None,
+    xla: Annotated[
+        bool | None, typer.Option("--xla/--no-xla", help="Compile; else as Keras chooses.")
+    ] = None,
+    masking: Annotated[str, typer.Option(help="dynamic or static.")] = "dynamic",
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting of it, as mask_selection_rate=0.3 or unit=word."),
+    ] = None,
+    reading: Annotated[
+        list[str] | None,
+        typer.Option(help="How text is read, as sentences=lines or text_key=body."),
+    ] = None,
+    copies: Annotated[int, typer.Option(help="Passes over the text to make examples.")] = 1,
+    held_out: Annotated[float, typer.Option(help="Share of the examples.")] = 0.01,
+    seed: int = 0,
+    log_every: Annotated[int | None, typer.Option(help="Steps; a 200th, at most 100.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Steps; a 20th of all.")] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Steps; a 20th, at most 1000.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Do not resume; the training of before goes.")
+    ] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for it.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes that make examples.")] = None,
+):
+    """Pre-train an encoder, from text to a preset. The same command resumes what was interrupted.
+
+    \b
+    Examples:
+      kerasbert pretrain books/ -o mini --layers 4 --hidden 256 --steps 20000 --batch-size 64
+      kerasbert pretrain news.txt -o base --preset bert_base_en_uncased --phase 128:9000:64
+        --phase 512:1000:16 --learning-rate 2e-5 --precision mixed_bfloat16 --backend jax
+    """
+    with command(backend, "Stopped after a checkpoint; the same command goes on."):
+        from kerasbert.tasks.pretrain import pretrain
+
+        size = {"num_layers": layers, "hidden_dim": hidden, "num_heads": heads, "family": family}
+        done = pretrain(
+            corpus[0] if len(corpus) == 1 else corpus,
+            output,
+            preset=preset,
+            **{name: value for name, value in size.items() if value is not None},
+            encoder=settings("--encoder", encoder),
+            vocabulary=vocabulary,
+            vocabulary_size=vocabulary_size,
+            lowercase=not cased,
+            reading=settings("--reading", reading),
+            objective=objective,
+            steps=steps,
+            batch_size=batch_size,
+            phases=phase and [_phase(text) for text in phase],
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            warmup_steps=warmup_steps,
+            optimizer_state=optimizer_state,
+            accumulate=accumulate,
+            precision=(precision or "float32").removeprefix("mixed_"),
+            masking=masking,
+            masker=settings("--mask", mask),
+            copies=copies,
+            held_out=held_out,
+            seed=seed,
+            log_every=log_every,
+            evaluate_every=evaluate_every,
+            checkpoint_every=checkpoint_every,
+            resume=not restart,
+            jit_compile="auto" if xla is None else xla,
+            tensorboard=tensorboard,
+            workers=workers,
+        )
+    for name, score in done["scores"].items():
+        print(f"{name}: {score:.4f}")
+    print(f"{done['steps']:,} steps -> {done['preset']}")
+
+
+def _phase(text):
+    """`length:steps:batch_size` as three ints."""
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--phase {text!r} is not length:steps:batch_size, such as 128:9000:256.")
+    return tuple(map(int, parts))
