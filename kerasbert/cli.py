@@ -172,10 +172,10 @@ def pretrain(
     preset: Annotated[
         str | None, typer.Option(help="An encoder to go on with: a preset, or an earlier output.")
     ] = None,
-    layers: Annotated[int, typer.Option(help="Of a new encoder.")] = 12,
-    hidden: Annotated[int, typer.Option(help="Its width.")] = 768,
+    layers: Annotated[int | None, typer.Option(help="Of a new encoder, by default 12.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Its width, by default 768.")] = None,
     heads: Annotated[int | None, typer.Option(help="By default 64 wide.")] = None,
-    family: Annotated[str, typer.Option(help="bert, roberta, ...")] = "bert",
+    family: Annotated[str | None, typer.Option(help="bert, roberta, ...")] = None,
     encoder: Annotated[
         list[str] | None, typer.Option(help="Another setting of it, as dropout=0.0.")
     ] = None,
