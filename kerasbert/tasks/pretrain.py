@@ -67,11 +67,11 @@ def pretrain(
     output,
     *,
     preset=None,
-    num_layers=12,
-    hidden_dim=768,
+    num_layers=None,
+    hidden_dim=None,
     num_heads=None,
     intermediate_dim=None,
-    family="bert",
+    family=None,
     encoder=None,
     vocabulary=None,
     vocabulary_size=30522,
@@ -123,8 +123,8 @@ def pretrain(
         preset: string. An encoder to go on with; its heads too, where it has them. Also the
             `output` of an earlier training.
         num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by
-            default a head is 64 wide, and the inner layer four times `hidden_dim`.
-        family: string. That of a new encoder, see `kerasbert.families`.
+            default 12 and 768, heads 64 wide, and the inner layer four times `hidden_dim`.
+        family: string. That of a new encoder, by default "bert"; see `kerasbert.families`.
         encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
         vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one. `None` takes
             the preset's, or trains one on the corpus.
@@ -208,14 +208,19 @@ def pretrain(
         vocabulary = _train_vocabulary(
             corpus, examples, output, vocabulary_size, lowercase, reading, line
         )
-    size = num_layers, hidden_dim, num_heads, intermediate_dim
+    size = {
+        "num_layers": num_layers,
+        "hidden_dim": hidden_dim,
+        "num_heads": num_heads,
+        "intermediate_dim": intermediate_dim,
+        "family": family,
+    }
     model = _model(
         preset,
         _tokenizer(vocabulary, lowercase),
         objective,
         longest,
-        size,
-        family,
+        {name: value for name, value in size.items() if value is not None},
         {"dtype": PRECISIONS[precision], **(encoder or {})},
     )
     tokenizer = model.preprocessor.tokenizer
@@ -468,7 +473,7 @@ def _tokenizer(vocabulary, lowercase):
     return BertTokenizer(path, lowercase=lowercase)
 
 
-def _model(preset, tokenizer, objective, length, size, family, encoder):
+def _model(preset, tokenizer, objective, length, size, encoder):
     """The model to train: new, or a preset's with new heads where it has none."""
     pairs = objective != "full_sentences"
     heads = {"next_sentence": pairs}
@@ -477,26 +482,30 @@ def _model(preset, tokenizer, objective, length, size, family, encoder):
     if tokenizer is not None:
         heads["preprocessor"] = BertPretrainerPreprocessor(tokenizer, sequence_length=length)
     if preset is not None:
+        if size:
+            raise ValueError(
+                f"{', '.join(size)} cannot be set: the encoder of '{preset}' has its own; leave "
+                "that out, or leave out the preset for a new encoder."
+            )
         return _loaded(preset, {"sequence_length": length, **heads, **encoder})
-    num_layers, hidden_dim, num_heads, intermediate_dim = size
-    for name, value in (("num_layers", num_layers), ("hidden_dim", hidden_dim)):
-        _check_whole(name, value)
-    if num_heads is None and hidden_dim % 64:
+    size = {"family": "bert", "num_layers": 12, "hidden_dim": 768, **size}
+    for name in ("num_layers", "hidden_dim"):
+        _check_whole(name, size[name])
+    width = size["hidden_dim"]
+    if "num_heads" not in size and width % 64:
         raise ValueError(
-            f"hidden_dim={hidden_dim} makes no whole number of heads of 64; pass num_heads."
+            f"hidden_dim={width} makes no whole number of heads of 64; pass num_heads."
         )
     backbone = BertBackbone.from_family(
-        family,
         **{
             "vocabulary_size": tokenizer.vocabulary_size(),
-            "num_layers": num_layers,
-            "hidden_dim": hidden_dim,
-            "num_heads": num_heads or hidden_dim // 64,
-            "intermediate_dim": intermediate_dim or 4 * hidden_dim,
+            "num_heads": width // 64,
+            "intermediate_dim": 4 * width,
             "max_sequence_length": length,
             "pooler": pairs,
+            **size,
             **encoder,
-        },
+        }
     )
     return BertPretrainer(backbone, **heads)
 
@@ -512,14 +521,14 @@ def _loaded(preset, arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # It names the head that may be there, too.
         model = BertPretrainer.from_preset(preset, new_head=True, **arguments)
-    new = "both heads are"
+    new = "its heads are"
     with contextlib.suppress(NoHeadError):
         masked = BertMaskedLM.from_preset(preset, preprocessor=None)
         values = {weight.path: weight for weight in masked.mlm_head.weights}
         for weight in model.mlm_head.weights:
             weight.assign(values[weight.path])
         new = "the head of the sentences is"
-    warnings.warn(f"'{preset}' was not trained on both tasks: {new} new.", stacklevel=3)
+    warnings.warn(f"'{preset}' holds not all that is trained here: {new} new.", stacklevel=3)
     return model
 
 

@@ -154,6 +154,15 @@ def _log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+def test_what_the_head_of_pairs_tells(tmp_path):
+    assert not make(BertPretrainer).sentence_order
+    assert make(BertPretrainer, "albert").sentence_order  # As its checkpoints were trained.
+    assert BertNextSentencePredictor(tiny_backbone("albert")).sentence_order
+    BertPretrainer(tiny_backbone(), sentence_order=True).save_to_preset(str(tmp_path))
+    assert BertPretrainer.from_preset(str(tmp_path)).sentence_order
+    assert BertNextSentencePredictor.from_preset(str(tmp_path)).sentence_order
+
+
 def test_pretrainer_without_pairs():
     model = perturb(BertPretrainer(tiny_backbone("roberta", pooler=False), next_sentence=False))
     features = batch(model)
@@ -165,6 +174,8 @@ def test_pretrainer_without_pairs():
     assert {"loss", "accuracy", "perplexity"} == history.keys()
     with pytest.raises(ValueError, match="next_sentence=True needs an encoder with a pooler"):
         BertPretrainer(tiny_backbone(pooler=False))
+    # A pooler that nothing trains does not decay either.
+    assert BertPretrainer(tiny_backbone(), next_sentence=False).freezes_pooler
 
 
 @pytest.mark.parametrize("cls", [BertMaskedLM, BertPretrainer])

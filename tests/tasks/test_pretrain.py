@@ -31,7 +31,7 @@ TINY = {
 def train(examples, words, output, **settings):
     """A short training on ready examples; dropout and what accumulates count."""
     arguments = {
-        **TINY,
+        **({name: TINY[name] for name in ("verbose", "jit_compile")} if words is None else TINY),
         "phases": [(16, 10, 8)],
         "learning_rate": 3e-3,
         "warmup_steps": 2,
@@ -397,6 +397,7 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
         ({"vocabulary": None}, "examples were made with a vocabulary: pass it"),
         ({"optimizer_state": "kept"}, "pass its output as `preset`"),
         ({"hidden_dim": 20, "num_heads": None}, "hidden_dim=20 makes no whole number of heads"),
+        ({"preset": "bert_base_en_uncased"}, "num_layers, hidden_dim, num_heads cannot be set"),
         ({"log_every": 1.5}, "log_every is 1.5"),
         ({"checkpoint_every": 3}, "checkpoint_every=3 has to be a multiple of log_every=2"),
         ({"warmup_steps": 11}, "warmup_steps=22 has to be from 0 to the 20 steps"),

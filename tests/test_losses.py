@@ -1,0 +1,65 @@
+"""Loss, accuracy and perplexity over a vocabulary: as Keras' own, and as the formulas."""
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from tests.contracts import array
+
+RANDOM = np.random.default_rng(0)
+LOGITS = RANDOM.normal(0, 4, (3, 5, 11)).astype("float32")
+LABELS = RANDOM.integers(0, 11, (3, 5))
+WEIGHTS = RANDOM.integers(0, 2, (3, 5)).astype("float32")
+
+
+def cross_entropies():
+    logits = LOGITS.astype("float64")
+    odds = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -np.take_along_axis(odds, LABELS[..., None], -1)[..., 0]
+
+
+def test_loss_and_its_gradient():
+    expected = (cross_entropies() * WEIGHTS).sum() / WEIGHTS.sum()
+    loss = TokenCrossEntropy()
+    assert float(array(loss(LABELS, LOGITS, WEIGHTS))) == pytest.approx(expected, abs=1e-6)
+    assert float(array(loss(LABELS, LOGITS + 1e4, WEIGHTS))) == pytest.approx(expected, abs=1e-2)
+    # A step of plain descent at a rate of 1 moves logits by their gradient.
+    model = keras.Sequential([keras.Input((5, 11)), Logits()])
+    model.compile(keras.optimizers.SGD(1.0), loss=TokenCrossEntropy(), jit_compile=False)
+    model.layers[0].logits.assign(LOGITS)
+    model.train_on_batch(np.zeros_like(LOGITS), LABELS, sample_weight=WEIGHTS)
+    odds = np.exp(LOGITS - LOGITS.max(-1, keepdims=True))
+    gradient = odds / odds.sum(-1, keepdims=True) - np.eye(11)[LABELS]
+    gradient *= WEIGHTS[..., None] / WEIGHTS.sum()
+    np.testing.assert_allclose(LOGITS - array(model.layers[0].logits), gradient, atol=1e-6)
+
+
+class Logits(keras.layers.Layer):
+    def build(self, shape):
+        self.logits = self.add_weight(shape=(3, 5, 11))
+
+    def call(self, inputs):
+        return inputs + self.logits
+
+
+def test_metrics():
+    for metric, expected in (
+        (TokenAccuracy(), LOGITS.argmax(-1) == LABELS),
+        (Perplexity(), cross_entropies()),
+    ):
+        for rows in (slice(0, 2), slice(2, 3)):  # Batches count by their weights.
+            metric.update_state(LABELS[rows], LOGITS[rows], WEIGHTS[rows])
+        value = (expected * WEIGHTS).sum() / WEIGHTS.sum()
+        value = np.exp(value) if isinstance(metric, Perplexity) else value
+        assert float(array(metric.result())) == pytest.approx(value, rel=1e-5)
+        copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
+        assert type(copy) is type(metric) and copy.name == metric.name
+
+
+def test_of_equal_logits_the_first_counts():
+    logits = np.array([[[1.0, 3.0, 3.0], [-5.0, -5.0, -6.0], [0.0, 0.0, 1e-20]]], "float32")
+    for labels, expected in (([[1, 0, 0]], 1), ([[2, 1, 1]], 0)):
+        metric = TokenAccuracy()
+        metric.update_state(labels, logits, [[1.0, 1.0, 0.0]])
+        assert float(array(metric.result())) == expected
