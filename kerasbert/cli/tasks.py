@@ -180,7 +180,7 @@ def finetune(
     stopped = f"Stopped. What is done is kept in '{output}': the same command goes on from there."
     with command(backend, stopped):
         from kerasbert.tasks.finetune import finetune
-        from kerasbert.tasks.report import score_table, setting_table
+        from kerasbert.tasks.report import grid_table, score_table
 
         grid = {
             "batch_sizes": _list("--batch-sizes", batch_sizes, int),
@@ -218,7 +218,7 @@ def finetune(
     if as_json:
         print(json.dumps(results, ensure_ascii=False, indent=1))
         return
-    show(setting_table(results), score_table(results))
+    show(grid_table(results), score_table(results))
     print(f"The model, its scores and its answers are in '{output}'. To go on:")
     print(f"  kerasbert predict {results['model']} FILE")
 

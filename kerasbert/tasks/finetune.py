@@ -102,7 +102,7 @@ def finetune(
     Returns:
         What `results.json` holds: a dict of `task`, `preset`, `metric` (the main one), `best`
         (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
-        labels), `settings` (the mean over seeds of each point of the grid), `runs`, `published`,
+        labels), `grid` (the mean over seeds of each of its points), `runs`, `published`,
         `examples`, `model` (its directory), `predictions` (paths), `pictures` (paths) and
         `notes`.
 
@@ -199,9 +199,8 @@ def _with_settings(task, batch_sizes, learning_rates, epochs, warmup, sequence_l
 def _train_and_dev(task, data, dev_share, limit, notes):
     if limit is not None:
         _numbers("limit", limit, int, 1)
-    for split in ("train", "dev"):
-        if split == "train" and split not in task.splits:
-            raise ValueError(f"The task '{task.name}' has nothing to train on; give it a file.")
+    if "train" not in task.splits:
+        raise ValueError(f"The task '{task.name}' has nothing to train on; give it a file.")
     train = task.read("train", data)
     if train.y is None:
         raise ValueError(f"The training examples of '{task.name}' have no labels.")
@@ -321,7 +320,10 @@ class _Search:
             return
         if not os.path.exists(settings):
             raise ValueError(f"The folder '{self.output}' holds other things; name another one.")
-        if self.overwrite:
+        # What was stopped in its first epochs holds nothing.
+        runs = self.path("runs")
+        if self.overwrite or not os.path.isdir(runs) or not os.listdir(runs):
+            self.overwrite = True
             return
         there = read_json(settings)
         for name, value in self.shared.items():
@@ -362,12 +364,9 @@ class _Search:
 
     def run(self, point, title):
         """Do a run, unless it is done."""
-        name = "batch{batch_size}-rate{learning_rate:g}-epochs{epochs}-seed{seed}".format(**point)
-        title += (
-            ": batch {batch_size}, rate {learning_rate:g}, epochs {epochs}, seed {seed}".format(
-                **point
-            )
-        )
+        said = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
+        said = said.format(**point)
+        title, name = f"{title}: {said}", said.replace(", ", "-").replace(" ", "")
         if not self.overwrite and os.path.exists(self.path("runs", f"{name}.json")):
             self.say(f"{title}: done before.")
             return
@@ -412,7 +411,6 @@ class _Search:
             )
         if self.shared["lora_rank"] is not None:
             model.backbone.enable_lora(self.shared["lora_rank"])
-        model.compile()  # What trains may be less now.
         training = (self.train.x, self.train.y, self.weights, point["batch_size"])
         steps = int(model.preprocessor.batches(*training).cardinality())
         for examples in (self.dev, self.test):  # What is wrong shows before anything is written.
@@ -478,7 +476,7 @@ class _Search:
             "best": {name: best[name] for name in ("run", *_GRID, "epoch")},
             "scores": scores,
             "test_scores": test_scores,
-            "settings": report.by_setting(runs, self.task.main_metric, self.task.mode),
+            "grid": report.over_seeds(runs, self.task.main_metric, self.task.mode),
             "runs": runs,
             "published": [vars(published) for published in self.task.published],
             "examples": {
@@ -630,7 +628,7 @@ class _Watch(ScoreCallback):
     # === The state of a run that is not done ===
 
     def _save(self, epoch):
-        _write_json(os.path.join(self.folder, "history.json"), self.history)
+        _write_json(os.path.join(self.folder, "history.json"), {"history": self.history})
         path = os.path.join(self.folder, f"epoch-{epoch}.npz")
         with open(path + ".part", "wb") as file:
             np.savez(file, *map(_array, self._variables(self.model)), *self.best)
@@ -649,7 +647,8 @@ class _Watch(ScoreCallback):
         for variable, value in zip(variables, values):
             variable.assign(value)
         self.best = values[len(variables) :]
-        self.history = read_json(os.path.join(self.folder, "history.json"))[: _epoch_of(path)]
+        history = read_json(os.path.join(self.folder, "history.json"))["history"]
+        self.history = history[: _epoch_of(path)]
         return len(self.history)
 
     def bring_back(self, model):

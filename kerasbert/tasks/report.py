@@ -7,7 +7,7 @@ from rich.table import Table
 _SETTING = ("batch_size", "learning_rate", "epochs")
 
 
-def by_setting(runs, metric, mode="max"):
+def over_seeds(runs, metric, mode="max"):
     """What each point of a grid gives over its seeds.
 
     Args:
@@ -23,7 +23,7 @@ def by_setting(runs, metric, mode="max"):
     ...     {"batch_size": 16, "learning_rate": 5e-5, "epochs": 2, "scores": {"accuracy": x}}
     ...     for x in (0.8, 0.9)
     ... ]
-    >>> row = by_setting(runs, "accuracy")[0]
+    >>> row = over_seeds(runs, "accuracy")[0]
     >>> row["seeds"], round(row["mean"], 3), round(row["deviation"], 3), row["best"]
     (2, 0.85, 0.071, 0.9)
     """
@@ -47,13 +47,13 @@ def by_setting(runs, metric, mode="max"):
     return rows
 
 
-def setting_table(results):
+def grid_table(results):
     """A rich table of the points of the grid, the one of the best run marked."""
     metric, best = results["metric"], results["best"]
     table = Table(title=f"{metric} on dev")
     for name in ("batch", "rate", "epochs", "seeds", "mean", "deviation", "best", ""):
         table.add_column(name, justify="left" if not name else "right")
-    for row in results["settings"]:
+    for row in results["grid"]:
         is_best = all(row[name] == best[name] for name in _SETTING)
         diverged = f" ({row['diverged']} diverged)" if row["diverged"] else ""
         table.add_row(

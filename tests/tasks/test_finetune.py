@@ -77,7 +77,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
         _Search, "train_one", lambda *args: points.append(args[1]) or train_one(*args)
     )
     results = kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
-    assert len(points) == 3 and len(results["runs"]) == len(results["settings"]) == 6
+    assert len(points) == 3 and len(results["runs"]) == len(results["grid"]) == 6
     assert before == {name: read(out, name) for name in runs}
 
     # What is there belongs to the best run.
@@ -118,7 +118,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
     more = kerasbert.finetune(task, tiny_preset, out, epochs=1, seeds=[0, 1], verbose=False)
     assert [point["seed"] for point in points] == [1]
     assert len(more["runs"]) == 7
-    row = next(row for row in more["settings"] if row["seeds"] == 2)
+    row = next(row for row in more["grid"] if row["seeds"] == 2)
     assert row["mean"] == pytest.approx(
         np.mean(
             [
@@ -235,7 +235,7 @@ def test_runs_that_diverge(task, tiny_preset, tmp_path):
     # Beside one that does not, it counts as the worst.
     results = kerasbert.finetune(task, tiny_preset, out, **{**settings, "learning_rates": 1e-2})
     assert results["best"]["learning_rate"] == 1e-2
-    assert [row["diverged"] for row in results["settings"]] == [0, 1]
+    assert [row["diverged"] for row in results["grid"]] == [0, 1]
 
 
 @only_torch_is_fast

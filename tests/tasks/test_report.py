@@ -30,24 +30,24 @@ def results():
         "best": {**runs[1], "run": "b"},
         "scores": {"accuracy": 0.8},
         "test_scores": None,
-        "settings": report.by_setting(runs, "accuracy"),
+        "grid": report.over_seeds(runs, "accuracy"),
         "published": [vars(row) for row in get_task("rte").published],
     }
 
 
 def test_settings_over_seeds():
-    rows = results()["settings"]
+    rows = results()["grid"]
     assert [(row["seeds"], row["diverged"], row["best"]) for row in rows] == [
         (2, 0, 0.8),
         (2, 1, 0.65),
     ]
     assert rows[1]["deviation"] is None
-    shown = text(report.setting_table(results()))
+    shown = text(report.grid_table(results()))
     assert "2e-05" in shown and "0.7500" in shown and "best, with seed 1" in shown
     assert "2 (1 diverged)" in shown
     errors = [run(0, 2e-5, error=0.5), run(1, 2e-5, error=0.25)]
-    assert report.by_setting(errors, "error", "min")[0]["best"] == 0.25
-    assert report.by_setting([run(0, 2e-5)], "error")[0]["best"] is None
+    assert report.over_seeds(errors, "error", "min")[0]["best"] == 0.25
+    assert report.over_seeds([run(0, 2e-5)], "error")[0]["best"] is None
 
 
 def test_scores_beside_the_published_ones():
