@@ -10,9 +10,10 @@ import pytest
 from kerasbert.cli import tasks
 from kerasbert.tasks import finetune as loop
 from tests.cli.test_commands import kerasbert
-from tests.contracts import only_tensorflow_is_fast, only_torch_is_fast
+from tests.contracts import only_torch_is_fast
 
 SMALL = ["--epochs", "1", "--learning-rates", "1e-2", "--batch-sizes", "8"]
+SMALL += ["--sequence-length", "40"]
 
 
 def table(path, header, rows):
@@ -123,8 +124,7 @@ def other_tasks(folder):
 def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
     options, submission = other_tasks(tmp_path)[name]
     monkeypatch.chdir(tmp_path)
-    length = ["--sequence-length", "40"]
-    done = kerasbert("finetune", tiny_preset, "out", *options, *SMALL, *length, "--json")
+    done = kerasbert("finetune", tiny_preset, "out", *options, *SMALL, "--json")
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
     assert os.listdir("out/predictions/dev") == [submission]
@@ -138,7 +138,7 @@ def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
     assert set(json.loads(done.stdout)["scores"]) == set(results["scores"])
 
 
-@only_tensorflow_is_fast
+@only_torch_is_fast
 def test_a_model_without_its_task(films, tiny_preset):
     """A classifier of any origin, whose task is not known."""
     done = kerasbert("evaluate", tiny_preset, films / "dev.csv", "--json")
@@ -253,7 +253,7 @@ def test_ctrl_c_says_how_to_go_on(films, tiny_preset, monkeypatch):
     assert "Stopped. What is done is kept in 'out': the same command goes on" in done.stderr
 
 
-@only_tensorflow_is_fast
+@pytest.mark.slow
 def test_export(tiny_preset, tmp_path):
     done = kerasbert("export", tiny_preset, tmp_path / "served", "--json")
     assert done.exit_code == 0, done.output

@@ -154,7 +154,7 @@ POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
 
 
 @only_torch_is_fast
-@pytest.mark.parametrize("lora_rank", [None, 2])
+@pytest.mark.parametrize("lora_rank", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeypatch, lora_rank):
     monkeypatch.setattr(finetune, "KEEP_AFTER", 0.0)
     states = {}
@@ -340,16 +340,13 @@ def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
         kerasbert.finetune(task, tiny_preset, out, verbose=False)
 
 
-@only_torch_is_fast
 def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "kerasbert.tasks.pictures", raising=False)
     monkeypatch.delattr(kerasbert.tasks, "pictures", raising=False)
-    results = kerasbert.finetune(task, tiny_preset, tmp_path / "out", verbose=False)
-    assert results["pictures"] == []
-    assert results["notes"] == [
-        "No pictures: they need matplotlib (pip install 'kerasbert[plot]')."
-    ]
+    notes = []
+    assert search(task, tiny_preset, tmp_path / "out").draw([], {}, [], notes) == []
+    assert notes == ["No pictures: they need matplotlib (pip install 'kerasbert[plot]')."]
 
 
 def test_less_is_better_of_errors(tmp_path):

@@ -72,6 +72,26 @@ def test_rows(name):
     presets._check_arguments(task.model_class, task.model_settings())
 
 
+@pytest.mark.parametrize("name", builtin_tasks())
+def test_a_task_goes_through_json(name):
+    task = get_task(name)
+    assert Task.from_dict(json.loads(json.dumps(task.as_dict()))) == task
+
+
+def test_own_files_in_place_of_the_official_ones(tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text("index\tsentence1\tsentence2\tlabel\n7\tA.\tB.\tentailment\n")
+    task = get_task("rte").with_files(dev=str(path), test=None)
+    assert task.splits == ("dev",) and task.has_own_files and not get_task("rte").has_own_files
+    assert (task.published, task.source.page, task.title) == ((), "", "files in the form of RTE")
+    data = task.read("dev")
+    assert (data.x, data.y, data.ids) == ((["A."], ["B."]), ["entailment"], ["7"])
+    # Whose files they are stays here.
+    assert str(tmp_path) not in json.dumps(task.as_dict())
+    with pytest.raises(ValueError, match="There is no file '.*none.tsv' for train"):
+        task.with_files(train=str(tmp_path / "none.tsv"))
+
+
 def test_the_papers_tasks_are_all_there():
     glue = "cola sst2 mrpc stsb qqp mnli mnli_mismatched qnli rte wnli ax"
     others = "squad squad2 swag conll2003 nsmc klue_ynat klue_sts klue_nli klue_ner korquad"

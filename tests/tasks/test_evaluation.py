@@ -1,0 +1,85 @@
+"""Models that are there, on data of their own or other ones."""
+
+import json
+import os
+import sys
+
+import pytest
+
+import kerasbert
+from kerasbert.models import BertTextClassifier
+from kerasbert.tasks import evaluation, get_task
+from kerasbert.tasks.own import model_task
+from tests.contracts import only_torch_is_fast
+
+
+@pytest.fixture(scope="module")
+def model(tiny_preset):
+    return BertTextClassifier.from_preset(tiny_preset)
+
+
+def lines(path, *rows):
+    path.write_text("".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@only_torch_is_fast
+def test_a_model_on_a_file(model, tmp_path):
+    path = lines(tmp_path / "a.csv", ("text", "label"), ("good", "yes"), ("bad film", "no"))
+    right = [model.classify(text)["label"] for text in ("good", "bad film")]
+    result = kerasbert.evaluate(model, path)
+    assert result["scores"]["accuracy"] == ((right[0] == "yes") + (right[1] == "no")) / 2
+    assert (result["task"], result["split"], result["published"]) == ("own", "a.csv", [])
+    assert kerasbert.evaluate(model, path, limit=1)["examples"] == 1
+    unlabelled = lines(tmp_path / "b.csv", ("review",), ("good",), ("bad film",))
+    said = kerasbert.predict(model, unlabelled, tmp_path / "out", columns=["review"])
+    assert said["predictions"] == right and said["ids"] == [0, 1]
+    (path,) = said["files"]
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == f"index\tprediction\n0\t{right[0]}\n1\t{right[1]}\n"
+    with pytest.raises(ValueError, match="has no column 'label' for the labels of 'own'"):
+        kerasbert.evaluate(model, unlabelled, columns=["review"])
+
+
+@only_torch_is_fast
+def test_classes_without_names_are_numbers(model, tmp_path):
+    unnamed = BertTextClassifier(model.backbone, 2, preprocessor=model.preprocessor)
+    path = lines(tmp_path / "a.csv", ("text", "label"), ("good", "1"), ("bad film", "0"))
+    scores = kerasbert.evaluate(unnamed, path)["scores"]
+    classes = unnamed.predict_proba(["good", "bad film"]).argmax(-1)
+    assert scores["accuracy"] == sum(classes == [1, 0]) / 2
+
+
+@only_torch_is_fast
+def test_parts_behind_a_progress_bar(model, monkeypatch, tmp_path):
+    rows = [(f"film {'good ' * (i % 7)}", "yes") for i in range(10)]
+    task = model_task(model)
+    path = lines(tmp_path / "a.csv", ("text", "label"), *rows)
+    data = task.with_files(dev=path).read("dev")
+    expected = task.predict(model, data)
+    monkeypatch.setattr(evaluation, "_CHUNK", 3)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert evaluation.predict_all(task, model, data) == expected
+
+
+def test_the_threshold_of_answers_is_kept(tiny_preset, tmp_path, monkeypatch):
+    record = {"task": get_task("rte").as_dict(), "scores": {"best_f1_threshold": -1.5}}
+    os.symlink(os.path.join(tiny_preset, "assets"), tmp_path / "assets")
+    for name in os.listdir(tiny_preset):
+        if name != "assets":
+            os.symlink(os.path.join(tiny_preset, name), tmp_path / name)
+    (tmp_path / "finetuning.json").write_text(json.dumps(record))
+    monkeypatch.setattr(type(get_task("rte")), "check_model", lambda *_: None)
+    _, task, threshold = evaluation.open_model(str(tmp_path))
+    assert task == get_task("rte") and threshold == -1.5
+
+
+def test_models_without_a_task(model):
+    many = BertTextClassifier(model.backbone, labels=["a", "b"], multi_label=True)
+    with pytest.raises(ValueError, match="any number of classes, and no task does so"):
+        model_task(many)
+    with pytest.raises(ValueError, match="A BertNextSentencePredictor gives no answers that could"):
+        model_task(kerasbert.models.BertNextSentencePredictor(model.backbone))
+    task = get_task("rte")
+    with pytest.raises(ValueError, match="The model's classes are no, yes, but those of 'rte'"):
+        kerasbert.evaluate(model, task=task)
