@@ -68,7 +68,10 @@ def train(models, data, batch_size=BATCH):
     settings = {"batch_size": batch_size, "verbose": 0}
     fitted = pretrainer.fit(x, y, epochs=3, shuffle=False, **settings)
     found = {"losses": fitted.history["loss"]}
-    found["evaluated"] = pretrainer.evaluate(x, y, return_dict=True, **settings)
+    evaluated = pretrainer.evaluate(x, y, return_dict=True, **settings)
+    # Processes' own logarithms average to that of all.
+    evaluated["logarithm"] = float(np.log(evaluated.pop("mlm_logits_perplexity")))
+    found["evaluated"] = evaluated
     fitted = classifier.fit(texts, labels, epochs=3, shuffle=False, **settings)
     found["losses of texts"] = fitted.history["loss"]
     evaluated = classifier.evaluate(texts, labels, return_dict=True, **settings)
@@ -131,7 +134,7 @@ def on_torch(mode):
         # Its part of each batch.
         rows = np.arange(ROWS).reshape(-1, processes, BATCH // processes)[:, rank].ravel()
         parts = keras.tree.map_structure(lambda array: array[rows], parts)
-    return train(models, parts, BATCH // processes), processes
+    return {**train(models, parts, BATCH // processes), "rank": rank}, processes
 
 
 def run(mode):

@@ -64,7 +64,7 @@ def free_port():
 def one():
     """What one device gives."""
     found = several_devices.run("one")
-    assert found.pop("devices") == 1 and not found.pop("cut", None)
+    assert found.pop("devices") == 1 and not found.pop("cut", None) and not found.pop("rank", 0)
     losses = found["losses"] + found["losses of texts"]
     assert losses[0] - losses[2] > 0.5 and losses[3] - losses[5] > 0.005
     rest = found["losses at rest"] - np.array(found["texts evaluated"]["loss"])
@@ -128,7 +128,8 @@ def test_multi_worker_mirrored_strategy(one):
 def test_processes_on_torch(one):
     port = str(free_port())
     launcher = "-m torch.distributed.run --nproc-per-node 2 --master-addr localhost".split()
-    first, second = results(start("processes", *launcher, "--master-port", port))
+    found = results(start("processes", *launcher, "--master-port", port))
+    first, second = sorted(found, key=lambda part: part.pop("rank"))
     assert first.pop("devices") == second.pop("devices") == 2
     assert abs(first["losses"][0] - second["losses"][0]) > 1e-3  # Each its part's.
     # Rows 0-3 of each batch, then 4-7.
