@@ -182,7 +182,7 @@ def finetune(
         from kerasbert.tasks.finetune import finetune
         from kerasbert.tasks.report import grid_table, score_table
 
-        grid = {
+        lists = {
             "batch_sizes": _list("--batch-sizes", batch_sizes, int),
             "learning_rates": _list("--learning-rates", learning_rates, float),
             "epochs": _list("--epochs", epochs, int),
@@ -203,7 +203,7 @@ def finetune(
             preset,
             output,
             data=data,
-            **grid,
+            **lists,
             sequence_length=sequence_length,
             warmup=warmup,
             early_stopping=early_stopping,
@@ -218,7 +218,8 @@ def finetune(
     if as_json:
         print(json.dumps(results, ensure_ascii=False, indent=1))
         return
-    show(grid_table(results), score_table(results))
+    grid = [grid_table(results)] if len(results["runs"]) > 1 else []
+    show(*grid, score_table(results))
     print(f"The model, its scores and its answers are in '{output}'. To go on:")
     print(f"  kerasbert predict {results['model']} FILE")
 

@@ -10,6 +10,7 @@
     task.write("handed_in", dev, predictions)         # RTE.tsv
 
 `file_task(train="a.csv", dev="b.csv", columns=["text"], label="label")` is a task of your files.
+`kerasbert.finetune(task, preset, output)` does all of it, with the settings of the paper.
 """
 
 import difflib

@@ -542,7 +542,7 @@ class _Search:
             + f"; {best['epoch']} epochs of batches of {best['batch_size']} at a learning rate of "
             f"{best['learning_rate']:g}, seed {best['seed']}"
             + (f", adapters of rank {adapters}" if adapters else ""),
-            "scores": {name: round(value, 4) for name, value in results["scores"].items()},
+            "scores": {key: round(value, 4) for key, value in results["scores"].items()},
             "scored_on": f"{task.title}, {results['examples']['dev']:,} dev examples",
         }
         if task.source.dataset:
@@ -552,7 +552,10 @@ class _Search:
                 f"It is the best of {len(results['runs'])} runs on the examples that it is scored "
                 "on, so that the scores may be a little too good."
             )
-        text = model_card(directory, f"{self.output}/model", card, title=f"{name}-{task.name}")
+        # As far as it is the same on other machines.
+        place = f"{os.path.basename(os.path.normpath(self.output))}/model"
+        title = f"{name.rpartition('/')[2]}-{task.name}"
+        text = model_card(directory, place, card, title)
         write_whole(os.path.join(directory, "README.md"), text)
 
 

@@ -192,6 +192,12 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
     assert int(array(model.optimizer.iterations)) == 9
     watch.forget()
     assert not os.path.exists(folder)
+    # Adapters are part of the weights that are saved.
+    model.save_to_preset(str(tmp_path / "saved"))
+    saved = task.model_class.from_preset(str(tmp_path / "saved"))
+    assert not any("lora" in weight.path for weight in saved.weights)
+    texts = task.read("dev").x
+    np.testing.assert_allclose(saved.predict_proba(texts), model.predict_proba(texts), atol=1e-5)
 
 
 @only_torch_is_fast
