@@ -20,7 +20,7 @@ def token_cross_entropy(labels, logits):
     Returns:
         floats (B, P).
     """
-    labels = ops.cast(labels, "int32")
+    labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
     if keras.config.backend() == "tensorflow":
         return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     labelled = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
@@ -32,7 +32,7 @@ def token_cross_entropy(labels, logits):
 
 def is_first_choice(labels, logits):
     """Whether each label has the largest logit, of equal ones the first: 1.0 or 0.0, (B, P)."""
-    labels = ops.cast(labels, "int32")
+    labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
     if keras.config.backend() != "jax":
         chosen = ops.argmax(logits, axis=-1)
     else:
@@ -51,7 +51,8 @@ class TokenCrossEntropy(keras.losses.Loss):
     Example:
 
     >>> logits = np.log([[[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]])
-    >>> float(TokenCrossEntropy()([[0, 1]], logits, sample_weight=[[1, 0]])).__round__(4)
+    >>> labels, weights = np.array([[0, 1]]), np.array([[1, 0]])
+    >>> round(float(TokenCrossEntropy()(labels, logits, weights)), 4)
     0.3567
     """
 
@@ -88,7 +89,7 @@ class Perplexity(keras.metrics.MeanMetricWrapper):
     Example:
 
     >>> perplexity = Perplexity()
-    >>> float(perplexity([[0, 2]], [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])).__round__(4)
+    >>> round(float(perplexity([[0, 2]], [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])), 4)
     4.0
     """
 
