@@ -51,7 +51,8 @@ class TokenCrossEntropy(keras.losses.Loss):
     Example:
 
     >>> logits = np.log([[[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]])
-    >>> float(TokenCrossEntropy()(np.array([[0, 1]]), logits, np.array([[1, 0]]))).__round__(4)
+    >>> labels, weights = np.array([[0, 1]]), np.array([[1, 0]])
+    >>> round(float(TokenCrossEntropy()(labels, logits, weights)), 4)
     0.3567
     """
 
@@ -88,7 +89,7 @@ class Perplexity(keras.metrics.MeanMetricWrapper):
     Example:
 
     >>> perplexity = Perplexity()
-    >>> float(perplexity([[0, 2]], [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])).__round__(4)
+    >>> round(float(perplexity([[0, 2]], [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])), 4)
     4.0
     """
 
