@@ -10,4 +10,5 @@ def addmm(inputs, kernel, bias):
 
 def distributed_data_parallel(model, **kwargs):
     import torch
+
     return torch.nn.parallel.DistributedDataParallel(model, **kwargs)

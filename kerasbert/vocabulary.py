@@ -107,7 +107,7 @@ def vocab(
             words[word] += count
     total, kinds = words.total(), len(words)
     if not words:
-        raise ValueError(f"The corpus {os.fspath(corpus)!r} has no words, only control characters.")
+        raise ValueError("The corpus has no words: its text is all spaces and control characters.")
     limits = (min_frequency, max_characters, split_on_cjk)
     first, inside = _characters(words, room // 2, *limits)
     report("merging pieces", 0)

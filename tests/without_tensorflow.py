@@ -70,6 +70,19 @@ def answers_questions(backbone, arrays):
     assert model.predict(arrays, verbose=0)["end_logits"].shape == (64, 7)
 
 
+def reads_corpora(directory):
+    """Documents, sentences and a vocabulary from running prose."""
+    from kerasbert.data import documents
+
+    path = os.path.join(directory, "prose.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("The film was good. 그 영화는 좋았다. 映画はよかった。" * 20)
+    [document] = documents(path, sentences="split")
+    assert len(document) == 60, document
+    done = kerasbert.vocab(path, os.path.join(directory, "vocab"), size=200, strip_accents=False)
+    assert done["unknown"] == 0, done
+
+
 def needs_tensorflow(directory):
     """What takes raw strings loads all the same, and says what it needs when called."""
     with open(os.path.join(directory, "vocab.txt"), "w") as file:
@@ -135,6 +148,7 @@ def main():
             again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
         )
         needs_tensorflow(directory)
+        reads_corpora(directory)
     print(f"without TensorFlow, on {keras.config.backend()}: loaded, trained, saved")
 
 

@@ -7,6 +7,7 @@ import codecs
 import contextlib
 import dataclasses
 import glob
+import importlib
 import itertools
 import json
 import os
@@ -17,7 +18,9 @@ CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1 << 23  # bytes of a document; a longer one becomes several
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".lzma": "lzma", ".zst": "zstandard"}
+ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip", ".parquet")
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".lzma": "lzma"}
+COMPRESSED[".zst"] = "backports.zstd"  # Python 3.14 has it itself
 # Marks at the start of a file, the longer of two that begin alike first.
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -32,6 +35,7 @@ PART = 1000
 EAST_ASIAN_END = re.compile("[。！？][”’」』）]*")
 NUMBER_BEGINS = re.compile(r"\d[.．]$")
 CLOSING = "」』”）】》〉"
+ENDS = ".!?。！？…"
 OPENING = "\"'“‘「『（(["
 
 
@@ -49,7 +53,7 @@ def documents(
     """Read the documents of a corpus, one after the other.
 
     Files are text or JSON lines (`.jsonl`, `.ndjson`, `.json`), plain or compressed (`.gz`, `.bz2`,
-    `.xz`, and `.zst` with the package `zstandard`). The order is always the same: paths as they are
+    `.xz`, and `.zst` with the package `backports.zstd`). The order is always the same: paths as
     given, those of a folder or a pattern sorted. Hidden files of a folder are left out.
 
     Args:
@@ -234,6 +238,11 @@ def _files(corpus, settings):
             raise ValueError(lack)
         end = settings.document_end or ("file" if os.path.isdir(given) else "empty_line")
         for path in paths:
+            if path.lower().endswith(ARCHIVES):
+                raise ValueError(
+                    f"'{path}' holds other files; unpack it, and pass the folder of its text or "
+                    "JSON lines."
+                )
             found.setdefault(path, "json" if _has_json_lines(path, settings) else end)
     return list(found.items())
 
@@ -241,7 +250,7 @@ def _files(corpus, settings):
 def _walk(folder):
     """Paths of the files below a folder, sorted, without hidden ones."""
     paths = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     return sorted(paths)
@@ -259,7 +268,7 @@ def _unpacked(path):
     """`(file, raw)`: the file's content, and the file itself for how far it is read."""
     package = COMPRESSED.get(os.path.splitext(path)[1].lower())
     try:
-        module = __import__(package) if package else None
+        module = importlib.import_module(package) if package else None
     except ImportError:
         raise ImportError(
             f"'{path}' needs the package '{package}': `pip install {package}`."
@@ -293,8 +302,8 @@ def _chunks(path, settings, size):
         if encoding != "utf-8":
             decoder = codecs.getincrementaldecoder(encoding)(settings.errors)
         line, held = 1, b""
-        while chunk or held:
-            more = file.read(size) if chunk else b""
+        while chunk:
+            more = file.read(size)
             if decoder is not None:
                 try:
                     chunk = decoder.decode(chunk, not more).encode("utf-8", "replace")
@@ -486,12 +495,14 @@ def _mended(sentences):
 
 def _are_wrapped(lines):
     """Whether the lines were broken at a width: those that others follow are about as long."""
-    lengths = sorted(len(a) for a, b in itertools.pairwise(lines) if a and b)
-    if len(lengths) < 2:
+    inner = [a for a, b in itertools.pairwise(lines) if a and b]
+    if len(inner) < 2:
         return False
-    width = lengths[int(0.95 * len(lengths))]
+    lengths = sorted(map(len, inner))
+    width = lengths[int(0.95 * len(inner))]
     long = sum(length >= 0.75 * width for length in lengths)
-    return 30 <= width <= 120 and long >= 0.7 * len(lengths)
+    ended = sum(line[-1] in ENDS for line in inner)
+    return 30 <= width <= 120 and long >= 0.7 * len(inner) and ended <= 0.5 * len(inner)
 
 
 def _paragraphs(lines):
