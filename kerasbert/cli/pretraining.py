@@ -166,7 +166,7 @@ def pretrain(
             warmup_steps=warmup_steps,
             optimizer_state=optimizer_state,
             accumulate=accumulate,
-            precision=(precision or "float32").removeprefix("mixed_"),
+            precision=precision or "float32",
             masking=masking,
             masker=settings("--mask", mask),
             copies=copies,

@@ -302,8 +302,8 @@ def _chunks(path, settings, size):
         if encoding != "utf-8":
             decoder = codecs.getincrementaldecoder(encoding)(settings.errors)
         line, held = 1, b""
-        while chunk or held:
-            more = file.read(size) if chunk else b""
+        while chunk:
+            more = file.read(size)
             if decoder is not None:
                 try:
                     chunk = decoder.decode(chunk, not more).encode("utf-8", "replace")

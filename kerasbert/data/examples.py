@@ -4,7 +4,6 @@ B batch, T tokens, P predictions.
 """
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -12,9 +11,7 @@ import glob
 import gzip
 import hashlib
 import itertools
-import multiprocessing
 import os
-import pickle
 import zlib
 
 import numpy as np
@@ -34,6 +31,7 @@ from kerasbert.data.manifest import (
     write_manifest,
 )
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
+from kerasbert.data.processes import map_in_processes
 
 # A random next sentence comes from one of this many documents at least, where the corpus has so
 # many, or a block of this many bytes would be exceeded.
@@ -303,9 +301,6 @@ def _other_text(output):
     )
 
 
-# === Processes ===
-
-
 def _run(make, parts, workers):
     """Yield `(part, make(...))` in order, made in several processes where it is worth it."""
     parts = iter(parts)
@@ -318,32 +313,9 @@ def _run(make, parts, workers):
         for part in parts:
             yield part, make(part.number, part.block)
         return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers,
-        # Not forked: TensorFlow's threads do not survive that.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(pickle.dumps(make),),
-    )
-    waiting = collections.deque()
-    try:
-        for part in parts:
-            future = pool.submit(_work, part.number, part.block)
-            waiting.append((dataclasses.replace(part, block=None), future))
-            # Enough that no process waits, and no more: blocks take memory.
-            if len(waiting) > 2 * workers:
-                part, future = waiting.popleft()
-                yield part, future.result()
-        for part, future in waiting:
-            yield part, future.result()
-    except concurrent.futures.process.BrokenProcessPool:
-        raise RuntimeError(
-            "A process that makes examples ended: it was killed, for memory perhaps, or it could "
-            "not start. A script has to call this below `if __name__ == '__main__':`; or pass "
-            "workers=1."
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    tasks = ((dataclasses.replace(p, block=None), (p.number, p.block)) for p in parts)
+    with contextlib.closing(map_in_processes(make, tasks, workers)) as results:
+        yield from results
 
 
 def _cores():
@@ -356,22 +328,6 @@ def _cores():
 def _blocks_left(part):
     """About how many blocks come from this one on."""
     return (part.number + 1) / max(part.share, 1e-9) - part.number
-
-
-def _start_worker(make):
-    global _make
-    tf, _ = tf_modules("Making examples")
-    # There is a process for each core, and training may need the GPU.
-    with contextlib.suppress(RuntimeError):
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        tf.config.set_visible_devices([], "GPU")
-    # Only now: that makes tensors.
-    _make = pickle.loads(make)
-
-
-def _work(number, block):
-    return _make(number, block)
 
 
 # === Reading ===

@@ -49,11 +49,7 @@ from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
 SETTINGS = "settings.json"
-PRECISIONS = {
-    "float32": "float32",
-    "bfloat16": "mixed_bfloat16",
-    "float16": "mixed_float16",
-}
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # Peaks of the rate: BERT's own, and one for batches of some hundreds.
 RATES = {"adamw": 1e-4, "lamb": 1e-3}
 # Examples of a periodic evaluation.
@@ -143,7 +139,7 @@ def pretrain(
         optimizer_state: string. "new", or "kept" to go on with that of an earlier training, whose
             `output` is the `preset`; the schedule begins anew.
         accumulate: int. Parts that a batch is computed in, to need less memory.
-        precision: string. "float32", "bfloat16" or "float16"; weights stay in float32.
+        precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; weights stay in float32.
         masking: string. "dynamic" hides other tokens in each epoch, "static" once.
         masker: dict. How tokens are hidden: settings of `mask_tokens`, as
             `{"mask_selection_rate": 0.3, "unit": "word"}`.
@@ -221,7 +217,7 @@ def pretrain(
         objective,
         longest,
         {name: value for name, value in size.items() if value is not None},
-        {"dtype": PRECISIONS[precision], **(encoder or {})},
+        {"dtype": precision, **(encoder or {})},
     )
     tokenizer = model.preprocessor.tokenizer
     if examples is None:

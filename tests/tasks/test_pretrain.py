@@ -351,7 +351,7 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
         objective=objective,
         phases=[(16, 3, 8)],
         optimizer="lamb",
-        precision="bfloat16",
+        precision="mixed_bfloat16",
         masking="static",
         masker={"mask_selection_rate": 0.3},
         held_out=0,

@@ -1,0 +1,103 @@
+"""A function run in several processes, in order, with little in memory.
+
+`concurrent.futures` waits forever for a process that is killed while it is given something large
+(Python 3.11), and takes all of the tasks at once.
+"""
+
+import collections
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import pickle
+
+from kerasbert._tensorflow import tf_modules
+
+
+def map_in_processes(function, tasks, workers):
+    """Yield `(key, function(*arguments))` for each task, in order.
+
+    Args:
+        function: what can be pickled; it may use TensorFlow, which then has one core and no GPU.
+        tasks: iterable of `(key, arguments)`; the keys stay here.
+        workers: int.
+
+    Raises:
+        RuntimeError: if a process ends, because the system killed it, for example.
+        Exception: what the function raised.
+    """
+    # Not forked: TensorFlow's threads do not survive that.
+    context = multiprocessing.get_context("spawn")
+    tasks = iter(tasks)
+    processes, busy, idle = [], {}, []
+    results, waiting = {}, collections.deque()  # by their number; keys of those to come
+    sent = yielded = 0
+    try:
+        for _ in range(workers):
+            pipe, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, pickle.dumps(function)), daemon=True
+            )
+            process.start()
+            theirs.close()
+            processes.append(process)
+            busy[pipe] = None  # until it says that it has started
+        while True:
+            # As many more as keep all busy while the first one is being waited for.
+            while idle and tasks is not None and len(waiting) < 3 * workers:
+                key, arguments = next(tasks, (None, None))
+                if arguments is None:
+                    tasks = None
+                    break
+                pipe = idle.pop()
+                pipe.send(arguments)
+                waiting.append(key)
+                busy[pipe] = sent
+                sent += 1
+            while yielded in results:
+                error, result = results.pop(yielded)
+                if error is not None:
+                    raise error
+                yield waiting.popleft(), result
+                yielded += 1
+            if tasks is None and not waiting:
+                return
+            for pipe in multiprocessing.connection.wait(list(busy)):
+                message = pipe.recv()
+                number = busy.pop(pipe)
+                if number is not None:
+                    results[number] = message
+                idle.append(pipe)
+    except (EOFError, ConnectionError):
+        raise RuntimeError(
+            "A process that worked for this one ended: it was killed, for want of memory perhaps, "
+            "or could not start. A script has to call this below `if __name__ == '__main__':`; "
+            "or pass workers=1."
+        ) from None
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+        for pipe in [*busy, *idle]:
+            pipe.close()
+
+
+def _serve(pipe, function):
+    """What a process does: a result, or an error, for each arguments that come."""
+    tf, _ = tf_modules("A process")
+    # There is a process for each core, and training may need the GPU.
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.set_visible_devices([], "GPU")
+    # Only now: that may make tensors.
+    function = pickle.loads(function)
+    pipe.send(None)
+    with contextlib.suppress(EOFError):
+        while True:
+            arguments = pipe.recv()
+            try:
+                message = None, function(*arguments)
+            except Exception as error:
+                message = error, None
+            pipe.send(message)
