@@ -57,11 +57,28 @@ def test_python_blocks(tiny_checkpoint, tmp_path, monkeypatch):
     assert len(names["ids"][0]) == len(names["starts"][0]) == len(names["ends"][0])
 
 
-def test_first_command_names_what_is_there():
-    commands = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(commands) == 2
-    for path in re.findall(r"examples/\S+\.py", " ".join(commands)):
+def bash_blocks():
+    return re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_first_commands_name_what_is_there():
+    for path in re.findall(r"examples/\S+\.py", " ".join(bash_blocks()[:2])):
         assert (ROOT / path).exists(), path
+
+
+def test_commands_have_the_options_that_are_shown():
+    import typer
+
+    from kerasbert.cli import app
+
+    known = typer.main.get_command(app).commands
+    lines = [line for block in bash_blocks()[2:] for line in block.splitlines()]
+    assert {line.split()[1] for line in lines} >= {"vocab", "pretrain", "finetune", "predict"}
+    for line in lines:
+        program, name, *words = line.partition("  #")[0].split()
+        options = {option for part in known[name].params for option in part.opts}
+        assert program == "kerasbert"
+        assert {word for word in words if word.startswith("--")} <= options, line
 
 
 def test_presets_command(capsys):

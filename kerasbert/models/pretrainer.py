@@ -56,7 +56,6 @@ class BertPretrainer(MaskedTask):
     preprocessor_cls = BertPretrainerPreprocessor
     head = "pretrainer"
     lends = ("masked_lm", "next_sentence")
-    freezes_pooler = False
 
     def __init__(
         self,
@@ -94,10 +93,6 @@ class BertPretrainer(MaskedTask):
         tokens = encoded["sequence_output"]  # (B, T, D)
         logits = self.mlm_head(tokens, mask_positions=inputs["mask_positions"])  # (B, P, V)
         outputs = {"mlm_logits": logits}
-        if backbone.pooler and not next_sentence:
-            # Nothing trains it here, but weight decay would shrink it.
-            self.freezes_pooler = backbone.pooled_dense.trainable
-            backbone.pooled_dense.trainable = False
         if next_sentence:
             outputs["nsp_logits"] = self._next_sentence_logits(encoded["pooled_output"])  # (B, 2)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
