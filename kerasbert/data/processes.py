@@ -61,6 +61,8 @@ def map_in_processes(function, tasks, workers):
                 yielded += 1
             if tasks is None and not waiting:
                 return
+            if not busy:  # All was done before it was taken.
+                continue
             for pipe in multiprocessing.connection.wait(list(busy)):
                 message = pipe.recv()
                 number = busy.pop(pipe)
