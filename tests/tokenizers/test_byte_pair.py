@@ -138,7 +138,7 @@ def test_offsets_leave_out_the_space_before_a_word(make):
 
 def test_agrees_on_every_character():
     """Letters, numbers, spaces and others are the same ones for Rust as for TensorFlow."""
-    import reference
+    from tests.tokenizers import reference
 
     merges = [("Ġ", byte) for byte in BYTES if byte != "Ġ"] + [("Ġ", "Ġ")]
     merges += [("a", byte) for byte in BYTES] + [("1", byte) for byte in BYTES]
