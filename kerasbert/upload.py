@@ -8,6 +8,7 @@ import re
 import keras_hub
 
 from kerasbert._errors import first_line
+from kerasbert._files import write_text
 from kerasbert.conversion.checkpoint import read_json
 from kerasbert.presets import builtin_presets
 
@@ -176,13 +177,10 @@ def _check_card(card):
 # The card
 
 
-def write_card(directory, handle, card):
+def write_card(directory, handle, card, title=None):
     """Write `model_card` as the `README.md` of a preset's directory."""
-    text = model_card(directory, handle, card)
-    path = os.path.join(directory, "README.md")
-    with open(path + ".part", "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-    os.replace(path + ".part", path)
+    text = model_card(directory, handle, card, title)
+    write_text(os.path.join(directory, "README.md"), text)
 
 
 def model_card(preset_dir, handle, card=None, title=None):

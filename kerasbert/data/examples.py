@@ -16,6 +16,7 @@ import zlib
 
 import numpy as np
 
+from kerasbert._files import new_file
 from kerasbert._tensorflow import tf_modules
 from kerasbert.data.batching import buckets_up_to, map_ahead
 from kerasbert.data.block_examples import BlockExamples, check_whole
@@ -24,7 +25,6 @@ from kerasbert.data.manifest import (
     NAME,
     check_vocabulary,
     describe_tokenizer,
-    new_file,
     new_manifest,
     read_manifest,
     total,

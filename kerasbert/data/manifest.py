@@ -4,11 +4,11 @@
 documents, sentences and tokens, and a hash of the text), the sums as `counts`, and `complete`.
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
+
+from kerasbert._files import write_text
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -88,33 +88,4 @@ def read_manifest(folder):
 
 
 def write_manifest(folder, manifest):
-    with new_file(os.path.join(folder, NAME)) as file:
-        file.write(json.dumps(manifest, indent=1).encode())
-
-
-@contextlib.contextmanager
-def new_file(path):
-    """A file that is there under its name when all is written, or not at all.
-
-    Raises:
-        OSError: in a sentence where the disk is full.
-    """
-    folder, name = os.path.split(path)
-    partial = os.path.join(folder, f".{name}.partial")
-    try:
-        with open(partial, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise OSError(
-            error.errno,
-            f"The disk of '{folder}' is full: '{name}' was not written. Free some space and run "
-            "the same again: it goes on after the last complete file",
-        ) from None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
+    write_text(os.path.join(folder, NAME), json.dumps(manifest, indent=1))

@@ -10,7 +10,7 @@ from kerasbert.layers.block import activation_function, layer_norm
 from kerasbert.layers.heads import BiLSTM, Pooling
 from kerasbert.models.task import BertTask
 
-_SETTINGS = (
+HEAD_SETTINGS = (
     "dropout",
     "pooling",
     "head_activation",
@@ -38,7 +38,7 @@ class HeadedTask(BertTask):
         Args:
             backbone: a `BertBackbone`.
             units: int. U, the number of logits.
-            **given: those of `_SETTINGS` that the caller gave; `None` follows the family's row.
+            **given: those of `HEAD_SETTINGS` that the caller gave; `None` follows the family's row.
         """
         defaults = {
             "dropout": backbone.dropout,
@@ -52,7 +52,7 @@ class HeadedTask(BertTask):
         }
         if given.get("bilstm_units") and defaults["pooling"] != "tokens":
             defaults["pooling"] = "mean"  # Over all that the two directions have seen.
-        for name in _SETTINGS:
+        for name in HEAD_SETTINGS:
             value = given.pop(name, None)
             setattr(self, name, defaults[name] if value is None else value)
         if not isinstance(self.bilstm_units, int) or self.bilstm_units < 0:
@@ -122,7 +122,7 @@ class HeadedTask(BertTask):
         return self.output_dense(self.dropout_layer(x))
 
     def get_config(self):
-        return {**super().get_config(), **{name: getattr(self, name) for name in _SETTINGS}}
+        return {**super().get_config(), **{name: getattr(self, name) for name in HEAD_SETTINGS}}
 
 
 def check_classes(num_classes, labels):

@@ -9,7 +9,7 @@ import numpy as np
 from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HeadedTask
+from kerasbert.models.headed_task import HEAD_SETTINGS, HeadedTask
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 
 
@@ -81,14 +81,7 @@ class BertNextSentencePredictor(HeadedTask):
 
     def get_config(self):
         config = {**super().get_config(), "sentence_order": self.sentence_order}
-        # Fixed here.
-        for name in (
-            "pooling",
-            "head_activation",
-            "head_bias",
-            "head_norm",
-            "dropout_first",
-            "bilstm_units",
-        ):
-            del config[name]
+        for name in HEAD_SETTINGS:
+            if name != "dropout":  # The others are fixed here.
+                del config[name]
         return config

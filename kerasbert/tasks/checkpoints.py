@@ -14,8 +14,8 @@ import numpy as np
 from keras import ops
 
 from kerasbert._errors import first_line
+from kerasbert._files import new_file
 from kerasbert._torch import random_states, set_random_states
-from kerasbert.data.manifest import new_file
 
 _KEY = "kerasbert"
 _ACCUMULATOR = "_gradient_accumulator"

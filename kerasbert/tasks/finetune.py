@@ -27,14 +27,15 @@ from dataclasses import dataclass, replace
 import keras
 import numpy as np
 
+from kerasbert._files import new_file, write_text
 from kerasbert.conversion.checkpoint import read_json
 from kerasbert.metrics import ScoreCallback
 from kerasbert.optimizers import AdamW, LinearDecay
 from kerasbert.tasks import get_task, report
 from kerasbert.tasks.evaluation import RECORD, predict_all
 from kerasbert.tasks.examples import Examples
-from kerasbert.tasks.task import Task, write_whole
-from kerasbert.upload import model_card
+from kerasbert.tasks.task import Task
+from kerasbert.upload import write_card
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # A run keeps its state at the end of an epoch if this many seconds would be lost otherwise.
@@ -344,7 +345,7 @@ class _Search:
             self.overwrite = False
         os.makedirs(self.path("runs"), exist_ok=True)
         text = json.dumps(self.shared, ensure_ascii=False, indent=1)
-        write_whole(self.path("settings.json"), text + "\n")
+        write_text(self.path("settings.json"), text + "\n")
 
     def done(self):
         """The runs that are done, in the order of the grid: a list of dicts."""
@@ -490,7 +491,7 @@ class _Search:
             "notes": notes,
         }
         self.describe(directory, results)
-        write_whole(self.path("results.csv"), _csv(runs))
+        write_text(self.path("results.csv"), _csv(runs))
         _write_json(self.path("results.json"), results)
         return results
 
@@ -555,8 +556,7 @@ class _Search:
         # As far as it is the same on other machines.
         place = f"{os.path.basename(os.path.normpath(self.output))}/model"
         title = f"{name.rpartition('/')[2]}-{task.name}"
-        text = model_card(directory, place, card, title)
-        write_whole(os.path.join(directory, "README.md"), text)
+        write_card(directory, place, card, title)
 
 
 class _Watch(ScoreCallback):
@@ -633,9 +633,8 @@ class _Watch(ScoreCallback):
     def _save(self, epoch):
         _write_json(os.path.join(self.folder, "history.json"), {"history": self.history})
         path = os.path.join(self.folder, f"epoch-{epoch}.npz")
-        with open(path + ".part", "wb") as file:
+        with new_file(path) as file:
             np.savez(file, *map(_array, self._variables(self.model)), *self.best)
-        os.replace(path + ".part", path)
         for older in self._states()[:-1]:
             os.remove(older)
 
@@ -691,7 +690,7 @@ def _finite(value):
 
 def _write_json(path, values):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_whole(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+    write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
 
 def _csv(runs):

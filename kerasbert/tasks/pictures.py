@@ -5,14 +5,14 @@ C classes.
 
 import contextlib
 import logging
-import os
-import tempfile
 import warnings
 
 import matplotlib
 import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure
+
+from kerasbert._files import new_file
 
 # Fonts with the letters of Korean, Japanese and Chinese, which matplotlib's own has not.
 _FONTS = (
@@ -116,14 +116,5 @@ def _style():
 
 
 def _save(figure, path):
-    handle, temporary = tempfile.mkstemp(
-        dir=os.path.dirname(path) or ".", prefix=".kerasbert-", suffix=".png"
-    )
-    os.close(handle)
-    try:
-        figure.savefig(temporary, dpi=120)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with new_file(path) as file:
+        figure.savefig(file, format="png", dpi=120)

@@ -16,8 +16,9 @@ import warnings
 import keras
 import numpy as np
 
+from kerasbert._files import write_text
 from kerasbert.data.examples import read_examples, write_examples
-from kerasbert.data.manifest import new_file, read_manifest, total, write_manifest
+from kerasbert.data.manifest import read_manifest, total, write_manifest
 from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.models import (
     BertBackbone,
@@ -402,8 +403,7 @@ def _is_resumed(output, settings):
 
 
 def _keep_settings(output, settings):
-    with new_file(os.path.join(output, SETTINGS)) as file:
-        file.write(json.dumps(settings, indent=1).encode())
+    write_text(os.path.join(output, SETTINGS), json.dumps(settings, indent=1))
 
 
 def _described(value):
@@ -449,8 +449,7 @@ def _train_vocabulary(corpus, examples, output, size, lowercase, reading, line):
         os.remove(path)
     line.say(f"training a vocabulary of {size:,} tokens")
     vocab(corpus, folder, overwrite=True, **settings)
-    with new_file(path) as file:
-        file.write(json.dumps(made_of).encode())
+    write_text(path, json.dumps(made_of))
     return folder
 
 

@@ -13,7 +13,7 @@ import time
 
 import keras
 
-from kerasbert.data.manifest import new_file
+from kerasbert._files import new_file
 from kerasbert.tasks.checkpoints import random_mark
 
 LOG = "log.jsonl"

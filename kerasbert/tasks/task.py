@@ -3,10 +3,10 @@
 import dataclasses
 import itertools
 import os
-import tempfile
 from dataclasses import dataclass, field
 
 from kerasbert import converter
+from kerasbert._files import write_text
 from kerasbert.metrics import MAIN_SCORES, ScoreCallback
 from kerasbert.tasks import heads, readers
 
@@ -339,7 +339,7 @@ class Task:
             )
         files = self._head.files(self, data, predictions, threshold)
         os.makedirs(folder, exist_ok=True)
-        return [write_whole(os.path.join(folder, name), text) for name, text in files.items()]
+        return [write_text(os.path.join(folder, name), text) for name, text in files.items()]
 
     @property
     def _head(self):
@@ -355,17 +355,3 @@ def _as_tuples(value):
     if isinstance(value, dict):
         return {name: _as_tuples(item) for name, item in value.items()}
     return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
-
-
-def write_whole(path, text):
-    """Write a file under another name first, so that none is ever half there."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".kerasbert-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return path

@@ -1,0 +1,40 @@
+"""Files that are whole under their names, or not there."""
+
+import contextlib
+import errno
+import os
+
+
+@contextlib.contextmanager
+def new_file(path):
+    """A file that is there under its name when all is written, or not at all.
+
+    Raises:
+        OSError: in a sentence where the disk is full.
+    """
+    folder, name = os.path.split(path)
+    partial = os.path.join(folder, f".{name}.partial")
+    try:
+        with open(partial, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"The disk of '{folder}' is full: '{name}' was not written. Free some space and run "
+            "the same again: it goes on after the last complete file",
+        ) from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+
+
+def write_text(path, text):
+    """Write a whole text file, see `new_file`; returns its path."""
+    with new_file(path) as file:
+        file.write(text.encode())
+    return path
