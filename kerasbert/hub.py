@@ -2,6 +2,8 @@
 
 import fnmatch
 import os
+import re
+from importlib import resources
 
 from kerasbert._errors import first_line
 
@@ -39,16 +41,25 @@ _KAGGLE_SMALL = (
 )
 
 
+def preset_files():
+    """The folder of the package that describes its presets, and holds one."""
+    folder = resources.files("kerasbert") / "preset_files"
+    if not folder.is_dir():  # A checkout, not an installed wheel.
+        folder = resources.files("kerasbert").joinpath("..", "presets")
+    return folder
+
+
 def fetch(handle, weights=True):
     """Bring a preset here.
 
     Args:
-        handle: "hf://org/name", with "@revision" if wanted, or
-            "kaggle://org/model/keras/name", with "/version" if wanted.
+        handle: "hf://org/name", with "@revision" if wanted,
+            "kaggle://org/model/keras/name", with "/version" if wanted, or
+            "package://name" for one that came with the package.
         weights: bool. `False` leaves the weights there.
 
     Returns:
-        The local directory, in the hub's cache.
+        The local directory: in the hub's cache, or in the package.
 
     Raises:
         ValueError: for an unknown scheme or repository, or a hub out of reach.
@@ -58,9 +69,20 @@ def fetch(handle, weights=True):
         return _huggingface(handle, *name.partition("@")[::2], weights)
     if scheme == "kaggle":
         return _kaggle(handle, name, weights)
+    if scheme == "package":
+        return _packaged(handle, name)
     raise ValueError(
         f"Unknown handle '{handle}'; use hf://org/name or kaggle://org/model/keras/name."
     )
+
+
+def _packaged(handle, name):
+    folder = preset_files() / name
+    if not re.fullmatch(r"\w+", name) or not folder.is_dir():
+        raise ValueError(
+            f"No preset '{handle}' came with the package; `kerasbert presets` lists them."
+        )
+    return os.path.normpath(folder)
 
 
 def _huggingface(handle, repository, revision, weights):

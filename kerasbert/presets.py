@@ -9,7 +9,6 @@ import json
 import os
 import re
 import warnings
-from importlib import resources
 
 import keras
 import keras_hub
@@ -40,10 +39,7 @@ def builtin_presets():
     'hf://google-bert/bert-base-uncased'
     """
     presets = {}
-    folder = resources.files("kerasbert") / "preset_files"
-    if not folder.is_dir():  # A checkout, not an installed wheel.
-        folder = resources.files("kerasbert").joinpath("..", "presets")
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+    for file in sorted(hub.preset_files().iterdir(), key=lambda file: file.name):
         if file.name.endswith(".json"):
             preset = json.loads(file.read_text(encoding="utf-8"))
             presets[preset["name"]] = preset
