@@ -166,8 +166,7 @@ def attention_grid(attention, layers=None, heads=None):
             image = weights[layer, head]
             axes.imshow(image, cmap=_COLORS, vmin=0, vmax=max(image.max(), 1e-9))
             first, last = column == 0, row == len(layers) - 1
-            close_grid(axes, tokens, tokens, size or 1)
-            axes.tick_params(labelleft=first and size > 0, labelbottom=last and size > 0)
+            close_grid(axes, tokens if last else [], tokens if first else [], size)
             axes.spines[:].set(visible=True, color="0.8")
             if row == 0:
                 axes.set_title(f"head {head}")

@@ -112,8 +112,9 @@ def save(figure, path):
 
 
 def close_grid(axes, labels_x, labels_y, size):
-    """Name the columns and rows of an image, without a frame."""
-    axes.set_xticks(range(len(labels_x)), labels_x, rotation=90, fontsize=size)
-    axes.set_yticks(range(len(labels_y)), labels_y, fontsize=size)
+    """Name the columns and rows of an image, without a frame; a size of 0 leaves names out."""
+    labels_x, labels_y = (labels if size else [] for labels in (labels_x, labels_y))
+    axes.set_xticks(range(len(labels_x)), labels_x, rotation=90, fontsize=size or None)
+    axes.set_yticks(range(len(labels_y)), labels_y, fontsize=size or None)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

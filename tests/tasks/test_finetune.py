@@ -349,7 +349,7 @@ def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
 def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     notes = []
-    assert search(task, tiny_preset, tmp_path / "out").draw([], {}, [], notes) == []
+    assert search(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
     assert notes == ["Pictures need matplotlib; run `pip install 'kerasbert[plot]'`."]
 
 

@@ -87,7 +87,7 @@ def test_grid(random_attention):
     many = (["word"] * 200, np.full((1, 12, 200, 200), 1 / 200))
     figure = visualize.attention_grid(many)
     assert figure.get_figwidth() < 24
-    assert not figure.axes[0].yaxis.get_tick_params()["labelleft"]
+    assert not figure.axes[0].get_yticklabels()
 
 
 def test_lines(random_attention):
