@@ -69,9 +69,8 @@ def attention(model, text, special_tokens=True):
     weights = np.stack([keras.ops.convert_to_numpy(keras.ops.cast(x[0], "float32")) for x in maps])
     kept = np.arange(len(tokens))
     if not special_tokens:
-        special = preprocessor.tokenizer.special_token_ids
-        ids = features["token_ids"][0, : len(tokens)]
-        kept = kept[~np.isin(ids, special) | (ids == preprocessor.tokenizer.mask_token_id)]
+        ends = preprocessor.tokenizer.start_token_id, preprocessor.tokenizer.end_token_id
+        kept = kept[~np.isin(features["token_ids"][0, : len(tokens)], ends)]
     weights = weights[:, :, kept[:, None], kept]
     return Attention([tokens[i] for i in kept], weights)
 

@@ -16,7 +16,7 @@ from kerasbert.models import (  # noqa: E402
 )
 from kerasbert.tokenizers import BertTokenizer  # noqa: E402
 
-TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] cats play ##ed 서울 , naive".split()
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] cats play ##ed 東 , naive".split()
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,11 @@ def test_tokens_and_weights(models):
 
 def test_padding_and_special_tokens_are_left_out(models):
     _, masked = models
-    tokens, weights = visualize.attention(masked, "서울, [MASK] dogs")
-    assert tokens == ["[CLS]", "서울", ",", "[MASK]", "[UNK]", "[SEP]"]
+    tokens, weights = visualize.attention(masked, "東, [MASK] dogs")
+    assert tokens == ["[CLS]", "東", ",", "[MASK]", "[UNK]", "[SEP]"]
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-    inner = visualize.attention(masked, "서울, [MASK]", special_tokens=False)
-    assert inner.tokens == ["서울", ",", "[MASK]"] and inner.weights.shape == (2, 3, 3, 3)
+    inner = visualize.attention(masked, "東, [MASK] dogs", special_tokens=False)
+    assert inner.tokens == ["東", ",", "[MASK]", "[UNK]"] and inner.weights.shape == (2, 3, 4, 4)
     assert (inner.weights.sum(-1) < 1).all()
     with pytest.raises(ValueError, match="not a BertBackbone without one"):
         visualize.attention(masked.backbone, "cats")
