@@ -8,6 +8,7 @@ import typing
 import keras
 import numpy as np
 
+from kerasbert._tensorflow import tf_modules
 from kerasbert.models.task import encoder_of
 from kerasbert.visualize.figures import close_grid, new_figure, style
 
@@ -77,8 +78,7 @@ def attention(model, text, special_tokens=True):
 
 def _packed(preprocessor, texts):
     """The arrays of one row for an encoder, and the names of its tokens."""
-    import tensorflow as tf
-
+    tf, _ = tf_modules("attention()")
     tokenizer = preprocessor.tokenizer.with_special_tokens()
     begins_word = tokenizer.word_edges()[:, 0]
     special = set(tokenizer.special_token_ids)
