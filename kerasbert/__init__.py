@@ -11,7 +11,7 @@ from kerasbert._memory import keep_freed_memory  # noqa: E402
 
 # The command chooses a backend before Keras is imported, and helps and completes without it.
 if os.path.basename(sys.argv[0]) not in ("kerasbert", "kerasbert.exe"):
-    from kerasbert import layers, metrics, models, optimizers, tasks, tokenizers
+    from kerasbert import layers, metrics, models, optimizers, tasks, tokenizers, visualize
     from kerasbert.converter import convert
     from kerasbert.export.serving import export_serving
     from kerasbert.presets import builtin_presets
@@ -40,5 +40,6 @@ __all__ = [
     "tasks",
     "tokenizers",
     "upload_preset",
+    "visualize",
     "vocab",
 ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 
 
@@ -38,3 +39,16 @@ def write_text(path, text):
     with new_file(path) as file:
         file.write(text.encode())
     return path
+
+
+def read_log(path):
+    """The lines of a log, as dicts; one cut short by a power failure ends it."""
+    rows = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break
+    return rows

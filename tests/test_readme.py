@@ -15,32 +15,38 @@ ROOT = pathlib.Path(__file__).parent.parent
 WORDS = "lunch at noon ? winner ! claim your prize now i m the station free entry , text win ' a"
 
 
-@pytest.fixture
-def tiny_checkpoint(tmp_path):
-    """A directory as the hub would bring it: random weights, a small vocabulary."""
+def save_tiny(directory, words, **settings):
+    """Write a directory as the hub would bring it: random weights, a small vocabulary."""
+    words = list(dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
     backbone = kerasbert.models.BertBackbone(
-        vocabulary_size=60, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
+        vocabulary_size=len(words), num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
     )
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
-    words = list(dict.fromkeys(words + [f"##{chr(97 + i)}" for i in range(26)]))[:60]
-    tokenizer = kerasbert.tokenizers.BertTokenizer(words, lowercase=True)
-    directory = tmp_path / "tiny"
+    tokenizer = kerasbert.tokenizers.BertTokenizer(words, **settings)
     preprocessor = kerasbert.models.BertPretrainerPreprocessor(tokenizer)
     kerasbert.models.BertPretrainer(backbone, preprocessor).save_to_preset(str(directory))
     return str(directory)
 
 
-@only_tensorflow_is_fast
-def test_python_blocks(tiny_checkpoint, tmp_path, monkeypatch):
+def run_python_blocks(file, checkpoint, tmp_path, monkeypatch):
+    """Run the blocks of a file, one after the other; returns their names and what they fetched."""
     fetched = []
-    monkeypatch.setattr(hub, "fetch", lambda handle, *_: fetched.append(handle) or tiny_checkpoint)
+    monkeypatch.setattr(hub, "fetch", lambda handle, *_: fetched.append(handle) or checkpoint)
     monkeypatch.chdir(tmp_path)
     names = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    text = (ROOT / file).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(block, file, "exec"), names)
     assert len(blocks) >= 3
-    assert set(fetched) == {"hf://google/bert_uncased_L-2_H-128_A-2"}
+    return names, set(fetched)
+
+
+@only_tensorflow_is_fast
+def test_python_blocks(tmp_path, monkeypatch):
+    pieces = [*WORDS.split(), *(f"##{chr(97 + i)}" for i in range(26))]
+    checkpoint = save_tiny(tmp_path / "tiny", pieces, lowercase=True)
+    names, fetched = run_python_blocks("README.md", checkpoint, tmp_path, monkeypatch)
+    assert fetched == {"hf://google/bert_uncased_L-2_H-128_A-2"}
     assert names["classifier"].labels == ["ham", "spam"]
     assert set(names["classifier"].classify("You won")["probabilities"]) == {"ham", "spam"}
     assert (tmp_path / "served" / "spam" / "1" / "saved_model.pb").exists()
@@ -57,8 +63,32 @@ def test_python_blocks(tiny_checkpoint, tmp_path, monkeypatch):
     assert len(names["ids"][0]) == len(names["starts"][0]) == len(names["ends"][0])
 
 
-def bash_blocks():
-    return re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file, handle, labels",
+    [
+        ("README.ko.md", "hf://klue/bert-base", {"부정", "긍정"}),
+        ("README.ja.md", "hf://tohoku-nlp/bert-base-japanese-char-v3", {"否定", "肯定"}),
+    ],
+)
+def test_python_blocks_of_other_languages(file, handle, labels, tmp_path, monkeypatch):
+    letters = sorted(set((ROOT / file).read_text(encoding="utf-8")) - set(" \n"))
+    pieces = [*letters, *(f"##{letter}" for letter in letters)]
+    checkpoint = save_tiny(tmp_path / "tiny", pieces, lowercase=False)
+    names, fetched = run_python_blocks(file, checkpoint, tmp_path, monkeypatch)
+    assert fetched == {handle}
+    assert set(names["classifier"].classify(names["texts"][0])["probabilities"]) == labels
+    assert len(names["words"]) == 3
+    for entity in names["entities"]:
+        found = names["text"][entity["start"] : entity["end"]]
+        assert found == entity["text"].replace(" ", "")
+    assert str(names["shown"]).count("<mark") == len(names["entities"])
+    assert pathlib.Path(names["path"], "saved_model.pb").is_file()
+
+
+def bash_blocks(file="README.md"):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
 
 
 def test_first_commands_name_what_is_there():
@@ -66,13 +96,15 @@ def test_first_commands_name_what_is_there():
         assert (ROOT / path).exists(), path
 
 
-def test_commands_have_the_options_that_are_shown():
+@pytest.mark.parametrize("file", ["README.md", "README.ko.md", "README.ja.md"])
+def test_commands_have_the_options_that_are_shown(file):
     import typer
 
     from kerasbert.cli import app
 
     known = typer.main.get_command(app).commands
-    lines = [line for block in bash_blocks()[2:] for line in block.splitlines()]
+    lines = [line for block in bash_blocks(file) for line in block.splitlines()]
+    lines = [line for line in lines if not line.startswith("python3 -m venv")]
     assert {line.split()[1] for line in lines} >= {"vocab", "pretrain", "finetune", "predict"}
     for line in lines:
         program, name, *words = line.partition("  #")[0].split()

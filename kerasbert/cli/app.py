@@ -14,6 +14,7 @@ from rich.console import Console
 
 app = typer.Typer(
     help="BERT in Keras 3: presets of the whole family, by name, trained, scored and served.",
+    epilog="`kerasbert --install-completion` lets the tab key complete commands and options.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

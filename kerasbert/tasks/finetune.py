@@ -36,6 +36,9 @@ from kerasbert.tasks.evaluation import RECORD, predict_all
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.task import Task
 from kerasbert.upload import write_card
+from kerasbert.visualize.figures import save
+from kerasbert.visualize.predictions import confusion_matrix
+from kerasbert.visualize.training import finetuning_curves
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # A run keeps its state at the end of an epoch if this many seconds would be lost otherwise.
@@ -514,18 +517,21 @@ class _Search:
 
     def draw(self, runs, best, dev_predictions, notes):
         """The pictures; without matplotlib a note."""
+        figures = {}
         try:
-            from kerasbert.tasks import pictures
-        except ImportError:
-            notes.append("No pictures: they need matplotlib (pip install 'kerasbert[plot]').")
+            figures["learning_curve.png"] = finetuning_curves(
+                runs, best["run"], self.task.main_metric
+            )
+            if self.task.head == "text_classifier":
+                figures["confusion.png"] = confusion_matrix(
+                    self.dev.gold, dev_predictions, self.task.labels
+                )
+        except ImportError as error:
+            notes.append(str(error))
             self.say(notes[-1])
-            return []
-        paths = [self.path("learning_curve.png")]
-        pictures.learning_curve(paths[0], runs, best["run"], self.task.main_metric)
-        if self.task.head == "text_classifier":
-            paths.append(self.path("confusion.png"))
-            pictures.confusion(paths[1], self.dev.gold, dev_predictions, self.task.labels)
-        return paths
+        for name, figure in figures.items():
+            save(figure, self.path(name))
+        return [self.path(name) for name in figures]
 
     def describe(self, directory, results):
         """Write the model card, and the scores beside the preset."""

@@ -13,8 +13,10 @@ import time
 
 import keras
 
-from kerasbert._files import new_file
+from kerasbert._files import new_file, read_log
 from kerasbert.tasks.checkpoints import random_mark
+from kerasbert.visualize.figures import save
+from kerasbert.visualize.training import training_curves
 
 LOG = "log.jsonl"
 CURVES = "curves.png"
@@ -142,19 +144,6 @@ def short_names(scores, second):
     return {short(name): float(value) for name, value in scores.items()}
 
 
-def read_log(path):
-    """The lines of a log, as dicts; one cut short by a power failure ends it."""
-    rows = []
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    break
-    return rows
-
-
 def _as_line(row):
     return json.dumps(row) + "\n"
 
@@ -263,30 +252,11 @@ def draw_curves(log, path):
     Returns:
         Whether there is a picture: not without matplotlib, or for an empty log.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
     if not log:
         return False
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for axes, kind in zip(figure.subplots(1, 2), ("loss", "accuracy")):
-        names = sorted({name for row in log for name in row if name.endswith(f"_{kind}")})
-        names = [name for name in names if name != "held_out_loss"]
-        for name in names or [kind]:
-            rows = [row for row in log if name in row]
-            held_out = name.startswith("held_out_")
-            axes.plot(
-                [row["step"] for row in rows],
-                [row[name] for row in rows],
-                "o--" if held_out else "-",
-                markersize=3,
-                label=name.removesuffix(f"_{kind}").replace("held_out_", "held out, "),
-            )
-        axes.set_xlabel("step")
-        axes.set_ylabel(kind)
-        axes.grid(alpha=0.3)
-        axes.legend()
-    with new_file(path) as file:
-        figure.savefig(file, format="png", dpi=120)
+    try:
+        figure = training_curves(log)
+    except ImportError:
+        return False
+    save(figure, path)
     return True

@@ -348,11 +348,9 @@ def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
 
 def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "kerasbert.tasks.pictures", raising=False)
-    monkeypatch.delattr(kerasbert.tasks, "pictures", raising=False)
     notes = []
-    assert search(task, tiny_preset, tmp_path / "out").draw([], {}, [], notes) == []
-    assert notes == ["No pictures: they need matplotlib (pip install 'kerasbert[plot]')."]
+    assert search(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
+    assert notes == ["Pictures need matplotlib; run `pip install 'kerasbert[plot]'`."]
 
 
 def test_less_is_better_of_errors(tmp_path):

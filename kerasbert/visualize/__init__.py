@@ -1,0 +1,39 @@
+"""Pictures for notebooks and papers: what a model looks at, finds and learns.
+
+    attention = kerasbert.visualize.attention(model, "The cat sat on the mat.")
+    kerasbert.visualize.attention_grid(attention)                   # every layer and head
+    kerasbert.visualize.entities(text, tagger.tag(text))            # in colour
+    kerasbert.visualize.answers(context, reader.answer(question, context))
+    kerasbert.visualize.embedding_map(embedder.embed(texts), labels)
+    kerasbert.visualize.training_curves(model.fit(...))
+
+A notebook shows what they return: a matplotlib `Figure` (`savefig` writes it; these need
+`pip install 'kerasbert[plot]'`), and of marked texts an `Html` (`save` writes it).
+"""
+
+from kerasbert.visualize.attention import (
+    Attention,
+    attention,
+    attention_grid,
+    attention_lines,
+    attention_map,
+)
+from kerasbert.visualize.predictions import confusion_matrix, embedding_map, masked_words
+from kerasbert.visualize.spans import Html, answers, entities
+from kerasbert.visualize.training import finetuning_curves, training_curves
+
+__all__ = [
+    "Attention",
+    "Html",
+    "answers",
+    "attention",
+    "attention_grid",
+    "attention_lines",
+    "attention_map",
+    "confusion_matrix",
+    "embedding_map",
+    "entities",
+    "finetuning_curves",
+    "masked_words",
+    "training_curves",
+]

@@ -1,0 +1,270 @@
+"""What the heads of an encoder attend to.
+
+L layers, N heads, T tokens.
+"""
+
+import typing
+
+import keras
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.models.task import encoder_of
+from kerasbert.visualize.figures import close_grid, new_figure, style
+
+_COLORS = "Blues"
+_MOST_INCHES = 20
+
+
+class Attention(typing.NamedTuple):
+    """The attention of an encoder over one text, or over any tokens.
+
+    Attributes:
+        tokens: list of T strings.
+        weights: float32 (L, N, T, T). How much of each token's look (in a row) goes to each
+            token; rows add up to 1.
+    """
+
+    tokens: list
+    weights: np.ndarray
+
+
+def attention(model, text, special_tokens=True):
+    """Run a model's encoder over a text and keep what its heads attend to.
+
+    Args:
+        model: any task of `kerasbert.models` with a preprocessor.
+        text: string, or a pair of strings. What is beyond the preprocessor's length is cut off.
+            The mask token counts as one.
+        special_tokens: bool. `False` leaves out the likes of `[CLS]` and `[SEP]`, which take most
+            of the attention of many heads; the rest is not scaled up.
+
+    Returns:
+        An `Attention`. A token goes by its characters in the text, with "##" before it where it
+        goes on with a word.
+
+    >>> from kerasbert.models import BertBackbone, BertTextEmbedder, BertTextEmbedderPreprocessor
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "play", "##ed"]
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=8, num_layers=2, num_heads=2, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> preprocessor = BertTextEmbedderPreprocessor(BertTokenizer(words, lowercase=True))
+    >>> found = attention(BertTextEmbedder(backbone, preprocessor), "Cats played")
+    >>> found.tokens, found.weights.shape
+    (['[CLS]', 'Cats', 'play', '##ed', '[SEP]'], (2, 2, 5, 5))
+    """
+    preprocessor = getattr(model, "preprocessor", None)
+    if preprocessor is None:
+        raise ValueError(
+            f"attention() takes a task model with a preprocessor, not a {type(model).__name__} "
+            "without one; load one with from_preset, such as BertTextEmbedder."
+        )
+    texts = (text,) if isinstance(text, str) else tuple(text)
+    if len(texts) > 2 or not all(isinstance(one, str) for one in texts):
+        raise ValueError(f"text={text!r} is no string and no pair of strings.")
+    features, tokens = _packed(preprocessor, texts)
+    inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
+    maps = inside(features, training=False)["attentions"]
+    # (L, N, T, T), without padding.
+    weights = np.stack([keras.ops.convert_to_numpy(keras.ops.cast(x[0], "float32")) for x in maps])
+    kept = np.arange(len(tokens))
+    if not special_tokens:
+        ends = preprocessor.tokenizer.start_token_id, preprocessor.tokenizer.end_token_id
+        kept = kept[~np.isin(features["token_ids"][0, : len(tokens)], ends)]
+    weights = weights[:, :, kept[:, None], kept]
+    return Attention([tokens[i] for i in kept], weights)
+
+
+def _packed(preprocessor, texts):
+    """The arrays of one row for an encoder, and the names of its tokens."""
+    tf, _ = tf_modules("attention()")
+    tokenizer = preprocessor.tokenizer.with_special_tokens()
+    begins_word = tokenizer.word_edges()[:, 0]
+    special = set(tokenizer.special_token_ids)
+    segments, names = [], []
+    for text in texts:
+        ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+        segments.append(tf.RaggedTensor.from_row_lengths(tf.constant(ids, tf.int32), [len(ids)]))
+        names.append(
+            [
+                tokenizer.id_to_token(id)
+                if id in special
+                else ("" if begins_word[id] or not place else "##") + text[start:end]
+                for place, (id, start, end) in enumerate(zip(ids, starts, ends))
+            ]
+        )
+    features = {name: x.numpy() for name, x in preprocessor.pack(tuple(segments)).items()}
+    kept = [int(count[0]) for count in preprocessor._kept(segments)]
+    tokens = [tokenizer.start_token, *names[0][: kept[0]]]
+    if len(texts) == 2:
+        tokens += [tokenizer.end_token] * tokenizer.num_separators + names[1][: kept[1]]
+    return features, [*tokens, tokenizer.end_token]
+
+
+@style()
+def attention_map(attention, layer=-1, head=None):
+    """Draw where each token looks, in one head.
+
+    Args:
+        attention: an `Attention`, or what can stand for it: a pair of tokens and weights.
+        layer: int, from 0; negative ones count from the last.
+        head: int. `None` is the mean of all heads.
+
+    Returns:
+        A `Figure` with a row for each token that looks, and a column for each looked at.
+
+    >>> figure = attention_map((["a", "b"], np.full((1, 1, 2, 2), 0.5)), head=0)
+    >>> figure.axes[0].get_title()
+    'layer 0, head 0'
+    """
+    tokens, weights = _checked(attention)
+    layer = _index(layer, len(weights), "layer")
+    if head is None:
+        image, title = weights[layer].mean(axis=0), f"layer {layer}, mean of the heads"
+    else:
+        head = _index(head, weights.shape[1], "head")
+        image, title = weights[layer, head], f"layer {layer}, head {head}"
+    side = min(max(3.0, 0.28 * len(tokens)), _MOST_INCHES)
+    figure = new_figure(side + 1.6, side + 1)
+    axes = figure.subplots()
+    shown = axes.imshow(image, cmap=_COLORS, vmin=0, vmax=max(image.max(), 1e-9))
+    figure.colorbar(shown, label="share of the attention", shrink=0.7)
+    axes.set(title=title, xlabel="looked at", ylabel="looks")
+    close_grid(axes, tokens, tokens, _font_size(side / len(tokens), 10))
+    return figure
+
+
+@style()
+def attention_grid(attention, layers=None, heads=None):
+    """Draw many heads beside each other: a row for each layer, a column for each head.
+
+    Each map has colours of its own, up to its strongest attention.
+
+    Args:
+        attention: see `attention_map`.
+        layers, heads: lists of ints; `None` takes all.
+
+    Returns:
+        A `Figure`, with the tokens along its left and lower sides where there is room for them.
+
+    >>> figure = attention_grid((["a", "b"], np.full((2, 3, 2, 2), 0.5)), heads=[0, 2])
+    >>> len(figure.axes)
+    4
+    """
+    tokens, weights = _checked(attention)
+    layers = _indices(layers, len(weights), "layer")
+    heads = _indices(heads, weights.shape[1], "head")
+    side = min(max(1.2, 0.13 * len(tokens)), _MOST_INCHES / max(len(layers), len(heads)))
+    size = _font_size(side / len(tokens), 8)
+    figure = new_figure(side * len(heads) * 1.06 + 1.2, side * len(layers) * 1.06 + 1.2)
+    grid = figure.subplots(len(layers), len(heads), squeeze=False)
+    for row, layer in enumerate(layers):
+        for column, head in enumerate(heads):
+            axes = grid[row, column]
+            image = weights[layer, head]
+            axes.imshow(image, cmap=_COLORS, vmin=0, vmax=max(image.max(), 1e-9))
+            first, last = column == 0, row == len(layers) - 1
+            close_grid(axes, tokens if last else [], tokens if first else [], size)
+            axes.spines[:].set(visible=True, color="0.8")
+            if row == 0:
+                axes.set_title(f"head {head}")
+            if first:
+                axes.set_ylabel(f"layer {layer}")
+    return figure
+
+
+@style()
+def attention_lines(attention, layer=-1, heads=None, token=None):
+    """Draw attention as lines from the tokens that look, at the left, to those looked at.
+
+    Args:
+        attention: see `attention_map`.
+        layer: int, as there.
+        heads: int or list of ints, a colour each; `None` takes all.
+        token: int or string. The only token whose looks are drawn, by its place or as it stands
+            in `attention.tokens`.
+
+    Returns:
+        A `Figure`. The stronger the attention, the stronger the line.
+
+    >>> figure = attention_lines((["a", "b"], np.full((1, 1, 2, 2), 0.5)), token="b")
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['a', 'a', 'b', 'b']
+    """
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgb
+
+    tokens, weights = _checked(attention)
+    layer = _index(layer, len(weights), "layer")
+    heads = _indices([heads] if isinstance(heads, int) else heads, weights.shape[1], "head")
+    looking = range(len(tokens))
+    if token is not None:
+        if isinstance(token, str):
+            if token not in tokens:
+                raise ValueError(f"token={token!r} is none of the tokens: {', '.join(tokens)}.")
+            token = tokens.index(token)
+        looking = [_index(token, len(tokens), "token")]
+    height = min(max(2.0, 0.3 * len(tokens)), _MOST_INCHES)
+    figure = new_figure(6, height + 0.8)
+    axes = figure.subplots()
+    size = _font_size(height / len(tokens), 11)
+    for place, name in enumerate(tokens):
+        weight = "bold" if len(looking) == 1 and place == looking[0] else "normal"
+        axes.text(-0.02, place, name, ha="right", va="center", fontsize=size, weight=weight)
+        axes.text(1.02, place, name, ha="left", va="center", fontsize=size)
+    # The heads' lines end beside each other.
+    ends = np.linspace(-0.35, 0.35, len(heads) + 2)[1:-1]
+    width = np.clip(50 * height / len(tokens) / len(heads), 0.8, 2)
+    for number, (head, end) in enumerate(zip(heads, ends)):
+        color = f"C{number % 10}"
+        pairs = [(i, j) for i in looking for j in range(len(tokens))]
+        colors = [(*to_rgb(color), np.clip(weights[layer, head, i, j], 0, 1)) for i, j in pairs]
+        lines = [((0, i), (1, j + end)) for i, j in pairs]
+        axes.add_collection(LineCollection(lines, colors=colors, linewidths=width))
+        axes.plot([], [], color=color, linewidth=2, label=f"{head}")
+    axes.set(xlim=(-0.45, 1.45), ylim=(len(tokens) - 0.5, -0.5), title=f"layer {layer}")
+    axes.set_axis_off()
+    figure.legend(
+        title="head" if len(heads) == 1 else "heads",
+        loc="outside lower center",
+        ncols=min(len(heads), 8),
+        frameon=False,
+        handlelength=1,
+    )
+    return figure
+
+
+def _checked(attention):
+    """Tokens and weights that fit."""
+    tokens, weights = attention
+    tokens, weights = list(tokens), np.asarray(weights)
+    if weights.ndim != 4 or weights.shape[2:] != (len(tokens), len(tokens)) or not weights.size:
+        raise ValueError(
+            f"Attention over {len(tokens)} tokens has the shape (layers, heads, {len(tokens)}, "
+            f"{len(tokens)}), and this is {weights.shape}."
+        )
+    return tokens, weights
+
+
+def _index(value, count, what):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise ValueError(f"{what}={value!r} is not a whole number.")
+    if not -count <= value < count:
+        raise ValueError(f"There is no {what} {value}; the {count} are numbered from 0.")
+    return int(value) % count
+
+
+def _indices(values, count, what):
+    if values is None:
+        return list(range(count))
+    found = [_index(value, count, what) for value in values]
+    if not found:
+        raise ValueError(f"{what}s=[] leaves nothing to draw; None takes all.")
+    return found
+
+
+def _font_size(inches, most):
+    """Points for lines that far apart; 0 where nobody could read them."""
+    points = 72 * inches * 0.75
+    return min(points, most) if points >= 4 else 0

@@ -1,0 +1,120 @@
+"""What all pictures share: matplotlib, imported late, its fonts, and files."""
+
+import contextlib
+import functools
+import io
+import logging
+import warnings
+
+from kerasbert._files import new_file
+
+# Fonts with the letters of Korean, Japanese and Chinese, which matplotlib's own has not.
+_FONTS = (
+    "Noto Sans CJK KR",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Noto Sans KR",
+    "Noto Sans JP",
+    "Noto Sans SC",
+    "Source Han Sans",
+    "NanumGothic",
+    "NanumBarunGothic",
+    "Malgun Gothic",
+    "AppleGothic",
+    "Apple SD Gothic Neo",
+    "IPAGothic",
+    "IPAexGothic",
+    "TakaoGothic",
+    "Yu Gothic",
+    "Meiryo",
+    "MS Gothic",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "SimHei",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+    "Arial Unicode MS",
+)
+_DPI = 120
+
+
+@contextlib.contextmanager
+def style():
+    """Fonts with all letters where there are any, and no word about letters that stay boxes.
+
+    As a decorator it is that of a whole function.
+
+    Raises:
+        ImportError: without matplotlib.
+    """
+    try:
+        import matplotlib.figure
+        from matplotlib import font_manager
+    except ImportError as error:
+        raise ImportError(
+            "Pictures need matplotlib; run `pip install 'kerasbert[plot]'`."
+        ) from error
+    there = {font.name for font in font_manager.fontManager.ttflist}
+    settings = {
+        "font.family": ["DejaVu Sans", *(name for name in _FONTS if name in there)],
+        "axes.titlesize": "medium",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.parse_math": False,  # A dollar in a text is a dollar.
+    }
+    logger = logging.getLogger("matplotlib.font_manager")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with matplotlib.rc_context(settings), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")
+            warnings.filterwarnings("ignore", "Matplotlib currently does not support")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def new_figure(width, height):
+    """An empty figure, in inches; to be called inside `style`."""
+    return _figure_class()(figsize=(width, height), layout="constrained")
+
+
+@functools.cache
+def _figure_class():
+    from matplotlib.figure import Figure
+
+    class StyledFigure(Figure):
+        """A figure that a notebook shows, and that is drawn in our style whenever it is."""
+
+        def draw(self, renderer):
+            with style():
+                super().draw(renderer)
+
+        def get_tightbbox(self, *args, **kwargs):
+            with style():
+                return super().get_tightbbox(*args, **kwargs)
+
+        def _repr_png_(self):
+            # For notebooks that have not imported pyplot.
+            file = io.BytesIO()
+            self.savefig(file, format="png", dpi=_DPI)
+            return file.getvalue()
+
+    return StyledFigure
+
+
+def save(figure, path):
+    """Write a PNG that is there as a whole or not at all."""
+    with new_file(path) as file:
+        figure.savefig(file, format="png", dpi=_DPI)
+
+
+def close_grid(axes, labels_x, labels_y, size):
+    """Name the columns and rows of an image, without a frame; a size of 0 leaves names out."""
+    labels_x, labels_y = (labels if size else [] for labels in (labels_x, labels_y))
+    axes.set_xticks(range(len(labels_x)), labels_x, rotation=90, fontsize=size or None)
+    axes.set_yticks(range(len(labels_y)), labels_y, fontsize=size or None)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,160 @@
+"""What a model says: classes that it takes for others, its words for a gap, its vectors.
+
+N texts, C classes, D width of a vector.
+"""
+
+import textwrap
+
+import numpy as np
+
+from kerasbert.visualize.figures import new_figure, style
+
+_MOST_NUMBERS = 20  # With more classes the squares have no room for them.
+_MOST_NAMES = 60  # Of points on a map.
+
+
+@style()
+def confusion_matrix(gold, predictions, labels):
+    """Draw which classes are taken for which.
+
+    Args:
+        gold: list of N names of classes.
+        predictions: the same.
+        labels: list of C strings. The classes in their order.
+
+    Returns:
+        A `Figure`; colours are shares of the class, numbers are counts.
+
+    >>> figure = confusion_matrix(["a", "b"], ["a", "a"], labels=["a", "b"])
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['1', '0', '1', '0']
+    """
+    from sklearn import metrics
+
+    counts = metrics.confusion_matrix(gold, predictions, labels=list(labels))  # (C, C)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(max(4.0, 0.6 * len(labels) + 2), 16)
+    figure = new_figure(side + 1, side)
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, label="share of the class", shrink=0.8)
+    axes.set(xlabel="predicted", ylabel="right")
+    places = range(len(labels))
+    axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(places, labels)
+    if len(labels) <= _MOST_NUMBERS:
+        for row in places:
+            for column in places:
+                color = "white" if shares[row, column] > 0.5 else "black"
+                number = f"{counts[row, column]:,}"
+                axes.text(column, row, number, ha="center", va="center", color=color)
+    return figure
+
+
+@style()
+def masked_words(found):
+    """Draw the probabilities of the words for a gap.
+
+    Args:
+        found: what `fill_mask` gave for one text: a list of dicts of `token` and `score`, or, for
+            a text with several gaps, a list of such lists.
+
+    Returns:
+        A `Figure` with a panel for each gap.
+
+    >>> figure = masked_words([{"token": "noon", "score": 0.7}, {"token": "home", "score": 0.1}])
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['noon', 'home']
+    """
+    gaps = [found] if found and isinstance(found[0], dict) else list(found)
+    if not all(gaps) or not gaps:
+        raise ValueError("There are no words to draw; pass what fill_mask gave for one text.")
+    figure = new_figure(4.5 * len(gaps), 0.8 + 0.32 * max(map(len, gaps)))
+    for axes, words in zip(figure.subplots(1, len(gaps), squeeze=False)[0], gaps):
+        scores = [word["score"] for word in words]
+        places = range(len(words))
+        axes.barh(places, scores, color="tab:blue", alpha=0.75)
+        for place, score in zip(places, scores):
+            axes.text(score, place, f" {score:.1%}", va="center", color="0.3", fontsize="small")
+        axes.set_yticks(places, [word["token"] for word in words])
+        axes.set(xlim=(0, max(scores) * 1.2), xlabel="probability", ylim=(len(words) - 0.5, -0.5))
+        axes.tick_params(axis="y", length=0)
+    return figure
+
+
+@style()
+def embedding_map(vectors, labels=None, names=None, method="pca", seed=0):
+    """Draw vectors as points on a plane.
+
+    Args:
+        vectors: (N, D), for example of `BertTextEmbedder.embed`.
+        labels: list of N classes, a colour each.
+        names: list of N strings to stand beside the points, for up to 60.
+        method: string. "pca", the two directions in which they differ most, or "tsne", which
+            keeps neighbours together, with distances that mean nothing.
+        seed: int. Of "tsne".
+
+    Returns:
+        A `Figure`. With "pca" the axes say how much of the variance they show.
+
+    >>> figure = embedding_map(np.eye(4)[:, :3], labels=["a", "a", "b", "b"])
+    >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    ['a', 'b']
+    """
+    vectors = np.asarray(vectors, "float64")
+    if vectors.ndim != 2 or len(vectors) < 3 or vectors.shape[1] < 2:
+        raise ValueError(
+            f"A map takes 3 or more vectors (N, D) of 2 or more numbers; these are {vectors.shape}."
+        )
+    if not np.isfinite(vectors).all():
+        row = np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0]
+        raise ValueError(f"The vector at position {row} has a number that is not finite.")
+    for what, values in (("labels", labels), ("names", names)):
+        if values is not None and len(values) != len(vectors):
+            raise ValueError(f"There are {len(vectors)} vectors and {len(values)} {what}.")
+    points, titles = _on_a_plane(vectors, method, seed)
+    figure = new_figure(7, 5.5)
+    axes = figure.subplots()
+    labels = [None] * len(points) if labels is None else [str(label) for label in labels]
+    kinds = list(dict.fromkeys(labels))
+    size = float(np.clip(3000 / len(points), 6, 40))
+    for number, kind in enumerate(kinds):
+        here = points[[label == kind for label in labels]]
+        marker = "osD^vPX"[number // 10 % 7]  # There are ten colours.
+        style = {"color": f"C{number % 10}", "marker": marker, "s": size, "alpha": 0.75}
+        axes.scatter(*here.T, label=kind, linewidths=0, **style)
+    if names is not None and len(points) <= _MOST_NAMES:
+        for point, name in zip(points, names):
+            short = textwrap.shorten(str(name), 40, placeholder="…") or str(name)[:40]
+            axes.annotate(
+                short, point, (4, 3), textcoords="offset points", fontsize="x-small", color="0.3"
+            )
+        axes.margins(x=0.2)
+    if kinds != [None]:
+        axes.legend(
+            loc="center left",
+            bbox_to_anchor=(1, 0.5),
+            frameon=False,
+            ncols=1 + len(kinds) // 25,
+            markerscale=(40 / size) ** 0.5,
+        )
+    axes.set(xlabel=titles[0], ylabel=titles[1], xticks=[], yticks=[])
+    return figure
+
+
+def _on_a_plane(vectors, method, seed):
+    """Points (N, 2), and what the axes are."""
+    if method == "pca":
+        from sklearn.decomposition import PCA
+
+        model = PCA(2)
+        points = model.fit_transform(vectors)
+        shares = np.nan_to_num(model.explained_variance_ratio_)
+        return points, [f"component {i + 1}, {s:.0%} of the variance" for i, s in enumerate(shares)]
+    if method == "tsne":
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30, (len(vectors) - 1) / 3)
+        model = TSNE(2, perplexity=perplexity, init="pca", random_state=seed)
+        return model.fit_transform(vectors), ["t-SNE", ""]
+    raise ValueError(f"method={method!r} is unknown; use 'pca' or 'tsne'.")

@@ -1,0 +1,187 @@
+"""Marked text: entities in colour, answers in their context, as HTML.
+
+Positions are those of characters (code points) in the text, as `tag` and `answer` give them.
+"""
+
+import html
+import os
+
+from kerasbert._files import write_text
+
+# Light enough for black letters, each well apart from the one before.
+_COLORS = (
+    "#ffd6a5",
+    "#a0e8af",
+    "#b4c7ff",
+    "#ffb3c1",
+    "#fdf08a",
+    "#d0b8f5",
+    "#9be7f0",
+    "#e2c9a8",
+    "#c9e265",
+    "#f3b0e3",
+)
+# Each paragraph runs in the direction of its own letters; black on white in dark notebooks too.
+_BOX = (
+    "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext;text-align:start;"
+    "line-height:1.9;padding:0.6em 0.8em;background:#fff;color:#111;"
+)
+_MARK = "color:#111;padding:0.15em 0;border-radius:0.25em;"
+_NAME = (
+    "font-size:0.65em;font-weight:bold;letter-spacing:0.03em;margin-inline:0.4em 0.2em;"
+    "padding:0.1em 0.4em;border-radius:0.3em;background:#fff;color:#333;border:1px solid "
+)
+
+
+class Html:
+    """A piece of HTML that a notebook shows; `str` gives it, `save` writes a page of it."""
+
+    def __init__(self, content):
+        self.content = content
+
+    def _repr_html_(self):
+        return self.content
+
+    def __str__(self):
+        return self.content
+
+    def __repr__(self):
+        return f"<Html of {len(self.content)} characters; show it in a notebook, or save() it>"
+
+    def save(self, path):
+        """Write it as a page of its own.
+
+        Args:
+            path: path of the file.
+        """
+        write_text(
+            os.fspath(path),
+            f'<!DOCTYPE html>\n<html><meta charset="utf-8"><body>{self.content}</body></html>\n',
+        )
+
+
+def entities(text, entities, colors=None):
+    """Show the entities of a text in colour, each with its label.
+
+    Args:
+        text: a string, or a list of words.
+        entities: what `BertTokenClassifier.tag` found in it: dicts of `start`, `end`, `label`, and
+            perhaps `score`, which shows where the mouse rests. Tuples `(start, end, label)` will
+            do. They may overlap: the first one gives the colour, the others a line below.
+        colors: dict of label to a colour of CSS, for some or all labels.
+
+    Returns:
+        An `Html`.
+
+    >>> str(entities("Ann <3 Rome", [(0, 3, "PER")])).count("&lt;3")
+    1
+    """
+    spans = [_span(entity) for entity in entities]
+    if not isinstance(text, str):
+        words = list(text)
+        starts, place = [], 0
+        for word in words:
+            starts.append(place)
+            place += len(word) + 1
+        for span in spans:
+            _check(span, len(words), "words")
+            last = span["end"] - 1
+            span["start"], span["end"] = starts[span["start"]], starts[last] + len(words[last])
+        text = " ".join(words)
+    labels = list(dict.fromkeys(span["label"] for span in spans))
+    colors = {**dict(zip(labels, _cycle(len(labels)))), **(colors or {})}
+    for span in spans:
+        span["color"] = colors[span["label"]]
+        span["hint"] = span["label"]
+        if span.get("score") is not None:
+            span["hint"] += f" {span['score']:.3f}"
+    return Html(f'<div dir="auto" style="{_BOX}">{_marked(text, spans)}</div>')
+
+
+def answers(context, answers, question=None):
+    """Show answers in the text that they come from.
+
+    Args:
+        context: string.
+        answers: what `BertQuestionAnswering.answer` gave for it: dicts of `start`, `end` and
+            `score`, best first, where `start=None` is no answer.
+        question: string, to stand above.
+
+    Returns:
+        An `Html`; the best answer is dark, the others the lighter the less probable.
+
+    >>> found = [{"answer": "noon", "start": 9, "end": 13, "score": 0.9, "null_score": -5.0}]
+    >>> "noon</mark>" in str(answers("Lunch at noon.", found, "When?"))
+    True
+    """
+    spans, nothing = [], ""
+    best = max((answer["score"] for answer in answers), default=1) or 1
+    for rank, answer in enumerate(answers, start=1):
+        name = f"{rank} · {answer['score']:.2f}" if len(answers) > 1 else f"{answer['score']:.2f}"
+        if answer["start"] is None:
+            nothing = f'<div style="color:#a00">No answer ({html.escape(name)})</div>'
+            continue
+        share = 0.2 + 0.8 * answer["score"] / best
+        color = f"rgb({_mix(255, 255, share)},{_mix(255, 200, share)},{_mix(255, 60, share)})"
+        hint = f"score {answer['score']:.4f}"
+        spans.append(
+            {"start": answer["start"], "end": answer["end"], "label": name, "color": color}
+            | {"hint": hint}
+        )
+    if not answers:
+        nothing = '<div style="color:#a00">No answer</div>'
+    title = f'<div dir="auto"><b>{html.escape(question)}</b></div>' if question else ""
+    body = f'<div dir="auto">{_marked(context, spans)}</div>'
+    return Html(f'<div style="{_BOX}">{title}{nothing}{body}</div>')
+
+
+def _marked(text, spans):
+    """The text with its spans as HTML."""
+    for span in spans:
+        _check(span, len(text), "characters")
+    edges = sorted({0, len(text), *(span[side] for span in spans for side in ("start", "end"))})
+    parts = []
+    for begin, end in zip(edges, edges[1:]):
+        over = [span for span in spans if span["start"] <= begin and end <= span["end"]]
+        piece = html.escape(text[begin:end])
+        if over:
+            look = f"background:{over[0]['color']};{_MARK}"
+            if len(over) > 1:  # One below the other, as many as there are.
+                lines = (f"0 {3 * i}px 0 {span['color']}" for i, span in enumerate(over[1:], 1))
+                look += f"box-shadow:{','.join(lines)};"
+            hint = html.escape(", ".join(span["hint"] for span in over))
+            piece = f'<mark style="{html.escape(look)}" title="{hint}">{piece}</mark>'
+        parts.append(piece)
+        for span in spans:
+            if span["end"] == end:
+                # Isolated, so that it does not turn the direction of what is around it.
+                look = html.escape(_NAME + span["color"])
+                parts.append(
+                    f'<bdi style="{look};user-select:none">{html.escape(span["label"])}</bdi>'
+                )
+    return "".join(parts)
+
+
+def _span(entity):
+    if isinstance(entity, dict):
+        span = dict(entity)
+    else:
+        span = dict(zip(("start", "end", "label"), entity, strict=True))
+    return span | {"label": str(span["label"])}
+
+
+def _check(span, length, unit):
+    start, end = span["start"], span["end"]
+    if not 0 <= start < end <= length:
+        raise ValueError(
+            f"The span {start}:{end} ({span['label']!r}) is not in a text of {length} {unit}; "
+            "is it the same text?"
+        )
+
+
+def _cycle(count):
+    return (_COLORS[i % len(_COLORS)] for i in range(count))
+
+
+def _mix(start, end, share):
+    return round(start + (end - start) * share)
