@@ -16,6 +16,7 @@ import warnings
 import keras
 import numpy as np
 
+from kerasbert._errors import check_whole
 from kerasbert._files import write_text
 from kerasbert.data.examples import read_examples, write_examples
 from kerasbert.data.manifest import read_manifest, total, write_manifest
@@ -250,7 +251,7 @@ def pretrain(
     newest = find_checkpoint(output)
     step = 0
     if newest:
-        step = load_checkpoint(newest, model)["step"]
+        step = load_checkpoint(newest, model)[0]["step"]
         line.say(f"going on after step {step:,} of {every:,}")
     save = functools.partial(_save, output)
     second = "sop" if model.sentence_order else "nsp"
@@ -303,11 +304,11 @@ class _Phase:
 
 def _phases(phases, steps, batch_size, accumulate):
     if phases is None:
-        _check_whole("steps", steps)
+        check_whole("steps", steps)
         last = steps // 10
         phases = [(128, steps - last, batch_size), (512, last, batch_size)]
         phases = [phase for phase in phases if phase[1]]
-    _check_whole("accumulate", accumulate)
+    check_whole("accumulate", accumulate)
     made = []
     for number, phase in enumerate(phases):
         if len(phase) != 3:
@@ -317,7 +318,7 @@ def _phases(phases, steps, batch_size, accumulate):
             )
         names = ("sequence_length", "steps", "batch_size")
         for name, value in zip(names, phase):
-            _check_whole(f"{name} of phases[{number}]", value)
+            check_whole(f"phases[{number}]: {name}", value)
         if phase[2] % accumulate:
             raise ValueError(
                 f"accumulate={accumulate} does not divide the batch_size {phase[2]} of "
@@ -327,11 +328,6 @@ def _phases(phases, steps, batch_size, accumulate):
     if not made:
         raise ValueError("phases is empty; pass at least one (sequence_length, steps, batch_size).")
     return made
-
-
-def _check_whole(name, value):
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} is {value!r}, and has to be a whole number from 1.")
 
 
 def _multiple(value, unit):
@@ -350,7 +346,7 @@ def _check(objective, optimizer, optimizer_state, precision, masking, preset, he
         if value not in known:
             raise ValueError(f"{name}={value!r} is unknown; use {' or '.join(map(repr, known))}.")
     for name in ("log_every", "evaluate_every", "checkpoint_every"):
-        _check_whole(name, given[name])
+        check_whole(name, given[name])
         if given[name] % given["log_every"]:
             raise ValueError(
                 f"{name}={given[name]} has to be a multiple of log_every={given['log_every']}."
@@ -485,7 +481,7 @@ def _model(preset, tokenizer, objective, length, size, encoder):
         return _loaded(preset, {"sequence_length": length, **heads, **encoder})
     size = {"family": "bert", "num_layers": 12, "hidden_dim": 768, **size}
     for name in ("num_layers", "hidden_dim"):
-        _check_whole(name, size[name])
+        check_whole(name, size[name])
     width = size["hidden_dim"]
     if "num_heads" not in size and width % 64:
         raise ValueError(
@@ -767,7 +763,7 @@ def _train(
         )
         if recorder.stopped:
             raise KeyboardInterrupt(
-                f"Stopped after step {recorder.step:,}; the same call goes on from there."
+                f"Stopped after step {recorder.step:,}, which is saved; the same again goes on."
             )
 
 
