@@ -159,7 +159,7 @@ def pretrain(
     precision: PrecisionOption = None,
     backend: BackendOption = None,
     log_every: Annotated[
-        int | None, _records(help="Updates to a line of the log; by default a 200th, at most 100.")
+        int | None, _records(help="Updates to a line of the log; by default a 200th, 10 to 100.")
     ] = None,
     evaluate_every: Annotated[
         int | None, _records(help="Updates to an evaluation; by default a 20th of all.")

@@ -148,7 +148,7 @@ def pretrain(
         copies: int. How often the corpus is gone over to make examples.
         held_out: float. The share of the examples, in whole shards, that is kept for evaluation.
         seed: int.
-        log_every: int. Steps between two lines of the log; by default a 200th of all, 100 at most.
+        log_every: int. Steps between two lines of the log; by default a 200th of all, 10 to 100.
         evaluate_every: int. Steps between two evaluations on 2,000 held-out examples, a multiple
             of `log_every`; by default a 20th of all. At the end all of them count.
         checkpoint_every: int. Steps, a multiple of `log_every`; by default as `evaluate_every`,
@@ -180,7 +180,7 @@ def pretrain(
         learning_rate = RATES.get(optimizer)
     if warmup_steps is None:
         warmup_steps = every // 100
-    log_every = log_every or max(1, min(100, every // 200))
+    log_every = log_every or min(max(every // 200, 10), 100)
     evaluate_every = evaluate_every or _multiple(every // 20, log_every)
     checkpoint_every = checkpoint_every or _multiple(min(1000, evaluate_every), log_every)
     _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, locals())
