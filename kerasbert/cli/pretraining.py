@@ -221,7 +221,7 @@ def pretrain(
             workers=workers,
         )
     for name, score in done["scores"].items():
-        print(f"{name}: {score:.4f}")
+        print(f"held out, {name}: {score:.4f}")
     print(f"{done['steps']:,} steps -> {done['preset']}")
 
 

@@ -260,10 +260,24 @@ def pretrain(
         folder = os.path.join(output, "tensorboard")
         callbacks = [*callbacks, keras.callbacks.TensorBoard(folder, write_graph=False)]
     intervals = {"log_every": log_every, "evaluate_every": evaluate_every}
+    before = 0
     with line, handled_signals(recorder.stop):
         for number, phase in enumerate(phases):
             drawn = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
-            _train(model, phase, number, data, recorder, callbacks, drawn, accumulate, **intervals)
+            facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
+            _train(
+                model,
+                phase,
+                facts,
+                data,
+                recorder,
+                callbacks,
+                drawn,
+                accumulate,
+                before,
+                **intervals,
+            )
+            before += -(-phase.steps // log_every)
     line.say("evaluating")
     scores = data.scores(model, phases[-1], accumulate, second)
     folder = _write_preset(model, output, recorder.log, scores, settings, card, line)
@@ -737,10 +751,19 @@ class _Data:
 
 
 def _train(
-    model, phase, number, data, recorder, callbacks, seed, accumulate, log_every, evaluate_every
+    model,
+    phase,
+    facts,
+    data,
+    recorder,
+    callbacks,
+    seed,
+    accumulate,
+    before,
+    log_every,
+    evaluate_every,
 ):
-    """Train what is left of a phase."""
-    facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
+    """Train what is left of a phase, whose intervals are numbered on from those `before` it."""
     tokens = None
     while recorder.step < phase.end:
         done, left = recorder.step - phase.first, phase.end - recorder.step
@@ -750,7 +773,7 @@ def _train(
         intervals = 1 if inside else max(1, left // log_every)
         tokens = tokens or data.tokens_per_step(phase)
         recorder.start_phase(phase.first, phase.end, facts, tokens)
-        first = done // log_every
+        first = before + done // log_every
         model.fit(
             data.training(phase, accumulate, seed, done * accumulate),
             steps_per_epoch=length * accumulate,

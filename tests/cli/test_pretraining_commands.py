@@ -49,7 +49,7 @@ def test_from_text_to_a_preset(text, tmp_path):
     lines = [line for line in done.stderr.splitlines() if re.match(r"\d/6: loss", line)]
     assert [line[0] for line in lines] == ["2", "4", "6"]
     assert "masked words" in lines[0] and lines[2].endswith("0:00 left")
-    assert "mlm_perplexity: " in done.stdout
+    assert "held out, mlm_perplexity: " in done.stdout
     assert done.stdout.splitlines()[-1] == f"6 steps -> {tmp_path / 'out' / 'preset'}"
     assert glob.glob(str(tmp_path / "out" / "tensorboard" / "*" / "events.*"))
     # On with that, and its optimizer.

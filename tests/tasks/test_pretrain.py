@@ -99,9 +99,12 @@ def test_text_to_preset(corpus, tmp_path):
         "workers": 1,
         "card": {"license": "apache-2.0", "data": "Parts of the Brown corpus."},
     }
-    done = kerasbert.pretrain(corpus, output, **arguments)
+    epochs = []
+    spy = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+    done = kerasbert.pretrain(corpus, output, callbacks=[spy], **arguments)
     log = log_of(output)
     assert [row["step"] for row in log] == [10, 20, 30, 40, 46]
+    assert epochs == [0, 1, 2, 3, 4]  # Curves of TensorBoard go on from phase to phase.
     assert [row["phase"] for row in log] == [1, 1, 1, 1, 2]
     assert log[3]["mlm_loss"] < log[0]["mlm_loss"] - 0.2
     for row in log:
