@@ -57,7 +57,7 @@ def command(backend=None, stopped="Stopped; nothing was written."):
 
     Args:
         backend: string. What Keras runs on, if it matters.
-        stopped: string. What to say of Ctrl-C.
+        stopped: string. What to say of Ctrl-C, unless the work itself says it.
 
     Raises:
         typer.Exit: 2 for a mistake, 130 for Ctrl-C.
@@ -72,8 +72,8 @@ def command(backend=None, stopped="Stopped; nothing was written."):
         except (ValueError, ImportError, OSError) as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(2) from error
-        except KeyboardInterrupt:
-            typer.echo(f"\n{stopped}", err=True)
+        except KeyboardInterrupt as stop:
+            typer.echo(f"\n{stop if str(stop) else stopped}", err=True)
             raise typer.Exit(130) from None
 
 

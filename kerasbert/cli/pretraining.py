@@ -1,5 +1,6 @@
 """Commands from text to an encoder: `vocab` and `pretrain`."""
 
+import functools
 from typing import Annotated
 
 import typer
@@ -12,7 +13,10 @@ from kerasbert.cli.app import BackendOption, PrecisionOption, app, command, sett
 @app.command()
 def vocab(
     corpus: Annotated[
-        list[str], typer.Argument(help="Text or JSON lines: files, folders, quoted patterns.")
+        list[str],
+        typer.Argument(
+            metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."
+        ),
     ],
     output: Annotated[
         str, typer.Option("--output", "-o", help="The folder that vocab.txt is written to.")
@@ -41,7 +45,9 @@ def vocab(
       kerasbert vocab books/ --output vocab
       kerasbert vocab 'news/**/*.jsonl.gz' --output vocab_ko --cased --size 32000
     """
-    with command(), Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    shown = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with command(), shown as bar:
         from kerasbert.vocabulary import vocab
 
         task = bar.add_task("", total=1)
@@ -67,83 +73,117 @@ def vocab(
     )
 
 
+_encoder = functools.partial(typer.Option, rich_help_panel="The encoder")
+_examples = functools.partial(typer.Option, rich_help_panel="The examples")
+_training = functools.partial(typer.Option, rich_help_panel="The training")
+_records = functools.partial(typer.Option, rich_help_panel="What is kept of it")
+
+
 @app.command()
 def pretrain(
     corpus: Annotated[
         list[str],
-        typer.Argument(help="Text or JSON lines: files, folders, quoted patterns. Or examples."),
+        typer.Argument(
+            metavar="CORPUS",
+            help="Text or JSON lines: files, folders, quoted patterns. Or a folder of examples.",
+        ),
     ],
     output: Annotated[
         str, typer.Option("--output", "-o", help="The folder for the preset and all before it.")
     ],
     preset: Annotated[
-        str | None, typer.Option(help="An encoder to go on with: a preset, or an earlier output.")
+        str | None, _encoder(help="One to go on with: a preset, or the output of another pretrain.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Of a new encoder, by default 12.")] = None,
-    hidden: Annotated[int | None, typer.Option(help="Its width, by default 768.")] = None,
-    heads: Annotated[int | None, typer.Option(help="By default 64 wide.")] = None,
-    family: Annotated[str | None, typer.Option(help="bert, roberta, ...")] = None,
+    layers: Annotated[int | None, _encoder(help="Layers of a new one; by default 12.")] = None,
+    hidden: Annotated[int | None, _encoder(help="Width of a new one; by default 768.")] = None,
+    heads: Annotated[
+        int | None, _encoder(help="Attention heads of a new one; by default 64 wide.")
+    ] = None,
+    family: Annotated[
+        str | None, _encoder(help="Family of a new one: bert, roberta, ...; by default bert.")
+    ] = None,
     encoder: Annotated[
-        list[str] | None, typer.Option(help="Another setting of it, as dropout=0.0.")
+        list[str] | None, _encoder(help="Another setting of it, such as dropout=0.0.")
     ] = None,
     vocabulary: Annotated[
-        str | None, typer.Option(help="A vocab.txt or a preset; else one is trained.")
+        str | None,
+        _encoder(help="A vocab.txt or a preset; else the preset's, or one trained on CORPUS."),
     ] = None,
-    vocabulary_size: Annotated[int, typer.Option(help="Of one that is trained.")] = 30522,
-    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
+    vocabulary_size: Annotated[int, _encoder(help="Tokens of one that is trained.")] = 30522,
+    cased: Annotated[
+        bool, _encoder("--cased", help="Keep capitals and accents in one that is trained.")
+    ] = False,
     objective: Annotated[
-        str, typer.Option(help="next_sentence, sentence_order or full_sentences.")
+        str, _examples(help="next_sentence, sentence_order or full_sentences.")
     ] = "next_sentence",
-    steps: Annotated[int, typer.Option(help="Updates: 9 of 10 at length 128.")] = 1_000_000,
-    batch_size: Annotated[int, typer.Option(help="Examples of an update.")] = 256,
-    phase: Annotated[
-        list[str] | None,
-        typer.Option(help="length:steps:batch_size, once for each, instead of those two."),
-    ] = None,
-    accumulate: Annotated[int, typer.Option(help="Parts of a batch, to need less memory.")] = 1,
-    optimizer: Annotated[str, typer.Option(help="adamw or lamb.")] = "adamw",
-    learning_rate: Annotated[float | None, typer.Option(help="1e-4, and 1e-3 for lamb.")] = None,
-    warmup_steps: Annotated[int | None, typer.Option(help="A hundredth of all.")] = None,
-    optimizer_state: Annotated[
-        str, typer.Option(help="new, or kept from the earlier output that --preset names.")
-    ] = "new",
-    precision: PrecisionOption = None,
-    backend: BackendOption = None,
-    xla: Annotated[
-        bool | None, typer.Option("--xla/--no-xla", help="Compile; else as Keras chooses.")
-    ] = None,
-    masking: Annotated[str, typer.Option(help="dynamic or static.")] = "dynamic",
+    masking: Annotated[
+        str, _examples(help="dynamic: other tokens are hidden in each epoch; or static.")
+    ] = "dynamic",
     mask: Annotated[
         list[str] | None,
-        typer.Option(help="A setting of it, as mask_selection_rate=0.3 or unit=word."),
+        _examples(help="A setting of it, such as mask_selection_rate=0.3 or unit=word."),
     ] = None,
     reading: Annotated[
         list[str] | None,
-        typer.Option(help="How text is read, as sentences=lines or text_key=body."),
+        _examples(help="How text is read, such as sentences=lines or text_key=body."),
     ] = None,
-    copies: Annotated[int, typer.Option(help="Passes over the text to make examples.")] = 1,
-    held_out: Annotated[float, typer.Option(help="Share of the examples.")] = 0.01,
-    seed: int = 0,
-    log_every: Annotated[int | None, typer.Option(help="Steps; a 200th, at most 100.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Steps; a 20th of all.")] = None,
+    copies: Annotated[int, _examples(help="Passes over the text to make examples.")] = 1,
+    held_out: Annotated[float, _examples(help="The share that is kept to evaluate on.")] = 0.01,
+    workers: Annotated[int | None, _examples(help="Processes that make examples.")] = None,
+    steps: Annotated[
+        int, _training(help="Updates: nine of ten at 128 tokens, the last at 512.")
+    ] = 1_000_000,
+    batch_size: Annotated[int, _training(help="Examples of an update.")] = 256,
+    phase: Annotated[
+        list[str] | None,
+        _training(
+            metavar="LENGTH:STEPS:BATCH",
+            help="In place of those two, once for each phase, such as 128:9000:256.",
+        ),
+    ] = None,
+    accumulate: Annotated[int, _training(help="Parts of a batch, to need less memory.")] = 1,
+    optimizer: Annotated[str, _training(help="adamw, or lamb for large batches.")] = "adamw",
+    learning_rate: Annotated[
+        float | None, _training(help="The peak; by default 1e-4, and 1e-3 for lamb.")
+    ] = None,
+    warmup_steps: Annotated[
+        int | None, _training(help="Updates until the peak; by default a hundredth of all.")
+    ] = None,
+    optimizer_state: Annotated[
+        str, _training(help="new, or kept: that of the other pretrain that --preset names.")
+    ] = "new",
+    seed: Annotated[int, _training(help="Of the weights, the examples and their order.")] = 0,
+    xla: Annotated[
+        bool | None, _training("--xla/--no-xla", help="Compile; else as Keras chooses.")
+    ] = None,
+    precision: PrecisionOption = None,
+    backend: BackendOption = None,
+    log_every: Annotated[
+        int | None, _records(help="Updates to a line of the log; by default a 200th, 10 to 100.")
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, _records(help="Updates to an evaluation; by default a 20th of all.")
+    ] = None,
     checkpoint_every: Annotated[
-        int | None, typer.Option(help="Steps; a 20th, at most 1000.")
+        int | None, _records(help="Updates to a checkpoint; by default a 20th, at most 1000.")
     ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Do not resume; the training of before goes.")
+    tensorboard: Annotated[
+        bool, _records("--tensorboard", help="Write for TensorBoard, into OUTPUT/tensorboard.")
     ] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for it.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes that make examples.")] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Do not resume; what is in OUTPUT goes.")
+    ] = False,
 ):
     """Pre-train an encoder, from text to a preset. The same command resumes what was interrupted.
 
     \b
     Examples:
       kerasbert pretrain books/ -o mini --layers 4 --hidden 256 --steps 20000 --batch-size 64
-      kerasbert pretrain news.txt -o base --preset bert_base_en_uncased --phase 128:9000:64
-        --phase 512:1000:16 --learning-rate 2e-5 --precision mixed_bfloat16 --backend jax
+      kerasbert pretrain news.txt -o base --preset bert_base_en_uncased \\
+          --phase 128:9000:64 --phase 512:1000:16 --learning-rate 2e-5 \\
+          --precision mixed_bfloat16 --backend jax
     """
-    with command(backend, "Stopped after a checkpoint; the same command goes on."):
+    with command(backend, "Stopped; the same command goes on with what is done."):
         from kerasbert.tasks.pretrain import pretrain
 
         size = {"num_layers": layers, "hidden_dim": hidden, "num_heads": heads, "family": family}
@@ -181,7 +221,7 @@ def pretrain(
             workers=workers,
         )
     for name, score in done["scores"].items():
-        print(f"{name}: {score:.4f}")
+        print(f"held out, {name}: {score:.4f}")
     print(f"{done['steps']:,} steps -> {done['preset']}")
 
 

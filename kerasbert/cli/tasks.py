@@ -226,13 +226,11 @@ def finetune(
 
 @app.command()
 def evaluate(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
-    ],
+    model: ModelArgument,
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DATA]", help="A file with labels, or the folder of a task's official files."
+            metavar="DATA", help="A file with labels, or the folder of a task's official files."
         ),
     ] = None,
     task: TaskOption = None,
@@ -278,12 +276,10 @@ def evaluate(
 
 @app.command()
 def predict(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
-    ],
+    model: ModelArgument,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="[DATA]", help="A file, or the folder of a task's official files."),
+        typer.Argument(metavar="DATA", help="A file, or the folder of a task's official files."),
     ] = None,
     output: Annotated[
         str | None, typer.Option(help="A folder for the file to hand in; by default it is shown.")
@@ -349,14 +345,24 @@ def _task(task, data, files, head, own):
             raise ValueError("--data is the folder of a --task; your own files go by --train.")
         own = {name: value for name, value in own.items() if value}
         first = next(path for path in files.values() if path is not None)
-        name = os.path.splitext(os.path.basename(first))[0]
-        return file_task(**files, head=head, name=name, **own)
+        return file_task(**files, head=head, name=_name(first), **own)
     found = get_task(task)
     for name, value in own.items():
         if value:
             option = {"columns": "text", "choice_start": "choice-start"}.get(name, name)
             raise ValueError(f"--{option} is for your own files; the task '{task}' knows its own.")
     return found.with_files(**files) if has_files else found
+
+
+def _name(path):
+    """What a task of a file is called: as the file, or its folder where that says nothing.
+
+    >>> _name("data/films.csv"), _name("films/train.csv"), _name("train.csv")
+    ('films', 'films', 'train')
+    """
+    name = os.path.splitext(os.path.basename(path))[0]
+    folder = os.path.basename(os.path.dirname(path))
+    return folder if folder.strip(".") and name in ("train", "dev", "test") else name
 
 
 def _columns(text, text_b):

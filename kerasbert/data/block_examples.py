@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from kerasbert._errors import check_whole
 from kerasbert._tensorflow import tf_modules
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.records import compressed_records, encode_examples
@@ -72,7 +73,7 @@ class BlockExamples:
         self.tokenizer = tokenizer
         self.special = 2 if objective == "full_sentences" else 2 + tokenizer.num_separators
         check_whole("sequence_length", sequence_length, self.special + 2)
-        check_whole("copies", copies, 1)
+        check_whole("copies", copies)
         check_whole("seed", seed, 0)
         check_rates(
             mask_selection_rate,
@@ -230,8 +231,3 @@ def _masking(vocabulary_size, mask_token_id, length, *settings):
         spec([2], "int64"),
     ]
     return tf.function(mask, input_signature=signature, autograph=False)
-
-
-def check_whole(name, value, least):
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r} has to be a whole number, at least {least}.")

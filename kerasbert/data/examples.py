@@ -16,10 +16,11 @@ import zlib
 
 import numpy as np
 
+from kerasbert._errors import check_whole
 from kerasbert._files import new_file
 from kerasbert._tensorflow import tf_modules
 from kerasbert.data.batching import buckets_up_to, map_ahead
-from kerasbert.data.block_examples import BlockExamples, check_whole
+from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import blocks
 from kerasbert.data.manifest import (
     NAME,
@@ -140,10 +141,10 @@ def write_examples(
         mask_unit=mask_unit,
         seed=seed,
     )
-    check_whole("block_bytes", block_bytes, 1)
-    check_whole("blocks_per_shard", blocks_per_shard, 1)
+    check_whole("block_bytes", block_bytes)
+    check_whole("blocks_per_shard", blocks_per_shard)
     if workers is not None:
-        check_whole("workers", workers, 1)
+        check_whole("workers", workers)
     output = os.fspath(output)
     settings = {
         **make.settings,
@@ -392,7 +393,7 @@ def read_examples(
     tf, _ = tf_modules("Reading examples")
     if masking not in ("dynamic", "static"):
         raise ValueError(f"masking={masking!r} is unknown; use 'dynamic' or 'static'.")
-    check_whole("batch_size", batch_size, 1)
+    check_whole("batch_size", batch_size)
     check_whole("start_step", start_step, 0)
     check_whole("shuffle_buffer", shuffle_buffer, 0)
     with tf.device("cpu"):

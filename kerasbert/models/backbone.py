@@ -12,6 +12,7 @@ import keras
 import keras_hub
 from keras import ops
 
+from kerasbert._errors import check_whole
 from kerasbert.families import get_family
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.attention import AttentionMask
@@ -112,8 +113,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
             ("max_sequence_length", max_sequence_length),
             ("global_every", global_every),
         ):
-            if not isinstance(value, numbers.Integral) or value < 1:
-                raise ValueError(f"{name}={value!r} has to be a whole number from 1.")
+            check_whole(name, value)
         for name, value in (("dropout", dropout), ("attention_dropout", attention_dropout)):
             if not 0 <= value < 1:
                 raise ValueError(f"{name}={value!r} has to be from 0 to below 1.")

@@ -6,6 +6,7 @@ B batch, T tokens, D width of the teacher, C classes.
 import keras
 from keras import ops
 
+from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
 from kerasbert.models.task import BertTask
 
@@ -116,6 +117,7 @@ class BertDistiller(BertTask):
             trainable=False,
             name="teacher_features",
         )
+        only_blocks_remat([self, *self.operations, *self._teacher_features.operations])
         self._soft_losses = keras.tree.map_structure(
             lambda loss: _soft_loss(loss, temperature), student.default_loss()
         )

@@ -5,6 +5,7 @@ B batch, T tokens, D width, U logits.
 
 import keras
 
+from kerasbert._errors import check_whole
 from kerasbert.families import get_family
 from kerasbert.layers.block import activation_function, layer_norm
 from kerasbert.layers.heads import BiLSTM, Pooling
@@ -138,8 +139,7 @@ def check_classes(num_classes, labels):
             "A classifier needs its classes: pass num_classes=2, or labels=['ham', 'spam']."
         )
     if labels is None:
-        if not isinstance(num_classes, int) or num_classes < 1:
-            raise ValueError(f"num_classes={num_classes!r} has to be a whole number from 1.")
+        check_whole("num_classes", num_classes)
         return num_classes, None
     labels = [str(label) for label in labels]
     if len(set(labels)) != len(labels) or not labels:

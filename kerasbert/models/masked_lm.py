@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert._errors import check_whole
 from kerasbert.data.batching import sorted_batches
 from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
@@ -105,8 +106,7 @@ class MaskedTask(BertTask):
         columns, _ = text_columns(texts)
         if len(columns) > 1:
             raise ValueError("fill_mask() takes single texts; join the two texts of a pair.")
-        if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or top_k < 1:
-            raise ValueError(f"top_k={top_k!r} has to be a whole number from 1.")
+        check_whole("top_k", top_k)
         texts = [text.decode() if isinstance(text, bytes) else text for text in columns[0]]
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()
         tokens = list(zip(*tokenizer.tokenize_with_offsets(texts), strict=True))

@@ -51,7 +51,7 @@ class BertMultiTask(BertTask):
     ... )
     >>> sorted(history.history)
     ['grade_loss', 'grade_mae', 'loss', 'topic_accuracy', 'topic_loss']
-    >>> model.predict("topic", x, verbose=0).shape
+    >>> model.predict({"topic": x}, verbose=0)["topic"].shape
     (4, 3)
 
     Source: Liu et al. 2019, arXiv 1901.11504.
@@ -95,35 +95,39 @@ class BertMultiTask(BertTask):
     # === What Keras' training step asks for; `x`, `y` and the like are dicts of one task ===
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        (name,) = y_pred
-        task = self.tasks[name]
-        loss = task.compute_loss(
-            x=x[name],
-            y=y[name],
-            y_pred=y_pred[name],
-            sample_weight=sample_weight and sample_weight[name],
-            training=training,
-        )
-        size = ops.shape(keras.tree.flatten(y_pred)[0])[0]
-        task._loss_tracker.update_state(loss, sample_weight=size)
+        loss = 0.0
+        for name, outputs in y_pred.items():
+            task = self.tasks[name]
+            one = task.compute_loss(
+                x=x[name],
+                y=y[name],
+                y_pred=outputs,
+                sample_weight=sample_weight and sample_weight.get(name),
+                training=training,
+            )
+            size = ops.shape(keras.tree.flatten(outputs)[0])[0]
+            task._loss_tracker.update_state(one, sample_weight=size)
+            loss = loss + one
         # So that every backend has a gradient for every weight: JAX knows no other way.
-        others = sum(ops.sum(weight) for weight in self._not_in(name))
+        others = sum(ops.sum(weight) for weight in self._not_in(y_pred))
         return loss + 0.0 * ops.cast(others, loss.dtype)
 
-    def _not_in(self, name):
-        """Weights that train, but have no part in the loss of this task."""
-        task = self.tasks[name]
-        used = {id(weight) for weight in task.weights}
-        if self.backbone.pooler and not task.uses_pooler:
-            used -= {id(weight) for weight in self.backbone.pooled_dense.weights}
+    def _not_in(self, names):
+        """Weights that train, but have no part in the loss of these tasks."""
+        used = set()
+        for task in map(self.tasks.get, names):
+            pooler = self.backbone.pooled_dense.weights if self.backbone.pooler else []
+            unused = set() if task.uses_pooler else set(map(id, pooler))
+            used |= set(map(id, task.weights)) - unused
         return [weight for weight in self.trainable_weights if id(weight) not in used]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        (name,) = y_pred
-        results = self.tasks[name].compute_metrics(
-            x[name], y[name], y_pred[name], sample_weight and sample_weight[name]
-        )
-        return {"loss": self._loss_tracker.result(), **_prefixed(name, results)}
+        results = {"loss": self._loss_tracker.result()}
+        for name, outputs in y_pred.items():
+            weights = sample_weight and sample_weight.get(name)
+            found = self.tasks[name].compute_metrics(x[name], y[name], outputs, weights)
+            results.update(_prefixed(name, found))
+        return results
 
     @property
     def metrics(self):
@@ -301,13 +305,31 @@ class BertMultiTask(BertTask):
             results.update(_prefixed(name, found))
         return {"loss": float(np.mean(losses)), **results}
 
-    def predict(self, name, x, batch_size=None, **kwargs):
-        """What `predict` of the task of that name gives."""
-        self._check_names([name])
-        return self.tasks[name].predict(x, batch_size=batch_size, **kwargs)
+    def predict(self, data, batch_size=None, **kwargs):
+        """Outputs of some or all of the tasks.
 
-    def _check_names(self, names):
-        for name in names:
+        Args:
+            data: dict of name to what `predict` of that task takes.
+            batch_size: int, or a dict of name to int.
+            **kwargs: as in `keras.Model.predict`.
+
+        Returns:
+            A dict of name to outputs.
+        """
+        self._check_names(data)
+        results = {}
+        for name, x in data.items():
+            rows = batch_size.get(name) if isinstance(batch_size, dict) else batch_size
+            results[name] = self.tasks[name].predict(x, batch_size=rows, **kwargs)
+        return results
+
+    def _check_names(self, data):
+        if not isinstance(data, dict):
+            raise ValueError(
+                f"The data is a {type(data).__name__}; pass a dict by the names of the tasks, "
+                f"{', '.join(self.tasks)}."
+            )
+        for name in data:
             if name not in self.tasks:
                 raise ValueError(
                     f"There is no task '{name}'; the tasks are {', '.join(self.tasks)}."

@@ -19,6 +19,7 @@ from kerasbert._torch import random_states, set_random_states
 
 _KEY = "kerasbert"
 _ACCUMULATOR = "_gradient_accumulator"
+_KEPT = "kept/"
 _TYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -31,7 +32,7 @@ _TYPES = {
 }
 
 
-def save_checkpoint(folder, model, step, **facts):
+def save_checkpoint(folder, model, step, kept=(), **facts):
     """Write `checkpoint-<step>.safetensors`, then remove those before it.
 
     Holds the weights, and the states of the optimizer and of dropout.
@@ -40,7 +41,8 @@ def save_checkpoint(folder, model, step, **facts):
         folder: path.
         model: a compiled model whose optimizer is built.
         step: int.
-        **facts: what JSON can hold, for `load_checkpoint` to return.
+        kept: list of arrays beside, for `load_checkpoint` to return.
+        **facts: likewise, what JSON can hold.
 
     Returns:
         The path.
@@ -49,7 +51,8 @@ def save_checkpoint(folder, model, step, **facts):
         OSError: if the disk is full; what was there before is still there.
     """
     path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
-    tensors = {**_variables(model), **_random_states()}
+    kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
+    tensors = {**_variables(model), **_random_states(), **kept}
     header, end = {"__metadata__": {_KEY: json.dumps({"step": step, **facts})}}, 0
     for name, tensor in tensors.items():
         begin, end = end, end + _dtype(tensor).itemsize * int(np.prod(tensor.shape))
@@ -82,19 +85,21 @@ def load_checkpoint(path, model):
     """Put a checkpoint into a model and its optimizer, strictly.
 
     Returns:
-        What it says of itself: `step`, and the `facts` of `save_checkpoint`.
+        `(facts, kept)`: what it says of itself, `step` and the `facts` of `save_checkpoint`; and
+        the list of arrays.
 
     Raises:
         ValueError: if it is damaged, or one of another model.
     """
     variables, states = _variables(model), _random_states()
     with _open(path) as file:
-        _check(path, file, {**variables, **states})
+        _check(path, file, {**variables, **states}, [_KEPT])
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))
         if states:
             set_random_states({name: file.get_tensor(name) for name in states})
-        return _facts(file)
+        kept = sorted(name for name in file.keys() if name.startswith(_KEPT))
+        return _facts(file), [file.get_tensor(name) for name in kept]
 
 
 def random_mark():
@@ -119,7 +124,7 @@ def load_optimizer(path, model):
     }
     with _open(path) as file:
         others = [name for name in file.keys() if name.endswith(_ACCUMULATOR)]
-        others += ["weight/", "seed/", "random/", "scaled/"]
+        others += ["weight/", "seed/", "random/", "scaled/", _KEPT]
         _check(path, file, variables, others)
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))

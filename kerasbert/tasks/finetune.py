@@ -27,11 +27,13 @@ from dataclasses import dataclass, replace
 import keras
 import numpy as np
 
-from kerasbert._files import new_file, write_text
+from kerasbert._errors import check_whole
+from kerasbert._files import write_text
 from kerasbert.conversion.checkpoint import read_json
 from kerasbert.metrics import ScoreCallback
 from kerasbert.optimizers import AdamW, LinearDecay
 from kerasbert.tasks import get_task, report
+from kerasbert.tasks.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 from kerasbert.tasks.evaluation import RECORD, predict_all
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.task import Task
@@ -172,10 +174,10 @@ def _numbers(name, values, kind, least):
     """One number or several, as a tuple without repetitions."""
     values = values if isinstance(values, (list, tuple)) else (values,)
     for value in values:
-        good = isinstance(value, (int, kind)) and not isinstance(value, bool)
-        if not good or not (value >= least if kind is int else value > least):
-            wanted = f"a whole number from {least}" if kind is int else f"a number above {least}"
-            raise ValueError(f"{name}={value!r} has to be {wanted}.")
+        if kind is int:
+            check_whole(name, value, least)
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > least:
+            raise ValueError(f"{name}={value!r} has to be a number above {least}.")
     if not values:
         raise ValueError(f"{name} is empty; give at least one number.")
     return tuple(dict.fromkeys(map(kind, values)))
@@ -637,27 +639,18 @@ class _Watch(ScoreCallback):
     # === The state of a run that is not done ===
 
     def _save(self, epoch):
-        _write_json(os.path.join(self.folder, "history.json"), {"history": self.history})
-        path = os.path.join(self.folder, f"epoch-{epoch}.npz")
-        with new_file(path) as file:
-            np.savez(file, *map(_array, self._variables(self.model)), *self.best)
-        for older in self._states()[:-1]:
-            os.remove(older)
+        os.makedirs(self.folder, exist_ok=True)
+        save_checkpoint(self.folder, self.model, epoch, self.best, history=self.history)
 
     def go_on(self, model):
         """Take the state that an earlier call left, and return after which epoch that is."""
-        if not self._states():
+        path = find_checkpoint(self.folder)
+        if path is None:
             return 0
         model.optimizer.build(model.trainable_variables)
-        path, variables = self._states()[-1], self._variables(model)
-        with np.load(path) as arrays:
-            values = [arrays[name] for name in arrays.files]
-        for variable, value in zip(variables, values):
-            variable.assign(value)
-        self.best = values[len(variables) :]
-        history = read_json(os.path.join(self.folder, "history.json"))["history"]
-        self.history = history[: _epoch_of(path)]
-        return len(self.history)
+        facts, self.best = load_checkpoint(path, model)
+        self.history = facts["history"]
+        return facts["step"]
 
     def bring_back(self, model):
         """With patience, take the weights of the best epoch."""
@@ -666,26 +659,15 @@ class _Watch(ScoreCallback):
 
     def forget(self):
         """Remove the state; a model that was saved stays."""
-        for path in (os.path.join(self.folder, "history.json"), *self._states()):
-            if os.path.exists(path):
-                os.remove(path)
+        path = find_checkpoint(self.folder)
+        if path is not None:
+            os.remove(path)
         if os.path.isdir(self.folder) and not os.listdir(self.folder):
             os.rmdir(self.folder)
-
-    def _states(self):
-        found = glob.glob(os.path.join(glob.escape(self.folder), "epoch-*.npz"))
-        return sorted(found, key=_epoch_of)
-
-    def _variables(self, model):
-        return [*model.weights, *model.optimizer.variables]
 
 
 def _array(variable):
     return keras.ops.convert_to_numpy(variable.value)
-
-
-def _epoch_of(path):
-    return int(os.path.basename(path).removeprefix("epoch-").removesuffix(".npz"))
 
 
 def _finite(value):

@@ -16,6 +16,7 @@ import warnings
 import keras
 import numpy as np
 
+from kerasbert._errors import check_whole
 from kerasbert._files import write_text
 from kerasbert.data.examples import read_examples, write_examples
 from kerasbert.data.manifest import read_manifest, total, write_manifest
@@ -147,7 +148,7 @@ def pretrain(
         copies: int. How often the corpus is gone over to make examples.
         held_out: float. The share of the examples, in whole shards, that is kept for evaluation.
         seed: int.
-        log_every: int. Steps between two lines of the log; by default a 200th of all, 100 at most.
+        log_every: int. Steps between two lines of the log; by default a 200th of all, 10 to 100.
         evaluate_every: int. Steps between two evaluations on 2,000 held-out examples, a multiple
             of `log_every`; by default a 20th of all. At the end all of them count.
         checkpoint_every: int. Steps, a multiple of `log_every`; by default as `evaluate_every`,
@@ -179,7 +180,7 @@ def pretrain(
         learning_rate = RATES.get(optimizer)
     if warmup_steps is None:
         warmup_steps = every // 100
-    log_every = log_every or max(1, min(100, every // 200))
+    log_every = log_every or min(max(every // 200, 10), 100)
     evaluate_every = evaluate_every or _multiple(every // 20, log_every)
     checkpoint_every = checkpoint_every or _multiple(min(1000, evaluate_every), log_every)
     _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, locals())
@@ -250,7 +251,7 @@ def pretrain(
     newest = find_checkpoint(output)
     step = 0
     if newest:
-        step = load_checkpoint(newest, model)["step"]
+        step = load_checkpoint(newest, model)[0]["step"]
         line.say(f"going on after step {step:,} of {every:,}")
     save = functools.partial(_save, output)
     second = "sop" if model.sentence_order else "nsp"
@@ -259,10 +260,24 @@ def pretrain(
         folder = os.path.join(output, "tensorboard")
         callbacks = [*callbacks, keras.callbacks.TensorBoard(folder, write_graph=False)]
     intervals = {"log_every": log_every, "evaluate_every": evaluate_every}
+    before = 0
     with line, handled_signals(recorder.stop):
         for number, phase in enumerate(phases):
             drawn = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
-            _train(model, phase, number, data, recorder, callbacks, drawn, accumulate, **intervals)
+            facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
+            _train(
+                model,
+                phase,
+                facts,
+                data,
+                recorder,
+                callbacks,
+                drawn,
+                accumulate,
+                before,
+                **intervals,
+            )
+            before += -(-phase.steps // log_every)
     line.say("evaluating")
     scores = data.scores(model, phases[-1], accumulate, second)
     folder = _write_preset(model, output, recorder.log, scores, settings, card, line)
@@ -303,11 +318,11 @@ class _Phase:
 
 def _phases(phases, steps, batch_size, accumulate):
     if phases is None:
-        _check_whole("steps", steps)
+        check_whole("steps", steps)
         last = steps // 10
         phases = [(128, steps - last, batch_size), (512, last, batch_size)]
         phases = [phase for phase in phases if phase[1]]
-    _check_whole("accumulate", accumulate)
+    check_whole("accumulate", accumulate)
     made = []
     for number, phase in enumerate(phases):
         if len(phase) != 3:
@@ -317,7 +332,7 @@ def _phases(phases, steps, batch_size, accumulate):
             )
         names = ("sequence_length", "steps", "batch_size")
         for name, value in zip(names, phase):
-            _check_whole(f"{name} of phases[{number}]", value)
+            check_whole(f"phases[{number}]: {name}", value)
         if phase[2] % accumulate:
             raise ValueError(
                 f"accumulate={accumulate} does not divide the batch_size {phase[2]} of "
@@ -327,11 +342,6 @@ def _phases(phases, steps, batch_size, accumulate):
     if not made:
         raise ValueError("phases is empty; pass at least one (sequence_length, steps, batch_size).")
     return made
-
-
-def _check_whole(name, value):
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} is {value!r}, and has to be a whole number from 1.")
 
 
 def _multiple(value, unit):
@@ -350,7 +360,7 @@ def _check(objective, optimizer, optimizer_state, precision, masking, preset, he
         if value not in known:
             raise ValueError(f"{name}={value!r} is unknown; use {' or '.join(map(repr, known))}.")
     for name in ("log_every", "evaluate_every", "checkpoint_every"):
-        _check_whole(name, given[name])
+        check_whole(name, given[name])
         if given[name] % given["log_every"]:
             raise ValueError(
                 f"{name}={given[name]} has to be a multiple of log_every={given['log_every']}."
@@ -485,7 +495,7 @@ def _model(preset, tokenizer, objective, length, size, encoder):
         return _loaded(preset, {"sequence_length": length, **heads, **encoder})
     size = {"family": "bert", "num_layers": 12, "hidden_dim": 768, **size}
     for name in ("num_layers", "hidden_dim"):
-        _check_whole(name, size[name])
+        check_whole(name, size[name])
     width = size["hidden_dim"]
     if "num_heads" not in size and width % 64:
         raise ValueError(
@@ -741,10 +751,19 @@ class _Data:
 
 
 def _train(
-    model, phase, number, data, recorder, callbacks, seed, accumulate, log_every, evaluate_every
+    model,
+    phase,
+    facts,
+    data,
+    recorder,
+    callbacks,
+    seed,
+    accumulate,
+    before,
+    log_every,
+    evaluate_every,
 ):
-    """Train what is left of a phase."""
-    facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
+    """Train what is left of a phase, whose intervals are numbered on from those `before` it."""
     tokens = None
     while recorder.step < phase.end:
         done, left = recorder.step - phase.first, phase.end - recorder.step
@@ -754,7 +773,7 @@ def _train(
         intervals = 1 if inside else max(1, left // log_every)
         tokens = tokens or data.tokens_per_step(phase)
         recorder.start_phase(phase.first, phase.end, facts, tokens)
-        first = done // log_every
+        first = before + done // log_every
         model.fit(
             data.training(phase, accumulate, seed, done * accumulate),
             steps_per_epoch=length * accumulate,
@@ -767,7 +786,7 @@ def _train(
         )
         if recorder.stopped:
             raise KeyboardInterrupt(
-                f"Stopped after step {recorder.step:,}; the same call goes on from there."
+                f"Stopped after step {recorder.step:,}, which is saved; the same again goes on."
             )
 
 

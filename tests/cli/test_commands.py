@@ -88,6 +88,9 @@ def test_stopped(capsys):
         raise KeyboardInterrupt
     assert error.value.exit_code == 130
     assert capsys.readouterr().err == "\nCome back.\n"
+    with pytest.raises(typer.Exit), command():
+        raise KeyboardInterrupt("Stopped after step 5.")
+    assert capsys.readouterr().err == "\nStopped after step 5.\n"
 
 
 def test_settings():

@@ -4,6 +4,9 @@ import csv
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -251,6 +254,40 @@ def test_ctrl_c_says_how_to_go_on(films, tiny_preset, monkeypatch):
     done = kerasbert("finetune", tiny_preset, "out", "--train", films / "train.csv")
     assert done.exit_code == 130
     assert "Stopped. What is done is kept in 'out': the same command goes on" in done.stderr
+
+
+@pytest.mark.slow
+def test_real_signals(films, tiny_preset):
+    """A grid of three rates and two batches, stopped in its second run and killed in its fourth."""
+    command = [sys.executable, "-c", "from kerasbert.cli import main; main()", "finetune"]
+    command += [tiny_preset, "out", "--train", "train.csv", "--dev", "dev.csv", "--epochs", "1"]
+    command += ["--learning-rates", "1e-2,3e-3,1e-3", "--batch-sizes", "8,4"]
+    environment = {**os.environ, "PYTHONPATH": os.path.abspath(os.curdir)}
+
+    def run(number, sent):
+        said = []
+        with subprocess.Popen(
+            command, cwd=films, stderr=subprocess.PIPE, text=True, env=environment
+        ) as process:
+            for line in process.stderr:
+                said.append(line.rstrip())
+                if line.startswith(f"Run {number} of 6") and "done before" not in line:
+                    process.send_signal(sent)
+        return process.returncode, said
+
+    def before(said):
+        return [int(line.split()[1]) for line in said if line.endswith("done before.")]
+
+    code, said = run(2, signal.SIGINT)
+    assert code == 130 and before(said) == []
+    assert (
+        said[-1] == "Stopped. What is done is kept in 'out': the same command goes on from there."
+    )
+    code, said = run(4, signal.SIGKILL)
+    assert code == -signal.SIGKILL and before(said) == [1]
+    code, said = run(7, None)
+    assert code == 0 and before(said) == [1, 2, 3]
+    assert len(os.listdir(films / "out" / "runs")) == 6
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 import kerasbert
 from kerasbert.tasks import Settings, Task, file_task, finetune
+from kerasbert.tasks.checkpoints import find_checkpoint, load_checkpoint
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.finetune import _Search, _Watch
 from tests.contracts import array, only_torch_is_fast
@@ -173,7 +174,7 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
         patch.setattr(finetune, "_Watch", Killed)
         with pytest.raises(KeyboardInterrupt):
             job.train_one(POINT, folder)
-    assert files(folder) == ["epoch-2.npz", "history.json"]
+    assert files(folder) == ["checkpoint-000000002.safetensors"]
     killed = states.pop(2)
     states.clear()
 
@@ -222,10 +223,9 @@ def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkey
         np.testing.assert_array_equal(array(weight), best)
     assert any((best != last).any() for best, last in zip(seen[1], seen[3]))
     # The best weights are in the state too.
-    states = [name for name in files(tmp_path / "out") if name.endswith(".npz")]
-    assert states == ["runs/run/epoch-3.npz"]
-    with np.load(tmp_path / "out" / states[0]) as arrays:
-        kept = [arrays[name] for name in arrays.files][-len(model.weights) :]
+    path = find_checkpoint(tmp_path / "out" / "runs" / "run")
+    assert path.endswith("-000000003.safetensors")
+    _, kept = load_checkpoint(path, model)
     for value, best in zip(kept, seen[1], strict=True):
         np.testing.assert_array_equal(value, best)
 

@@ -99,9 +99,12 @@ def test_text_to_preset(corpus, tmp_path):
         "workers": 1,
         "card": {"license": "apache-2.0", "data": "Parts of the Brown corpus."},
     }
-    done = kerasbert.pretrain(corpus, output, **arguments)
+    epochs = []
+    spy = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+    done = kerasbert.pretrain(corpus, output, callbacks=[spy], **arguments)
     log = log_of(output)
     assert [row["step"] for row in log] == [10, 20, 30, 40, 46]
+    assert epochs == [0, 1, 2, 3, 4]  # Curves of TensorBoard go on from phase to phase.
     assert [row["phase"] for row in log] == [1, 1, 1, 1, 2]
     assert log[3]["mlm_loss"] < log[0]["mlm_loss"] - 0.2
     for row in log:
@@ -156,7 +159,7 @@ def test_resumed_is_equal_to_the_bit(examples, vocabulary, unbroken, tmp_path):
 @pytest.mark.slow
 def test_a_signal_stops_after_a_checkpoint(examples, vocabulary, unbroken, tmp_path):
     interrupt = BreakAt(9, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt, match="after step 5; the same call goes on"):
+    with pytest.raises(KeyboardInterrupt, match="after step 5, which is saved; the same again"):
         train(examples, vocabulary, tmp_path, checkpoint_every=100, callbacks=[interrupt])
     assert os.path.basename(checkpoints.find_checkpoint(tmp_path)) == (
         "checkpoint-000000005.safetensors"
@@ -383,7 +386,7 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
         ({"precision": "int8"}, "precision='int8' is unknown"),
         ({"phases": []}, "phases is empty"),
         ({"phases": [(16, 10)]}, r"phases\[0\]=\(16, 10\) has to be \(sequence_length, steps"),
-        ({"phases": [(16, 0, 8)]}, r"steps of phases\[0\] is 0"),
+        ({"phases": [(16, 0, 8)]}, r"phases\[0\]: steps=0"),
         (
             {"phases": [(16, 10, 9)]},
             r"accumulate=2 does not divide the batch_size 9 of phases\[0\]",
@@ -398,7 +401,7 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
         ({"optimizer_state": "kept"}, "pass its output as `preset`"),
         ({"hidden_dim": 20, "num_heads": None}, "hidden_dim=20 makes no whole number of heads"),
         ({"preset": "bert_base_en_uncased"}, "num_layers, hidden_dim, num_heads cannot be set"),
-        ({"log_every": 1.5}, "log_every is 1.5"),
+        ({"log_every": 1.5}, "log_every=1.5"),
         ({"checkpoint_every": 3}, "checkpoint_every=3 has to be a multiple of log_every=2"),
         ({"warmup_steps": 11}, "warmup_steps=22 has to be from 0 to the 20 steps"),
     ],

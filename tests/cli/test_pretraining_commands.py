@@ -1,0 +1,89 @@
+"""`vocab` and `pretrain`, from text to a preset, stopped by a real signal and resumed."""
+
+import glob
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.test_commands import kerasbert
+from tests.contracts import only_torch_is_fast
+
+WORDS = "the a old good bad film was seen by ann lee in rome it and they went home".split()
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A file of documents, a sentence a line."""
+    draw = random.Random(0)
+    documents = (
+        "\n".join(" ".join(draw.choices(WORDS, k=7)) + " ." for _ in range(12)) for _ in range(30)
+    )
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return path
+
+
+def options(vocabulary, *phases):
+    found = ["--vocabulary", vocabulary, "--layers", "1", "--hidden", "64", "--no-xla"]
+    found += ["--reading", "sentences=lines", "--workers", "1", "--log-every", "2"]
+    return [*found, *(part for phase in phases for part in ("--phase", phase))]
+
+
+@only_torch_is_fast
+def test_from_text_to_a_preset(text, tmp_path):
+    done = kerasbert("vocab", text, "-o", tmp_path / "vocab", "--size", 150)
+    assert done.exit_code == 0 and done.stderr == ""
+    assert re.match(r"\d+ tokens \(.*\) from 2,880 words of 19 kinds; 0.00% ", done.stdout)
+    again = kerasbert("vocab", text, "-o", tmp_path / "vocab")
+    assert again.exit_code == 2 and "choose another folder" in again.stderr
+    more = ["--optimizer", "lamb", "--precision", "mixed_bfloat16", "--tensorboard"]
+    given = options(tmp_path / "vocab" / "vocab.txt", "16:4:8", "24:2:4")
+    done = kerasbert("pretrain", text, "-o", tmp_path / "out", *given, *more)
+    assert done.exit_code == 0, done.output
+    # Progress, a line for each interval.
+    lines = [line for line in done.stderr.splitlines() if re.match(r"\d/6: loss", line)]
+    assert [line[0] for line in lines] == ["2", "4", "6"]
+    assert "masked words" in lines[0] and lines[2].endswith("0:00 left")
+    assert "held out, mlm_perplexity: " in done.stdout
+    assert done.stdout.splitlines()[-1] == f"6 steps -> {tmp_path / 'out' / 'preset'}"
+    assert glob.glob(str(tmp_path / "out" / "tensorboard" / "*" / "events.*"))
+    # On with that, and its optimizer.
+    more = ["--preset", tmp_path / "out", "--optimizer", "lamb", "--optimizer-state", "kept"]
+    given = options("")[-6:]
+    done = kerasbert("pretrain", text, "-o", tmp_path / "more", *given, *more, "--phase", "16:2:8")
+    assert done.exit_code == 0 and done.stdout.splitlines()[-1].startswith("2 steps -> ")
+    # What is wrong is one sentence, and leaves no preset.
+    for wrong, message in (
+        (["--phase", "16:2"], "--phase '16:2' is not length:steps:batch_size"),
+        (["--phase", "16:2:8", "--encoder", "dropout"], "--encoder 'dropout' is not name=value"),
+        (["--phase", "16:2:8", "--layers", "0"], "num_layers=0 has to be a whole number from 1."),
+    ):
+        done = kerasbert("pretrain", text, "-o", tmp_path / "no", *options("")[4:], *wrong)
+        assert (done.exit_code, done.stdout) == (2, ""), done.output
+        assert message in done.stderr.splitlines()[-1]
+        assert not (tmp_path / "no" / "preset").exists()
+
+
+@pytest.mark.slow
+def test_a_real_signal(text, tmp_path):
+    assert kerasbert("vocab", text, "-o", tmp_path, "--size", 150).exit_code == 0
+    out = tmp_path / "out"
+    arguments = ["pretrain", text, "-o", out, *options(tmp_path / "vocab.txt", "16:300:8")]
+    command = [sys.executable, "-c", "from kerasbert.cli import main; main()"]
+    command += map(str, arguments)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+        for line in process.stderr:
+            if line.startswith("4/300"):
+                process.send_signal(signal.SIGINT)
+                break
+        last = process.stderr.read().splitlines()[-1]
+    assert process.returncode == 130
+    found = re.fullmatch(r"Stopped after step (\d+), which is saved; the same again goes on.", last)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and f"going on after step {found[1]} of 300" in done.stderr
+    assert done.stdout.splitlines()[-1] == f"300 steps -> {out / 'preset'}"
