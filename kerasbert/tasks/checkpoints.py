@@ -10,6 +10,7 @@ import os
 import re
 
 import keras
+import ml_dtypes  # noqa: F401  It makes bfloat16 known to NumPy.
 import numpy as np
 from keras import ops
 
@@ -24,8 +25,10 @@ _TYPES = {
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
+    "bfloat16": "BF16",
     "int64": "I64",
     "int32": "I32",
+    "int8": "I8",
     "uint32": "U32",
     "uint8": "U8",
     "bool": "BOOL",

@@ -36,7 +36,7 @@ def options(vocabulary, *phases):
 
 @only_torch_is_fast
 def test_from_text_to_a_preset(text, tmp_path):
-    done = kerasbert("vocab", text, "-o", tmp_path / "vocab", "--size", 150)
+    done = kerasbert("vocab", text, "-o", tmp_path / "vocab", "--size", 140)
     assert done.exit_code == 0 and done.stderr == ""
     assert re.match(r"\d+ tokens \(.*\) from 2,880 words of 19 kinds; 0.00% ", done.stdout)
     again = kerasbert("vocab", text, "-o", tmp_path / "vocab")
@@ -71,7 +71,7 @@ def test_from_text_to_a_preset(text, tmp_path):
 
 @pytest.mark.slow
 def test_a_real_signal(text, tmp_path):
-    assert kerasbert("vocab", text, "-o", tmp_path, "--size", 150).exit_code == 0
+    assert kerasbert("vocab", text, "-o", tmp_path, "--size", 140).exit_code == 0
     out = tmp_path / "out"
     arguments = ["pretrain", text, "-o", out, *options(tmp_path / "vocab.txt", "16:300:8")]
     command = [sys.executable, "-c", "from kerasbert.cli import main; main()"]

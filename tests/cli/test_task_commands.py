@@ -262,6 +262,7 @@ def test_real_signals(films, tiny_preset):
     command = [sys.executable, "-c", "from kerasbert.cli import main; main()", "finetune"]
     command += [tiny_preset, "out", "--train", "train.csv", "--dev", "dev.csv", "--epochs", "1"]
     command += ["--learning-rates", "1e-2,3e-3,1e-3", "--batch-sizes", "8,4"]
+    command += ["--sequence-length", "40"]
     environment = {**os.environ, "PYTHONPATH": os.path.abspath(os.curdir)}
 
     def run(number, sent):
