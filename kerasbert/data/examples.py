@@ -193,8 +193,10 @@ def _begin(output, manifest):
     found = read_manifest(output)
     if found is None:
         return manifest
-    for part in ("settings", "tokenizer"):
-        before, now = found[part], manifest[part]
+    for part in (("settings",), ("tokenizer", "settings"), ("tokenizer",)):
+        before, now = found, manifest
+        for name in part:  # The innermost first, so that it is the setting that is named.
+            before, now = before.get(name, {}), now.get(name, {})
         other = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         if other:
             raise ValueError(
