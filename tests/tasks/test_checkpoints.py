@@ -11,7 +11,8 @@ def make():
     """A frozen layer in int8, as under adapters, and one in bfloat16."""
     frozen = keras.layers.Dense(4, name="frozen")
     model = keras.Sequential(
-        [keras.Input((3,)), frozen, keras.layers.Dense(2, dtype="bfloat16", name="trained")]
+        [keras.Input((3,)), frozen, keras.layers.Dense(2, dtype="bfloat16", name="trained")],
+        name="model",  # It is part of the names of weights.
     )
     frozen.quantize("int8")
     frozen.trainable = False
