@@ -769,15 +769,15 @@ class ServedMaskedLM(Served):
         }
 
     def _tokens(self, text):
-        """Tokens (N, None) with their offsets, and the places of masks among them (N, None)."""
+        """Tokens, where they start, and the places of masks among them: ragged (N, None)."""
         tf = _tf()
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()
-        ids, starts, ends = _with_long_rows(tokenizer.tokenize_with_offsets(text))
+        ids, starts, _ = _with_long_rows(tokenizer.tokenize_with_offsets(text))
         at = tf.where(ids.values == tokenizer.mask_token_id)[:, 0]
         rows = tf.gather(ids.value_rowids(), at)
         places = at - tf.gather(ids.row_starts(), rows)
         places = tf.RaggedTensor.from_value_rowids(places, rows, ids.nrows(), validate=False)
-        return ids, starts, ends, places
+        return ids, starts, places
 
     def _rows(self, ids, positions):
         """Windows of tokens (R, None) and positions in them (R, None) to inputs."""
@@ -786,14 +786,14 @@ class ServedMaskedLM(Served):
 
     def _pack(self, text):
         tf = _tf()
-        ids, _, _, places = self._tokens(text)
+        ids, _, places = self._tokens(text)
         room = self.preprocessor.sequence_length - 2
         return self._rows(ids, tf.ragged.boolean_mask(places, places < room) + 1)
 
     def _fill(self, text):
         tf, preprocessor = _tf(), self.preprocessor
         points = decoding.code_points(text)
-        ids, starts, ends, places = self._tokens(text)
+        ids, starts, places = self._tokens(text)
         room = preprocessor.sequence_length - 2
         lengths, counts = ids.row_lengths(), places.row_lengths()  # (N,)
         # A text that is too long has a window for each mask, with the mask in its middle.
@@ -839,7 +839,9 @@ class ServedMaskedLM(Served):
         at = tf.gather(ids.row_starts(), text_of) + place
         previous = tf.gather(tf.concat([[-1], ids.values], 0), at)
         previous = tf.where(place > 0, previous, -1)
-        start, end = tf.gather(starts.flat_values, at), tf.gather(ends.flat_values, at)
+        start = tf.gather(starts.flat_values, at)
+        # The mask itself stands there; TensorFlow 2.12 counts other characters for its stand-in.
+        end = start + len(preprocessor.tokenizer.mask_token)
         names, texts = decoding.with_tokens(
             *(preprocessor.tokenizer, points, text_of, start, end, previous, tokens)
         )
