@@ -200,7 +200,9 @@ def test_old_tensorflow(old_tensorflow, export, tmp_path):
                 hexed = np.vectorize(bytes.hex, otypes=[object])(values)
                 assert (np.array(answers[key], object) == hexed).mean() > 0.999, (path, key)
             else:
-                np.testing.assert_allclose(answers[key], values, atol=1e-4, err_msg=f"{path} {key}")
+                # What rounds the other way in int8 is a step of 127 off.
+                atol = 0.05 if path.endswith("int8/1") else 1e-4
+                np.testing.assert_allclose(answers[key], values, atol=atol, err_msg=f"{path} {key}")
 
 
 def test_real_texts(export):
