@@ -65,7 +65,7 @@ SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")
 # Rooms of the package that compute nothing on Keras' backend, only in TensorFlow's graph or in
 # Python: with TensorFlow their tests run among the fast ones, elsewhere among the slow ones.
 NO_BACKEND = ("data", "examples", "preprocessors", "presets", "tokenizers", "visualize")
-NO_BACKEND_FILES = ("metrics", "real_data", "upload", "vocabulary", "readers")
+NO_BACKEND_FILES = ("metrics", "real_data", "upload", "vocabulary", "readers", "decoding")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -101,7 +101,7 @@ def convert(
 @app.command()
 def export(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A classifier: a directory, a handle or a name.")
+        str, typer.Argument(metavar="MODEL", help="A preset: a directory, a handle or a name.")
     ],
     directory: Annotated[
         str, typer.Argument(metavar="DIRECTORY", help="The folder of all versions of the model.")
@@ -109,32 +109,77 @@ def export(
     version: Annotated[
         int | None, typer.Option(help="The version's number; by default the next one.")
     ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Other names of the classes, with commas between.")
+    ] = None,
     warmup: Annotated[
         str | None,
-        typer.Option(help="A file of texts, one a line, that a server runs before it answers."),
+        typer.Option(
+            help="A file of inputs that a server runs before it answers: texts, one a line, or "
+            "in a .jsonl texts and lists such as a question and its context."
+        ),
+    ] = None,
+    signature: Annotated[
+        list[str] | None, typer.Option(help="A signature to write; by default all.")
+    ] = None,
+    tokens_only: Annotated[
+        bool, typer.Option("--tokens-only", help="Take token ids alone, no strings.")
+    ] = False,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the task, such as top_k=3.")
     ] = None,
     backend: BackendOption = None,
     as_json: JsonOption = False,
 ):
-    """Write a SavedModel of a classifier that takes raw strings, for TensorFlow Serving.
+    """Write a SavedModel that takes raw strings, for TensorFlow Serving.
 
     \b
     Examples:
       kerasbert export out/model served/spam
       kerasbert export out/model served/spam --version 3 --warmup texts.txt
+      kerasbert export reader served/reader --set top_k=3 --signature serving_default
     """
     with command(backend):
+        from kerasbert.converter import class_in
         from kerasbert.export.serving import export_serving
-        from kerasbert.tasks.evaluation import open_model
-        from kerasbert.tasks.readers import read_text
+        from kerasbert.models import BertPreprocessor
+        from kerasbert.models.task import BertTask
+        from kerasbert.presets import resolve
 
-        texts = None if warmup is None else read_text(warmup).splitlines()
-        loaded, _, _ = open_model(model)
+        kind = class_in(resolve(model))
+        arguments = settings("--set", setting)
+        if not issubclass(kind, BertTask) and not tokens_only:
+            arguments["preprocessor"] = BertPreprocessor.from_preset(model)
         try:
-            path = export_serving(loaded, directory, version, warmup=texts)
+            path = export_serving(
+                kind.from_preset(model),
+                directory,
+                version,
+                labels=None if labels is None else labels.split(","),
+                warmup=None if warmup is None else _warmup(warmup),
+                signatures=signature or None,
+                tokens_only=tokens_only,
+                **arguments,
+            )
         except (TypeError, RuntimeError) as error:
             raise ValueError(str(error)) from error
     print(json.dumps({"directory": path}) if as_json else path)
+
+
+def _warmup(path):
+    """Inputs of a file: its lines, or what is in the lines of JSON."""
+    from kerasbert.tasks.readers import read_text
+
+    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    if not path.endswith(".jsonl"):
+        return lines
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"Line {number} of '{path}' is no JSON: {error}.") from error
+    return rows
 
 
 def _matches(preset, match):

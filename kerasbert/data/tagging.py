@@ -16,6 +16,8 @@ from kerasbert.tokenizers.wordpiece import CJK
 # The tags of an entity: the first of several words, one in the middle, the last, a word alone.
 SCHEMES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "IO": "I"}
 OUTSIDE = "O"
+# What a character is to the words of a text.
+SPACE, LETTER, MARK, ALONE = range(4)
 # Whether a word with the tag begins an entity, and whether it ends one.
 _LETTERS = {
     "B": (True, False),
@@ -143,21 +145,37 @@ def word_spans(text):
 
 
 @functools.cache
-def _word_pattern():
+def character_kinds():
+    """What characters are to words: SPACE, LETTER, MARK (goes with its neighbour) or ALONE.
+
+    Returns:
+        `(firsts, kinds)`, int32 (R,): the first code point of each run of one kind, and its kind.
+    """
+    cjk = re.compile("[" + re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK) + "]")
+
     def kind(point):
         char = chr(point)
         category = unicodedata.category(char)
         if category[0] == "Z" or char.isspace():
-            return "space"
-        if category[0] == "P" or (category[0] == "S" and char.isascii()):
-            return "alone"
+            return SPACE
+        if category[0] == "P" or (category[0] == "S" and char.isascii()) or cjk.match(char):
+            return ALONE
         # Accents, joiners and the like go with the character that they follow.
-        return "mark" if category[0] == "M" or category in ("Cc", "Cf") else "letter"
+        return MARK if category[0] == "M" or category in ("Cc", "Cf") else LETTER
 
-    classes = {"space": "", "alone": "", "mark": "", "letter": ""}
-    for name, run in itertools.groupby(range(sys.maxunicode + 1), kind):
-        run = list(run)
-        classes[name] += f"{re.escape(chr(run[0]))}-{re.escape(chr(run[-1]))}"
-    alone = classes["alone"] + re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK)
-    space, mark = classes["space"], classes["mark"]
+    runs = itertools.groupby(range(sys.maxunicode + 1), kind)
+    firsts, kinds = zip(*((next(run), name) for name, run in runs))
+    return np.array(firsts, "int32"), np.array(kinds, "int32")
+
+
+@functools.cache
+def _word_pattern():
+    firsts, kinds = character_kinds()
+    ends = np.append(firsts[1:], sys.maxunicode + 1)
+
+    def characters(kind):
+        runs = zip(firsts[kinds == kind].tolist(), ends[kinds == kind].tolist())
+        return "".join(f"{re.escape(chr(a))}-{re.escape(chr(b - 1))}" for a, b in runs)
+
+    space, mark, alone = (characters(kind) for kind in (SPACE, MARK, ALONE))
     return re.compile(f"[{mark}]*[{alone}][{mark}]*|[^{alone}{space}]+")

@@ -1,15 +1,15 @@
 """`export_serving`: a SavedModel that takes raw strings, for a stock TensorFlow Serving.
 
-N texts, C classes.
-
 Whatever the backend, a child process on TensorFlow builds, writes and checks the SavedModel
 (`kerasbert/export/saved_model.py`): exports from JAX hold ops that servers refuse, Torch has none.
+What the signatures do is in `kerasbert/export/signatures.py`.
 """
 
 import contextlib
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,60 +17,90 @@ import tempfile
 import keras
 import numpy as np
 
+from kerasbert._files import write_text
 from kerasbert._tensorflow import tf_modules
-from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.export.signatures import MARGIN, TASKS, served
+from kerasbert.models.task import BertTask
 
-# Batches of texts, and of pairs, on which the SavedModel has to answer as the model does.
-SHORT = [
-    "Win a FREE prize now!",
-    "",
-    "?",
-    "Größe, naïve café № 1",
-    "日本語のテキスト",
-    "Привет, мир",
-    "مرحبا بالعالم",
-    "👩‍👩‍👧 🙂",
-    "a\tb\nc\0d\u200be\ufffd",
-]
-LONG = ["word " * 2000, "x" * 10_000]
-PROBES = [[SHORT], [LONG], [SHORT, SHORT[::-1]], [LONG, LONG[::-1]]]
 MOST_WARMUP = 1000  # what TensorFlow Serving reads
+# Beside the versions, for the server's own options.
+MODELS_CONFIG = "models.config"
+BATCHING_CONFIG = "batching.config"
+BATCHING = """\
+# For tensorflow_model_server --enable_batching --batching_parameters_file=...
+# Requests that wait run together where the shapes of their rows are the same, as those of texts.
+max_batch_size { value: 32 }
+batch_timeout_micros { value: 2000 }
+max_enqueued_batches { value: 100 }
+num_batch_threads { value: %d }
+"""
+_UNFINISHED = ".kerasbert-export-"
 
 
-def export_serving(model, directory, version=None, labels=None, warmup=None):
-    """Write a SavedModel of a classifier that takes raw strings, and check it.
+def export_serving(
+    model,
+    directory,
+    version=None,
+    labels=None,
+    warmup=None,
+    signatures=None,
+    tokens_only=False,
+    preprocessor=None,
+    **settings,
+):
+    """Write a SavedModel that takes raw strings, and check it against the model.
 
-    Its signatures, with N texts, T tokens and C classes:
+    `serving_default` maps a text (N,) to what the model's own method gives:
 
-    - `serving_default`: `text` (N,) -> `probabilities` (N, C), `label` (N,), `score` (N,),
-    - `pair`: `text`, `text_b` (N,) -> the same,
-    - `tokens`: int32 `token_ids`, `segment_ids`, `padding_mask` (N, T) -> `logits` (N, C),
-    - `preprocess`: `text` (N,) -> the inputs of `tokens`.
+    - `BertTextClassifier`: `probabilities` (N, C), `label`, `score` (N,); `BertTextRegressor`:
+      `score`; `BertTextEmbedder`: `embedding`; `BertBackbone`: `sequence_output`, and
+      `pooled_output` and `default` where there is a pooler. All take pairs in `pair`, and the
+      first two `tf.train.Example`s in `classify` and `regress`.
+    - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
+    - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, of which
+      the first `count` (N,) are there.
+    - `BertQuestionAnswering`: `question`, `context` -> `answer`, `start`, `end` (-1 for none) and
+      `score` (N,), with `top_k` above 1 (N, K), and `null_score` (N,).
+    - `BertMultipleChoice`: `prompt` (N,), `choices` (N, C), padded with "" at the end -> `choice`,
+      `index`, `score` (N,), `scores` (N, C).
+    - `BertMaskedLM`, `BertPretrainer`: `token`, `token_id`, `score`, `text` (N, M, K) of each
+      hidden token, of which `count` (N,) are there; `BertPretrainer` has a `pair` too.
+    - `BertMultiTask`: those of each task under its name, `name` and `name_tokens` and so on;
+      `serving_default` is the first one's.
 
-    `label` is the most probable class and `score` its probability, with `multi_label` too. The
-    names of the C columns are in `assets.extra/labels.json`. The weights are float32, with LoRA
-    merged in. A failure leaves nothing behind.
+    `tokens` takes int32 token ids instead, and `preprocess` gives them. Positions are characters
+    of the text that came in. `assets.extra/card.json` has the shapes and a request to try.
+    Weights are float32 with LoRA merged in, or int8 as quantized. A failure leaves nothing behind.
 
     Args:
-        model: a `BertTextClassifier` with a preprocessor, on any backend.
+        model: one of these, on any backend.
         directory: string. The folder of all versions of this model, as TensorFlow Serving's
-            `--model_base_path`; this version becomes `directory/<version>/`.
+            `--model_base_path`; this version becomes `directory/<version>/`. Beside it are
+            `models.config` and `batching.config`, for the server's options of these names.
         version: int. `None` takes the one after the last version there, from 1.
-        labels: list of C strings. Names of the classes; `None` takes the model's.
-        warmup: list of texts, or of pairs of texts, that a server runs before its first request;
-            at most 1,000.
+        labels: list of C strings, other names of the classes; of a `BertMultiTask` a dict.
+        warmup: list of inputs of `serving_default` or `pair`, such as a text or a tuple, that a
+            server runs before its first request; at most 1,000.
+        signatures: list of strings, those to write; `None` writes all.
+        tokens_only: bool. Write `tokens` alone, without ops on strings, for a server without
+            them or a tokenizer that cannot run there.
+        preprocessor: of a `BertBackbone`, which has none of its own.
+        **settings: of a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
+            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`.
 
     Returns:
         The path of the version's folder.
 
     Raises:
-        TypeError: if `model` is no `BertTextClassifier`.
-        ValueError: for a model, a version, labels or a folder that cannot be exported.
+        TypeError: if `model` is of no such class.
+        ValueError: for a model, an argument or a folder that cannot be exported.
         RuntimeError: if the SavedModel cannot be built, or answers differently from the model.
+        OSError: where a file cannot be written.
 
     Example:
 
-    >>> from kerasbert.models import BertBackbone, BertTextClassifierPreprocessor, BertTokenizer
+    >>> from kerasbert.models import BertBackbone, BertTextClassifier
+    >>> from kerasbert.models import BertTextClassifierPreprocessor, BertTokenizer
     >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
     >>> backbone = BertBackbone(
     ...     vocabulary_size=7, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
@@ -81,66 +111,126 @@ def export_serving(model, directory, version=None, labels=None, warmup=None):
     >>> sorted(os.listdir(path))
     ['assets', 'assets.extra', 'fingerprint.pb', 'saved_model.pb', 'variables']
     """
-    _check_model(model)
-    labels = _check_labels(model, labels)
-    warmup = _check_warmup(warmup)
+    tf_modules("export_serving")
+    task = served(model, preprocessor)
+    mode = _check_model(task, tokens_only)
+    task.labels = _check_labels(task.own_labels, labels)
+    for part in task.parts.values():
+        part.check_labels()
+    task.settings = _check_settings(task, settings)
+    names = _check_signatures(task, signatures, tokens_only)
+    warmup = _check_warmup(task, warmup, names)
     directory = os.path.abspath(os.path.expanduser(directory))
     place = _existing_folder(directory)
     version = _check_version(directory, version)
-    tf_modules("export_serving")
-
-    # Beside the final place, so that a rename puts all of it there at once.
-    with tempfile.TemporaryDirectory(prefix=".kerasbert-", dir=place) as folder:
-        preset = os.path.join(folder, "preset")
-        model.save_to_preset(preset)
-        expected = _logits(_in_float32(model, preset))
-        np.savez(os.path.join(folder, "expected.npz"), *expected)
-        with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
-            json.dump({"labels": labels, "probes": PROBES, "warmup": warmup}, file)
-        _run_child(folder)
-        target = os.path.join(directory, str(version))
-        os.makedirs(directory, exist_ok=True)
-        try:
+    target = os.path.join(directory, str(version))
+    try:
+        for folder in {place, os.path.dirname(place)}:
+            _remove_unfinished(folder)
+        # Beside the final place, so that a rename puts all of it there at once.
+        with _locked_folder(place) as (folder, lock):
+            _write_job(folder, task, mode, names, warmup, tokens_only, directory)
+            _run_child(folder, lock)
+            os.makedirs(directory, exist_ok=True)
             os.rename(os.path.join(folder, "saved_model"), target)
-        except OSError as error:
-            raise ValueError(f"Cannot put the SavedModel at '{target}': {error}.") from error
+        _write_configs(directory)
+    except OSError as error:
+        reason = f"Cannot write the SavedModel to '{target}': {error.strerror or error}"
+        raise OSError(*filter(None, [error.errno]), reason) from error
     return target
 
 
-def _check_model(model):
-    if not isinstance(model, BertTextClassifier):
-        name = model.__name__ if isinstance(model, type) else type(model).__name__
-        kind = "the class" if isinstance(model, type) else "a"
-        raise TypeError(f"export_serving takes a BertTextClassifier, not {kind} {name}.")
-    if model.preprocessor is None:
+def _check_model(task, tokens_only):
+    """Raise where the model cannot be exported; the mode that it is quantized in, or `None`."""
+    model = task.model
+    if not model.built:
+        raise ValueError("The model has no weights yet; call it once on inputs before the export.")
+    is_task = isinstance(model, BertTask)
+    if is_task and task.preprocessor is not model.preprocessor:
         raise ValueError(
-            "The model has preprocessor=None, so it cannot take raw strings; "
-            "give it the BertTextClassifierPreprocessor that it was trained with."
+            "preprocessor=... is for a BertBackbone; a task has its own: set `model.preprocessor`."
         )
+    for part in [] if tokens_only else task.parts.values():
+        if part.preprocessor is None:
+            name = f"{type(part.model).__name__}Preprocessor".replace("Backbone", "")
+            where = "set `model.preprocessor` to" if is_task else "pass preprocessor="
+            raise ValueError(
+                "The model has no preprocessor, so it cannot take raw strings; "
+                f"{where} a {name}, or tokens_only=True."
+            )
+        part.preprocessor.tokenizer.vocabulary_size()  # Raises where it has none yet.
     policies = [layer.dtype_policy for layer in model._flatten_layers()]
     modes = {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
-    if modes:
+    if modes - {"int8"}:
         raise ValueError(
-            f"The model is quantized ({', '.join(sorted(modes))}), and export_serving writes float "
-            "weights; export it before `quantize`."
+            f"The model is quantized in {', '.join(sorted(modes))}, and export_serving writes "
+            "float32 or int8 weights; export it before `quantize`, or quantize it in int8."
         )
+    if modes and not _computes_in_float32(model):
+        raise ValueError(
+            "The model is quantized in int8 and computes the rest in another type than float32, "
+            "which servers run slowly; load it with dtype='float32' before `quantize`."
+        )
+    return "int8" if modes else None
 
 
-def _check_labels(model, labels):
+def _computes_in_float32(model):
+    return {layer.compute_dtype for layer in model._flatten_layers()} <= {"float32", "int32"}
+
+
+def _check_labels(own, labels):
+    """The labels to serve: those that were given, or the model's own."""
     if labels is None:
-        return list(model.label_names)
+        return own
+    if own is None:
+        raise ValueError(f"labels={labels!r} was given, but this model has no classes to name.")
+    if isinstance(own, dict):
+        unknown = set(labels) - set(own) if isinstance(labels, dict) else {"?"}
+        if unknown:
+            raise ValueError(
+                f"labels={labels!r} has to be a dict of some of the tasks {', '.join(own)}."
+            )
+        return {name: _check_labels(own[name], labels.get(name)) for name in own}
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"labels={labels!r} has to be a list of strings, one a class.")
     labels = list(labels)
-    if len(labels) != model.num_classes or len(set(labels)) != len(labels):
-        raise ValueError(
-            f"labels={labels} has to name the model's {model.num_classes} classes, each once."
-        )
+    if len(labels) != len(own) or len(set(labels)) != len(labels):
+        raise ValueError(f"labels={labels} has to name the model's {len(own)} classes, each once.")
     return labels
 
 
-def _check_warmup(warmup):
-    """To a list of lists of one or two texts."""
+def _check_settings(task, settings):
+    known = task.settings
+    for name, value in settings.items():
+        if name not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ValueError(f"{name}={value!r} is no setting of this model; {takes}.")
+        is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if name == "null_threshold":
+            if value is not None and not isinstance(value, (int, float, np.number)):
+                raise ValueError(f"null_threshold={value!r} is no number; pass one or None.")
+        elif not is_whole or value < 1:
+            raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
+    plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
+    return {**known, **plain}
+
+
+def _check_signatures(task, signatures, tokens_only):
+    """The names of the signatures to write."""
+    known = list(task.signatures(tokens_only))
+    if signatures is None:
+        return known
+    names = [signatures] if isinstance(signatures, str) else list(signatures)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"There is no signature {name!r} here; there are {', '.join(known)}.")
+    if not names:
+        raise ValueError("signatures=[] leaves nothing to serve; None writes all.")
+    return names
+
+
+def _check_warmup(task, warmup, names):
+    """To a list of `(signature, inputs)`."""
     if isinstance(warmup, str):
         raise ValueError(f"warmup={warmup!r} is one text; put it in a list.")
     warmup = list(warmup or [])
@@ -149,13 +239,17 @@ def _check_warmup(warmup):
             f"warmup has {len(warmup):,} texts, and a server reads at most {MOST_WARMUP:,}; "
             "pass fewer, some short and some long."
         )
-    rows = [[item] if isinstance(item, str) else item for item in warmup]
+    rows = [task.warmup_inputs(item) for item in warmup]
     for position, row in enumerate(rows):
-        good = isinstance(row, (list, tuple)) and len(row) in (1, 2)
-        if not good or not all(isinstance(text, str) for text in row):
+        if row is None:
             raise ValueError(
-                f"The item at position {position} of warmup is {row!r}; "
-                "pass a string, or a tuple of two."
+                f"The item at position {position} of warmup is {warmup[position]!r}; "
+                f"pass {task.wanted_item()}."
+            )
+        if row[0] not in names:
+            raise ValueError(
+                f"The item at position {position} of warmup is for '{row[0]}', which is not "
+                f"among the signatures {', '.join(names)}."
             )
     return rows
 
@@ -172,7 +266,14 @@ def _existing_folder(directory):
 
 def _check_version(directory, version):
     names = os.listdir(directory) if os.path.isdir(directory) else []
-    versions = {int(name) for name in names if name.isascii() and name.isdecimal()}
+    others = [n for n in sorted(names) if not _is_version(n) and not n.startswith(".")]
+    others = [name for name in others if name not in (MODELS_CONFIG, BATCHING_CONFIG)]
+    if others:
+        raise ValueError(
+            f"Cannot export to '{directory}': it holds '{others[0]}', which is no version of a "
+            "model; name a folder that is new, or that earlier exports made."
+        )
+    versions = {int(name) for name in names if _is_version(name)}
     if version is None:
         return max(versions, default=0) + 1
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
@@ -185,38 +286,154 @@ def _check_version(directory, version):
     return version
 
 
-def _in_float32(model, preset):
-    """The model, or the same weights in float32 where it computes in another type."""
-    if {layer.compute_dtype for layer in model._flatten_layers()} <= {"float32", "int32"}:
-        return model
-    return load(preset)
+def _is_version(name):
+    return name.isascii() and name.isdecimal()
 
 
-def load(preset):
-    """The classifier of a preset, in float32."""
-    preprocessor = BertTextClassifier.preprocessor_cls.from_own_preset(preset)
-    return BertTextClassifier.from_own_preset(preset, preprocessor=preprocessor, dtype="float32")
+# === Folders ===
 
 
-def logit_model(model):
-    """The model up to its logits (N, C), without an activation that it may end with."""
-    return keras.Model(model.input, model.output_activation.input)
+@contextlib.contextmanager
+def _locked_folder(place):
+    """A new hidden folder in `place`, and a lock on it that dies with us and our child."""
+    import fcntl
+
+    # It gets its name when it is locked, so that no other export takes it for left behind.
+    folder = tempfile.mkdtemp(prefix=".kerasbert-", dir=place)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        named = os.path.join(place, _UNFINISHED + os.path.basename(folder).split("-")[-1])
+        os.rename(folder, named)
+        folder = named
+        yield folder, lock
+    finally:
+        os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _logits(model):
-    """Logits of each batch of `PROBES`: a list of (N, C)."""
-    head = logit_model(model)
+def _remove_unfinished(place):
+    """Remove what exports that were killed left in a folder."""
+    import fcntl
+
+    for name in os.listdir(place) if os.access(place, os.R_OK) else []:
+        if not name.startswith(_UNFINISHED):
+            continue
+        folder = os.path.join(place, name)
+        with contextlib.suppress(OSError):  # It is in use, or gone by now.
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
+
+
+def _write_configs(directory):
+    """Files for the options of a server, unless they are there: they may have been changed."""
+    texts = os.path.basename(directory), directory
+    quoted = [json.dumps(text, ensure_ascii=False) for text in texts]
+    models = (
+        "# For tensorflow_model_server --model_config_file=...\n"
+        "model_config_list {\n  config {\n"
+        f"    name: {quoted[0]}\n    base_path: {quoted[1]}\n"
+        '    model_platform: "tensorflow"\n  }\n}\n'
+    )
+    batching = BATCHING % (os.cpu_count() or 1)
+    for file, text in ((MODELS_CONFIG, models), (BATCHING_CONFIG, batching)):
+        path = os.path.join(directory, file)
+        if not os.path.exists(path):
+            write_text(path, text)
+
+
+# === What the child needs ===
+
+
+def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
+    """The weights, what to do with them, and how the model answers."""
+    preset = os.path.join(folder, "preset")
+    _save(task, preset)
+    name = next(
+        keras.saving.get_registered_name(cls) for cls in type(task.model).__mro__ if cls in TASKS
+    )
+    if not _computes_in_float32(task.model):
+        again = load(preset, name)
+        task = type(task)(*again, task.labels, task.settings)
+    for part in task.parts.values():
+        part.margin = MARGIN[mode]
+    batches, probes, arrays, strings = [], [], {}, []
+
+    def keep(columns):
+        """Where to find a dict of arrays: numbers in `arrays`, strings in `strings`."""
+        found = {}
+        for key, column in columns.items():
+            array = np.asarray(column)
+            if array.dtype.kind in "OSU":
+                strings.append(column)
+                found[key] = ["strings", len(strings) - 1]
+            else:
+                arrays[f"array{len(arrays)}"] = array
+                found[key] = ["arrays", f"array{len(arrays) - 1}"]
+        return found
+
     with _full_float32():
-        logits = [
-            keras.ops.convert_to_numpy(head(model.preprocessor(tuple(batch)), training=False))
-            for batch in PROBES
-        ]
-    if not all(np.isfinite(batch).all() for batch in logits):
-        raise ValueError(
-            "The model answers with numbers that are not finite, so its training diverged; "
-            "train it again with a lower learning rate."
-        )
-    return logits
+        for signature, features in task.batches():
+            outputs = task.tokens_of(signature, features)
+            _check_finite(outputs)
+            if signature in names:
+                batches.append([signature, keep(features), keep(outputs)])
+        for signature, inputs in [] if tokens_only else task.probes():
+            if signature in names:
+                answers = task.expected(signature, inputs)
+                _check_finite(answers)
+                probes.append([signature, inputs, keep(answers)])
+    np.savez(os.path.join(folder, "expected.npz"), **arrays)
+    job = {
+        "class": name,
+        "mode": mode,
+        "labels": task.labels,
+        "settings": task.settings,
+        "signatures": names,
+        "tokens_only": tokens_only,
+        "name": os.path.basename(directory),
+        "warmup": warmup,
+        "batches": batches,
+        "probes": probes,
+        "strings": strings,
+    }
+    with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
+        json.dump(job, file)
+
+
+def _check_finite(outputs):
+    for value in outputs.values():
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(
+                "The model answers with numbers that are not finite, so its training diverged; "
+                "train it again with a lower learning rate."
+            )
+
+
+def _save(task, preset):
+    task.model.save_to_preset(preset)
+    if task.preprocessor is not None and not isinstance(task.model, BertTask):
+        task.preprocessor.save_to_preset(os.path.join(preset, "preprocessor"))
+
+
+def load(preset, name, mode=None):
+    """`(model, preprocessor)` of a preset; in float32, unless it is quantized.
+
+    The preprocessor is `None` where the model has its own.
+    """
+    cls = keras.saving.get_registered_object(name)
+    model = cls.from_preset(preset, **({} if mode else {"dtype": "float32"}))
+    preprocessor, own = None, os.path.join(preset, "preprocessor")
+    if os.path.exists(own):
+        with open(os.path.join(own, "preprocessor.json"), encoding="utf-8") as file:
+            saved = keras.saving.get_registered_object(json.load(file)["registered_name"])
+        preprocessor = saved.from_preset(own)
+    return model, preprocessor
 
 
 @contextlib.contextmanager
@@ -242,7 +459,7 @@ def _full_float32():
         put(before)
 
 
-def _run_child(folder):
+def _run_child(folder, lock):
     """Build, write and check `folder/saved_model` in a process of its own.
 
     Raises:
@@ -262,6 +479,7 @@ def _run_child(folder):
         capture_output=True,
         text=True,
         errors="replace",
+        pass_fds=[lock],
     )
     if done.returncode == 0:
         return

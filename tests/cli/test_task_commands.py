@@ -242,8 +242,14 @@ def test_bad_models_and_data(films, tiny_preset, tmp_path):
     done = kerasbert("predict", encoder, films / "dev.csv")
     assert done.exit_code == 2
     assert "holds a BertBackbone, which has no head that does a task; make one" in done.stderr
-    done = kerasbert("export", encoder, tmp_path / "served")
-    assert done.exit_code == 2 and not (tmp_path / "served").exists()
+    for options, message in (
+        (("--set", "top_k=3"), "top_k=3 is no setting of this model"),
+        (("--signature", "classify"), "no signature 'classify' here; there are serving_default"),
+        (("--labels", "a,b"), "this model has no classes to name"),
+    ):
+        done = kerasbert("export", encoder, tmp_path / "served", *options)
+        assert done.exit_code == 2 and message in done.stderr
+        assert not (tmp_path / "served").exists()
 
 
 def test_ctrl_c_says_how_to_go_on(films, tiny_preset, monkeypatch):
@@ -293,10 +299,20 @@ def test_real_signals(films, tiny_preset):
 
 @pytest.mark.slow
 def test_export(tiny_preset, tmp_path):
-    done = kerasbert("export", tiny_preset, tmp_path / "served", "--json")
+    (tmp_path / "warmup.jsonl").write_text('"a film"\n["good", "bad"]\n')
+    done = kerasbert(
+        *("export", tiny_preset, tmp_path / "served", "--json", "--labels", "nein,ja"),
+        *("--warmup", tmp_path / "warmup.jsonl", "--signature", "serving_default"),
+        *("--signature", "pair"),
+    )
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"directory": str(tmp_path / "served" / "1")}
-    assert (tmp_path / "served" / "1" / "saved_model.pb").exists()
+    with open(tmp_path / "served" / "1" / "assets.extra" / "card.json") as file:
+        card = json.load(file)
+    assert list(card["signatures"]) == ["serving_default", "pair"]
+    assert card["labels"] == ["nein", "ja"]
+    done = kerasbert("export", tiny_preset, tmp_path / "served", "--tokens-only", "--version", "7")
+    assert done.exit_code == 0 and done.stdout.strip() == str(tmp_path / "served" / "7")
 
 
 def test_lists():

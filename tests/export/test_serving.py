@@ -1,5 +1,6 @@
 """`export_serving`: the SavedModel answers as the model does, wherever it runs."""
 
+import errno
 import json
 import os
 import shutil
@@ -14,17 +15,16 @@ import numpy as np
 import pytest
 
 from kerasbert.export import export_serving, saved_model, serving
-from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifierPreprocessor
+from kerasbert.export.signatures import ServedClassifier, served
+from kerasbert.models import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import only_tensorflow_is_fast
+from tests.export import tiny
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CHARACTERS = (
-    "abcdefghijklmnopqrstuvwxyzáßéöüабвгдежикмнопрстуяابتمرה日本語中文한국กา0123456789.,!?#£[]-"
-)
-LABELS = ["ham", "spam", "größer ✓"]
+LABELS = tiny.LABELS
 ROOT = Path(serving.__file__).parents[2]
 
 TEXTS = (
@@ -78,35 +78,11 @@ np.savez(target, logits=logits.numpy(), token_ids=ids["token_ids"].numpy(), **ar
 """
 
 
-def build(labels=LABELS, dtype=None, pooling=None, multi_label=False, activation=None, **settings):
-    vocabulary = SPECIAL + list(CHARACTERS) + [f"##{character}" for character in CHARACTERS]
-    tokenizer = BertTokenizer(vocabulary, lowercase=True)
-    backbone = BertBackbone(
-        **{
-            "vocabulary_size": len(vocabulary),
-            "num_layers": 2,
-            "num_heads": 2,
-            "hidden_dim": 32,
-            "intermediate_dim": 48,
-            "max_sequence_length": 64,
-            "dtype": dtype,
-            **settings,
-        }
-    )
-    model = BertTextClassifier(
-        backbone,
-        preprocessor=BertTextClassifierPreprocessor(tokenizer, sequence_length=64),
-        labels=labels,
-        pooling=pooling,
-        multi_label=multi_label,
-        activation=activation,
-    )
-    # Every bias and gain has to matter, and the labels to differ from text to text.
-    rng = np.random.default_rng(7)
-    for weight in model.weights:
-        value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
-        weight.assign(value + 0.4 * rng.standard_normal(value.shape).astype("float32"))
-    return model
+def build(**settings):
+    """A classifier; what its class does not take is of the encoder."""
+    names = ("labels", "pooling", "multi_label", "activation")
+    own = {name: settings.pop(name) for name in names if name in settings}
+    return tiny.task("TextClassifier", encoder_settings=settings, **own)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +131,7 @@ def below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+@only_tensorflow_is_fast
 def test_a_process_without_keras_answers_as_the_model(model, exported, tmp_path):
     # The model itself takes no broken bytes: what they hold besides counts.
     raw = [text.encode() for text in TEXTS] + ODD
@@ -209,38 +186,52 @@ def test_label_names_lie_beside_the_graph(exported):
     assert json.loads(labels) == LABELS
 
 
-def test_warmup_requests(exported):
+def test_warmup_requests(model, exported):
     path = f"{exported}/assets.extra/tf_serving_warmup_requests"
     records = [record.numpy() for record in tf.data.TFRecordDataset(path)]
     assert records == [
-        saved_model.warmup_record(x) for x in (["short"], ["one", "two"], ["long " * 99])
+        saved_model.warmup_record(*served(model).warmup_inputs(item))
+        for item in ("short", ("one", "two"), "long " * 99)
     ]
 
 
 def test_warmup_record_is_a_prediction_log():
     # As tensorflow-serving-api 2.21 serializes them; the two entries of its map have no order.
-    assert saved_model.warmup_record(["hé"]) == (
+    assert saved_model.warmup_record("serving_default", {"text": ["hé"]}) == (
         b"2,\n*\n\x11\x1a\x0fserving_default"
         b"\x12\x15\n\x04text\x12\r\x08\x07\x12\x04\x12\x02\x08\x01B\x03h\xc3\xa9"
     )
-    assert saved_model.warmup_record(["a", "b"]) == (
+    assert saved_model.warmup_record("pair", {"text": ["a"], "text_b": ["b"]}) == (
         b"26\n4\n\x06\x1a\x04pair"
         b"\x12\x13\n\x04text\x12\x0b\x08\x07\x12\x04\x12\x02\x08\x01B\x01a"
         b"\x12\x15\n\x06text_b\x12\x0b\x08\x07\x12\x04\x12\x02\x08\x01B\x01b"
     )
-    assert saved_model.warmup_record(["x" * 300]) == (
+    assert saved_model.warmup_record("serving_default", {"text": ["x" * 300]}) == (
         b"2\xd9\x02\n\xd6\x02\n\x11\x1a\x0fserving_default\x12\xc0\x02\n\x04text"
         b"\x12\xb7\x02\x08\x07\x12\x04\x12\x02\x08\x01B\xac\x02" + b"x" * 300
     )
 
 
-def test_versions(base, model, monkeypatch):
+def test_versions(base, tmp_path):
     assert serving._check_version(str(base), None) == 4
     assert serving._check_version(str(base), 2) == 2
     assert serving._check_version(str(base / "none"), None) == 1
-    (base / "notes").mkdir()
-    (base / "²").mkdir()
-    assert serving._check_version(str(base), None) == 4
+    (tmp_path / ".hidden").mkdir()
+    assert serving._check_version(str(tmp_path), None) == 1
+    (tmp_path / "²").mkdir()
+    with pytest.raises(ValueError, match="it holds '²', which is no version of a model; name a"):
+        serving._check_version(str(tmp_path), None)
+
+
+def test_files_for_the_server(base):
+    """They lie beside the versions, and stay as they are where someone changed them."""
+    models = (base / "models.config").read_text()
+    assert f'name: "model"\n    base_path: "{base}"' in models
+    assert "max_batch_size { value: 32 }" in (base / "batching.config").read_text()
+    (base / "models.config").write_text("# mine")
+    serving._write_configs(str(base))
+    assert (base / "models.config").read_text() == "# mine"
+    (base / "models.config").write_text(models)
 
 
 @pytest.mark.parametrize(
@@ -276,15 +267,24 @@ def test_bad_folders_leave_nothing(model, tmp_path):
 
 
 def test_bad_models_leave_nothing(model, tmp_path):
-    with pytest.raises(TypeError, match="takes a BertTextClassifier, not a BertBackbone"):
-        export_serving(model.backbone, tmp_path)
-    with pytest.raises(TypeError, match="takes a BertTextClassifier, not the class BertText"):
+    with pytest.raises(TypeError, match="takes one of BertTextClassifier, .*, not a Dense"):
+        export_serving(keras.layers.Dense(1), tmp_path)
+    with pytest.raises(TypeError, match="takes one of .*, not the class BertTextClassifier"):
         export_serving(BertTextClassifier, tmp_path)
-    with pytest.raises(ValueError, match="preprocessor=None, so it cannot take raw strings"):
+    with pytest.raises(ValueError, match="no preprocessor, so .*; set `model.prepr"):
         export_serving(BertTextClassifier(model.backbone, num_classes=2), tmp_path)
+    empty = type(model.preprocessor)(BertTokenizer(), sequence_length=64)
+    with pytest.raises(ValueError, match="a task has its own: set `model.preprocessor`"):
+        export_serving(model, tmp_path, preprocessor=empty)
+    with pytest.raises(ValueError, match="has no vocabulary yet"):
+        export_serving(model.backbone, tmp_path, preprocessor=empty)
     quantized = build()
+    quantized.quantize("int4")
+    with pytest.raises(ValueError, match="quantized in int4, and export_serving writes float32 or"):
+        export_serving(quantized, tmp_path)
+    quantized = build(dtype="mixed_bfloat16")
     quantized.quantize("int8")
-    with pytest.raises(ValueError, match=r"quantized \(int8\).*export it before `quantize`"):
+    with pytest.raises(ValueError, match="load it with dtype='float32' before `quantize`"):
         export_serving(quantized, tmp_path)
     diverged = build()
     diverged.output_dense.bias.assign([0.0, np.nan, 0.0])
@@ -293,11 +293,14 @@ def test_bad_models_leave_nothing(model, tmp_path):
     assert below(tmp_path) == []
 
 
+@only_tensorflow_is_fast
 def test_a_failed_check_leaves_nothing(model, base, monkeypatch):
     """The answers differ from what the model is said to give; the older version stays alone."""
-    true_logits = serving._logits
+    true = ServedClassifier.tokens_of
     monkeypatch.setattr(
-        serving, "_logits", lambda model: [x + [2e-4, 0, 0] for x in true_logits(model)]
+        ServedClassifier,
+        "tokens_of",
+        lambda *arguments: {"logits": true(*arguments)["logits"] + [2e-4, 0, 0]},
     )
     before = below(base)
     with pytest.raises(
@@ -324,7 +327,7 @@ def test_killed_while_it_exports(exported, tmp_path):
     shutil.copytree(exported, base / "1")
     script = (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT)!r}]\n"
-        "from test_serving import build, export_serving\n"
+        "from tests.export.test_serving import build, export_serving\n"
         "export_serving(build(), sys.argv[1])\n"
     )
     process = subprocess.Popen(
@@ -341,7 +344,56 @@ def test_killed_while_it_exports(exported, tmp_path):
     # A server reads the folders whose names are whole numbers.
     assert [path.name for path in base.iterdir() if path.name.isdecimal()] == ["1"]
     assert session_run(str(base / "1"), "serving_default", text=["a"])["label"].shape == (1,)
+    assert list(base.glob(".kerasbert-*"))
+    other = base / ".kerasbert-mine"  # What is not an export's stays.
+    other.mkdir()
     assert export_serving(build(), base) == str(base / "2")
+    assert list(base.glob(".kerasbert-*")) == [other]
+
+
+def test_unfinished_exports_that_go_on_are_left_alone(tmp_path):
+    with serving._locked_folder(str(tmp_path)) as (running, _):
+        dead = tmp_path / ".kerasbert-export-dead"
+        dead.mkdir()
+        (dead / "job.json").write_text("{}")
+        serving._remove_unfinished(str(tmp_path))
+        assert below(tmp_path) == [os.path.basename(running)]
+    assert below(tmp_path) == []
+
+
+@only_tensorflow_is_fast
+@pytest.mark.parametrize("place", ["preset", "child"])
+def test_a_full_disk_leaves_nothing(model, base, place, monkeypatch):
+    def fill(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(*((np, "savez") if place == "preset" else (os, "rename")), fill)
+    before = below(base)
+    with pytest.raises(OSError, match=r"Cannot write the SavedModel to '.*4': No space left on"):
+        export_serving(model, base)
+    monkeypatch.undo()
+    assert below(base) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [20_000, 300_000], ids=["the weights", "the graph"])
+def test_files_that_may_not_grow(size, tmp_path):
+    """As on a full disk, here or in the process that writes the SavedModel."""
+    script = (
+        f"import resource, sys; sys.path[:0] = [{str(ROOT)!r}]\n"
+        "from tests.export import tiny\n"
+        "from kerasbert.export import export_serving\n"
+        "model = tiny.task('TextClassifier')\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
+        "try:\n"
+        "    export_serving(model, sys.argv[1])\n"
+        "except (OSError, RuntimeError) as error:\n"
+        "    print(f'{error}')\n"
+    )
+    command = [sys.executable, "-c", script, tmp_path / "new" / "model"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "SavedModel" in done.stdout and len(done.stdout.strip().splitlines()) == 1, done
+    assert below(tmp_path) == []
 
 
 def test_refused_graphs(tmp_path):
@@ -375,15 +427,15 @@ def test_answers_of_another_shape_or_value_are_refused():
 
 
 def test_weights_written_twice_are_refused(model, exported, tmp_path):
-    saved_model.check_size(model, exported)
+    saved_model.check_size(served(model), exported)
     shutil.copytree(f"{exported}/variables", tmp_path / "variables")
     data = tmp_path / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(3 * data.read_bytes())
     with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
-        saved_model.check_size(model, tmp_path)
+        saved_model.check_size(served(model), tmp_path)
     data.unlink()
     with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
-        saved_model.check_size(model, tmp_path)
+        saved_model.check_size(served(model), tmp_path)
 
 
 def check(model, path, atol=1e-5):
@@ -449,4 +501,4 @@ def test_lora_is_merged(tmp_path):
     assert np.abs(changed).max() > 1e-3
     path = export_serving(model, tmp_path / "base")
     check(model, path)
-    saved_model.check_size(build(), path)
+    saved_model.check_size(served(build()), path)

@@ -1,0 +1,355 @@
+"""In TensorFlow's graph: what the models do in NumPy with the logits of tokens and windows.
+
+N texts, C code points of all texts, P pieces of all texts, R windows of all texts, T tokens of a
+row, U units of all texts (what takes one label: mostly words), L classes, K answers.
+"""
+
+import numpy as np
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.data import tagging
+from kerasbert.models.spans import MASKED
+from kerasbert.preprocessors.token_classifier import SPACE, _match
+from kerasbert.tokenizers.subword import valid_utf8
+
+# Windows that the encoder sees at a time: no text takes more memory than these.
+WINDOWS = 32
+
+
+def _tf():
+    return tf_modules("export_serving")[0]
+
+
+# === Texts ===
+
+
+def code_points(texts):
+    """Strings (N,) to ragged int32 (N, None); bytes that are no UTF-8 become U+FFFD."""
+    return _tf().strings.unicode_decode(valid_utf8(texts), "UTF-8")
+
+
+def substrings(points, rows, starts, ends):
+    """The characters from `starts` to `ends` of the texts `rows`, ints (S,), as strings (S,)."""
+    tf = _tf()
+    first = tf.gather(points.row_starts(), rows)
+    index = tf.ragged.range(first + tf.cast(starts, "int64"), first + tf.cast(ends, "int64"))
+    parts = index.with_values(tf.gather(points.flat_values, index.values))
+    return tf.strings.unicode_encode(parts, "UTF-8")
+
+
+def word_units(points):
+    """The words of texts, as `kerasbert.data.word_spans` finds them: rows, starts, ends; (U,)."""
+    tf = _tf()
+    # With a space after each text, what comes before a character is of its own text.
+    spaces = tf.ones_like(points.row_starts())[:, tf.newaxis]
+    points = tf.concat([points, tf.RaggedTensor.from_tensor(tf.cast(spaces * 32, "int32"))], 1)
+    rows, flat = points.value_rowids(), points.flat_values
+    firsts, kinds = (tf.constant(array) for array in tagging.character_kinds())
+    kind = tf.gather(kinds, tf.searchsorted(firsts, flat, side="right") - 1)  # (C,)
+    before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
+    # The last character before that is no mark.
+    is_mark = kind == tagging.MARK
+    solid = tf.concat([[tagging.SPACE], tf.boolean_mask(kind, ~is_mark)], 0)
+    solid = tf.gather(solid, tf.cumsum(tf.cast(~is_mark, "int32"), exclusive=True))
+    begins = before == tagging.SPACE
+    begins |= (kind == tagging.LETTER) & (solid == tagging.ALONE)
+    # Marks after a space belong to the punctuation that follows.
+    begins |= (kind == tagging.ALONE) & (solid != tagging.SPACE)
+    is_space = kind == tagging.SPACE
+    begins &= ~is_space
+    starts = tf.where(begins)[:, 0]
+    stops = tf.where(begins | is_space)[:, 0]
+    ends = tf.gather(stops, tf.searchsorted(stops, starts, side="right"))
+    rows = tf.gather(rows, starts)
+    shift = tf.gather(points.row_starts(), rows)
+    return rows, starts - shift, ends - shift
+
+
+def piece_units(rows, starts, ends):
+    """Units of one piece each; pieces that share a character are one unit."""
+    tf = _tf()
+    begins = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
+    begins = tf.concat([tf.ones_like(rows[:1], "bool"), begins], 0)
+    first = tf.where(begins)[:, 0]
+    last = tf.concat([first[1:], [tf.size(rows, tf.int64)]], 0)[: tf.size(first)] - 1
+    return (tf.gather(x, i) for x, i in ((rows, first), (starts, first), (ends, last)))
+
+
+def units_of(pieces, units):
+    """The units that have pieces, as `BertTokenClassifierPreprocessor.read` has them.
+
+    Args:
+        pieces, units: `(rows, starts, ends)`, ints (P,) and (U,).
+
+    Returns:
+        `(rows, starts, ends, first, count)`, int64 (U,): the text of each, its characters, its
+        first piece and how many it has.
+    """
+    tf = _tf()
+    # One more of each, in a text of their own, so that nothing is empty.
+    most = tf.reduce_max([tf.reduce_max(tf.concat([x[0], [0]], 0)) for x in (pieces, units)]) + 1
+    pieces, units = (
+        [
+            tf.concat([tf.cast(x, "int64"), [extra]], 0)
+            for x, extra in zip(group, (most, tf.constant(0, "int64"), tf.constant(1, "int64")))
+        ]
+        for group in (pieces, units)
+    )
+    first, count, _ = _match(pieces, units)
+    rows, starts, ends = units
+    own = tf.where(count > 0)[:, 0]
+    # What has no piece of its own joins the unit before it if that has its piece.
+    group = tf.cumsum(tf.cast(count > 0, "int64")) - 1
+    joins = tf.maximum(group, 0)
+    first, count, own_rows = (tf.gather(x, own) for x in (first, count, rows))
+    past = tf.gather(tf.gather(pieces[2], first + count - 1), joins)
+    shares = (group >= 0) & (starts < past) & (rows == tf.gather(own_rows, joins))
+    widest = tf.math.unsorted_segment_max(tf.where(shares, ends, -1), joins, tf.size(own))
+    starts, ends = tf.gather(starts, own), tf.gather(ends, own)
+    ends = tf.maximum(ends, widest)
+    return tuple(x[:-1] for x in (own_rows, starts, ends, first, count))
+
+
+# === Windows ===
+
+
+def in_windows(function, features, shape):
+    """Run `function` on a few windows at a time.
+
+    Args:
+        function: maps features (B, T) to a float32 tensor (B, ...).
+        features: dict of tensors (R, T).
+        shape: ints. That of the outputs, without the first axis.
+    """
+    tf = _tf()
+    rows = tf.shape(features["token_ids"])[0]
+    fixed = [None if tf.is_tensor(size) else size for size in shape]
+
+    def step(begin, outputs):
+        part = function({name: x[begin : begin + WINDOWS] for name, x in features.items()})
+        return begin + WINDOWS, tf.concat([outputs, part], 0)
+
+    _, outputs = tf.while_loop(
+        lambda begin, _: begin < rows,
+        step,
+        (tf.constant(0), tf.zeros([0, *shape])),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, *fixed])),
+        parallel_iterations=1,
+    )
+    return outputs
+
+
+def most_context(firsts, lengths, count):
+    """In which window each token has the most context, as `kerasbert.data.windows` has it.
+
+    Args:
+        firsts, lengths: ints (R,). The tokens of each window, counted through all texts.
+        count: int. P, the tokens of all texts.
+
+    Returns:
+        `(windows, places, chosen)`: of each token its window and its place in it, ints (P,), and
+        whether each token of each window counts there, a ragged bool tensor (R, None).
+    """
+    tf = _tf()
+    firsts, lengths = tf.cast(firsts, "int64"), tf.cast(lengths, "int64")
+    tokens = tf.ragged.range(firsts, firsts + lengths)  # (R, None)
+    window, token = tokens.value_rowids(), tokens.values
+    place = token - tf.gather(firsts, window)
+    size = tf.gather(lengths, window)
+    context = tf.cast(tf.minimum(place, size - 1 - place), "float64")
+    context += 0.01 * tf.cast(size, "float64")
+    best = tf.math.unsorted_segment_max(context, token, count)
+    element = tf.range(tf.size(token))
+    # Of equal ones the earlier.
+    first = tf.where(context == tf.gather(best, token), element, tf.int32.max)
+    first = tf.math.unsorted_segment_min(first, token, count)
+    chosen = tokens.with_values(element == tf.gather(first, token))
+    return tf.gather(window, first), tf.gather(place, first), chosen
+
+
+# === Tags ===
+
+
+def entities(labels, scores, rows, starts, ends, names, count):
+    """The entities that labels of units make up, as `TagSet.entities` and `tag` have them.
+
+    Args:
+        labels, scores: (U,). The class of each unit, and its probability.
+        rows, starts, ends: ints (U,). The text of each, and its characters.
+        names: list of L strings.
+        count: int. N.
+
+    Returns:
+        `(kinds, starts, ends, scores)`: ragged (N, None).
+    """
+    tf = _tf()
+    tags = tagging.TagSet(names)
+    meanings = [m or (None, False, False) for m in tags.meanings]
+    kinds = [-1 if m[0] is None else tags.types.index(m[0]) for m in meanings]
+    kind, begins, closes = (
+        tf.gather(tf.constant(column), labels)
+        for column in (kinds, [m[1] for m in meanings], [m[2] for m in meanings])
+    )
+    after = tf.concat([tf.zeros_like(rows[:1], "bool"), rows[1:] == rows[:-1]], 0)
+    goes_on = tf.concat([tf.ones_like(kind[:1], "bool"), (kind[1:] == kind[:-1]) & ~closes[:-1]], 0)
+    begins |= ~(after & goes_on)
+    inside = kind >= 0
+    kind, begins, scores, rows, starts, ends = (
+        tf.boolean_mask(x, inside) for x in (kind, begins, scores, rows, starts, ends)
+    )
+    entity = tf.cumsum(tf.cast(begins, "int32")) - 1
+    first = tf.where(begins)[:, 0]
+    kinds = tf.gather(tf.constant(tags.types or [""]), tf.gather(kind, first))
+    columns = (
+        kinds,
+        tf.cast(tf.gather(starts, first), "int32"),
+        tf.cast(tf.math.segment_max(ends, entity), "int32"),
+        tf.cast(tf.math.segment_mean(scores, entity), "float32"),
+    )
+    rows = tf.gather(rows, first)
+    return tuple(tf.RaggedTensor.from_value_rowids(x, rows, count, validate=False) for x in columns)
+
+
+def unit_probabilities(probabilities, first, count, names, label_pieces):
+    """Probabilities (P, L) of pieces to those of units (U, L); see `of_units` of the tagger."""
+    tf = _tf()
+    if label_pieces == "first":
+        return tf.gather(probabilities, first)
+    piece = tf.ragged.range(first, first + count)
+    unit, piece = piece.value_rowids(), piece.values
+    classes = probabilities.shape[1]
+    table = np.broadcast_to(np.arange(classes)[:, None, None], (classes, 2, 2))
+    if names:
+        table = tagging.TagSet(names).of_pieces()
+    is_first = piece == tf.gather(first, unit)
+    is_last = piece == tf.gather(first + count, unit) - 1
+    index = tf.stack([tf.cast(is_first, "int32"), tf.cast(is_last, "int32")], 1)
+    classes = tf.gather_nd(table.transpose(1, 2, 0), index)  # (pieces of units, L)
+    values = tf.gather(tf.gather(probabilities, piece), classes, batch_dims=1)
+    sums = tf.math.unsorted_segment_sum(values, unit, tf.size(first))
+    return sums / tf.maximum(tf.reduce_sum(sums, 1, keepdims=True), 1e-30)
+
+
+# === Answers ===
+
+
+def best_spans(
+    start_logits, end_logits, may_start, may_end, splits, n_best, max_length, null_threshold, top_k
+):
+    """The best spans of each question, by the rules of `kerasbert.models.spans.best_spans`.
+
+    Args:
+        start_logits, end_logits: (R, T).
+        may_start, may_end: bool (R, T).
+        splits: ints (N + 1,). Where the windows of each question begin and end.
+        n_best, max_length, null_threshold, top_k: as of `BertQuestionAnswering.answer`.
+
+    Returns:
+        `(spans, scores, null_scores)`: int32 (N, K, 3), a window, its first and its last token,
+        all -1 for no answer; float32 (N, K) and (N,).
+    """
+    tf = _tf()
+    start_logits, end_logits = (tf.cast(x, "float64") for x in (start_logits, end_logits))
+    lowest = tf.constant(-np.inf, "float64")
+    most = max(n_best, top_k)
+
+    def answer(row):
+        begin, end = splits[row], splits[row + 1]
+        start, stop = start_logits[begin:end], end_logits[begin:end]  # (W, T)
+        opens, closes = may_start[begin:end], may_end[begin:end]
+
+        def best(n):
+            """The best pairs of `n` starts and ends a window: sums and spans, (most,)."""
+            start_sums, first = tf.math.top_k(start, n)  # (W, n)
+            stop_sums, last = tf.math.top_k(stop, n)
+            good = tf.gather(opens, first, batch_dims=1)[:, :, None]
+            good &= tf.gather(closes, last, batch_dims=1)[:, None, :]
+            length = last[:, None, :] - first[:, :, None]  # (W, n, n)
+            good &= (length >= 0) & (length < max_length)
+            sums = tf.where(good, start_sums[:, :, None] + stop_sums[:, None, :], lowest)
+            # Of equal ones `top_k` takes the first.
+            sums, at = tf.math.top_k(tf.reshape(sums, [-1]), tf.minimum(n_best, tf.size(sums)))
+            window, first_at, last_at = at // (n * n), at // n % n, at % n
+            first = tf.gather_nd(first, tf.stack([window, first_at], 1))
+            last = tf.gather_nd(last, tf.stack([window, last_at], 1))
+            spans = tf.stack([window + tf.cast(begin, "int32"), first, last], 1)
+            missing = [[0, most - tf.size(sums)]]
+            sums = tf.pad(sums, missing, constant_values=lowest)
+            spans = tf.pad(spans, [*missing, [0, 0]], constant_values=-1)
+            return tf.ensure_shape(sums, [most]), tf.ensure_shape(spans, [most, 3])
+
+        length = tf.shape(start)[1]
+        sums, spans = best(tf.minimum(n_best, length))
+        sums, spans = tf.cond(sums[0] > lowest, lambda: (sums, spans), lambda: best(length))
+        spans = tf.where((sums > lowest)[:, None], spans, -1)
+        null = tf.reduce_min(start[:, 0] + stop[:, 0])
+        # A context without a token has no span.
+        null_score = tf.where(sums[0] > lowest, null - sums[0], -MASKED)
+        if null_threshold is not None:
+            sums, spans = tf.concat([sums, [null]], 0), tf.concat([spans, [[-1, -1, -1]]], 0)
+            is_none = null_score > null_threshold
+            sums = tf.where(is_none, tf.roll(sums, 1, 0), sums)
+            spans = tf.where(is_none, tf.roll(spans, 1, 0), spans)
+        highest = tf.reduce_max(sums)
+        odds = tf.exp(sums - tf.where(highest > lowest, highest, 0.0))
+        scores = odds / tf.maximum(tf.reduce_sum(odds), 1e-30)
+        if null_threshold is not None:
+            # No answer stands first or nowhere.
+            last = tf.range(most + 1) == most
+            scores = tf.where(last & ~is_none, tf.zeros_like(scores), scores)
+        return tuple(
+            x[:top_k] if x.shape.rank else x
+            for x in (spans, tf.cast(scores, "float32"), tf.cast(null_score, "float32"))
+        )
+
+    return tf.map_fn(
+        tf.autograph.experimental.do_not_convert(answer),
+        tf.range(tf.size(splits) - 1),
+        fn_output_signature=(
+            tf.TensorSpec([top_k, 3], "int32"),
+            tf.TensorSpec([top_k], "float32"),
+            tf.TensorSpec([], "float32"),
+        ),
+    )
+
+
+# === Hidden tokens ===
+
+
+def with_tokens(tokenizer, points, rows, starts, ends, before, tokens):
+    """Texts with tokens in place of a mask, as `fill_mask` writes them.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        points: ragged int32 (N, None). The characters of the texts.
+        rows, starts, ends: ints (M,). The text of each mask, and its characters there.
+        before: int32 (M,). The token before it; -1 for none.
+        tokens: int32 (M, K).
+
+    Returns:
+        `(names, texts)`: strings (M, K).
+    """
+    tf = _tf()
+    top_k = tokens.shape[1]
+
+    def text_of(*columns):
+        ids = tf.stack([tf.reshape(column, [-1]) for column in columns], 1)
+        # Tokens of bytes may hold a part of a character.
+        texts = valid_utf8(tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)))
+        return tf.reshape(texts, [-1, top_k])
+
+    names = tf.strings.regex_replace(text_of(tokens), f"^[{SPACE}]+|[{SPACE}]+$", "")
+    lengths = points.row_lengths()
+    head = substrings(points, rows, tf.zeros_like(starts), starts)[:, None]  # (M, 1)
+    tail = substrings(points, rows, ends, tf.gather(lengths, rows))[:, None]
+    has_one = (before >= 0)[:, None]
+    previous = tf.tile(tf.maximum(before, 0)[:, None], [1, top_k])
+    left, both = text_of(previous), text_of(previous, tokens)
+    cut = tf.minimum(tf.strings.length(left), tf.strings.length(both))
+    begins = tf.strings.substr(both, tf.zeros_like(cut), cut) == left
+    added = tf.strings.substr(both, cut, tf.strings.length(both) - cut)
+    # What a token adds to the one before it begins with a space, or goes on with its word.
+    joins = has_one & begins & (left != "") & (added != "")
+    joins &= ~tf.strings.regex_full_match(added, f"(?s)[{SPACE}].*")
+    bare = tf.strings.regex_replace(head, f"[{SPACE}]+$", "")
+    return names, tf.where(joins, bare + added, head + names) + tail

@@ -1,0 +1,14 @@
+"""Exports for tests, as cheap as the backend lets them be."""
+
+import keras
+import pytest
+
+
+@pytest.fixture
+def export(tmp_path, monkeypatch):
+    """`export_serving` into a folder of `tmp_path`, with no process of its own on TensorFlow."""
+    from kerasbert.export import export_serving, saved_model, serving
+
+    if keras.backend.backend() == "tensorflow":
+        monkeypatch.setattr(serving, "_run_child", lambda folder, lock: saved_model.main(folder))
+    return lambda model, name="base", **settings: export_serving(model, tmp_path / name, **settings)

@@ -1,0 +1,68 @@
+"""Tiny models of every task, with weights that matter, on characters of many scripts."""
+
+import keras
+import numpy as np
+
+from kerasbert import models
+from kerasbert.tokenizers import BertTokenizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHARACTERS = (
+    "abcdefghijklmnopqrstuvwxyzáßéöüабвгдежикмнопрстуяابتمرה日本語中文한국กา0123456789.,!?#£[]-"
+)
+LABELS = ["ham", "spam", "größer ✓"]
+
+
+def tokenizer():
+    vocabulary = SPECIAL + list(CHARACTERS) + [f"##{character}" for character in CHARACTERS]
+    return BertTokenizer(vocabulary, lowercase=True)
+
+
+def encoder(tokens=None, **settings):
+    """An encoder of 2 layers for a tokenizer."""
+    return models.BertBackbone(
+        **{
+            "vocabulary_size": (tokens or tokenizer()).vocabulary_size(),
+            "num_layers": 2,
+            "num_heads": 2,
+            "hidden_dim": 32,
+            "intermediate_dim": 48,
+            "max_sequence_length": 64,
+            **settings,
+        }
+    )
+
+
+def shake(model):
+    """Move each weight, so that every bias and gain matters and answers differ."""
+    rng = np.random.default_rng(7)
+    for weight in model.weights:
+        value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
+        weight.assign(value + 0.4 * rng.standard_normal(value.shape).astype("float32"))
+    return model
+
+
+def task(name, tokens=None, preprocessor=None, encoder_settings=None, **settings):
+    """A model of the class `Bert<name>`, with its preprocessor for rows of 64 tokens."""
+    tokens = tokens or tokenizer()
+    backbone = encoder(tokens, **(encoder_settings or {}))
+    defaults = {
+        "TextClassifier": {"labels": LABELS},
+        "TokenClassifier": {"labels": ["PER", "LOC"], "scheme": "BIO"},
+    }
+    settings = {**defaults.get(name, {}), **settings}
+    kinds = getattr(models, f"Bert{name}Preprocessor")
+    packing = {"QuestionAnswering": {"max_query_length": 16, "doc_stride": 20}}
+    packer = kinds(
+        tokens, **{"sequence_length": 64, **packing.get(name, {}), **(preprocessor or {})}
+    )
+    return shake(getattr(models, f"Bert{name}")(backbone, preprocessor=packer, **settings))
+
+
+def tasks(**heads):
+    """A `BertMultiTask` of heads, given as functions of the encoder and a tokenizer."""
+    tokens = tokenizer()
+    backbone = encoder(tokens)
+    return shake(
+        models.BertMultiTask({name: make(backbone, tokens) for name, make in heads.items()})
+    )
