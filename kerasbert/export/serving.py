@@ -97,7 +97,7 @@ def export_serving(model, directory, version=None, labels=None, warmup=None):
         np.savez(os.path.join(folder, "expected.npz"), *expected)
         with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
             json.dump({"labels": labels, "probes": PROBES, "warmup": warmup}, file)
-        _run_child(folder)
+        run_child("kerasbert.export.saved_model", folder, "No SavedModel")
         target = os.path.join(directory, str(version))
         os.makedirs(directory, exist_ok=True)
         try:
@@ -117,11 +117,16 @@ def _check_model(model):
             "The model has preprocessor=None, so it cannot take raw strings; "
             "give it the BertTextClassifierPreprocessor that it was trained with."
         )
+    refuse_quantized(model, "export_serving")
+
+
+def refuse_quantized(model, call):
+    """Raise for a model whose weights are no floats, which `call` cannot write."""
     policies = [layer.dtype_policy for layer in model._flatten_layers()]
     modes = {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
     if modes:
         raise ValueError(
-            f"The model is quantized ({', '.join(sorted(modes))}), and export_serving writes float "
+            f"The model is quantized ({', '.join(sorted(modes))}), and {call} writes float "
             "weights; export it before `quantize`."
         )
 
@@ -206,7 +211,7 @@ def logit_model(model):
 def _logits(model):
     """Logits of each batch of `PROBES`: a list of (N, C)."""
     head = logit_model(model)
-    with _full_float32():
+    with full_float32():
         logits = [
             keras.ops.convert_to_numpy(head(model.preprocessor(tuple(batch)), training=False))
             for batch in PROBES
@@ -220,7 +225,7 @@ def _logits(model):
 
 
 @contextlib.contextmanager
-def _full_float32():
+def full_float32():
     """GPUs may round the factors of float32 products (TF32), farther than the check allows."""
     if keras.backend.backend() == "jax":
         with importlib.import_module("jax").default_matmul_precision("highest"):
@@ -242,8 +247,11 @@ def _full_float32():
         put(before)
 
 
-def _run_child(folder):
-    """Build, write and check `folder/saved_model` in a process of its own.
+def run_child(module, folder, nothing):
+    """Run `python -m module folder` on TensorFlow, in a process of its own.
+
+    Args:
+        nothing: string. What there is not, if it fails.
 
     Raises:
         RuntimeError: with what went wrong there, in one sentence.
@@ -257,7 +265,7 @@ def _run_child(folder):
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "kerasbert.export.saved_model", folder],
+        [sys.executable, "-m", module, folder],
         env=environment,
         capture_output=True,
         text=True,
@@ -268,4 +276,4 @@ def _run_child(folder):
     reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     if done.returncode < 0:
         reason = f"it was killed by signal {-done.returncode}; is there enough memory?"
-    raise RuntimeError(f"No SavedModel was written, TensorFlow's process failed: {reason}")
+    raise RuntimeError(f"{nothing} was written, TensorFlow's process failed: {reason}")
