@@ -100,12 +100,20 @@ def convert(
 
 @app.command()
 def export(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A classifier: a directory, a handle or a name.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory, a handle or a name.")],
     directory: Annotated[
-        str, typer.Argument(metavar="DIRECTORY", help="The folder of all versions of the model.")
+        str,
+        typer.Argument(
+            metavar="DIRECTORY",
+            help="The folder of all versions of the model; a new one for the other formats.",
+        ),
     ],
+    format: Annotated[
+        str, typer.Option(help="saved_model, onnx, litert or openvino.")
+    ] = "saved_model",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Weights of int8 (onnx and litert).")
+    ] = False,
     version: Annotated[
         int | None, typer.Option(help="The version's number; by default the next one.")
     ] = None,
@@ -118,11 +126,19 @@ def export(
 ):
     """Write a SavedModel of a classifier that takes raw strings, for TensorFlow Serving.
 
+    Or a graph of any task or encoder that takes token ids, with the files of its tokenizer.
+
     \b
     Examples:
       kerasbert export out/model served/spam
       kerasbert export out/model served/spam --version 3 --warmup texts.txt
+      kerasbert export out/model spam_onnx --format onnx --int8
     """
+    if format != "saved_model" or int8:
+        with command(backend):
+            path = _export_graph(model, directory, format, int8, version, warmup)
+        print(json.dumps({"path": path}) if as_json else path)
+        return
     with command(backend):
         from kerasbert.export.serving import export_serving
         from kerasbert.tasks.evaluation import open_model
@@ -135,6 +151,26 @@ def export(
         except (TypeError, RuntimeError) as error:
             raise ValueError(str(error)) from error
     print(json.dumps({"directory": path}) if as_json else path)
+
+
+def _export_graph(source, directory, format, int8, version, warmup):
+    """Write a model from token ids on; returns the path of its file."""
+    from kerasbert.converter import load_source
+    from kerasbert.export import export_litert, export_onnx, export_openvino
+
+    calls = {"onnx": export_onnx, "litert": export_litert, "openvino": export_openvino}
+    if format not in calls:
+        wrong = "--int8 is for" if format == "saved_model" else f"--format '{format}' is unknown;"
+        raise ValueError(f"{wrong} {', '.join(calls)}.")
+    if version is not None or warmup is not None:
+        raise ValueError("--version and --warmup are for --format saved_model.")
+    loaded, tokenizer = load_source(source)
+    try:
+        return calls[format](
+            loaded, directory, "int8" if int8 else "float32", tokenizer=tokenizer or False
+        )
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _matches(preset, match):

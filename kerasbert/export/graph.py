@@ -13,7 +13,7 @@ from unittest import mock
 
 from kerasbert._errors import first_line
 from kerasbert._tensorflow import tf_modules
-from kerasbert.export.graphs import axes, load, named_inputs, run_model
+from kerasbert.export.graphs import axes, load, run_model
 from kerasbert.layers import norm
 
 OPSET = 18
@@ -128,7 +128,9 @@ def _gelu_by_erf(gelu):
 def _name_axes(graph, names):
     """Call the axes of any size what they are, by `names` of inputs and outputs."""
     for value in (*graph.input, *graph.output):
-        for dimension, axis in zip(value.type.tensor_type.shape.dim, names[value.name], strict=True):
+        for dimension, axis in zip(
+            value.type.tensor_type.shape.dim, names[value.name], strict=True
+        ):
             if not dimension.HasField("dim_value"):
                 dimension.dim_param = axis
 

@@ -16,7 +16,12 @@ import numpy as np
 
 from kerasbert import models
 from kerasbert._tensorflow import tf_modules
-from kerasbert.export.serving import full_float32, refuse_quantized, run_child
+from kerasbert.export.serving import (
+    existing_folder,
+    full_float32,
+    refuse_quantized,
+    run_child,
+)
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask, encoder_of
 from kerasbert.tokenizers.transformers_files import transformers_files
@@ -44,20 +49,20 @@ def exported(model, directory, format, precision="float32", length=None, tokeniz
         tokenizer: a tokenizer of ours; `None` takes the model's, `False` none.
 
     Yields:
-        `(folder, check)`: the folder so far, with `model.onnx` or `model.tflite` in it, and a
-        function that takes `run(features)`, which computes the outputs of the file by their names,
-        and raises a `RuntimeError` where they are not the model's.
+        `(target, folder, check)`: the directory that it will be; the folder so far, with
+        `model.onnx` or `model.tflite` in it; a function that takes `run(features)`, which computes
+        the outputs of the file by their names, and raises a `RuntimeError` where they are not the
+        model's.
     """
     call = f"export_{format}"
     _check(model, call, precision)
     if tokenizer is None:
         tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     tf_modules(call)
-    directory = _new_directory(directory)
-    parent = os.path.dirname(directory)
-    os.makedirs(parent, exist_ok=True)
+    target = _new_directory(directory)
+    place = existing_folder(os.path.dirname(target))
     # Beside the final place, so that a rename puts all of it there at once.
-    with tempfile.TemporaryDirectory(prefix=".kerasbert-", dir=parent) as work:
+    with tempfile.TemporaryDirectory(prefix=".kerasbert-", dir=place) as work:
         preset, folder = os.path.join(work, "preset"), os.path.join(work, "files")
         os.mkdir(folder)
         os.chmod(folder, 0o755)
@@ -76,11 +81,12 @@ def exported(model, directory, format, precision="float32", length=None, tokeniz
         run_child("kerasbert.export.graph", work, f"No file for {call}")
         if tokenizer:
             _write_tokenizer(tokenizer, model, folder)
-        yield folder, lambda run: _compare(run, probes, expected, precision)
+        yield target, folder, lambda run: _compare(run, probes, expected, precision)
         try:
-            os.rename(folder, directory)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(folder, target)
         except OSError as error:
-            raise ValueError(f"Cannot put the files at '{directory}': {error}.") from error
+            raise ValueError(f"Cannot put the files at '{target}': {error}.") from error
 
 
 def load(preset, name):
@@ -217,7 +223,9 @@ def _compare(run, probes, expected, precision):
         for name, wanted in outputs.items():
             got = found[name]
             if got.shape != wanted.shape:
-                raise RuntimeError(f"The file's {name} are {got.shape}, the model's {wanted.shape}.")
+                raise RuntimeError(
+                    f"The file's {name} are {got.shape}, the model's {wanted.shape}."
+                )
             # What is impossible is -1e9, which would hide all else.
             is_real = wanted > -1e8
             if not np.array_equal(got > -1e8, is_real):

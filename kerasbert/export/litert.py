@@ -26,9 +26,9 @@ def export_litert(model, directory, precision="float32", sequence_length=None, t
     if sequence_length is not None:
         _check_length(model, sequence_length)
     arguments = directory, "litert", precision, sequence_length, tokenizer
-    with exported(model, *arguments) as (folder, check):
+    with exported(model, *arguments) as (target, folder, check):
         check(_interpreter(os.path.join(folder, "model.tflite")))
-    return os.path.join(directory, "model.tflite")
+    return os.path.join(target, "model.tflite")
 
 
 def _check_length(model, length):

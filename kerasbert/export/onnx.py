@@ -49,9 +49,10 @@ def export_onnx(model, directory, precision="float32", tokenizer=None):
     'model.onnx'
     """
     _need("export_onnx", "onnx", "onnx", "onnxruntime", "tf2onnx")
-    with exported(model, directory, "onnx", precision, tokenizer=tokenizer) as (folder, check):
+    arguments = directory, "onnx", precision, None, tokenizer
+    with exported(model, *arguments) as (target, folder, check):
         check(_onnx_runtime(os.path.join(folder, "model.onnx")))
-    return os.path.join(directory, "model.onnx")
+    return os.path.join(target, "model.onnx")
 
 
 def export_openvino(model, directory, precision="float32", tokenizer=None):
@@ -69,7 +70,8 @@ def export_openvino(model, directory, precision="float32", tokenizer=None):
     _need("export_openvino", "openvino", "onnx", "openvino", "tf2onnx")
     import openvino
 
-    with exported(model, directory, "onnx", precision, tokenizer=tokenizer) as (folder, check):
+    arguments = directory, "onnx", precision, None, tokenizer
+    with exported(model, *arguments) as (target, folder, check):
         path = os.path.join(folder, "model.xml")
         whole = os.path.join(folder, "model.onnx")
         # Its default would halve the precision of the weights.
@@ -81,7 +83,7 @@ def export_openvino(model, directory, precision="float32", tokenizer=None):
             return {port.any_name: x for port, x in compiled(features).items()}
 
         check(run)
-    return os.path.join(directory, "model.xml")
+    return os.path.join(target, "model.xml")
 
 
 def _onnx_runtime(path):

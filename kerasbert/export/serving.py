@@ -85,7 +85,7 @@ def export_serving(model, directory, version=None, labels=None, warmup=None):
     labels = _check_labels(model, labels)
     warmup = _check_warmup(warmup)
     directory = os.path.abspath(os.path.expanduser(directory))
-    place = _existing_folder(directory)
+    place = existing_folder(directory)
     version = _check_version(directory, version)
     tf_modules("export_serving")
 
@@ -165,7 +165,7 @@ def _check_warmup(warmup):
     return rows
 
 
-def _existing_folder(directory):
+def existing_folder(directory):
     """`directory`, or the nearest folder above that exists."""
     place = directory
     while not os.path.exists(place):
