@@ -108,9 +108,10 @@ def _to_layer_normalization(graph, node, name, arguments):
         shapes=[graph.get_shape(after.output[0])],
         dtypes=[graph.get_dtype(after.output[0])],
     )
+    # tf2onnx visits the last op too: it stays, and is dropped as nothing reads it.
     graph.replace_all_inputs(after.output[0], made.output[0])
-    for old in (after, node):
-        graph.remove_node(old.name)
+    graph.replace_all_inputs(node.output[0], made.output[0])
+    graph.remove_node(node.name)
 
 
 def _gelu_by_erf(gelu):
