@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from kerasbert._tensorflow import tf_modules
+from kerasbert.export.by_length import by_length
 from kerasbert.export.serving import load, logit_model
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
 
@@ -66,7 +67,7 @@ def signatures(model, labels):
 
     @tf.function(input_signature=[tokens_spec], autograph=False)
     def logits_of(features):
-        return head(features, training=False)  # (N, C)
+        return by_length(lambda rows: head(rows, training=False))(features)  # (N, C)
 
     def pack(*columns):
         features = preprocessor.pack(preprocessor.tokenize(columns))
