@@ -46,14 +46,18 @@ def by_length(function):
             chosen = order[start : start + rows]  # (R,)
             longest = tf.maximum(tf.reduce_max(tf.gather(lengths, chosen)), 1)
             inputs = {name: tf.gather(x, chosen)[:, :longest] for name, x in features.items()}
-            return start + rows, parts.write(start // rows, function(inputs))
+            outputs = function(inputs)
+            shapes.append((None, *outputs.shape[1:]))
+            return start + rows, parts.write(start // rows, outputs)
 
+        shapes = []
         # No rows at all are one part too, so that there is a width.
         size = tf.maximum(count, 1)
         parts = tf.TensorArray(tf.float32, -(-size // rows), infer_shape=False)
         _, parts = tf.while_loop(
             lambda start, _: start < size, part, (0, parts), parallel_iterations=1
         )
-        return tf.gather(parts.concat(), tf.math.invert_permutation(order))
+        outputs = tf.gather(parts.concat(), tf.math.invert_permutation(order))
+        return tf.ensure_shape(outputs, shapes[0])
 
     return run

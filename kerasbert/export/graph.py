@@ -64,7 +64,10 @@ def write_onnx(model, folder, job):
             function,
             input_signature=specs,
             opset=OPSET,
-            custom_op_handlers={"FusedBatchNormV3": (_to_layer_normalization, [])},
+            custom_op_handlers={
+                "FusedBatchNormV3": (_to_layer_normalization, []),
+                "SelectV2": (_to_where, []),
+            },
         )
     _name_axes(proto.graph, {**axes(model), **job["axes"]})
     onnx.checker.check_model(proto)
@@ -85,6 +88,8 @@ def _norm_to_recognize(inputs, gamma, beta, epsilon):
     tf2onnx knows none, and what it makes of the formula no runtime puts together again.
     """
     tf, _ = tf_modules("export_onnx")
+    if len(inputs.shape) == 2:
+        return _norm_to_recognize(inputs[:, None], gamma, beta, epsilon)[:, 0]
     beta = tf.zeros_like(gamma) if beta is None else beta
     outputs, *_ = tf.raw_ops.FusedBatchNormV3(
         x=tf.expand_dims(inputs, 1),  # (B, 1, T, D)
@@ -112,6 +117,11 @@ def _to_layer_normalization(graph, node, name, arguments):
     graph.replace_all_inputs(after.output[0], made.output[0])
     graph.replace_all_inputs(node.output[0], made.output[0])
     graph.remove_node(node.name)
+
+
+def _to_where(graph, node, name, arguments):
+    """tf2onnx's own way multiplies by 0 and 1, which makes NaN of what is infinite."""
+    node.type = "Where"
 
 
 def _gelu_by_erf(gelu):

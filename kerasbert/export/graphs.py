@@ -140,7 +140,7 @@ def _output_axes(model, features, outputs):
     for output, value in outputs.items():
         sizes = {}
         for name, names in axes(model).items():
-            if output.startswith(names[0].removesuffix("batch")):
+            if output.startswith(names[0].removesuffix("batch").rstrip("_")):
                 sizes |= dict(zip(features[name].shape, names))
         found[output] = [sizes.get(size) for size in value.shape]
     return found

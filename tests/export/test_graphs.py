@@ -6,13 +6,6 @@ import os
 import keras
 import numpy as np
 import pytest
-from contracts import (
-    FAMILY_SETTINGS,
-    only_tensorflow_is_fast,
-    perturb,
-    tiny_backbone,
-    tiny_classifier,
-)
 
 from kerasbert.export import export_litert, export_onnx, export_openvino, graph, graphs
 from kerasbert.models import (
@@ -25,6 +18,13 @@ from kerasbert.models import (
     BertTextEmbedder,
     BertTextRegressor,
     BertTokenClassifier,
+)
+from tests.contracts import (
+    FAMILY_SETTINGS,
+    only_tensorflow_is_fast,
+    perturb,
+    tiny_backbone,
+    tiny_classifier,
 )
 
 pytest.importorskip("onnx")
