@@ -114,6 +114,9 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="Weights of int8 (onnx and litert).")
     ] = False,
+    sequence_length: Annotated[
+        int | None, typer.Option(help="The tokens of each row, for litert.")
+    ] = None,
     version: Annotated[
         int | None, typer.Option(help="The version's number; by default the next one.")
     ] = None,
@@ -134,9 +137,9 @@ def export(
       kerasbert export out/model served/spam --version 3 --warmup texts.txt
       kerasbert export out/model spam_onnx --format onnx --int8
     """
-    if format != "saved_model" or int8:
+    if format != "saved_model" or int8 or sequence_length is not None:
         with command(backend):
-            path = _export_graph(model, directory, format, int8, version, warmup)
+            path = _export_graph(model, directory, format, int8, sequence_length, version, warmup)
         print(json.dumps({"path": path}) if as_json else path)
         return
     with command(backend):
@@ -153,22 +156,26 @@ def export(
     print(json.dumps({"directory": path}) if as_json else path)
 
 
-def _export_graph(source, directory, format, int8, version, warmup):
+def _export_graph(source, directory, format, int8, sequence_length, version, warmup):
     """Write a model from token ids on; returns the path of its file."""
     from kerasbert.converter import load_source
     from kerasbert.export import export_litert, export_onnx, export_openvino
 
     calls = {"onnx": export_onnx, "litert": export_litert, "openvino": export_openvino}
     if format not in calls:
-        wrong = "--int8 is for" if format == "saved_model" else f"--format '{format}' is unknown;"
-        raise ValueError(f"{wrong} {', '.join(calls)}.")
+        if format == "saved_model":
+            raise ValueError("--int8 and --sequence-length are for the other formats.")
+        raise ValueError(f"--format '{format}' is unknown; use saved_model, {', '.join(calls)}.")
     if version is not None or warmup is not None:
         raise ValueError("--version and --warmup are for --format saved_model.")
+    settings = {"precision": "int8" if int8 else "float32"}
+    if format == "litert":
+        settings["sequence_length"] = sequence_length
+    elif sequence_length is not None:
+        raise ValueError(f"--sequence-length is for --format litert; {format} takes any length.")
     loaded, tokenizer = load_source(source)
     try:
-        return calls[format](
-            loaded, directory, "int8" if int8 else "float32", tokenizer=tokenizer or False
-        )
+        return calls[format](loaded, directory, tokenizer=tokenizer or False, **settings)
     except (TypeError, RuntimeError) as error:
         raise ValueError(str(error)) from error
 

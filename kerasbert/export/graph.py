@@ -35,17 +35,14 @@ def main(folder):
     to_file(model, os.path.join(folder, "files"), job)
 
 
-def trace(model, length=None):
-    """A `tf.function` of all inputs by name, with T = `length`, or any."""
+def specs_of(model, length=None):
+    """The `tf.TensorSpec` of each input by name, with T = `length`, or any."""
     tf, _ = tf_modules("export")
     specs = {}
     for name, names in axes(model).items():
         shape = [length if axis.endswith("tokens") else None for axis in names]
         specs[name] = tf.TensorSpec(shape, tf.int32, name)
-    function = tf.function(
-        lambda features: run_model(model, features), input_signature=[specs], autograph=False
-    )
-    return function, [specs]
+    return specs
 
 
 def write_onnx(model, folder, job):
@@ -54,7 +51,10 @@ def write_onnx(model, folder, job):
     import tf2onnx
 
     tf, _ = tf_modules("export_onnx")
-    function, specs = trace(model)
+    specs = [specs_of(model)]
+    function = tf.function(
+        lambda features: run_model(model, features), input_signature=specs, autograph=False
+    )
     with (
         mock.patch.object(norm, "fuses_layer_norm", lambda: True),
         mock.patch.object(norm, "layer_norm", _norm_to_recognize),
@@ -149,15 +149,17 @@ def _name_axes(graph, names):
 def write_litert(model, folder, job):
     """Write `model.tflite`."""
     tf, _ = tf_modules("export_litert")
-    function, specs = trace(model, job["length"])
+    function = tf.function(lambda **features: run_model(model, features), autograph=False)
+    saved = os.path.join(os.path.dirname(folder), "saved_model")
     with mock.patch.object(norm, "fuses_layer_norm", lambda: False):
-        concrete = function.get_concrete_function(*specs)
-        module = tf.Module()
-        module.function = function
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], module)
-        if job["precision"] == "int8":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        data = converter.convert()
+        concrete = function.get_concrete_function(**specs_of(model, job["length"]))
+    module = tf.Module()
+    module.weights = list(concrete.variables)
+    tf.saved_model.save(module, saved, signatures=concrete)
+    converter = tf.lite.TFLiteConverter.from_saved_model(saved)
+    if job["precision"] == "int8":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    data = converter.convert()
     with open(os.path.join(folder, "model.tflite"), "wb") as file:
         file.write(data)
 

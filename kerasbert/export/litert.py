@@ -5,38 +5,40 @@ import os
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.export.graphs import exported
+from kerasbert.models.task import encoder_of
 
 
 def export_litert(model, directory, precision="float32", sequence_length=None, tokenizer=None):
     """Write `model.tflite`, with the tokenizer's files beside it, and check it with LiteRT.
 
-    Inputs, outputs, tokenizer's files and errors are those of `export_onnx`. The one signature is
-    `serving_default`. Of any size are the batch and, without `sequence_length`, the tokens: an
-    interpreter's `resize_tensor_input` sets them. What LiteRT has no op of its own for is refused.
+    Inputs, outputs, tokenizer's files and errors are those of `export_onnx`, but each row has
+    `sequence_length` tokens, padded where there are fewer: LiteRT has no op for attention over
+    rows of any length. The batch is of any size. The one signature is `serving_default`. What
+    LiteRT has no ops of its own for, as a BiLSTM, is refused.
 
     Args:
         precision: "float32", or "int8": weights of the products are int8, and the inputs of each
             become int8 as they come (LiteRT's "dynamic range").
-        sequence_length: int. The length of all rows, for delegates that know no other; `None`
-            leaves it open.
+        sequence_length: int. `None` takes the preprocessor's, or the encoder's number of positions.
 
     Returns:
         The path of `model.tflite`.
     """
-    if sequence_length is not None:
-        _check_length(model, sequence_length)
-    arguments = directory, "litert", precision, sequence_length, tokenizer
+    arguments = directory, "litert", precision, _length(model, sequence_length), tokenizer
     with exported(model, *arguments) as (target, folder, check):
         check(_interpreter(os.path.join(folder, "model.tflite")))
     return os.path.join(target, "model.tflite")
 
 
-def _check_length(model, length):
-    most = getattr(model, "backbone", model).max_sequence_length
-    if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= most:
+def _length(model, length):
+    most = getattr(encoder_of(model), "max_sequence_length", None)
+    if length is None:
+        return getattr(getattr(model, "preprocessor", None), "sequence_length", most)
+    if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= (most or 1):
         raise ValueError(
             f"sequence_length={length!r} has to be a whole number from 1 to the model's {most}."
         )
+    return length
 
 
 def _interpreter(path):
@@ -46,13 +48,5 @@ def _interpreter(path):
         from ai_edge_litert.interpreter import Interpreter
 
         interpreter = Interpreter(path)
-
-    def run(features):
-        for detail in interpreter.get_input_details():
-            name = detail["name"].removeprefix("serving_default_").split(":")[0]
-            if -1 in detail["shape_signature"]:
-                interpreter.resize_tensor_input(detail["index"], features[name].shape)
-        runner = interpreter.get_signature_runner()
-        return runner(**features)
-
-    return run
+    runner = interpreter.get_signature_runner()
+    return lambda features: runner(**features)
