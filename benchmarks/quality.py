@@ -22,6 +22,9 @@ Distillation is on the reviews, of which a quarter has labels. The teacher train
 student of two of its layers from the labels, from labels and soft targets, and in about as many
 steps from soft targets alone on all the texts. All students start from the same weights.
 
+Exports are of a model that LoRA trained on trec (its rate wants to be about 2e-3): what it scores
+itself, and its SavedModel and ONNX files from raw strings, merged and in int8.
+
 What each seed gave is appended to `--output`, one line of JSON each.
 """
 
@@ -31,6 +34,7 @@ import os
 import random
 import re
 import string
+import tempfile
 import warnings
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -43,6 +47,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import real_data
+import serving
 import typer
 from contest import console, table
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -240,6 +245,43 @@ def unlabelled(train, test, labels, settings):
     return taught_student((train[0], None), test, labels, settings, label_weight=0.0)
 
 
+# Exports
+
+
+def lora(train, test, labels, settings):
+    """MiniLM with adapters of rank 8 on its products, which alone train with the head."""
+    model = load(BertTextClassifier, labels=labels, sequence_length=SEQUENCE_LENGTH)
+    model.backbone.enable_lora(8)
+    settings["models"]["lora"] = train_model(model, *train, settings)
+    return accuracy_of(model, test)
+
+
+def saved_model(train, test, labels, settings):
+    with tempfile.TemporaryDirectory() as folder:
+        kerasbert.export_serving(settings["models"]["lora"], f"{folder}/saved_model", version=1)
+        answer = serving.load_saved_model(Path(folder), "kerasbert", "float32", os.cpu_count())
+        return _accuracy_of_answers(answer, test, labels)
+
+
+def onnx(train, test, labels, settings, precision="float32"):
+    with tempfile.TemporaryDirectory() as folder:
+        directory = f"{folder}/kerasbert_{precision}"
+        kerasbert.export_onnx(settings["models"]["lora"], directory, precision)
+        answer = serving.load_onnx(Path(folder), "kerasbert", precision, os.cpu_count())
+        return _accuracy_of_answers(answer, test, labels)
+
+
+def onnx_int8(train, test, labels, settings):
+    return onnx(train, test, labels, settings, "int8")
+
+
+def _accuracy_of_answers(answer, test, labels):
+    texts, names = test
+    rows = [answer(texts[i : i + 32]).argmax(axis=-1) for i in range(0, len(texts), 32)]
+    found = [labels[best] for best in np.concatenate(rows)]
+    return {"accuracy": float(np.mean([a == b for a, b in zip(found, names, strict=True)]))}
+
+
 # Questions
 
 
@@ -316,6 +358,15 @@ TASKS = {
             "student, 2 layers, labels": student,
             "student, labels and soft targets": soft_targets,
             "student, soft targets of 4 times the texts": unlabelled,
+        },
+    ),
+    "exports": (
+        trec,
+        {
+            "LoRA, the model itself": lora,
+            "LoRA, SavedModel": saved_model,
+            "LoRA, ONNX": onnx,
+            "LoRA, ONNX, int8": onnx_int8,
         },
     ),
 }

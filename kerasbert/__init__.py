@@ -13,6 +13,8 @@ from kerasbert._memory import keep_freed_memory  # noqa: E402
 if os.path.basename(sys.argv[0]) not in ("kerasbert", "kerasbert.exe"):
     from kerasbert import layers, metrics, models, optimizers, tasks, tokenizers, visualize
     from kerasbert.converter import convert
+    from kerasbert.export.litert import export_litert
+    from kerasbert.export.onnx import export_onnx, export_openvino
     from kerasbert.export.serving import export_serving
     from kerasbert.presets import builtin_presets
     from kerasbert.tasks.evaluation import evaluate, predict
@@ -29,6 +31,9 @@ __all__ = [
     "builtin_presets",
     "convert",
     "evaluate",
+    "export_litert",
+    "export_onnx",
+    "export_openvino",
     "export_serving",
     "finetune",
     "layers",

@@ -103,5 +103,5 @@ def layer_norm(inputs, gamma, beta, epsilon):
         data_format="NCHW",
         is_training=True,
     )
-    outputs = tf.reshape(outputs, shape)
-    return outputs * tf.cast(gamma, inputs.dtype) + tf.cast(beta, inputs.dtype)
+    outputs = tf.reshape(outputs, shape) * tf.cast(gamma, inputs.dtype)
+    return outputs if beta is None else outputs + tf.cast(beta, inputs.dtype)

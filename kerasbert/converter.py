@@ -85,7 +85,7 @@ def convert(
     if format not in FORMATS:
         raise ValueError(f"format={format!r} is unknown; use one of {', '.join(FORMATS)}.")
     target = _check_target(target, overwrite)
-    model, tokenizer = _load(source, task, tokenizer, encoder, format)
+    model, tokenizer = load_source(source, task, tokenizer, encoder, format)
     if format != "kerasbert" and getattr(model, "bilstm_units", 0):
         raise ValueError(
             f"The format '{format}' has no place for the BiLSTM of this {type(model).__name__} "
@@ -124,8 +124,8 @@ def convert(
 # Reading
 
 
-def _load(source, task, tokenizer, encoder, format):
-    """The model, and its tokenizer or `None`."""
+def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbert"):
+    """The model that a source holds, and its tokenizer or `None`; see `convert`."""
     if isinstance(source, (BertBackbone, BertTask)):
         if task is not None:
             raise ValueError(

@@ -104,8 +104,21 @@ def export(
         str, typer.Argument(metavar="MODEL", help="A preset: a directory, a handle or a name.")
     ],
     directory: Annotated[
-        str, typer.Argument(metavar="DIRECTORY", help="The folder of all versions of the model.")
+        str,
+        typer.Argument(
+            metavar="DIRECTORY",
+            help="The folder of all versions of the model; a new one for the other formats.",
+        ),
     ],
+    format: Annotated[
+        str, typer.Option(help="saved_model, onnx, litert or openvino.")
+    ] = "saved_model",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Weights of int8 (onnx and litert).")
+    ] = False,
+    sequence_length: Annotated[
+        int | None, typer.Option(help="The tokens of each row, for litert.")
+    ] = None,
     version: Annotated[
         int | None, typer.Option(help="The version's number; by default the next one.")
     ] = None,
@@ -133,12 +146,28 @@ def export(
 ):
     """Write a SavedModel that takes raw strings, for TensorFlow Serving.
 
+    Or a graph of any task or encoder that takes token ids, with the files of its tokenizer.
+
     \b
     Examples:
       kerasbert export out/model served/spam
       kerasbert export out/model served/spam --version 3 --warmup texts.txt
       kerasbert export reader served/reader --set top_k=3 --signature serving_default
+      kerasbert export out/model spam_onnx --format onnx --int8
     """
+    if format != "saved_model" or int8 or sequence_length is not None:
+        with command(backend):
+            of_saved_model = {
+                "--version": version,
+                "--labels": labels,
+                "--warmup": warmup,
+                "--signature": signature or None,
+                "--tokens-only": tokens_only or None,
+                "--set": setting or None,
+            }
+            path = _export_graph(model, directory, format, int8, sequence_length, of_saved_model)
+        print(json.dumps({"path": path}) if as_json else path)
+        return
     with command(backend):
         from kerasbert.converter import class_in
         from kerasbert.export.serving import export_serving
@@ -180,6 +209,31 @@ def _warmup(path):
         except ValueError as error:
             raise ValueError(f"Line {number} of '{path}' is no JSON: {error}.") from error
     return rows
+
+
+def _export_graph(source, directory, format, int8, sequence_length, of_saved_model):
+    """Write a model from token ids on; returns the path of its file."""
+    from kerasbert.converter import load_source
+    from kerasbert.export import export_litert, export_onnx, export_openvino
+
+    calls = {"onnx": export_onnx, "litert": export_litert, "openvino": export_openvino}
+    if format not in calls:
+        if format == "saved_model":
+            raise ValueError("--int8 and --sequence-length are for the other formats.")
+        raise ValueError(f"--format '{format}' is unknown; use saved_model, {', '.join(calls)}.")
+    for name, value in of_saved_model.items():
+        if value is not None:
+            raise ValueError(f"{name} is for --format saved_model; leave it out for {format}.")
+    settings = {"precision": "int8" if int8 else "float32"}
+    if format == "litert":
+        settings["sequence_length"] = sequence_length
+    elif sequence_length is not None:
+        raise ValueError(f"--sequence-length is for --format litert; {format} takes any length.")
+    loaded, tokenizer = load_source(source)
+    try:
+        return calls[format](loaded, directory, tokenizer=tokenizer or False, **settings)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _matches(preset, match):

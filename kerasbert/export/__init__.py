@@ -1,3 +1,6 @@
-"""Models for serving: a SavedModel that takes raw strings."""
+"""Models for serving: a SavedModel that takes raw strings, and graphs from token ids on."""
 
+from kerasbert.export.litert import export_litert as export_litert
+from kerasbert.export.onnx import export_onnx as export_onnx
+from kerasbert.export.onnx import export_openvino as export_openvino
 from kerasbert.export.serving import export_serving as export_serving

@@ -121,7 +121,7 @@ def export_serving(
     names = _check_signatures(task, signatures, tokens_only)
     warmup = _check_warmup(task, warmup, names)
     directory = os.path.abspath(os.path.expanduser(directory))
-    place = _existing_folder(directory)
+    place = existing_folder(directory)
     version = _check_version(directory, version)
     target = os.path.join(directory, str(version))
     try:
@@ -130,7 +130,7 @@ def export_serving(
         # Beside the final place, so that a rename puts all of it there at once.
         with _locked_folder(place) as (folder, lock):
             _write_job(folder, task, mode, names, warmup, tokens_only, directory)
-            _run_child(folder, lock)
+            run_child("kerasbert.export.saved_model", folder, "No SavedModel", lock)
             os.makedirs(directory, exist_ok=True)
             os.rename(os.path.join(folder, "saved_model"), target)
         _write_configs(directory)
@@ -159,8 +159,7 @@ def _check_model(task, tokens_only):
                 f"{where} a {name}, or tokens_only=True."
             )
         part.preprocessor.tokenizer.vocabulary_size()  # Raises where it has none yet.
-    policies = [layer.dtype_policy for layer in model._flatten_layers()]
-    modes = {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
+    modes = quantization_modes(model)
     if modes - {"int8"}:
         raise ValueError(
             f"The model is quantized in {', '.join(sorted(modes))}, and export_serving writes "
@@ -172,6 +171,12 @@ def _check_model(task, tokens_only):
             "which servers run slowly; load it with dtype='float32' before `quantize`."
         )
     return "int8" if modes else None
+
+
+def quantization_modes(model):
+    """In what a model's weights are quantized: a set, empty for floats."""
+    policies = [layer.dtype_policy for layer in model._flatten_layers()]
+    return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
 
 
 def _computes_in_float32(model):
@@ -254,7 +259,7 @@ def _check_warmup(task, warmup, names):
     return rows
 
 
-def _existing_folder(directory):
+def existing_folder(directory):
     """`directory`, or the nearest folder above that exists."""
     place = directory
     while not os.path.exists(place):
@@ -376,7 +381,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
                 found[key] = ["arrays", f"array{len(arrays) - 1}"]
         return found
 
-    with _full_float32():
+    with full_float32():
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
             _check_finite(outputs)
@@ -437,7 +442,7 @@ def load(preset, name, mode=None):
 
 
 @contextlib.contextmanager
-def _full_float32():
+def full_float32():
     """GPUs may round the factors of float32 products (TF32), farther than the check allows."""
     if keras.backend.backend() == "jax":
         with importlib.import_module("jax").default_matmul_precision("highest"):
@@ -459,8 +464,12 @@ def _full_float32():
         put(before)
 
 
-def _run_child(folder, lock):
-    """Build, write and check `folder/saved_model` in a process of its own.
+def run_child(module, folder, nothing, lock=None):
+    """Run `python -m module folder` on TensorFlow, in a process of its own.
+
+    Args:
+        nothing: string. What there is not, if it fails.
+        lock: int. An open file that the process keeps open too.
 
     Raises:
         RuntimeError: with what went wrong there, in one sentence.
@@ -474,16 +483,16 @@ def _run_child(folder, lock):
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "kerasbert.export.saved_model", folder],
+        [sys.executable, "-m", module, folder],
         env=environment,
         capture_output=True,
         text=True,
         errors="replace",
-        pass_fds=[lock],
+        pass_fds=[] if lock is None else [lock],
     )
     if done.returncode == 0:
         return
     reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     if done.returncode < 0:
         reason = f"it was killed by signal {-done.returncode}; is there enough memory?"
-    raise RuntimeError(f"No SavedModel was written, TensorFlow's process failed: {reason}")
+    raise RuntimeError(f"{nothing} was written, TensorFlow's process failed: {reason}")

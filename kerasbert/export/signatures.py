@@ -16,6 +16,7 @@ from kerasbert._tensorflow import tf_modules
 from kerasbert.data.tagging import TagSet
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.export import decoding
+from kerasbert.export.by_length import by_length
 from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
@@ -293,8 +294,20 @@ class ServedTexts(Served):
         rows = {name: tf.where(has_second[:, None], two[name], one[name]) for name in one}
         return self.features_in_graph(rows)
 
+    @functools.cached_property
+    def _rows_graph(self):
+        """`graph`, where its answer has no axis of tokens a few rows of like length at a time."""
+        tf = _tf()
+        outputs = self.graph.get_concrete_function().structured_outputs
+        if len(outputs) > 1 or any(None in x.shape[1:] for x in outputs.values()):
+            return self.graph
+        (name,) = outputs
+        rows = by_length(lambda features: self.graph(features)[name])
+        specs = [self.token_specs()]
+        return tf.function(lambda features: {name: rows(features)}, specs, autograph=False)
+
     def _answer(self, features):
-        return self.decode(self.graph(features), features)
+        return self.decode(self._rows_graph(features), features)
 
     def decode(self, outputs, features):
         """From what `tokens` gives to the answer, on any backend."""

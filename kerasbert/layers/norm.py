@@ -23,7 +23,7 @@ class TokenNorm(keras.layers.LayerNormalization):
     def call(self, inputs, training=None):
         """Map (B, T, D) to (B, T, D)."""
         is_tensorflow = keras.backend.backend() == "tensorflow"
-        if training or not is_tensorflow or self.beta is None or not fuses_layer_norm():
+        if training or not is_tensorflow or not fuses_layer_norm():
             return super().call(inputs)
         return layer_norm(
             keras.ops.cast(inputs, self.compute_dtype), self.gamma, self.beta, self.epsilon

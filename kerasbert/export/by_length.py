@@ -1,0 +1,63 @@
+"""Requests of texts of mixed lengths: in the served graph too nothing is paid for padding.
+
+N rows, T tokens, R rows of a part.
+"""
+
+from kerasbert._tensorflow import tf_modules
+
+ROWS = 8
+# Padding of less than this part of the tokens costs less than several parts do.
+PADDING = 0.2
+
+
+def by_length(function):
+    """Let a function of TensorFlow's graph take rows sorted by length, a few at a time.
+
+    Each part is padded to its own longest row. Rows of similar lengths run all at once.
+
+    Args:
+        function: of a dict of int tensors (N, T), among them `padding_mask`, which gives a
+            tensor (N, D) whose rows do not depend on each other, nor on padding at their end.
+
+    Returns:
+        A function that takes and gives the same.
+
+    >>> import tensorflow as tf
+    >>> mask = tf.sequence_mask([40, 2, 3, 1, 1, 2, 2, 1, 3, 1])
+    >>> @tf.function
+    ... def widths(features):
+    ...     mask = features["padding_mask"]
+    ...     return tf.fill([tf.shape(mask)[0], 1], tf.cast(tf.shape(mask)[1], tf.float32))
+    >>> [int(width) for width in tf.function(by_length(widths))({"padding_mask": mask})[:, 0]]
+    [40, 3, 3, 3, 3, 3, 3, 3, 40, 3]
+    """
+    tf, _ = tf_modules("export_serving")
+
+    def run(features):
+        mask = tf.cast(features["padding_mask"], tf.int32)
+        lengths = tf.reduce_max(mask * (tf.range(tf.shape(mask)[1]) + 1), axis=1)  # (N,)
+        order = tf.argsort(lengths, stable=True)
+        count, total = tf.shape(mask)[0], tf.reduce_sum(lengths)
+        padded = count * tf.reduce_max(tf.concat([lengths, [1]], 0))
+        few = tf.cast(total, tf.float32) < (1 - PADDING) * tf.cast(padded, tf.float32)
+        rows = tf.where(few, ROWS, tf.maximum(count, 1))
+
+        def part(start, parts):
+            chosen = order[start : start + rows]  # (R,)
+            longest = tf.maximum(tf.reduce_max(tf.gather(lengths, chosen)), 1)
+            inputs = {name: tf.gather(x, chosen)[:, :longest] for name, x in features.items()}
+            outputs = function(inputs)
+            shapes.append((None, *outputs.shape[1:]))
+            return start + rows, parts.write(start // rows, outputs)
+
+        shapes = []
+        # No rows at all are one part too, so that there is a width.
+        size = tf.maximum(count, 1)
+        parts = tf.TensorArray(tf.float32, -(-size // rows), infer_shape=False)
+        _, parts = tf.while_loop(
+            lambda start, _: start < size, part, (0, parts), parallel_iterations=1
+        )
+        outputs = tf.gather(parts.concat(), tf.math.invert_permutation(order))
+        return tf.ensure_shape(outputs, shapes[0])
+
+    return run

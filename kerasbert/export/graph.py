@@ -1,0 +1,171 @@
+"""The TensorFlow process of `export_onnx` and the like: rebuild the model, trace it, convert it.
+
+    python -m kerasbert.export.graph FOLDER
+
+FOLDER holds what the other process left: `preset/` and `job.json`. The result is
+`FOLDER/files/model.onnx` or `FOLDER/files/model.tflite`.
+"""
+
+import json
+import os
+import sys
+from unittest import mock
+
+from kerasbert._errors import first_line
+from kerasbert._tensorflow import tf_modules
+from kerasbert.export.graphs import axes, load, run_model
+from kerasbert.layers import norm
+
+OPSET = 18
+# A file of protocol buffers holds 2 GiB; the graph is written more than once on the way.
+MOST_BYTES = 2**31 - 2**24
+
+
+def main(folder):
+    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
+        job = json.load(file)
+    model = load(os.path.join(folder, "preset"), job["class"])
+    size = sum(4 * weight.value.shape.num_elements() for weight in model.weights)
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"The weights are {size:,} bytes, and a file of this format holds {MOST_BYTES:,}; "
+            "export_serving writes models of any size."
+        )
+    to_file = {"onnx": write_onnx, "litert": write_litert}[job["format"]]
+    to_file(model, os.path.join(folder, "files"), job)
+
+
+def specs_of(model, length=None):
+    """The `tf.TensorSpec` of each input by name, with T = `length`, or any."""
+    tf, _ = tf_modules("export")
+    specs = {}
+    for name, names in axes(model).items():
+        shape = [length if axis.endswith("tokens") else None for axis in names]
+        specs[name] = tf.TensorSpec(shape, tf.int32, name)
+    return specs
+
+
+def write_onnx(model, folder, job):
+    """Write `model.onnx`, its axes named."""
+    import onnx
+    import tf2onnx
+
+    tf, _ = tf_modules("export_onnx")
+    specs = [specs_of(model)]
+    function = tf.function(
+        lambda features: run_model(model, features), input_signature=specs, autograph=False
+    )
+    with (
+        mock.patch.object(norm, "fuses_layer_norm", lambda: True),
+        mock.patch.object(norm, "layer_norm", _norm_to_recognize),
+        mock.patch.object(tf.nn, "gelu", _gelu_by_erf(tf.nn.gelu)),
+    ):
+        proto, _ = tf2onnx.convert.from_function(
+            function,
+            input_signature=specs,
+            opset=OPSET,
+            custom_op_handlers={
+                "FusedBatchNormV3": (_to_layer_normalization, []),
+                "SelectV2": (_to_where, []),
+            },
+        )
+    _name_axes(proto.graph, {**axes(model), **job["axes"]})
+    onnx.checker.check_model(proto)
+    path = os.path.join(folder, "model.onnx")
+    onnx.save_model(proto, path)
+    if job["precision"] == "int8":
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        whole = os.path.join(os.path.dirname(folder), "float32.onnx")
+        os.rename(path, whole)
+        # A scale for each column of a kernel costs nothing and loses less.
+        quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
+
+
+def _norm_to_recognize(inputs, gamma, beta, epsilon):
+    """Layer normalization as one op, which only the converter sees: of another kind.
+
+    tf2onnx knows none, and what it makes of the formula no runtime puts together again.
+    """
+    tf, _ = tf_modules("export_onnx")
+    if len(inputs.shape) == 2:
+        return _norm_to_recognize(inputs[:, None], gamma, beta, epsilon)[:, 0]
+    beta = tf.zeros_like(gamma) if beta is None else beta
+    outputs, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=tf.expand_dims(inputs, 1),  # (B, 1, T, D)
+        scale=gamma,
+        offset=beta,
+        mean=tf.zeros_like(gamma),
+        variance=tf.ones_like(gamma),
+        epsilon=epsilon,
+        is_training=False,
+    )
+    return tf.squeeze(outputs, 1)
+
+
+def _to_layer_normalization(graph, node, name, arguments):
+    """tf2onnx's handler of what `_norm_to_recognize` left, with the two ops around it."""
+    before, (after,) = node.inputs[0], graph.find_output_consumers(node.output[0])
+    made = graph.make_node(
+        "LayerNormalization",
+        [before.input[0], *node.input[1:3]],
+        attr={"axis": -1, "epsilon": node.get_attr_value("epsilon")},
+        shapes=[graph.get_shape(after.output[0])],
+        dtypes=[graph.get_dtype(after.output[0])],
+    )
+    # tf2onnx visits the last op too: it stays, and is dropped as nothing reads it.
+    graph.replace_all_inputs(after.output[0], made.output[0])
+    graph.replace_all_inputs(node.output[0], made.output[0])
+    graph.remove_node(node.name)
+
+
+def _to_where(graph, node, name, arguments):
+    """tf2onnx's own way multiplies by 0 and 1, which makes NaN of what is infinite."""
+    node.type = "Where"
+
+
+def _gelu_by_erf(gelu):
+    """GELU's exact form by erf, which ONNX has and its runtimes fuse; TensorFlow's is by erfc."""
+    tf, _ = tf_modules("export_onnx")
+
+    def by_erf(features, approximate=False, name=None):
+        if approximate:
+            return gelu(features, approximate=True)
+        return 0.5 * features * (1.0 + tf.math.erf(features / tf.constant(2**0.5, features.dtype)))
+
+    return by_erf
+
+
+def _name_axes(graph, names):
+    """Call the axes of any size what they are, by `names` of inputs and outputs."""
+    for value in (*graph.input, *graph.output):
+        for dimension, axis in zip(
+            value.type.tensor_type.shape.dim, names[value.name], strict=True
+        ):
+            if not dimension.HasField("dim_value"):
+                dimension.dim_param = axis
+
+
+def write_litert(model, folder, job):
+    """Write `model.tflite`."""
+    tf, _ = tf_modules("export_litert")
+    function = tf.function(lambda **features: run_model(model, features), autograph=False)
+    saved = os.path.join(os.path.dirname(folder), "saved_model")
+    with mock.patch.object(norm, "fuses_layer_norm", lambda: False):
+        concrete = function.get_concrete_function(**specs_of(model, job["length"]))
+    module = tf.Module()
+    module.weights = list(concrete.variables)
+    tf.saved_model.save(module, saved, signatures=concrete)
+    converter = tf.lite.TFLiteConverter.from_saved_model(saved)
+    if job["precision"] == "int8":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    data = converter.convert()
+    with open(os.path.join(folder, "model.tflite"), "wb") as file:
+        file.write(data)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except Exception as error:
+        sys.exit(first_line(error))

@@ -1,0 +1,52 @@
+"""`export_litert`: a model from token ids on, for LiteRT (TensorFlow Lite)."""
+
+import importlib.util
+import os
+
+from kerasbert._tensorflow import tf_modules
+from kerasbert.export.graphs import exported
+from kerasbert.models.task import encoder_of
+
+
+def export_litert(model, directory, precision="float32", sequence_length=None, tokenizer=None):
+    """Write `model.tflite`, with the tokenizer's files beside it, and check it with LiteRT.
+
+    Inputs, outputs, tokenizer's files and errors are those of `export_onnx`, but each row has
+    `sequence_length` tokens, padded where there are fewer: LiteRT has no op for attention over
+    rows of any length. The batch is of any size. The one signature is `serving_default`. What
+    LiteRT has no ops of its own for, as a BiLSTM, is refused.
+
+    Args:
+        precision: "float32", or "int8": weights of the products are int8, and the inputs of each
+            become int8 as they come (LiteRT's "dynamic range").
+        sequence_length: int. `None` takes the preprocessor's, or the encoder's number of positions.
+
+    Returns:
+        The path of `model.tflite`.
+    """
+    arguments = directory, "litert", precision, _length(model, sequence_length), tokenizer
+    with exported(model, *arguments) as (target, folder, check):
+        check(_interpreter(os.path.join(folder, "model.tflite")))
+    return os.path.join(target, "model.tflite")
+
+
+def _length(model, length):
+    most = getattr(encoder_of(model), "max_sequence_length", None)
+    if length is None:
+        return getattr(getattr(model, "preprocessor", None), "sequence_length", most)
+    if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= (most or 1):
+        raise ValueError(
+            f"sequence_length={length!r} has to be a whole number from 1 to the model's {most}."
+        )
+    return length
+
+
+def _interpreter(path):
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        interpreter = tf_modules("export_litert")[0].lite.Interpreter(path)
+    else:
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(path)
+    runner = interpreter.get_signature_runner()
+    return lambda features: runner(**features)

@@ -1,0 +1,104 @@
+"""`export_onnx` and `export_openvino`: a model from token ids on, for their runtimes."""
+
+import importlib.util
+import os
+
+from kerasbert.export.graphs import exported
+
+
+def export_onnx(model, directory, precision="float32", tokenizer=None):
+    """Write `model.onnx`, with the tokenizer's files beside it, and check it with ONNX Runtime.
+
+    The inputs are the model's, int32 and of any batch size and length: `token_ids`, `segment_ids`
+    where the family has segments, `padding_mask`, `mask_positions` of a masked language model. The
+    outputs have the model's names: `logits`, `start_logits` and `end_logits`, `sequence_output`
+    and `pooled_output`, `mlm_logits` and `nsp_logits`, `score` of a regressor, `embedding` of an
+    embedder. A classifier gives logits whatever its activation. The names of a `BertMultiTask`
+    begin with the task's, as `topic_token_ids`.
+
+    `tokenizer.json` and the files around it are those that `tokenizers` and `transformers` read,
+    in any language that has them; `config.json` names the classes. LoRA is merged in, and weights
+    of another type are written in float32. A failure leaves nothing behind.
+
+    Args:
+        model: a `BertBackbone` or any task, on any backend.
+        directory: string. A new directory, or an empty one.
+        precision: "float32", which has to answer as the model does within 1e-5, or "int8", a
+            quarter of the size: weights of the products are int8, with a scale for each column,
+            and their inputs become int8 as they come.
+        tokenizer: a tokenizer, for an encoder; `None` takes the model's, `False` writes none.
+
+    Returns:
+        The path of `model.onnx`.
+
+    Raises:
+        TypeError: if `model` is no encoder or task of ours.
+        ValueError: for a model or a folder that cannot be exported.
+        ImportError: if a package of the extra `onnx` is missing.
+        RuntimeError: if the file cannot be built, or answers differently from the model.
+
+    Example:
+
+    >>> import tempfile
+    >>> from kerasbert.models import BertBackbone, BertTextClassifier
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=7, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> directory = os.path.join(tempfile.mkdtemp(), "demo")
+    >>> os.path.basename(export_onnx(BertTextClassifier(backbone), directory))
+    'model.onnx'
+    """
+    _need("export_onnx", "onnx", "onnx", "onnxruntime", "tf2onnx")
+    arguments = directory, "onnx", precision, None, tokenizer
+    with exported(model, *arguments) as (target, folder, check):
+        check(_onnx_runtime(os.path.join(folder, "model.onnx")))
+    return os.path.join(target, "model.onnx")
+
+
+def export_openvino(model, directory, precision="float32", tokenizer=None):
+    """Write `model.xml` and `model.bin` for OpenVINO; see `export_onnx`, which it goes by.
+
+    Args:
+        precision: "float32". OpenVINO computes what int8 becomes of here wrong: `export_onnx`
+            writes that.
+    """
+    if precision == "int8":
+        raise ValueError(
+            "OpenVINO computes these models wrong in int8; use precision='float32', or "
+            "export_onnx(..., precision='int8') and ONNX Runtime."
+        )
+    _need("export_openvino", "openvino", "onnx", "openvino", "tf2onnx")
+    import openvino
+
+    arguments = directory, "onnx", precision, None, tokenizer
+    with exported(model, *arguments) as (target, folder, check):
+        path = os.path.join(folder, "model.xml")
+        whole = os.path.join(folder, "model.onnx")
+        # Its default would halve the precision of the weights.
+        openvino.save_model(openvino.convert_model(whole), path, compress_to_fp16=False)
+        os.remove(whole)
+        compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+        def run(features):
+            return {port.any_name: x for port, x in compiled(features).items()}
+
+        check(run)
+    return os.path.join(target, "model.xml")
+
+
+def _onnx_runtime(path):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda features: dict(zip(names, session.run(names, features), strict=True))
+
+
+def _need(call, extra, *packages):
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(
+                f"{call} needs the package {package}; run `pip install 'kerasbert[{extra}]'`."
+            )
