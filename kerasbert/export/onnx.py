@@ -45,7 +45,7 @@ def export_onnx(model, directory, precision="float32", tokenizer=None):
     ...     vocabulary_size=7, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
     ... )
     >>> directory = os.path.join(tempfile.mkdtemp(), "demo")
-    >>> os.path.basename(export_onnx(BertTextClassifier(backbone), directory))
+    >>> os.path.basename(export_onnx(BertTextClassifier(backbone, num_classes=2), directory))
     'model.onnx'
     """
     _need("export_onnx", "onnx", "onnx", "onnxruntime", "tf2onnx")
