@@ -10,5 +10,5 @@ def export(tmp_path, monkeypatch):
     from kerasbert.export import export_serving, saved_model, serving
 
     if keras.backend.backend() == "tensorflow":
-        monkeypatch.setattr(serving, "run_child", lambda _, folder, *others: saved_model.main(folder))
+        monkeypatch.setattr(serving, "run_child", lambda _, folder, *more: saved_model.main(folder))
     return lambda model, name="base", **settings: export_serving(model, tmp_path / name, **settings)
