@@ -2,7 +2,7 @@
 
     python benchmarks/quality.py                              # all tasks, 3 seeds, MiniLM-L6
     KERAS_BACKEND=jax python benchmarks/quality.py --only trec --seeds 5
-    python benchmarks/quality.py --preset bert_mini_demo_en_uncased --only sms,trec,reviews \\
+    python benchmarks/quality.py --preset bert_mini_en_uncased --only sms,trec,reviews \\
         --train 100,500,all --min-steps 150 --rate 3e-4 --seeds 5
 
 Reviews are film snippets, fresh or rotten; trec are questions of 6 classes; sms are messages, spam
