@@ -100,7 +100,7 @@ def check_tagger(model, path):
     long = [" ".join(READ[:50]), "x" * 10_000, "語a " * 500]
     found = session_run(path, "serving_default", text=RAW + raw(long).tolist())
     wanted = model.tag(READ + long)
-    assert sum(map(len, wanted)) > 100
+    assert sum(map(len, wanted)) > 50
     assert found["count"].tolist() == list(map(len, wanted))
     for i, entities in enumerate(wanted):
         for name in ("label", "start", "end", "text"):
@@ -126,7 +126,7 @@ def check_reader(model, path, **settings):
             start, end = (-1 if x is None else x for x in (answer["start"], answer["end"]))
             if (got["start"], got["end"]) != (start, end):
                 # The same words stand there twice, and are as likely.
-                assert abs(got["score"] - answer["score"]) < 1e-6
+                assert abs(got["score"] - answer["score"]) < 1e-5
                 continue
             assert got["answer"] == answer["answer"].encode()
     # Without a token there is no answer.
@@ -264,12 +264,12 @@ def check_card(model, path):
 
 @pytest.mark.slow
 def test_encoder(export):
-    model = tiny.shake(tiny.encoder())
+    model = tiny.shake(tiny.encoder(), 0.2)
     with pytest.raises(ValueError, match=r"no preprocessor, .*; pass preprocessor= a BertPrepr"):
         export(model)
     path = export(model, preprocessor=BertPreprocessor(tiny.tokenizer(), sequence_length=64))
     check_encoder(model, path)
-    bare = tiny.shake(tiny.encoder(pooler=False))
+    bare = tiny.shake(tiny.encoder(pooler=False), 0.2)
     path = export(bare, tokens_only=True)
     assert list(card(path)["signatures"]) == ["tokens"]
     ids = {name: np.ones((2, 5), "int32") for name in bare.input}
@@ -304,7 +304,8 @@ def test_settings(name, settings, preprocessor, arguments, export):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["TextClassifier", "TokenClassifier"])
 def test_int8(name, export):
-    model = tiny.task(name, encoder_settings={"hidden_dim": 128, "intermediate_dim": 512})
+    # Wide and wild, a network makes much of little.
+    model = tiny.task(name, None, None, {"hidden_dim": 128, "intermediate_dim": 512}, scale=0.1)
     size = os.path.getsize(os.path.join(export(model), "variables", DATA))
     model.quantize("int8")
     path = export(model)

@@ -33,16 +33,16 @@ def encoder(tokens=None, **settings):
     )
 
 
-def shake(model):
+def shake(model, scale=0.4):
     """Move each weight, so that every bias and gain matters and answers differ."""
     rng = np.random.default_rng(7)
     for weight in model.weights:
         value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
-        weight.assign(value + 0.4 * rng.standard_normal(value.shape).astype("float32"))
+        weight.assign(value + scale * rng.standard_normal(value.shape).astype("float32"))
     return model
 
 
-def task(name, tokens=None, preprocessor=None, encoder_settings=None, **settings):
+def task(name, tokens=None, preprocessor=None, encoder_settings=None, scale=0.4, **settings):
     """A model of the class `Bert<name>`, with its preprocessor for rows of 64 tokens."""
     tokens = tokens or tokenizer()
     backbone = encoder(tokens, **(encoder_settings or {}))
@@ -56,7 +56,8 @@ def task(name, tokens=None, preprocessor=None, encoder_settings=None, **settings
     packer = kinds(
         tokens, **{"sequence_length": 64, **packing.get(name, {}), **(preprocessor or {})}
     )
-    return shake(getattr(models, f"Bert{name}")(backbone, preprocessor=packer, **settings))
+    model = getattr(models, f"Bert{name}")(backbone, preprocessor=packer, **settings)
+    return shake(model, scale)
 
 
 def tasks(**heads):
