@@ -205,6 +205,7 @@ def test_callbacks():
 # === Raw texts, presets and files ===
 
 
+@pytest.mark.slow
 @only_tensorflow_is_fast
 def test_raw_texts_and_saving(tmp_path):
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")

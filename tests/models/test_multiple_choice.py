@@ -201,6 +201,7 @@ def test_learns_on_texts():
     assert model.choose("it", ["fun"])["scores"] == [1.0]
 
 
+@pytest.mark.slow
 @only_tensorflow_is_fast
 def test_batches_of_differing_numbers_of_choices():
     """`fit`, `evaluate` and `predict` on a `tf.data.Dataset`: none pads to what comes later."""

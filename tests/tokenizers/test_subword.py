@@ -239,6 +239,7 @@ def served(tokenizer):
     return serve
 
 
+@pytest.mark.slow
 def test_saved_model_in_a_fresh_process(make, tmp_path, hard, sentences):
     texts = hard + sentences
     texts = [text for text in texts if "\ud800" not in text]
