@@ -241,7 +241,8 @@ def test_fit_on_stories(tmp_path):
     x, y = stories(288)
     before = model.evaluate(x, y, verbose=0, return_dict=True)
     history = model.fit(x, y, epochs=18, batch_size=32, validation_split=1 / 9, verbose=0).history
-    after = model.evaluate(*stories(64, seed=1), verbose=0, return_dict=True)
+    # As one batch: of several of unknown size, Keras weighs the parts otherwise than the sum.
+    after = model.evaluate(*stories(64, seed=1), batch_size=64, verbose=0, return_dict=True)
     assert set(after) == {
         "loss",
         "start_logits_loss",
@@ -250,8 +251,7 @@ def test_fit_on_stories(tmp_path):
         "end_logits_accuracy",
     }
     parts = (after["start_logits_loss"] + after["end_logits_loss"]) / 2
-    # On TensorFlow Keras counts each batch of unknown size once for the parts, by rows for the sum.
-    assert after["loss"] == pytest.approx(parts, rel=0.3, abs=1e-4)
+    assert after["loss"] == pytest.approx(parts, abs=1e-4)
     assert after["loss"] < before["loss"] / 4
     assert min(after["start_logits_accuracy"], history["val_end_logits_accuracy"][-1]) > 0.9
 
