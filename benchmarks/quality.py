@@ -250,7 +250,7 @@ def unlabelled(train, test, labels, settings):
 
 def lora(train, test, labels, settings):
     """MiniLM with adapters of rank 8 on its products, which alone train with the head."""
-    model = load(BertTextClassifier, labels=labels, sequence_length=SEQUENCE_LENGTH)
+    model = load(BertTextClassifier, settings, labels=labels, sequence_length=SEQUENCE_LENGTH)
     model.backbone.enable_lora(8)
     settings["models"]["lora"] = train_model(model, *train, settings)
     return accuracy_of(model, test)
