@@ -13,7 +13,8 @@ from unittest import mock
 
 from kerasbert._errors import first_line
 from kerasbert._tensorflow import tf_modules
-from kerasbert.export.graphs import axes, load, run_model
+from kerasbert.export.graphs import axes, run_model
+from kerasbert.export.serving import load
 from kerasbert.layers import norm
 
 OPSET = 18
@@ -24,7 +25,7 @@ MOST_BYTES = 2**31 - 2**24
 def main(folder):
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
         job = json.load(file)
-    model = load(os.path.join(folder, "preset"), job["class"])
+    model, _ = load(os.path.join(folder, "preset"), job["class"])
     size = sum(4 * weight.value.shape.num_elements() for weight in model.weights)
     if size > MOST_BYTES:
         raise ValueError(

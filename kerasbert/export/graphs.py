@@ -17,8 +17,11 @@ import numpy as np
 from kerasbert import models
 from kerasbert._tensorflow import tf_modules
 from kerasbert.export.serving import (
+    check_finite,
+    computes_in_float32,
     existing_folder,
     full_float32,
+    load,
     quantization_modes,
     run_child,
 )
@@ -68,9 +71,11 @@ def exported(model, directory, format, precision="float32", length=None, tokeniz
         os.chmod(folder, 0o755)
         model.save_to_preset(preset)
         probes = _probes(model, length)
-        expected = _answers(_in_float32(model, preset), probes)
+        name = keras.saving.get_registered_name(type(model))
+        in_float32 = model if computes_in_float32(model) else load(preset, name)[0]
+        expected = _answers(in_float32, probes)
         job = {
-            "class": type(model).__name__,
+            "class": name,
             "format": format,
             "precision": precision,
             "length": length,
@@ -87,13 +92,6 @@ def exported(model, directory, format, precision="float32", length=None, tokeniz
             os.rename(folder, target)
         except OSError as error:
             raise ValueError(f"Cannot put the files at '{target}': {error}.") from error
-
-
-def load(preset, name):
-    """The encoder or task of a preset, of the class `kerasbert.models.<name>`, in float32."""
-    cls = getattr(models, name)
-    arguments = {} if issubclass(cls, BertBackbone) else {"preprocessor": None}
-    return cls.from_own_preset(preset, dtype="float32", **arguments)
 
 
 def named_inputs(model):
@@ -171,13 +169,6 @@ def _new_directory(directory):
     return directory
 
 
-def _in_float32(model, preset):
-    """The model, or the same weights in float32 where it computes in another type."""
-    if {layer.compute_dtype for layer in model._flatten_layers()} <= {"float32", "int32"}:
-        return model
-    return load(preset, type(model).__name__)
-
-
 def _probes(model, length):
     """Batches of random inputs by name: the first has axes of different sizes, then B = 1."""
     most = encoder_of(model).max_sequence_length
@@ -214,11 +205,7 @@ def _answers(model, probes):
             tensors = {name: keras.ops.convert_to_tensor(x) for name, x in features.items()}
             outputs = run_model(model, tensors).items()
             found.append({name: keras.ops.convert_to_numpy(x) for name, x in outputs})
-    if not all(np.isfinite(x).all() for outputs in found for x in outputs.values()):
-        raise ValueError(
-            "The model answers with numbers that are not finite, so its training diverged; "
-            "train it again with a lower learning rate."
-        )
+            check_finite(found[-1])
     return found
 
 

@@ -165,7 +165,7 @@ def _check_model(task, tokens_only):
             f"The model is quantized in {', '.join(sorted(modes))}, and export_serving writes "
             "float32 or int8 weights; export it before `quantize`, or quantize it in int8."
         )
-    if modes and not _computes_in_float32(model):
+    if modes and not computes_in_float32(model):
         raise ValueError(
             "The model is quantized in int8 and computes the rest in another type than float32, "
             "which servers run slowly; load it with dtype='float32' before `quantize`."
@@ -179,7 +179,8 @@ def quantization_modes(model):
     return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
 
 
-def _computes_in_float32(model):
+def computes_in_float32(model):
+    """Whether a model has no other type of floats, weights or results."""
     return {layer.compute_dtype for layer in model._flatten_layers()} <= {"float32", "int32"}
 
 
@@ -361,7 +362,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     name = next(
         keras.saving.get_registered_name(cls) for cls in type(task.model).__mro__ if cls in TASKS
     )
-    if not _computes_in_float32(task.model):
+    if not computes_in_float32(task.model):
         again = load(preset, name)
         task = type(task)(*again, task.labels, task.settings)
     for part in task.parts.values():
@@ -384,13 +385,13 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     with full_float32():
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
-            _check_finite(outputs)
+            check_finite(outputs)
             if signature in names:
                 batches.append([signature, keep(features), keep(outputs)])
         for signature, inputs in [] if tokens_only else task.probes():
             if signature in names:
                 answers = task.expected(signature, inputs)
-                _check_finite(answers)
+                check_finite(answers)
                 probes.append([signature, inputs, keep(answers)])
     np.savez(os.path.join(folder, "expected.npz"), **arrays)
     job = {
@@ -410,7 +411,8 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         json.dump(job, file)
 
 
-def _check_finite(outputs):
+def check_finite(outputs):
+    """Raise unless a dict of arrays has only finite numbers."""
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -214,6 +214,22 @@ class Served:
 
     def text_signatures(self):
         """Those that take strings."""
+        specs = self.column_specs()
+        return {
+            "serving_default": Signature(self.answer, specs),
+            "preprocess": Signature(self.pack, specs),
+        }
+
+    def column_specs(self):
+        """The inputs of `serving_default`."""
+        return {name: _spec(name) for name in self.columns}
+
+    def answer(self, **columns):
+        """What `serving_default` gives, in the graph."""
+        raise NotImplementedError
+
+    def pack(self, **columns):
+        """What the network takes for the same strings, in the graph."""
         raise NotImplementedError
 
     # === Checks ===
@@ -257,17 +273,12 @@ class ServedTexts(Served):
     takes = ("serving_default", "pair")
 
     def text_signatures(self):
-        text, text_b = _spec("text"), _spec("text_b")
-        columns = {"serving_default": {"text": text}, "pair": {"text": text, "text_b": text_b}}
-        found = {
-            name: Signature(lambda **x: self._answer(self.pack(*x.values())), specs)
-            for name, specs in columns.items()
-            if name in self.takes
-        }
-        return {**found, **self._more(), "preprocess": Signature(self.pack, self._specs())}
+        specs = {name: _spec(name) for name in ("text", "text_b")}
+        pair = {"pair": Signature(self.answer, specs)} if "pair" in self.takes else {}
+        return {**super().text_signatures(), **pair, **self._more()}
 
-    def _specs(self):
-        return {name: _spec(name) for name in self.columns}
+    def answer(self, **columns):
+        return self._answer(self.pack(**columns))
 
     def _more(self):
         """Further signatures."""
@@ -436,13 +447,6 @@ class ServedNextSentence(ServedTexts):
     columns = ("text", "text_b")
     takes = ("serving_default",)
 
-    def text_signatures(self):
-        specs = self._specs()
-        return {
-            "serving_default": Signature(lambda **x: self._answer(self.pack(**x)), specs),
-            "preprocess": Signature(self.pack, specs),
-        }
-
     def decode(self, outputs, features):
         return {"probability": follows(outputs["logits"])}
 
@@ -483,6 +487,9 @@ class ServedEncoder(ServedTexts):
 class ServedTagger(Served):
     """`BertTokenClassifier`."""
 
+    # What fills the columns of a row with fewer entities than another.
+    fills = {"label": "", "text": "", "start": -1, "end": -1, "score": 0.0}
+
     @property
     def own_labels(self):
         return list(self.model.label_names)
@@ -503,18 +510,11 @@ class ServedTagger(Served):
         old, new = (TagSet(names).meanings for names in (self.own_labels, self.labels))
         return [(a[0], b[0]) for a, b in zip(old, new) if a is not None and b is not None]
 
-    def text_signatures(self):
-        specs = {"text": _spec("text")}
-        return {
-            "serving_default": Signature(self._tag, specs),
-            "preprocess": Signature(self._pack, specs),
-        }
-
-    def _pack(self, text):
+    def pack(self, text):
         preprocessor = self.preprocessor
         return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(text)))
 
-    def _tag(self, text):
+    def answer(self, text):
         tf, preprocessor = _tf(), self.preprocessor
         points = decoding.code_points(text)
         ids, starts, ends = _with_long_rows(preprocessor.tokenizer.tokenize_with_offsets(text))
@@ -553,8 +553,7 @@ class ServedTagger(Served):
         count = labels.row_lengths()
         # One column at least: what holds nothing at all is no row to a server.
         shape = tf.stack([tf.size(count, tf.int64), tf.reduce_max(tf.concat([count, [1]], 0))])
-        missing = {"label": "", "text": "", "start": -1, "end": -1, "score": 0.0}
-        padded = {name: x.to_tensor(missing[name], shape=shape) for name, x in columns.items()}
+        padded = {name: x.to_tensor(self.fills[name], shape=shape) for name, x in columns.items()}
         return {**padded, "count": tf.cast(count, tf.int32)}
 
     def probes(self):
@@ -572,11 +571,10 @@ class ServedTagger(Served):
         for row in found:
             for entity in row:
                 entity["label"] = types[entity["label"]]
-        missing = {"label": "", "text": "", "start": -1, "end": -1, "score": 0.0}
         most = max(1, *map(len, found))
         columns = {
             name: [[e[name] for e in row] + [fill] * (most - len(row)) for row in found]
-            for name, fill in missing.items()
+            for name, fill in self.fills.items()
         }
         return {**columns, "count": [len(row) for row in found], "clear": clear}
 
@@ -587,20 +585,13 @@ class ServedReader(Served):
     columns = ("question", "context")
     settings = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
 
-    def text_signatures(self):
-        specs = {name: _spec(name) for name in self.columns}
-        return {
-            "serving_default": Signature(self._answer, specs),
-            "preprocess": Signature(self._pack, specs),
-        }
-
-    def _pack(self, question, context):
+    def pack(self, question, context):
         preprocessor = self.preprocessor
         segments = preprocessor.tokenize((question, context))
         rows, *_ = preprocessor._cut(segments)
         return {**self.features_in_graph(preprocessor.assemble(segments)), "row": rows}
 
-    def _answer(self, question, context):
+    def answer(self, question, context):
         tf, preprocessor = _tf(), self.preprocessor
         points = decoding.code_points(context)
         segments = _with_long_rows(preprocessor.tokenize((question, context)))
@@ -695,19 +686,15 @@ class ServedChooser(Served):
 
     columns = ("prompt", "choices")
 
-    def text_signatures(self):
-        specs = {"prompt": _spec("prompt"), "choices": _spec("choices", 2)}
-        return {
-            "serving_default": Signature(self._choose, specs),
-            "preprocess": Signature(self._pack, specs),
-        }
+    def column_specs(self):
+        return {"prompt": _spec("prompt"), "choices": _spec("choices", 2)}
 
-    def _pack(self, prompt, choices):
+    def pack(self, prompt, choices):
         return self.features_in_graph(self.preprocessor._call_in_graph((prompt, choices)))
 
-    def _choose(self, prompt, choices):
+    def answer(self, prompt, choices):
         tf = _tf()
-        logits = self.graph(self._pack(prompt, choices))["logits"]
+        logits = self.graph(self.pack(prompt, choices))["logits"]
         scores = tf.nn.softmax(logits)
         # Columns of padding alone are gone.
         missing = tf.shape(choices)[1] - tf.shape(scores)[1]
@@ -764,7 +751,8 @@ class ServedMaskedLM(Served):
     """`BertMaskedLM`."""
 
     settings = {"top_k": 5}
-
+    # What fills the columns of a text with fewer masks than another.
+    fills = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
     # The output that has the logits.
     _logits = "logits"
 
@@ -773,13 +761,6 @@ class ServedMaskedLM(Served):
         """What packs rows of which nothing is hidden."""
         own = self.preprocessor
         return BertPreprocessor(own.tokenizer, own.sequence_length, own.truncate, own.num_segments)
-
-    def text_signatures(self):
-        specs = {"text": _spec("text")}
-        return {
-            "serving_default": Signature(self._fill, specs),
-            "preprocess": Signature(self._pack, specs),
-        }
 
     def _tokens(self, text):
         """Tokens, where they start, and the places of masks among them: ragged (N, None)."""
@@ -797,13 +778,13 @@ class ServedMaskedLM(Served):
         features = self.packing.pack((ids,))
         return self.features_in_graph({**features, "mask_positions": positions.to_tensor()})
 
-    def _pack(self, text):
+    def pack(self, text):
         tf = _tf()
         ids, _, places = self._tokens(text)
         room = self.preprocessor.sequence_length - 2
         return self._rows(ids, tf.ragged.boolean_mask(places, places < room) + 1)
 
-    def _fill(self, text):
+    def answer(self, text):
         tf, preprocessor = _tf(), self.preprocessor
         points = decoding.code_points(text)
         ids, starts, places = self._tokens(text)
@@ -860,10 +841,9 @@ class ServedMaskedLM(Served):
         )
         columns = {"token": names, "token_id": tokens, "score": scores, "text": texts}
         shape = tf.stack([tf.size(counts, tf.int64), tf.reduce_max(tf.concat([counts, [1]], 0))])
-        missing = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
         padded = {
             name: places.with_values(x).to_tensor(
-                missing[name], shape=tf.concat([shape, [top_k]], 0)
+                self.fills[name], shape=tf.concat([shape, [top_k]], 0)
             )
             for name, x in columns.items()
         }
@@ -894,14 +874,13 @@ class ServedMaskedLM(Served):
             row = next(filled) if mask in text else []
             rows.append([row] if row and isinstance(row[0], dict) else row)
         most = max(map(len, rows))
-        missing = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
         columns = {
             name: [
                 [[one[name] for one in place[:top_k]] for place in row]
                 + [[fill] * top_k] * (most - len(row))
                 for row in rows
             ]
-            for name, fill in missing.items()
+            for name, fill in self.fills.items()
         }
         clear = []
         for row in rows:
