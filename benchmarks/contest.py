@@ -35,6 +35,12 @@ QUIET = 0.1
 console = Console(width=160, highlight=False)
 
 
+def chosen(specs, only):
+    """The contestants whose names begin as `--only` says, and the limits; all for none."""
+    beginnings = tuple(filter(None, only.split(",")))
+    return [spec for spec in specs if not beginnings or spec.startswith(("limit/", *beginnings))]
+
+
 def reviews(count, seed=0):
     """`count` pairs `(text, 1 fresh | 0 rotten)`, drawn and shuffled from the real snippets."""
     pairs = [

@@ -31,6 +31,7 @@ from contest import (
     MATMULS,
     WIDTH,
     best_limit,
+    chosen,
     console,
     disturbed,
     failed,
@@ -389,8 +390,7 @@ def main(
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return
-    chosen = tuple(filter(None, only.split(",")))
-    specs = [s for s in SPECS if s.startswith(("limit/", *chosen)) or not chosen]
+    specs = chosen(SPECS, only)
     lengths = token_lengths([text for text, _ in reviews(texts)])
     with tempfile.TemporaryDirectory() as folder:
         asked = {

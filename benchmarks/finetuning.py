@@ -29,6 +29,7 @@ import typer
 from contest import (
     LIMITS,
     best_limit,
+    chosen,
     console,
     disturbed,
     failed,
@@ -284,8 +285,7 @@ def main(
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return
-    chosen = tuple(filter(None, only.split(",")))
-    specs = [spec for spec in SPECS if spec.startswith(("limit/", *chosen)) or not chosen]
+    specs = chosen(SPECS, only)
     asked = {"train": train, "test": test, "padded_train": padded_train, "threads": threads}
     asked.update(seeds=seeds, epochs=epochs)
     children = race(__file__, specs, rounds, threads, asked, wait)

@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 import real_data
 import typer
-from contest import console, disturbed, failed, machine, race, ran, serve, table
+from contest import chosen, console, disturbed, failed, machine, race, ran, serve, table
 
 # library/backend/unit
 SPECS = [
@@ -166,8 +166,7 @@ def main(
     if contestant_:
         serve(contestant, contestant_, json.loads(settings))
         return
-    chosen = tuple(filter(None, only.split(",")))
-    specs = [spec for spec in SPECS if not chosen or spec.startswith(chosen)]
+    specs = chosen(SPECS, only)
     children = race(__file__, specs, rounds, threads, {"length": length, "threads": threads}, wait)
     console.print(machine(threads), soft_wrap=True)
     failed(children)

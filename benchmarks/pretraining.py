@@ -24,6 +24,7 @@ import typer
 from contest import (
     LIMITS,
     best_limit,
+    chosen,
     console,
     disturbed,
     failed,
@@ -296,8 +297,7 @@ def main(
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return
-    chosen = tuple(filter(None, only.split(",")))
-    specs = [spec for spec in SPECS if spec.startswith(("limit/", *chosen)) or not chosen]
+    specs = chosen(SPECS, only)
     asked = {"size": size, "batch_size": batch_size, "steps": steps, "threads": threads}
     asked |= {"matmuls": matmuls(SIZES[size][1]), "tokens": batch_size * LENGTH}
     children = race(__file__, specs, rounds, threads, asked, wait)

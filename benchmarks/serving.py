@@ -30,7 +30,18 @@ from typing import Annotated
 import numpy as np
 import real_data
 import typer
-from contest import console, disturbed, environment, failed, machine, race, ran, serve, table
+from contest import (
+    chosen,
+    console,
+    disturbed,
+    environment,
+    failed,
+    machine,
+    race,
+    ran,
+    serve,
+    table,
+)
 
 REFERENCE = "transformers/torch/float32"
 PEER = "transformers/onnx/float32"
@@ -294,8 +305,7 @@ def main(
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return
-    chosen = tuple(filter(None, only.split(",")))
-    specs = [spec for spec in SPECS if not chosen or spec.startswith(chosen)]
+    specs = chosen(SPECS, only)
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.path.abspath(folder or temporary)
         asked = {"singles": singles, "batches": batches, "threads": threads, "folder": folder}

@@ -19,6 +19,7 @@ import real_data
 import typer
 from contest import (
     busy_seconds,
+    chosen,
     console,
     environment,
     machine,
@@ -117,8 +118,7 @@ def main(
     """Time each contestant from the start of Python to its first vector."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    chosen = tuple(filter(None, only.split(",")))
-    specs = [spec for spec in SPECS if not chosen or spec.startswith(chosen)]
+    specs = chosen(SPECS, only)
     results, vectors = {spec: [] for spec in specs}, {}
     for number in range(rounds + 1):
         for spec in list(results):

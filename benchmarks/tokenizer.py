@@ -20,7 +20,7 @@ from typing import Annotated
 
 import real_data
 import typer
-from contest import console, disturbed, failed, machine, race, ran, serve, table
+from contest import chosen, console, disturbed, failed, machine, race, ran, serve, table
 
 # library/backend/kind
 SPECS = [
@@ -166,8 +166,7 @@ def main(
     if contestant_:
         serve(contestant, contestant_, json.loads(settings))
         return
-    chosen = tuple(filter(None, only.split(",")))
-    specs = [spec for spec in SPECS if not chosen or spec.startswith(chosen)]
+    specs = chosen(SPECS, only)
     with tempfile.TemporaryDirectory() as folder:
         train(folder)
         shared = {"folder": folder, "repeat": repeat, "threads": threads}
