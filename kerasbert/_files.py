@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import json
+import math
 import os
+import tempfile
 
 
 @contextlib.contextmanager
@@ -32,6 +34,31 @@ def new_file(path):
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
+
+
+def check_room(folder, weights):
+    """Raise unless the disk takes the weights of a model as HDF5.
+
+    Where it is full in the middle of a file, h5py does not raise: the process dies (3.14).
+
+    Raises:
+        OSError: in a sentence where they do not fit.
+    """
+    count = len(weights)
+    size = sum(4 * math.prod(weight.shape) for weight in weights) + 4096 * count
+    if not count or not hasattr(os, "posix_fallocate"):
+        return
+    with tempfile.TemporaryFile(prefix=".kerasbert-", dir=folder) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                return  # The file system cannot tell.
+            raise OSError(
+                error.errno,
+                f"The disk of '{folder}' has no room for {size:,} bytes of weights; free some "
+                "space, or name another folder",
+            ) from None
 
 
 def write_text(path, text):

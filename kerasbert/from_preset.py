@@ -5,6 +5,8 @@ import os
 import shutil
 import tempfile
 
+from kerasbert._files import check_room
+
 
 class FromPreset:
     """Mixin, first among the bases: loads from any source and saves without halves."""
@@ -41,15 +43,20 @@ class FromPreset:
         Args:
             preset_dir: string. The directory; one that exists keeps its other files.
             **kwargs: passed on, for example `max_shard_size` in GB.
+
+        Raises:
+            ValueError: if `preset_dir` is a file.
+            OSError: if the disk has no room for the weights.
         """
         preset_dir = os.path.abspath(os.path.expanduser(preset_dir))
         if os.path.isfile(preset_dir):
             raise ValueError(f"Cannot save a preset to '{preset_dir}': it is a file, not a folder.")
+        parent = os.path.dirname(preset_dir)
+        os.makedirs(parent, exist_ok=True)
+        check_room(parent, getattr(self, "weights", ()))
         if os.path.basename(preset_dir).startswith(".kerasbert-"):
             # A part of a task, saved into the temporary folder of the whole.
             return super().save_to_preset(preset_dir, **kwargs)
-        parent = os.path.dirname(preset_dir)
-        os.makedirs(parent, exist_ok=True)
         temporary = tempfile.mkdtemp(prefix=".kerasbert-", dir=parent)
         try:
             super().save_to_preset(temporary, **kwargs)

@@ -118,7 +118,7 @@ def vocab(
     tokens = ["[PAD]", *(f"[unused{i}]" for i in range(before)), *SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(before, unused)]
     tokens += first + inside + pieces
-    if len(tokens) < size:
+    if len(tokens) < size - 1:  # One may be left, where the next character needs two.
         warnings.warn(
             f"The corpus has words for {len(tokens)} tokens, not for size={size}.", stacklevel=2
         )

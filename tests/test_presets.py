@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import presets
+from kerasbert import convert, presets
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
 from kerasbert.models.text_classifier import BertTextClassifier
@@ -210,6 +210,24 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, existing):
         classifier(preprocessor=None).save_to_preset(str(directory))
     assert {path.name: path.read_bytes() for path in directory.glob("*")} == before
     assert [path.name for path in tmp_path.iterdir()] == (["preset"] if existing else [])
+
+
+@pytest.mark.parametrize("keras_hub", [False, True])
+def test_a_full_disk_does_not_end_the_process(keras_hub, tmp_path):
+    """As h5py does, where the file of weights may not grow."""
+    resource = pytest.importorskip("resource")
+    task = classifier(preprocessor=None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"no room for [\d,]+ bytes of weights; free some space"):
+            if keras_hub:
+                convert(task.backbone, tmp_path / "preset", format="keras_hub")
+            else:
+                task.save_to_preset(tmp_path / "preset")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_saving_over_a_file(tmp_path):

@@ -115,7 +115,7 @@ TASKS = {
     "tokens": (lambda: BertTokenClassifier(tiny_backbone(), 4), ["logits"]),
     "questions": (lambda: BertQuestionAnswering(tiny_backbone()), ["end_logits", "start_logits"]),
     "choices": (lambda: BertMultipleChoice(tiny_backbone()), ["logits"]),
-    "embedder": (lambda: BertTextEmbedder(tiny_backbone(), ["cls", "max"]), ["embedding"]),
+    "embedder": (lambda: BertTextEmbedder(tiny_backbone(), pooling=["cls", "max"]), ["embedding"]),
     "bilstm": (lambda: BertTextClassifier(tiny_backbone(), 3, bilstm_units=4), ["logits"]),
     "tasks": (multi_task, ["qa_end_logits", "qa_start_logits", "topic"]),
 }
