@@ -62,18 +62,35 @@ _CLASSES = {
 SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")
 
 
-# Rooms of the package that compute nothing on Keras' backend, only in TensorFlow's graph or in
-# Python: with TensorFlow their tests run among the fast ones, elsewhere among the slow ones.
-NO_BACKEND = ("data", "examples", "preprocessors", "presets", "tokenizers", "visualize")
-NO_BACKEND_FILES = ("metrics", "real_data", "upload", "vocabulary", "readers", "decoding")
+# Where the tests of a folder or file are among the fast ones; on other backends they are slow.
+# Most of these compute nothing on Keras' backend, only in TensorFlow's graph or in Python; those of
+# files of weights move arrays, and PyTorch compiles nothing.
+FAST_ON = {
+    "tensorflow": (
+        *("data", "examples", "preprocessors", "presets", "tokenizers", "visualize"),
+        *("test_metrics", "test_real_data", "test_upload", "test_vocabulary", "test_readers"),
+        "test_decoding",
+    ),
+    "torch": (
+        *("cli", "test_converter", "test_huggingface_files", "test_sentence_transformers"),
+        *("test_name_map", "test_hub", "test_presets", "test_finetune", "tasks/test_tasks"),
+    ),
+}
+# What is left for JAX of models that others test, too: their contract and their training.
+ON_JAX = ("test_contract", "test_learns", "test_fit")
+WHOLE_ON_JAX = ("test_backbone", "test_classifier", "test_fit")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    if keras.backend.backend() == "tensorflow":
-        return
+    here = keras.backend.backend()
     for item in items:
-        if item.path.parent.name in NO_BACKEND or item.path.stem[5:] in NO_BACKEND_FILES:
+        folder, file = item.path.parent.name, item.path.stem
+        others = (names for backend, names in FAST_ON.items() if backend != here)
+        slow = any({folder, file, f"{folder}/{file}"} & set(names) for names in others)
+        if here == "jax" and folder == "models" and file not in WHOLE_ON_JAX:
+            slow |= not item.name.startswith(ON_JAX)
+        if slow:
             item.add_marker(pytest.mark.slow)
 
 

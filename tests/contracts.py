@@ -458,7 +458,12 @@ def check_model(make, folder):
         check(make, folder)
 
 
-def model_contract(*families, checks=(check_saving,), slow=(check_gradients, check_int8)):
+SLOW = (check_gradients, check_int8)
+if keras.backend.backend() != "torch":
+    SLOW += (check_graph, check_lora)  # Each compiles several models.
+
+
+def model_contract(*families, checks=(check_saving,), slow=SLOW):
     """Parametrize a test by `family` and `check`.
 
     All checks but `slow` run for `families`, and `checks` for every family; the rest is marked as

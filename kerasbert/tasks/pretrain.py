@@ -826,7 +826,9 @@ def _write_preset(model, output, log, scores, settings, card, line):
 def _recipe(settings, log, curves):
     """What a training was, as Markdown."""
     # Names of folders say nothing to others; what is not set, neither.
-    named = ("corpus", "preset", "vocabulary")
+    named = ["corpus", "preset", "vocabulary"]
+    if settings["vocabulary"] or settings["preset"]:
+        named += ["vocabulary_size", "lowercase"]  # Of a vocabulary that was trained.
     settings = {x: y for x, y in settings.items() if x not in named and y is not None}
     seconds = sum(row["seconds"] or 0 for row in log)
     lines = [f"{len(log) and log[-1]['step']:,} updates in {seconds / 3600:.2f} hours, with"]

@@ -274,7 +274,13 @@ def test_real_signals(films, tiny_preset):
     def run(number, sent):
         said = []
         with subprocess.Popen(
-            command, cwd=films, stderr=subprocess.PIPE, text=True, env=environment
+            command,
+            cwd=films,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            # A job in the background ignores it, and so would its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             for line in process.stderr:
                 said.append(line.rstrip())

@@ -13,6 +13,8 @@ from tests.contracts import (
     array,
     assert_close,
     batch,
+    check_gradients,
+    check_int8,
     check_preprocessor,
     check_roundtrip,
     model_contract,
@@ -40,7 +42,7 @@ def raw_classifier(**settings):
     return BertTextClassifier(backbone, preprocessor=make_preprocessor(), **settings)
 
 
-@model_contract("bert")
+@model_contract("bert", slow=(check_gradients, check_int8))
 def test_contract(family, check, tmp_path):
     check(functools.partial(tiny_classifier, family), tmp_path)
 
