@@ -92,6 +92,7 @@ def pytest_collection_modifyitems(items):
             slow |= not item.name.startswith(ON_JAX)
         if slow:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.elsewhere)
 
 
 @dataclasses.dataclass

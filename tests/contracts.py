@@ -94,12 +94,18 @@ def batch(model, lengths=(7, 4, 5), length=7, seed=3):
 
 def only_tensorflow_is_fast(test):
     """Mark a test of a whole way, from texts to a served model, as slow on the other backends."""
-    return test if keras.backend.backend() == "tensorflow" else pytest.mark.slow(test)
+    return _only_fast_on("tensorflow", test)
 
 
 def only_torch_is_fast(test):
     """The same of a test that trains several models, which are compiled elsewhere."""
-    return test if keras.backend.backend() == "torch" else pytest.mark.slow(test)
+    return _only_fast_on("torch", test)
+
+
+def _only_fast_on(backend, test):
+    if keras.backend.backend() == backend:
+        return test
+    return pytest.mark.elsewhere(pytest.mark.slow(test))
 
 
 def array(value):

@@ -1,4 +1,4 @@
-"""README's Python runs as it stands; only the download is replaced by a tiny local checkpoint."""
+"""README's Python runs as it stands; what others download is replaced by a tiny checkpoint."""
 
 import json
 import pathlib
@@ -12,7 +12,6 @@ from kerasbert import hub
 from tests.contracts import only_tensorflow_is_fast
 
 ROOT = pathlib.Path(__file__).parent.parent
-WORDS = "lunch at noon ? winner ! claim your prize now i m the station free entry , text win ' a"
 
 
 def save_tiny(directory, words, **settings):
@@ -27,10 +26,8 @@ def save_tiny(directory, words, **settings):
     return str(directory)
 
 
-def run_python_blocks(file, checkpoint, tmp_path, monkeypatch):
-    """Run the blocks of a file, one after the other; returns their names and what they fetched."""
-    fetched = []
-    monkeypatch.setattr(hub, "fetch", lambda handle, *_: fetched.append(handle) or checkpoint)
+def run_python_blocks(file, tmp_path, monkeypatch):
+    """Run the blocks of a file, one after the other; returns their names."""
     monkeypatch.chdir(tmp_path)
     names = {}
     text = (ROOT / file).read_text(encoding="utf-8")
@@ -38,15 +35,12 @@ def run_python_blocks(file, checkpoint, tmp_path, monkeypatch):
     for block in blocks:
         exec(compile(block, file, "exec"), names)
     assert len(blocks) >= 3
-    return names, set(fetched)
+    return names
 
 
 @only_tensorflow_is_fast
 def test_python_blocks(tmp_path, monkeypatch):
-    pieces = [*WORDS.split(), *(f"##{chr(97 + i)}" for i in range(26))]
-    checkpoint = save_tiny(tmp_path / "tiny", pieces, lowercase=True)
-    names, fetched = run_python_blocks("README.md", checkpoint, tmp_path, monkeypatch)
-    assert fetched == {"hf://google/bert_uncased_L-2_H-128_A-2"}
+    names = run_python_blocks("README.md", tmp_path, monkeypatch)
     assert names["classifier"].labels == ["ham", "spam"]
     assert set(names["classifier"].classify("You won")["probabilities"]) == {"ham", "spam"}
     assert (tmp_path / "served" / "spam" / "1" / "saved_model.pb").exists()
@@ -75,8 +69,10 @@ def test_python_blocks_of_other_languages(file, handle, labels, tmp_path, monkey
     letters = sorted(set((ROOT / file).read_text(encoding="utf-8")) - set(" \n"))
     pieces = [*letters, *(f"##{letter}" for letter in letters)]
     checkpoint = save_tiny(tmp_path / "tiny", pieces, lowercase=False)
-    names, fetched = run_python_blocks(file, checkpoint, tmp_path, monkeypatch)
-    assert fetched == {handle}
+    fetched = []
+    monkeypatch.setattr(hub, "fetch", lambda handle, *_: fetched.append(handle) or checkpoint)
+    names = run_python_blocks(file, tmp_path, monkeypatch)
+    assert set(fetched) == {handle}
     assert set(names["classifier"].classify(names["texts"][0])["probabilities"]) == labels
     assert len(names["words"]) == 3
     for entity in names["entities"]:

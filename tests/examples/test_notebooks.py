@@ -1,4 +1,4 @@
-"""The notebooks run from their first cell to their last, here with few steps and a tiny preset."""
+"""The notebooks run from their first cell to their last, here with few steps."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,6 @@ nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 pytest.importorskip("tensorflow_text")
-
-from kerasbert.models import (  # noqa: E402
-    BertBackbone,
-    BertPretrainer,
-    BertPretrainerPreprocessor,
-)
-from kerasbert.tokenizers import BertTokenizer  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What the cell of parameters is told, and how many pictures and marked texts there are.
@@ -37,31 +30,6 @@ SHOWN = {
     "pretrain": (3, 0),
     "tag_and_answer": (0, 4),
 }
-
-
-def make_preset(directory):
-    """Save a tiny model with both heads of pre-training, as the notebooks want it."""
-    letters = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!?'\"*-=()<>&:"]
-    inside = [f"##{letter}" for letter in letters if letter.isalnum()]
-    words = "the she he had of in and it was rained".split()
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *letters, *inside]
-    backbone = BertBackbone(
-        vocabulary_size=len(tokens),
-        num_layers=4,
-        num_heads=2,
-        hidden_dim=8,
-        intermediate_dim=16,
-        max_sequence_length=128,
-    )
-    tokenizer = BertTokenizer(tokens, lowercase=True)
-    preprocessor = BertPretrainerPreprocessor(tokenizer, sequence_length=128)
-    BertPretrainer(backbone, preprocessor).save_to_preset(str(directory))
-    return directory
-
-
-@pytest.fixture(scope="module")
-def preset(tmp_path_factory):
-    return make_preset(tmp_path_factory.mktemp("notebooks") / "preset")
 
 
 def read(name):
@@ -87,14 +55,14 @@ def test_notebook_as_it_is_stored(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_notebook(name, preset, tmp_path):
+def test_notebook(name, tmp_path):
     from nbclient import NotebookClient
 
     notebook = read(name)
     (place,) = [
         i for i, x in enumerate(notebook.cells) if "parameters" in x.metadata.get("tags", ())
     ]
-    told = {"PRESET": str(preset), "DATA": str(EXAMPLES / "data" / "sms_spam.csv"), **SMALL[name]}
+    told = {"DATA": str(EXAMPLES / "data" / "sms_spam.csv"), **SMALL[name]}
     lines = [f"{key} = {value!r}" for key, value in told.items()]
     notebook.cells.insert(place + 1, nbformat.v4.new_code_cell("\n".join(lines)))
     client = NotebookClient(

@@ -65,7 +65,7 @@ def test_schema(name):
     # ISO 639; "mul" is its code for many languages.
     assert preset["languages"]
     assert all(re.fullmatch(r"[a-z]{2}|mul", language) for language in preset["languages"])
-    assert re.fullmatch(r"hf://[\w.-]+/[\w.-]+", preset["handle"])
+    assert re.fullmatch(rf"hf://[\w.-]+/[\w.-]+|package://{name}", preset["handle"])
     kaggle = preset["kaggle_handle"]
     assert kaggle is None or re.fullmatch(rf"kaggle://keras/[\w-]+/keras/{name}/\d+", kaggle)
     assert preset["license"] in LICENSES
