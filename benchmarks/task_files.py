@@ -10,6 +10,7 @@ import argparse
 import csv
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import real_data
@@ -75,6 +76,13 @@ def endings():
     return names, rows
 
 
+def common_tags():
+    """Sentences of Brown whose tags are frequent, so that a draw has all of them to train on."""
+    sentences = list(brown())
+    counts = Counter(tag for _, tags in sentences for tag in tags)
+    return None, [row for row in sentences if min(counts[tag] for tag in row[1]) >= 1000]
+
+
 def write_table(path, header, rows):
     with open(path.with_suffix(".csv"), "w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
@@ -106,7 +114,7 @@ TASKS = {
     "trec": (trec, write_table),
     "pairs": (pairs, write_table),
     "reviews": (reviews, write_table),
-    "brown": (lambda: (None, list(brown())), write_columns),
+    "brown": (common_tags, write_columns),
     "questions": (lambda: (None, list(brown_questions())), write_squad),
     "endings": (endings, write_table),
 }

@@ -79,6 +79,7 @@ def masked_words(found):
         axes.set_yticks(places, [word["token"] for word in words])
         axes.set(xlim=(0, max(scores) * 1.2), xlabel="probability", ylim=(len(words) - 0.5, -0.5))
         axes.tick_params(axis="y", length=0)
+        axes.locator_params(axis="x", nbins=5)  # Long numbers run into each other.
     return figure
 
 
