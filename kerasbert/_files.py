@@ -7,6 +7,8 @@ import math
 import os
 import tempfile
 
+import numpy as np
+
 
 @contextlib.contextmanager
 def new_file(path):
@@ -44,10 +46,9 @@ def check_room(folder, weights):
     Raises:
         OSError: in a sentence where they do not fit.
     """
-    count = len(weights)
-    size = sum(4 * math.prod(weight.shape) for weight in weights) + 4096 * count
-    if not count or not hasattr(os, "posix_fallocate"):
+    if not weights or not hasattr(os, "posix_fallocate"):
         return
+    size = sum(math.prod(w.shape) * np.dtype(w.dtype).itemsize + 4096 for w in weights)
     with tempfile.TemporaryFile(prefix=".kerasbert-", dir=folder) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)

@@ -13,6 +13,7 @@ import numpy as np
 
 from kerasbert import models, presets
 from kerasbert._errors import first_line
+from kerasbert._files import check_room
 from kerasbert._tensorflow import tf_modules
 from kerasbert.conversion import (
     huggingface,
@@ -93,6 +94,8 @@ def convert(
             "alone with task='encoder'."
         )
     with _directory(target) as directory:
+        if format in ("kerasbert", "keras_hub"):
+            check_room(os.path.dirname(directory), model.weights)
         if format == "kerasbert":
             written, changed = type(model).__name__, {}
             model.save_to_preset(directory, max_shard_size=max_shard_size or 10)

@@ -51,12 +51,12 @@ class FromPreset:
         preset_dir = os.path.abspath(os.path.expanduser(preset_dir))
         if os.path.isfile(preset_dir):
             raise ValueError(f"Cannot save a preset to '{preset_dir}': it is a file, not a folder.")
-        parent = os.path.dirname(preset_dir)
-        os.makedirs(parent, exist_ok=True)
-        check_room(parent, getattr(self, "weights", ()))
         if os.path.basename(preset_dir).startswith(".kerasbert-"):
             # A part of a task, saved into the temporary folder of the whole.
             return super().save_to_preset(preset_dir, **kwargs)
+        parent = os.path.dirname(preset_dir)
+        os.makedirs(parent, exist_ok=True)
+        check_room(parent, getattr(self, "weights", ()))
         temporary = tempfile.mkdtemp(prefix=".kerasbert-", dir=parent)
         try:
             super().save_to_preset(temporary, **kwargs)

@@ -86,11 +86,16 @@ def pytest_collection_modifyitems(items):
     here = keras.backend.backend()
     for item in items:
         folder, file = item.path.parent.name, item.path.stem
-        others = (names for backend, names in FAST_ON.items() if backend != here)
-        slow = any({folder, file, f"{folder}/{file}"} & set(names) for names in others)
+        own = item.get_closest_marker("fast_on")  # Before that of its file.
+        places = {folder, file, f"{folder}/{file}"}
+        fast_on = (
+            own.args if own else [name for name, those in FAST_ON.items() if places & {*those}]
+        )
+        elsewhere = bool(fast_on) and here not in fast_on
         if here == "jax" and folder == "models" and file not in WHOLE_ON_JAX:
-            slow |= not any(name in item.name for name in ON_JAX)
-        if slow:
+            elsewhere |= not any(name in item.name for name in ON_JAX)
+        # What is slow everywhere stays among the slow ones, also of those that run once.
+        if elsewhere and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.elsewhere)
 

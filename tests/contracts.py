@@ -92,20 +92,10 @@ def batch(model, lengths=(7, 4, 5), length=7, seed=3):
     return {name: value.astype("int32") for name, value in features.items()}
 
 
-def only_tensorflow_is_fast(test):
-    """Mark a test of a whole way, from texts to a served model, as slow on the other backends."""
-    return _only_fast_on("tensorflow", test)
-
-
-def only_torch_is_fast(test):
-    """The same of a test that trains several models, which are compiled elsewhere."""
-    return _only_fast_on("torch", test)
-
-
-def _only_fast_on(backend, test):
-    if keras.backend.backend() == backend:
-        return test
-    return pytest.mark.elsewhere(pytest.mark.slow(test))
+# Of a whole way, from texts to a served model: slow on the other backends, see conftest.py.
+only_tensorflow_is_fast = pytest.mark.fast_on("tensorflow")
+# Of training several models, which are compiled elsewhere.
+only_torch_is_fast = pytest.mark.fast_on("torch")
 
 
 def array(value):

@@ -1,13 +1,11 @@
 """Writing KerasHub presets: its own class holds the weights and saves itself."""
 
 import inspect
-import os
 import warnings
 
 import keras_hub
 from keras import ops
 
-from kerasbert._files import check_room
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.writing import (
     canonical,
@@ -77,7 +75,6 @@ def write(model, tokenizer, directory, max_shard_size=None):
     _assign(their_model, tensors, f"{prefix}Backbone")
     if kind is not None:
         their_model = _task(model, kind, prefix, their_model, their_tokenizer, found)
-    check_room(os.path.dirname(os.path.abspath(directory)), their_model.weights)
     their_model.save_to_preset(directory, max_shard_size=max_shard_size or 10)
     if their_tokenizer is not None:
         their_tokenizer.save_to_preset(directory)
