@@ -1,5 +1,7 @@
-"""What is said of errors: of other libraries' in short, and of numbers that are none."""
+"""What is said of errors: of other libraries' in short, of numbers that are none,
+and of packages that are missing."""
 
+import importlib.util
 import numbers
 
 
@@ -12,3 +14,12 @@ def check_whole(name, value, least=1):
     """Raise a `ValueError` unless a setting is a whole number from `least` on."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name}={value!r} has to be a whole number from {least}.")
+
+
+def need_packages(what, extra, *packages):
+    """Raise an `ImportError` unless the packages of an extra are installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(
+                f"{what} needs the package {package}; run `pip install 'kerasbert[{extra}]'`."
+            )

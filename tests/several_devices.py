@@ -1,15 +1,17 @@
 """Train tiny models on several simulated devices: what the processes of test_distribution.py run.
 
-    KERAS_BACKEND=jax python tests/several_devices.py data      # or model, one
-    KERAS_BACKEND=tensorflow python tests/several_devices.py mirrored    # or workers, one
-    KERAS_BACKEND=torch torchrun --nproc-per-node 2 tests/several_devices.py processes    # or one
+    KERAS_BACKEND=jax python tests/several_devices.py data FOLDER      # or model, one
+    KERAS_BACKEND=tensorflow python tests/several_devices.py mirrored FOLDER    # or workers, one
+    KERAS_BACKEND=torch torchrun --nproc-per-node 2 tests/several_devices.py processes FOLDER
 
-Prints a line of JSON: losses and metrics, and what shows that there were several devices.
+Each process writes a file of JSON into the folder: losses and metrics, and what shows that there
+were several devices.
 """
 
 import json
 import os
 import sys
+from pathlib import Path
 
 if __name__ == "__main__":
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
@@ -143,4 +145,6 @@ def run(mode):
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1]), default=float))
+    mode, folder = sys.argv[1:]
+    result = json.dumps(run(mode), default=float)
+    Path(folder, f"{os.getpid()}.json").write_text(result)

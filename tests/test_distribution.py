@@ -27,7 +27,7 @@ is_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="a way of Ten
 is_torch = pytest.mark.skipif(BACKEND != "torch", reason="a way of PyTorch")
 
 
-def start(mode, *launcher, **variables):
+def start(mode, folder, *launcher, **variables):
     environment = {
         **os.environ,
         "KERAS_BACKEND": BACKEND,
@@ -37,21 +37,20 @@ def start(mode, *launcher, **variables):
         **variables,
     }
     return subprocess.Popen(
-        [sys.executable, *launcher, SCRIPT, mode],
+        [sys.executable, *launcher, SCRIPT, mode, folder],
         env=environment,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def results(*processes):
-    """What each process printed, one line of JSON or, as a launcher, several."""
-    outputs = [process.communicate(timeout=500) for process in processes]
-    for process, (_, errors) in zip(processes, outputs, strict=True):
+def results(folder, *processes):
+    """What each process wrote, or those that a launcher started."""
+    for process in processes:
+        _, errors = process.communicate(timeout=500)
         assert process.returncode == 0, errors[-3000:]
-    lines = "".join(output for output, _ in outputs).splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
+    return [json.loads(path.read_text()) for path in folder.glob("*.json")]
 
 
 def free_port():
@@ -82,16 +81,16 @@ def assert_same(found, expected):
 
 @is_jax
 @pytest.mark.slow
-def test_data_parallel_on_jax(one):
-    (found,) = results(start("data"))
+def test_data_parallel_on_jax(one, tmp_path):
+    (found,) = results(tmp_path, start("data", tmp_path))
     assert found["devices"] == 4 and not found["cut"]
     assert_same(found, one)
 
 
 @is_jax
 @pytest.mark.slow
-def test_model_parallel_on_jax(one):
-    (found,) = results(start("model"))
+def test_model_parallel_on_jax(one, tmp_path):
+    (found,) = results(tmp_path, start("model", tmp_path))
     assert found["devices"] == 4
     assert_same(found, one)
     cut = found["cut"]
@@ -104,31 +103,34 @@ def test_model_parallel_on_jax(one):
 
 @is_tensorflow
 @pytest.mark.slow
-def test_mirrored_strategy(one):
-    (found,) = results(start("mirrored"))
+def test_mirrored_strategy(one, tmp_path):
+    (found,) = results(tmp_path, start("mirrored", tmp_path))
     assert found["devices"] == 2
     assert_same(found, one)
 
 
 @is_tensorflow
 @pytest.mark.slow
-def test_multi_worker_mirrored_strategy(one):
+def test_multi_worker_mirrored_strategy(one, tmp_path):
     workers = [f"localhost:{free_port()}" for _ in range(2)]
     started = []
     for index in range(2):
         task = {"type": "worker", "index": index}
         config = json.dumps({"cluster": {"worker": workers}, "task": task})
-        started.append(start("workers", TF_CONFIG=config))
-    for found in results(*started):
+        started.append(start("workers", tmp_path, TF_CONFIG=config))
+    both = results(tmp_path, *started)
+    assert len(both) == 2
+    for found in both:
         assert found["devices"] == 2
         assert_same(found, one)
 
 
 @is_torch
-def test_processes_on_torch(one):
+def test_processes_on_torch(one, tmp_path):
     port = str(free_port())
     launcher = "-m torch.distributed.run --nproc-per-node 2 --master-addr localhost".split()
-    found = results(start("processes", *launcher, "--master-port", port))
+    launched = start("processes", tmp_path, *launcher, "--master-port", port)
+    found = results(tmp_path, launched)
     first, second = sorted(found, key=lambda part: part.pop("rank"))
     assert first.pop("devices") == second.pop("devices") == 2
     assert abs(first["losses"][0] - second["losses"][0]) > 1e-3  # Each its part's.

@@ -1,8 +1,8 @@
 """`export_onnx` and `export_openvino`: a model from token ids on, for their runtimes."""
 
-import importlib.util
 import os
 
+from kerasbert._errors import need_packages
 from kerasbert.export.graphs import exported
 
 
@@ -48,7 +48,7 @@ def export_onnx(model, directory, precision="float32", tokenizer=None):
     >>> os.path.basename(export_onnx(BertTextClassifier(backbone, num_classes=2), directory))
     'model.onnx'
     """
-    _need("export_onnx", "onnx", "onnx", "onnxruntime", "tf2onnx")
+    need_packages("export_onnx", "onnx", "onnx", "onnxruntime", "tf2onnx")
     arguments = directory, "onnx", precision, None, tokenizer
     with exported(model, *arguments) as (target, folder, check):
         check(_onnx_runtime(os.path.join(folder, "model.onnx")))
@@ -67,7 +67,7 @@ def export_openvino(model, directory, precision="float32", tokenizer=None):
             "OpenVINO computes these models wrong in int8; use precision='float32', or "
             "export_onnx(..., precision='int8') and ONNX Runtime."
         )
-    _need("export_openvino", "openvino", "onnx", "openvino", "tf2onnx")
+    need_packages("export_openvino", "openvino", "onnx", "openvino", "tf2onnx")
     import openvino
 
     arguments = directory, "onnx", precision, None, tokenizer
@@ -94,11 +94,3 @@ def _onnx_runtime(path):
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda features: dict(zip(names, session.run(names, features), strict=True))
-
-
-def _need(call, extra, *packages):
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise ImportError(
-                f"{call} needs the package {package}; run `pip install 'kerasbert[{extra}]'`."
-            )

@@ -16,7 +16,7 @@ import warnings
 import keras
 import numpy as np
 
-from kerasbert._errors import check_whole
+from kerasbert._errors import check_whole, need_packages
 from kerasbert._files import write_text
 from kerasbert.data.examples import read_examples, write_examples
 from kerasbert.data.manifest import read_manifest, total, write_manifest
@@ -168,6 +168,7 @@ def pretrain(
     Raises:
         ValueError: for settings that make no sense, and where `output` has a training with other
             settings.
+        ImportError: where `tensorboard` is asked for and not installed.
         KeyboardInterrupt: when stopped; the same call goes on.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
@@ -184,6 +185,8 @@ def pretrain(
     evaluate_every = evaluate_every or _multiple(every // 20, log_every)
     checkpoint_every = checkpoint_every or _multiple(min(1000, evaluate_every), log_every)
     _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, locals())
+    if tensorboard:
+        need_packages("tensorboard=True", "tensorboard", "tensorboard")
     output = os.path.abspath(os.path.expanduser(os.fspath(output)))
     preset, earlier = _earlier_run(preset, optimizer_state)
     settings |= {

@@ -70,6 +70,16 @@ def test_from_text_to_a_preset(text, tmp_path):
         assert not (tmp_path / "no" / "preset").exists()
 
 
+def test_tensorboard_is_missing(text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    given = options(text, "16:2:8")
+    done = kerasbert("pretrain", text, "-o", tmp_path / "out", *given, "--tensorboard")
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("run `pip install 'kerasbert[tensorboard]'`.")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_real_signal(text, tmp_path):
     assert kerasbert("vocab", text, "-o", tmp_path, "--size", 165).exit_code == 0
