@@ -3,6 +3,7 @@
 B batch, T tokens, D width.
 """
 
+import functools
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 from keras import ops
 
 from kerasbert.models import BertBackbone, BertTextClassifier
+from kerasbert.tokenizers import BertTokenizer
 
 # Keras collects garbage for each weight that it quantizes, through all that imports have left.
 gc.collect()
@@ -56,6 +58,16 @@ def tiny_classifier(family="bert", **settings):
     """A classifier of three classes on `tiny_backbone`, without a preprocessor."""
     backbone = tiny_backbone(family, **settings)
     return perturb(BertTextClassifier(backbone, num_classes=3))
+
+
+def bert_tokenizer(tokens):
+    """An uncased tokenizer, one for all that ask for these tokens: its graph takes a second."""
+    return _bert_tokenizer(tuple(tokens))
+
+
+@functools.cache
+def _bert_tokenizer(tokens):
+    return BertTokenizer(list(tokens), lowercase=True)
 
 
 def perturb(model):

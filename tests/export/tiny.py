@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from kerasbert import models
-from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import bert_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = (
@@ -15,7 +15,7 @@ LABELS = ["ham", "spam", "größer ✓"]
 
 def tokenizer():
     vocabulary = SPECIAL + list(CHARACTERS) + [f"##{character}" for character in CHARACTERS]
-    return BertTokenizer(vocabulary, lowercase=True)
+    return bert_tokenizer(vocabulary)
 
 
 def encoder(tokens=None, **settings):

@@ -8,11 +8,11 @@ import pytest
 
 from kerasbert.families import FAMILIES
 from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
-from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
     assert_close,
     batch,
+    bert_tokenizer,
     check_gradients,
     check_int8,
     check_preprocessor,
@@ -31,7 +31,7 @@ TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
 
 def make_preprocessor(**settings):
     return BertTextClassifierPreprocessor(
-        BertTokenizer(TOKENS, lowercase=True), **{"sequence_length": 16, **settings}
+        bert_tokenizer(TOKENS), **{"sequence_length": 16, **settings}
     )
 
 

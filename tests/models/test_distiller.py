@@ -22,6 +22,7 @@ from tests.contracts import (
     arrays,
     assert_close,
     batch,
+    bert_tokenizer,
     model_contract,
     only_tensorflow_is_fast,
     perturb,
@@ -325,9 +326,7 @@ def test_texts_without_labels():
 def test_masked_language_models():
     """DistilBERT's three losses, on texts that make their own labels."""
     pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
-    preprocessor = BertMaskedLMPreprocessor(
-        BertTokenizer(TOKENS, lowercase=True), sequence_length=16
-    )
+    preprocessor = BertMaskedLMPreprocessor(bert_tokenizer(TOKENS), sequence_length=16)
     teacher = perturb(BertMaskedLM(tiny_backbone(dropout=0.0), preprocessor))
     student = teacher.with_layers([0])
     distiller = distill(student, teacher, hidden_weight=1.0)

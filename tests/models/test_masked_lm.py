@@ -15,11 +15,11 @@ from kerasbert.models import (
     BertPretrainerPreprocessor,
     BertTextClassifier,
 )
-from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
     arrays,
     batch,
+    bert_tokenizer,
     check_padding,
     check_saving,
     model_contract,
@@ -41,7 +41,7 @@ def make(cls, family="bert", pooler=None, **settings):
 def make_raw(cls=BertMaskedLM, sequence_length=16, compiled=False, num_layers=2, **settings):
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     keras.utils.set_random_seed(0)
-    tokenizer = BertTokenizer(TOKENS, lowercase=True)
+    tokenizer = bert_tokenizer(TOKENS)
     pretrains = cls is BertPretrainer
     preprocessor = BertPretrainerPreprocessor if pretrains else BertMaskedLMPreprocessor
     encoder = tiny_backbone(dropout=0.0, pooler=pretrains, num_layers=num_layers)
@@ -358,7 +358,7 @@ def test_fill_mask_scores_are_those_of_the_logits():
 def test_fill_mask_names_tokens_only():
     """Where the encoder has more rows than the tokenizer has tokens."""
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
-    preprocessor = BertMaskedLMPreprocessor(BertTokenizer(TOKENS, lowercase=True), 16)
+    preprocessor = BertMaskedLMPreprocessor(bert_tokenizer(TOKENS), 16)
     model = BertMaskedLM(tiny_backbone(num_layers=1, vocabulary_size=33), preprocessor)
     model.mlm_head.bias.assign(np.where(np.arange(33) < 30, 0.0, 9.0))
     found = model.fill_mask("a [MASK]", top_k=99)
@@ -437,7 +437,7 @@ def test_bad_positions():
 
 
 def test_bad_rates():
-    tokenizer = BertTokenizer(TOKENS, lowercase=True)
+    tokenizer = bert_tokenizer(TOKENS)
     with pytest.raises(ValueError, match="mask_selection_rate=15 has to be a number from 0 to 1"):
         BertMaskedLMPreprocessor(tokenizer, mask_selection_rate=15)
     with pytest.raises(ValueError, match="add up to more than 1"):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from kerasbert.models import BertMultipleChoice, BertMultipleChoicePreprocessor
-from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
     assert_close,
     batch,
+    bert_tokenizer,
     check_preprocessor,
     model_contract,
     only_tensorflow_is_fast,
@@ -31,7 +31,7 @@ def make(family="bert", **settings):
 
 def make_preprocessor(**settings):
     return BertMultipleChoicePreprocessor(
-        BertTokenizer(TOKENS, lowercase=True), **{"sequence_length": 16, **settings}
+        bert_tokenizer(TOKENS), **{"sequence_length": 16, **settings}
     )
 
 

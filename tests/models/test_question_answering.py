@@ -13,11 +13,11 @@ from kerasbert.models import (
     BertTextClassifier,
 )
 from kerasbert.models.spans import MASKED
-from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
     arrays,
     batch,
+    bert_tokenizer,
     check_padding,
     check_saving,
     model_contract,
@@ -135,9 +135,7 @@ class Given(BertQuestionAnswering):
 
 def given(**settings):
     settings = {"sequence_length": 24, "max_query_length": 4, "doc_stride": 8, **settings}
-    preprocessor = BertQuestionAnsweringPreprocessor(
-        BertTokenizer(TOKENS, lowercase=True), **settings
-    )
+    preprocessor = BertQuestionAnsweringPreprocessor(bert_tokenizer(TOKENS), **settings)
     backbone = tiny_backbone(max_sequence_length=24)
     return Given(backbone, preprocessor=preprocessor)
 
@@ -224,7 +222,7 @@ def stories(count, seed=0):
 def trained():
     keras.utils.set_random_seed(0)
     preprocessor = BertQuestionAnsweringPreprocessor(
-        BertTokenizer(TOKENS, lowercase=True),
+        bert_tokenizer(TOKENS),
         sequence_length=16,
         max_query_length=3,
         doc_stride=6,

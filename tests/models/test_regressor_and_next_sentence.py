@@ -12,10 +12,10 @@ from kerasbert.models import (
     BertTextRegressor,
     BertTextRegressorPreprocessor,
 )
-from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
     batch,
+    bert_tokenizer,
     check_preprocessor,
     model_contract,
     perturb,
@@ -38,7 +38,7 @@ def make(cls, family="bert", **settings):
 
 def make_raw(cls):
     keras.utils.set_random_seed(0)
-    preprocessor = CLASSES[cls](BertTokenizer(TOKENS, lowercase=True), sequence_length=16)
+    preprocessor = CLASSES[cls](bert_tokenizer(TOKENS), sequence_length=16)
     return cls(tiny_backbone(dropout=0.0), preprocessor=preprocessor)
 
 

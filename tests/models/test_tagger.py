@@ -12,12 +12,12 @@ from kerasbert.models import (
     BertTokenClassifier,
     BertTokenClassifierPreprocessor,
 )
-from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
     arrays,
     assert_close,
     batch,
+    bert_tokenizer,
     check_padding,
     check_roundtrip,
     check_saving,
@@ -45,7 +45,7 @@ def raw_tagger(preprocessor=(), **settings):
     keras.utils.set_random_seed(0)
     settings = {"labels": ["PER", "LOC"], "scheme": "BIO", **settings}
     preprocessor = BertTokenClassifierPreprocessor(
-        BertTokenizer(TOKENS, lowercase=True), **{"sequence_length": 16, **dict(preprocessor)}
+        bert_tokenizer(TOKENS), **{"sequence_length": 16, **dict(preprocessor)}
     )
     return BertTokenClassifier(tiny_backbone(dropout=0.0), preprocessor=preprocessor, **settings)
 

@@ -15,11 +15,11 @@ from kerasbert.models import (
     BertTextEmbedderPreprocessor,
 )
 from kerasbert.models.text_embedder import LAYERS
-from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
     assert_close,
     batch,
+    bert_tokenizer,
     check_bfloat16,
     check_padding,
     check_preprocessor,
@@ -46,9 +46,7 @@ def make(family="bert", pooling="mean", layers="scalar_mix", normalize=False, **
 
 def make_raw(**settings):
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
-    preprocessor = BertTextEmbedderPreprocessor(
-        BertTokenizer(TOKENS, lowercase=True), sequence_length=16
-    )
+    preprocessor = BertTextEmbedderPreprocessor(bert_tokenizer(TOKENS), sequence_length=16)
     return BertTextEmbedder(tiny_backbone(dropout=0.0), preprocessor, **settings)
 
 

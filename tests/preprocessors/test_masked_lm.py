@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from kerasbert.models import BertMaskedLMPreprocessor, BertPretrainerPreprocessor
-from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import arrays
+from tests.contracts import arrays, bert_tokenizer
 
 tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
 pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
@@ -19,7 +18,7 @@ CHINESE = "我们 在\u3000图书馆  学习"
 
 def make(cls=BertMaskedLMPreprocessor, **settings):
     settings = {"mask_selection_rate": 0.3, "mask_token_rate": 1.0, **settings}
-    tokenizer = BertTokenizer([*TOKENS, "##play"], lowercase=True)
+    tokenizer = bert_tokenizer([*TOKENS, "##play"])
     return cls(tokenizer, sequence_length=24, random_token_rate=0.0, **settings)
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from kerasbert.preprocessors import BertPreprocessor, BertQuestionAnsweringPreprocessor
-from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import arrays, assert_close, check_preprocessor
+from tests.contracts import arrays, assert_close, bert_tokenizer, check_preprocessor
 from tests.tokenizers.conftest import HARD, SENTENCES
 
 tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
@@ -22,7 +21,7 @@ PIECES = ["  ", " ", "\n", "👩‍👩‍👧", "🙂", "é", "e\u0301", "北�
 def small(**settings):
     """Each once: tracing costs more than what the tests do."""
     settings = {"sequence_length": 12, "max_query_length": 3, "doc_stride": 2, **settings}
-    return BertQuestionAnsweringPreprocessor(BertTokenizer(TOKENS, lowercase=True), **settings)
+    return BertQuestionAnsweringPreprocessor(bert_tokenizer(TOKENS), **settings)
 
 
 def random_texts(count, seed=0):
@@ -232,7 +231,7 @@ def test_settings_go_with_a_preset(tmp_path):
     loaded = BertQuestionAnsweringPreprocessor.from_own_preset(str(tmp_path / "own"))
     assert (loaded.max_query_length, loaded.doc_stride, loaded.sequence_length) == (3, 2, 12)
     # Another task's lends what they share.
-    tokenizer = BertTokenizer(TOKENS, lowercase=True)
+    tokenizer = bert_tokenizer(TOKENS)
     BertPreprocessor(tokenizer, sequence_length=100).save_to_preset(str(tmp_path / "other"))
     loaded = BertQuestionAnsweringPreprocessor.from_own_preset(str(tmp_path / "other"))
     assert (loaded.max_query_length, loaded.sequence_length) == (64, 100)

@@ -10,7 +10,7 @@ import pytest
 from kerasbert.data.tagging import TagSet
 from kerasbert.preprocessors import BertTokenClassifierPreprocessor
 from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import arrays, check_preprocessor
+from tests.contracts import arrays, bert_tokenizer, check_preprocessor
 
 tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
 # Alignment is TensorFlow's and NumPy's on every backend.
@@ -39,9 +39,7 @@ SPACES = [" ", " ", "  ", "   ", "\t", "\n", "\u00a0", "\u3000", " \u200b ", "\r
 
 def preprocess(tokenizer=None, **settings):
     settings = {"labels": ["PER", "LOC"], "scheme": "BIO", **settings}
-    return BertTokenClassifierPreprocessor(
-        tokenizer or BertTokenizer(TOKENS.split(), lowercase=True), **settings
-    )
+    return BertTokenClassifierPreprocessor(tokenizer or bert_tokenizer(TOKENS.split()), **settings)
 
 
 def random_word(random):

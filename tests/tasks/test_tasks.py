@@ -11,8 +11,7 @@ import pytest
 from kerasbert import metrics, models, presets
 from kerasbert.models import BertBackbone
 from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, get_task
-from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import only_tensorflow_is_fast
+from tests.contracts import bert_tokenizer, only_tensorflow_is_fast
 
 WORDS = "good bad film a the it was is who rome ann lee old in city ? . i".split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -37,7 +36,7 @@ def tiny_model(task, **settings):
     own = {name: given.pop(name) for name in ("labels", "scheme") if name in given}
     if "max_query_length" in given:
         given.update(max_query_length=8, doc_stride=16)
-    preprocessor = cls.preprocessor_cls(BertTokenizer(VOCABULARY, lowercase=True), **given)
+    preprocessor = cls.preprocessor_cls(bert_tokenizer(VOCABULARY), **given)
     return cls(backbone, preprocessor=preprocessor, **own)
 
 

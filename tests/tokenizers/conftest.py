@@ -161,7 +161,7 @@ CLASSES = (
 )
 
 
-@pytest.fixture(params=CLASSES)
+@pytest.fixture(params=CLASSES, scope="session")
 def tokenizer(request, make):
-    """Each class in turn."""
+    """Each class in turn; one for all tests, as tracing its graph takes up to 5 seconds."""
     return make(request.param)
