@@ -76,9 +76,21 @@ FAST_ON = {
         *("test_name_map", "test_hub", "test_presets", "test_finetune", "tasks/test_tasks"),
     ),
 }
-# What is left for JAX of models that others test, too: their contract and their training.
-ON_JAX = ("contract", "test_learns", "test_fit")
-WHOLE_ON_JAX = ("test_backbone", "test_classifier", "test_fit")
+# What stays fast of a file or folder on a backend, by parts of the tests' names: of models PyTorch
+# runs all, those that trace and compile their contracts and training.
+COMPILED = ("contract", "test_learns", "test_fit")
+ALL = ("",)
+STAYS = {
+    "tensorflow": {"models": COMPILED, **dict.fromkeys(("test_backbone", "test_fit"), ALL)},
+    "jax": {
+        "models": (*COMPILED, "test_arrays", "test_datasets"),
+        "test_backbone": ALL,
+        "test_optimizers": ("compiled", "rates[bert]"),
+        "test_keras_hub": ("[Bert-{}]",),
+        "export": ("test_answers_as_the_model",),
+    },
+    "torch": {"export": ("test_answers_as_the_model", "test_refused")},
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,13 +99,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         folder, file = item.path.parent.name, item.path.stem
         own = item.get_closest_marker("fast_on")  # Before that of its file.
-        places = {folder, file, f"{folder}/{file}"}
+        places = (f"{folder}/{file}", file, folder)
         fast_on = (
-            own.args if own else [name for name, those in FAST_ON.items() if places & {*those}]
+            own.args if own else [name for name, those in FAST_ON.items() if {*places} & {*those}]
         )
         elsewhere = bool(fast_on) and here not in fast_on
-        if here == "jax" and folder == "models" and file not in WHOLE_ON_JAX:
-            elsewhere |= not any(name in item.name for name in ON_JAX)
+        stays = STAYS[here]
+        place = next((place for place in places if place in stays), None)
+        if place and not own:
+            elsewhere |= not any(name in item.name for name in stays[place])
         # What is slow everywhere stays among the slow ones, also of those that run once.
         if elsewhere and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.slow)

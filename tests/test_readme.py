@@ -9,7 +9,6 @@ import pytest
 
 import kerasbert
 from kerasbert import hub
-from tests.contracts import only_tensorflow_is_fast
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -38,7 +37,7 @@ def run_python_blocks(file, tmp_path, monkeypatch):
     return names
 
 
-@only_tensorflow_is_fast
+@pytest.mark.slow
 def test_python_blocks(tmp_path, monkeypatch):
     names = run_python_blocks("README.md", tmp_path, monkeypatch)
     assert names["classifier"].labels == ["ham", "spam"]

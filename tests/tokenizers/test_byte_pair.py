@@ -107,6 +107,7 @@ def test_modernbert_is_as_its_tokenizer_json(modern, hard, sentences):
     assert (plain.num_separators, plain.normalization) == (1, "NFC")
 
 
+@pytest.mark.slow
 def test_offsets_of_modernbert(modern):
     _, directory = modern
     tokenizer = ModernBertTokenizer.from_files(directory, special_tokens_in_strings=True)
@@ -136,6 +137,7 @@ def test_offsets_leave_out_the_space_before_a_word(make):
         assert spans == [*("lo", "lo", "  ", "lo", "\n", "lo", " ", "中", "中", "中"), *"\tx "]
 
 
+@pytest.mark.slow
 def test_agrees_on_every_character():
     """Letters, numbers, spaces and others are the same ones for Rust as for TensorFlow."""
     from tests.tokenizers import reference
@@ -187,6 +189,7 @@ def test_random_texts(byte_pairs):
     )
 
 
+@pytest.mark.slow
 def test_detokenize_gives_the_text_back(make, hard, sentences):
     for name in ("RobertaTokenizer", "ModernBertTokenizer"):
         tokenizer = make(name, **({"normalization": None} if name[0] == "M" else {}))
@@ -218,6 +221,7 @@ def test_mistakes_are_one_sentence(byte_pairs, tmp_path):
         RobertaTokenizer.from_files(tmp_path)
 
 
+@pytest.mark.slow
 def test_why_it_is_not_keras_hubs(byte_pairs):
     """KerasHub's tokenizer splits these otherwise; should it agree one day, use it."""
     import keras_hub
