@@ -81,7 +81,11 @@ FAST_ON = {
 COMPILED = ("contract", "test_learns", "test_fit")
 ALL = ("",)
 STAYS = {
-    "tensorflow": {"models": COMPILED, **dict.fromkeys(("test_backbone", "test_fit"), ALL)},
+    "tensorflow": {
+        "models": COMPILED,
+        **dict.fromkeys(("test_backbone", "test_fit"), ALL),
+        "test_optimizers": ("compiled", "rates[bert]"),
+    },
     "jax": {
         "models": (*COMPILED, "test_arrays", "test_datasets"),
         "test_backbone": ALL,
