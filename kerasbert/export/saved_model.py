@@ -225,9 +225,11 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE):
             found = run(name, features)
             for key, wanted in outputs.items():
                 compare(key, found[key], wanted, tolerance)
+        # What is made of logits is as exact as they are: a score may be small beside them.
+        scale = max((_largest(y) for _, _, x in batches for y in x.values()), default=1)
         for name, inputs, answers in probes:
             texts = {key: _column(key, value) for key, value in inputs.items()}
-            compare_answers(name, run(name, texts), dict(answers), tolerance)
+            compare_answers(name, run(name, texts), dict(answers), tolerance, scale)
             if "inputs" not in inputs:
                 for few in (_broken(texts), {key: value[:0] for key, value in texts.items()}):
                     _check_finite(name, few, run(name, few))
@@ -267,24 +269,25 @@ def _check_finite(name, inputs, outputs):
             raise ValueError(f"The {key} that '{name}' gives for {inputs} are not finite.")
 
 
-def compare_answers(name, found, wanted, tolerance=TOLERANCE):
+def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
     """Raise where answers are not the model's, in rows that say so by a margin."""
     clear = wanted.pop("clear", None)
     if set(found) - {"row"} != set(wanted):
         raise ValueError(f"'{name}' gives {sorted(found)}, but the model {sorted(wanted)}.")
     for key, answers in wanted.items():
         if clear is None or answers.dtype.kind == "f" and key in ("probabilities", "scores"):
-            compare(key, found[key], answers, tolerance)
+            compare(key, found[key], answers, tolerance, scale)
             continue
         for row in np.flatnonzero(clear):
             ours, theirs = found[key][row], answers[row]
             if np.ndim(theirs):  # Other rows may have more columns.
                 size = min(len(ours), len(theirs))
                 ours, theirs = ours[:size], theirs[:size]
-            compare(key, ours, theirs, tolerance)
+            compare(key, ours, theirs, tolerance, scale)
 
 
-def compare(name, found, wanted, tolerance=TOLERANCE):
+def compare(name, found, wanted, tolerance=TOLERANCE, scale=1):
+    """Raise where an output is not the model's: numbers by a share of the largest, or `scale`."""
     if isinstance(wanted, str) or wanted.dtype.kind in "OSU":
         shape = np.shape(wanted)
         wanted = np.asarray(_encoded(np.asarray(wanted, object).tolist()), object).reshape(shape)
@@ -297,10 +300,19 @@ def compare(name, found, wanted, tolerance=TOLERANCE):
                 f"The SavedModel's {name} are {found.tolist()}, the model's {wanted.tolist()}."
             )
         return
-    masked = np.abs(wanted) >= -MASKED  # Where there can be no answer.
-    off = np.abs(np.where(masked, found != wanted, found - wanted)).max(initial=0)
-    if not off <= tolerance * np.abs(wanted[~masked]).max(initial=1):
+    off = np.abs(np.where(_masked(wanted), found != wanted, found - wanted)).max(initial=0)
+    if not off <= tolerance * max(scale, _largest(wanted)):
         raise ValueError(f"The {name} of the SavedModel differ from the model's by {off:.2g}.")
+
+
+def _masked(values):
+    """Where there can be no answer."""
+    return np.abs(values) >= -MASKED
+
+
+def _largest(values):
+    """The largest of numbers, but those that say that there is no answer; at least 1."""
+    return np.abs(values[~_masked(values)]).max(initial=1) if values.dtype.kind == "f" else 1
 
 
 if __name__ == "__main__":

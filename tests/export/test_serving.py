@@ -422,6 +422,7 @@ def test_answers_of_another_shape_or_value_are_refused():
     saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 5e-6)
     with pytest.raises(ValueError, match="The logits of the SavedModel differ .* by 0.0001"):
         saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 1e-4)
+    saved_model.compare("score", np.ones(2), np.ones(2) + 1e-4, scale=20)
     with pytest.raises(ValueError, match=r"SavedModel's score are \(2,\), the model's \(2, 1\)"):
         saved_model.compare("score", np.ones(2), np.ones((2, 1)))
 
