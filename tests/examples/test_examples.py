@@ -44,12 +44,14 @@ def test_classify_sms(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["spam"]
 
 
+@pytest.mark.slow
 def test_a_column_that_is_missing_is_named(tmp_path):
     (tmp_path / "other.csv").write_text("message,label\nhello,ham\n")
     done = run("classify_sms.py", "--data", "other.csv", cwd=tmp_path)
     assert done.returncode != 0 and "has no column 'text'" in done.stderr
 
 
+@pytest.mark.slow
 def test_classify_served_wants_a_saved_model(tmp_path):
     done = run("classify_served.py", tmp_path, "hello")
     assert (

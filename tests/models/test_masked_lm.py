@@ -23,7 +23,6 @@ from tests.contracts import (
     check_padding,
     check_saving,
     model_contract,
-    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -191,7 +190,6 @@ def test_a_pooler_that_is_not_used_does_not_train(cls):
 # --- raw text ---
 
 
-@only_tensorflow_is_fast
 def test_fit_on_texts():
     model = make_raw(compiled=True)
     texts = TEXTS * 8
@@ -281,7 +279,6 @@ def test_preset_of_the_preprocessor(tmp_path):
         BertMaskedLM.from_preset(str(tmp_path), random_token_rate=0.5)
 
 
-@only_tensorflow_is_fast
 def test_pretrainer_on_pairs(tmp_path):
     model = make_raw(BertPretrainer, compiled=True)
     a, b = ["the film", "it was"] * 16, ["fun fun fun", "dull dull dull"] * 16

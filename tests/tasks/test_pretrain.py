@@ -16,7 +16,7 @@ import kerasbert
 from kerasbert.models import BertBackbone, BertMaskedLM, BertNextSentencePredictor, BertPretrainer
 from kerasbert.tasks import checkpoints
 from kerasbert.tasks.recording import draw_curves, read_log
-from tests.contracts import array, only_tensorflow_is_fast
+from tests.contracts import array, only_tensorflow_is_fast, only_torch_is_fast
 
 TINY = {
     "num_layers": 1,
@@ -295,7 +295,7 @@ def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
 # --- continued pre-training ---
 
 
-@only_tensorflow_is_fast
+@only_torch_is_fast
 def test_continued(examples, vocabulary, unbroken, tmp_path):
     output, first = unbroken
     settings = {"phases": [(16, 2, 8)], "accumulate": 1, "log_every": 1, "checkpoint_every": 1}
