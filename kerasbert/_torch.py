@@ -1,11 +1,50 @@
 """What Keras does not pass on to PyTorch: bias in products, random states, processes."""
 
 
+def on_gpu():
+    """Whether Keras has PyTorch compute on a GPU."""
+    # Not the current device, which is "meta" while Keras builds a model.
+    from keras.src.backend.torch.core import DEFAULT_DEVICE
+
+    return DEFAULT_DEVICE == "cuda"
+
+
 def addmm(inputs, kernel, bias):
     """`inputs @ kernel + bias` (R, U), from rows (R, D), in one operation."""
     import torch
 
     return torch.addmm(bias, inputs, kernel)
+
+
+def cross_entropy(labels, logits):
+    """Cross-entropy of ids (B, P) and logits (B, P, V), in one operation: (B, P)."""
+    import torch
+
+    losses = torch.nn.functional.cross_entropy(
+        logits.flatten(0, -2), labels.flatten().long(), reduction="none"
+    )
+    return losses.reshape(labels.shape)
+
+
+def attention(query, key, value, mask=None, dropout=0.0):
+    """Attention by one kernel, with dropout of its maps.
+
+    Args:
+        query: (B, T, N, H), as `key` and `value`.
+        mask: bool, broadcastable to (B, N, T, T), or `None`.
+        dropout: float.
+    """
+    import torch
+
+    if mask is not None:
+        # Added, as a row that may look nowhere would be NaN by a mask of bools.
+        lowest = torch.finfo(query.dtype).min / 2
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, lowest)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))  # (B, N, T, H)
+    outputs = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout
+    )
+    return outputs.transpose(1, 2)
 
 
 def train_in_processes(model, **kwargs):

@@ -6,6 +6,9 @@ B batch, P predictions, V tokens of the vocabulary.
 import keras
 from keras import ops
 
+from kerasbert import _torch
+from kerasbert._device import jax_on_gpu, on_gpu
+
 
 def token_cross_entropy(labels, logits):
     """Cross-entropy of each prediction, without the one-hot labels of Keras' own.
@@ -23,7 +26,15 @@ def token_cross_entropy(labels, logits):
     labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
     if keras.config.backend() == "tensorflow":
         return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    labelled = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    if keras.backend.backend() == "torch" and on_gpu():
+        return _torch.cross_entropy(labels, logits)
+    if jax_on_gpu():
+        # The gradient of a lookup would be a pass over the logits of its own; on a CPU it is the
+        # faster one.
+        is_label = ops.equal(ops.arange(logits.shape[-1]), labels[..., None])
+        labelled = ops.sum(ops.where(is_label, logits, 0.0), axis=-1)
+    else:
+        labelled = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     highest = ops.stop_gradient(ops.max(logits, axis=-1))  # (B, P)
     # Written out: gradients of PyTorch's `logsumexp` take longer.
     total = ops.sum(ops.exp(logits - highest[..., None]), axis=-1)

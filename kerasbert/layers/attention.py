@@ -8,7 +8,10 @@ import functools
 import keras
 from keras import ops
 
+from kerasbert import _jax, _torch
+from kerasbert._device import jax_on_gpu, on_gpu
 from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import rotate
 
 
@@ -58,23 +61,48 @@ class AttentionMask(keras.layers.Layer):
         return {**super().get_config(), "is_causal": self.is_causal, "window": self.window}
 
 
-@functools.cache
-def _fused_attention():
-    """Whether `ops.dot_product_attention` beats the formula written out.
+def fused_attention(query, key, value, mask=None, dropout=0.0):
+    """Attention by the backend's own kernel, or `None` where the formula written out is faster.
 
-    It does on PyTorch, and on JAX with an accelerator. TensorFlow has none, and JAX' own took
-    1.3 to 2.7 times as long on a CPU, at 25 to 384 tokens.
+    PyTorch has one that on a GPU knows dropout too, JAX one without on an accelerator. TensorFlow
+    has none, and JAX' own took 1.3 to 2.7 times as long on a CPU, at 25 to 384 tokens.
+
+    Args:
+        query: (B, T, N, H), as `key` and `value`.
+        mask: bool, broadcastable to (B, N, T, T).
+        dropout: float. Dropout of the maps.
+
+    Returns:
+        (B, T, N, H), or `None`.
+
+    >>> x = np.ones((1, 2, 1, 4), "float32")
+    >>> fused_attention(x, x, x, dropout=0.1) is None
+    True
     """
-    if keras.config.backend() == "jax":
+    if keras.backend.backend() == "torch" and on_gpu():
+        return _torch.attention(query, key, value, mask, dropout)
+    if dropout or not _has_kernel():
+        return None
+    if jax_on_gpu():
+        length = query.shape[1]
+        if not isinstance(length, int) or length % 2:
+            return None  # cuDNN has no gradients for an odd number of tokens.
+        mask = None if mask is None else _jax.full_mask(mask, length)
+    return ops.dot_product_attention(query, key, value, mask=mask)
+
+
+@functools.cache
+def _has_kernel():
+    if keras.backend.backend() == "jax":
         return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
-    return keras.config.backend() == "torch"
+    return keras.backend.backend() == "torch"
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention (arXiv 1706.03762).
 
-    The backend's fused attention runs where it has one and attention dropout is not active.
+    The backend's fused attention runs where it has one, in most cases without attention dropout.
 
     Args:
         num_heads: int. It has to divide the width of the input.
@@ -126,9 +154,7 @@ class SelfAttention(keras.layers.Layer):
         self.qkv.build(inputs_shape)
         self.output_dense = dense(width, "output")
         self.output_dense.build(inputs_shape)
-        self.dropout_layer = keras.layers.Dropout(
-            self.dropout, dtype=self.dtype_policy, name="dropout"
-        )
+        self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(self, inputs, attention_mask=None, training=False, return_attention_scores=False):
         """Attend.
@@ -143,17 +169,21 @@ class SelfAttention(keras.layers.Layer):
             (B, T, D); with `return_attention_scores` also the maps (B, N, T, T).
         """
         length, width = ops.shape(inputs)[1], inputs.shape[-1]
-        qkv = self.qkv(inputs)  # (B, T, 3D)
-        heads = ops.reshape(qkv, (-1, length, 3, self.num_heads, width // self.num_heads))
-        query, key, value = heads[:, :, 0], heads[:, :, 1], heads[:, :, 2]  # (B, T, N, H)
+        heads = (-1, length, self.num_heads, width // self.num_heads)
+        # By a split: the gradients of three slices would be padded with zeros, and added up.
+        parts = ops.split(self.qkv(inputs), 3, axis=-1)  # (B, T, D) each
+        query, key, value = (ops.reshape(part, heads) for part in parts)  # (B, T, N, H)
         if self.rotary_base is not None:
             query, key = rotate(query, self.rotary_base), rotate(key, self.rotary_base)
-        scores = None
-        dropout = training and self.dropout > 0
-        if return_attention_scores or dropout or not _fused_attention():
+        outputs = scores = None
+        dropout = self.dropout if training else 0.0
+        if not return_attention_scores:
+            outputs = fused_attention(query, key, value, attention_mask, dropout)
+            if outputs is None and dropout and jax_on_gpu():
+                seed = self.dropout_layer.seed_generator
+                outputs = _jax.attention(query, key, value, attention_mask, dropout, seed)
+        if outputs is None:
             outputs, scores = self._attend(query, key, value, attention_mask, dropout)
-        else:
-            outputs = ops.dot_product_attention(query, key, value, mask=attention_mask)
         outputs = self.output_dense(ops.reshape(outputs, (-1, length, width)))
         return (outputs, scores) if return_attention_scores else outputs
 

@@ -8,6 +8,7 @@ from keras import ops
 
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
 
 
@@ -135,7 +136,7 @@ class TransformerBlock(keras.layers.Layer):
             self.layer_norm_epsilon, self.use_bias, dtype, "output_layer_norm"
         )
         self.output_layer_norm.build(inputs_shape)
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout")
+        self.dropout_layer = TokenDropout(self.dropout, dtype=dtype, name="dropout")
         only_blocks_remat(self._flatten_layers(include_self=False))
 
     def rematerialized_call(self, layer_call, *args, **kwargs):

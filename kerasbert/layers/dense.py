@@ -6,6 +6,7 @@ B batch, T tokens, D width, U units.
 import keras
 from keras import ops
 
+from kerasbert._device import jax_on_gpu
 from kerasbert._torch import addmm
 
 
@@ -31,9 +32,17 @@ class TokenDense(keras.layers.Dense):
         if keras.backend.backend() == "torch" and self.bias is not None:
             outputs = addmm(rows, self.kernel, self.bias)
             outputs = outputs if self.activation is None else self.activation(outputs)
+        elif jax_on_gpu() and self.activation is not None:
+            # XLA would write what the gradient of GELU takes out beside its result, and read it
+            # back: twice as much as the product has.
+            outputs = keras.remat(self._finish)(ops.matmul(rows, self.kernel))
         else:
             outputs = super().call(rows)
         return ops.reshape(outputs, (*shape[:-1], self.units))
+
+    def _finish(self, rows):
+        """Bias and activation, of rows (B * T, U)."""
+        return self.activation(rows if self.bias is None else ops.add(rows, self.bias))
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras' own check refuses subclasses.

@@ -7,6 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert import _jax
+from kerasbert._device import jax_on_gpu
+
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class PositionEmbedding(keras.layers.Layer):
@@ -39,11 +42,14 @@ class PositionEmbedding(keras.layers.Layer):
         )
 
     def call(self, inputs):
-        """Map (B, T, D) to (1, T, D): the rows of the first T positions."""
+        """Map (B, T, D) to the rows of the first T positions, (1, T, D) or as often as needed."""
         length = ops.shape(inputs)[1]
         check_length(length, self.sequence_length)
         table = ops.convert_to_tensor(self.position_embeddings)
-        return ops.expand_dims(table[self.offset : self.offset + length], 0)
+        rows = ops.expand_dims(table[self.offset : self.offset + length], 0)
+        if jax_on_gpu():
+            return _jax.repeat(rows, inputs.shape[0])
+        return rows
 
     def compute_output_shape(self, inputs_shape):
         return (1, *inputs_shape[1:])

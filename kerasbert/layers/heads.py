@@ -7,6 +7,7 @@ of the vocabulary.
 import keras
 from keras import ops
 
+from kerasbert._device import on_gpu
 from kerasbert.layers.block import activation_function, layer_norm, only_blocks_remat
 from kerasbert.layers.dense import TokenDense
 
@@ -247,11 +248,19 @@ class MaskedLMHead(keras.layers.Layer):
         x = ops.take(rows, ops.cast(mask_positions, "int32") + first, axis=0)  # (B, P, D)
         x = self.layer_norm(self.dense(x))  # (B, P, E)
         x = ops.reshape(x, (-1, self.token_embedding.output_dim))  # (B * P, E)
-        logits = ops.cast(self.token_embedding(x, reverse=True), "float32")  # (B * P, V)
+        logits = ops.cast(self._project(x), "float32")  # (B * P, V)
         if self.bias is not None:
             logits = logits + self.bias
         slots = ops.shape(mask_positions)[1]
         return ops.reshape(logits, (batch, slots, self.token_embedding.input_dim))
+
+    def _project(self, x):
+        """Map (B * P, E) to (B * P, V)."""
+        embedding = self.token_embedding
+        if embedding.quantization_mode is not None or not on_gpu():
+            # The table is float32 under any policy, and so is this product.
+            return embedding(x, reverse=True)
+        return ops.matmul(x, ops.transpose(ops.cast(embedding.embeddings, x.dtype)))
 
     def compute_output_spec(self, inputs, mask_positions):
         shape = (*mask_positions.shape, self.token_embedding.input_dim)

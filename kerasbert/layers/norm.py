@@ -5,6 +5,8 @@ B batch, T tokens, D width.
 
 import keras
 
+from kerasbert import _jax
+from kerasbert._device import jax_on_gpu
 from kerasbert._tensorflow import fuses_layer_norm, layer_norm
 
 
@@ -22,6 +24,9 @@ class TokenNorm(keras.layers.LayerNormalization):
 
     def call(self, inputs, training=None):
         """Map (B, T, D) to (B, T, D)."""
+        if jax_on_gpu():
+            inputs = keras.ops.cast(inputs, self.compute_dtype)
+            return _jax.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
         is_tensorflow = keras.backend.backend() == "tensorflow"
         if training or not is_tensorflow or not fuses_layer_norm():
             return super().call(inputs)

@@ -18,6 +18,7 @@ from kerasbert.from_preset import FromPreset
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
 from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import PositionEmbedding
 
 
@@ -170,9 +171,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         self.embeddings_layer_norm = layer_norm(
             layer_norm_epsilon, use_bias, dtype, "embeddings_layer_norm"
         )
-        self.embeddings_dropout = keras.layers.Dropout(
-            dropout, dtype=dtype, name="embeddings_dropout"
-        )
+        self.embeddings_dropout = TokenDropout(dropout, dtype=dtype, name="embeddings_dropout")
         self.embeddings_projection = None
         if embedding_dim is not None:
             self.embeddings_projection = TokenDense(

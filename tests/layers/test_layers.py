@@ -165,7 +165,7 @@ def fused(monkeypatch):
         return original(*args, **kwargs)
 
     monkeypatch.setattr(ops, "dot_product_attention", spy)
-    monkeypatch.setattr(attention, "_fused_attention", lambda: True)
+    monkeypatch.setattr(attention, "_has_kernel", lambda: True)
     return calls
 
 

@@ -138,7 +138,7 @@ def test_inference_is_fused(monkeypatch):
         return original(*args, **kwargs)
 
     monkeypatch.setattr(ops, "dot_product_attention", spy)
-    monkeypatch.setattr(attention, "_fused_attention", lambda: True)
+    monkeypatch.setattr(attention, "_has_kernel", lambda: True)
     backbone(features)
     assert len(calls) == backbone.num_layers
     backbone(features, training=True)

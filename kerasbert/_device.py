@@ -1,0 +1,21 @@
+"""Where the backend computes."""
+
+import functools
+
+import keras
+
+from kerasbert import _jax, _torch
+
+
+@functools.cache
+def on_gpu():
+    """Whether the backend computes on a GPU."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return any(device.startswith("gpu") for device in keras.distribution.list_devices())
+    return {"jax": _jax, "torch": _torch}[backend].on_gpu()
+
+
+def jax_on_gpu():
+    """Whether that is JAX on a GPU, where XLA needs some help to be fast."""
+    return keras.backend.backend() == "jax" and on_gpu()
