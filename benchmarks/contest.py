@@ -58,12 +58,15 @@ def flops(lengths):
     return sum(LAYERS * (2 * weights * n + 4 * n * n * WIDTH) for n in lengths)
 
 
-def environment(spec, threads):
+def environment(spec, threads, gpu=False):
     """Environment variables of the child for a contestant `library/backend/...`."""
     # The clone that this file lies in is what is measured, installed or not.
     clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # Children share a GPU, so JAX must not take its memory beforehand.
+    device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
     return {
         **os.environ,
+        **device,
         "PYTHONPATH": os.pathsep.join(filter(None, [clone, os.environ.get("PYTHONPATH")])),
         "KERAS_BACKEND": spec.split("/")[1],
         "OMP_NUM_THREADS": str(threads),
@@ -73,7 +76,6 @@ def environment(spec, threads):
         "RAYON_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "true",
         "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
     }
 
 
@@ -85,7 +87,7 @@ class Child:
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, script, "--contestant", spec, "--settings", json.dumps(settings)],
-            env=environment(spec, threads),
+            env=environment(spec, threads, settings.get("gpu", False)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -164,9 +166,19 @@ def race(script, specs, rounds, threads, settings, wait=60, announce=True):
         specs: list of strings `library/backend/...`.
         rounds: int. Times that each one runs, after it is warm.
         threads: int. Cores and threads of each.
-        settings: dict, the same for all, handed to the contestant's function.
+        settings: dict, the same for all, handed to the contestant's function. With `gpu` they may
+            use one.
         wait: number. Seconds that a run waits, at most, for the machine to be quiet.
     """
+    # A GPU's memory may not hold all of them: there each one ends before the next begins.
+    groups = [[spec] for spec in specs] if settings.get("gpu") else [specs]
+    children = []
+    for group in groups:
+        children += _race(script, group, rounds, threads, settings, wait, announce)
+    return children
+
+
+def _race(script, specs, rounds, threads, settings, wait, announce):
     children = []
     for spec in specs:
         wait_until_quiet(wait)
@@ -222,13 +234,15 @@ def matmul_limit(spec, settings):
         import torch
 
         torch.set_num_threads(settings["threads"])
-        kind = getattr(torch, dtype)
-        pairs = [(torch.rand(tokens, a).to(kind), torch.rand(a, b).to(kind)) for a, b in matmuls]
+        kind = {"dtype": getattr(torch, dtype), "device": "cuda" if settings.get("gpu") else "cpu"}
+        pairs = [(torch.rand(tokens, a, **kind), torch.rand(a, b, **kind)) for a, b in matmuls]
 
         def once():
             for _ in range(LAYERS):
                 for x, w in pairs:
                     torch.mm(x, w)
+            if settings.get("gpu"):
+                torch.cuda.synchronize()
 
     else:
         import jax
@@ -243,8 +257,8 @@ def matmul_limit(spec, settings):
 
         def once():
             for _ in range(LAYERS):
-                for x, w in pairs:
-                    product(x, w).block_until_ready()
+                done = [product(x, w) for x, w in pairs]
+                jax.block_until_ready(done)
 
     def run():
         from time import perf_counter
@@ -277,19 +291,19 @@ def disturbed(children):
 
 def limits_line(children, operations, unit):
     """One line with each library's matmul rate and the limit that it sets on `unit` a second."""
+    limits = [c for c in ran(children) if c.spec.startswith("limit/")]
     rates = ", ".join(
         f"{c.spec.removeprefix('limit/')} {max(done['gflops'] for done in c.rounds):.0f}"
-        for c in ran(children)
-        if c.spec.startswith("limit/")
+        for c in limits
     )
     bounds = ", ".join(
         f"{dtype} {best_limit(children, dtype) * 1e9 / operations:.0f}"
-        for dtype in ("float32", "bfloat16")
+        for dtype in sorted({c.spec.split("/")[2] for c in limits}, reverse=True)
     )
     return f"Matmuls alone, GFLOP/s: {rates}; so at most, {unit}/s: {bounds}."
 
 
-def machine(threads):
+def machine(threads, gpu=False):
     """One line on the machine and one on the versions."""
     model = platform.processor() or platform.machine()
     flags = ""
@@ -309,6 +323,10 @@ def machine(threads):
         except importlib.metadata.PackageNotFoundError:
             continue
     python = f"Python {platform.python_version()}"
+    if gpu:
+        import torch
+
+        model = f"{torch.cuda.get_device_name()}; {model}"
     return f"{model}, {os.cpu_count()} cores, {threads} threads used; {flags}\n" + ", ".join(
         [python, *versions]
     )

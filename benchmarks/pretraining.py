@@ -1,16 +1,20 @@
-"""Pre-training: tokens a second of masked words and next sentence, at length 128.
+"""Pre-training: tokens a second of masked words and next sentence.
 
     python benchmarks/pretraining.py                     # mini, 4 layers of width 256; 2 threads
     python benchmarks/pretraining.py --size base --batch-size 8 --steps 4
     python benchmarks/pretraining.py --only kerasbert/jax,transformers --rounds 1
+    python benchmarks/pretraining.py --gpu --size base --batch-size 256 --steps 40
+    python benchmarks/pretraining.py --gpu --size base --batch-size 64 --steps 40 --length 512
 
-Every contestant trains a new encoder on the same rows of 128 tokens, 20 of them hidden, with
-dropout 0.1, AdamW and gradients clipped at 1, weights in float32: bfloat16 is autocast or Keras'
-mixed policy. The first steps pay for tracing and compiling; those after them count, in rounds.
+Every contestant trains a new encoder on the same rows, 20 of 128 tokens hidden, with dropout 0.1,
+AdamW and gradients clipped at 1, weights in float32: bfloat16 is autocast or Keras' mixed policy.
+The first steps pay for tracing and compiling; those after them count, in rounds.
 
 - kerasbert: `BertPretrainer.fit` as `kerasbert.pretrain` compiles it, with accuracies and
-  perplexity.
+  perplexity. `no_attention_dropout` drops nothing of the attention maps, and on JAX has a kernel
+  for it then.
 - transformers: `BertForPreTraining` in a plain PyTorch loop. It computes the logits of all tokens.
+  With `compile` through `torch.compile`.
 - KerasHub: `BertMaskedLM.fit` on masked words alone; it has no next sentence. With its own default
   loss and metrics, and its own choice whether to compile.
 """
@@ -58,9 +62,17 @@ SPECS = [
     ),
     *LIMITS,
 ]
+# On a GPU; TensorFlow's are not for every one.
+GPU_SPECS = [
+    *("transformers/torch/bfloat16", "transformers/torch/bfloat16/compile"),
+    *("kerasbert/jax/bfloat16", "kerasbert/jax/bfloat16/no_attention_dropout"),
+    *("kerasbert/torch/bfloat16", "keras_hub/jax/bfloat16", "limit/torch/bfloat16"),
+]
+# Dense bfloat16 GFLOP/s of the data sheet, by a part of the device's name.
+DATA_SHEET = {"H100 80GB HBM3": 989_000, "H200": 989_000, "A100": 312_000}
 # Layers, width, heads.
 SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "base": (12, 768, 12)}
-VOCABULARY, LENGTH, PREDICTIONS, LEARNING_RATE = 30522, 128, 20, 1e-4
+VOCABULARY, LEARNING_RATE = 30522, 1e-4
 
 
 def matmuls(width):
@@ -68,24 +80,29 @@ def matmuls(width):
     return [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
 
 
-def training_flops(size):
+def predictions(length):
+    """Hidden tokens of a row."""
+    return 20 * length // 128
+
+
+def training_flops(size, length):
     """Floating-point operations of an example: forward, and twice that backward."""
     layers, width, _ = SIZES[size]
     weights = sum(rows * columns for rows, columns in matmuls(width))
-    encoder = layers * (2 * weights * LENGTH + 4 * LENGTH**2 * width)
-    heads = PREDICTIONS * 2 * (width**2 + width * VOCABULARY) + 2 * width**2
+    encoder = layers * (2 * weights * length + 4 * length**2 * width)
+    heads = predictions(length) * 2 * (width**2 + width * VOCABULARY) + 2 * width**2
     return 3 * (encoder + heads)
 
 
-def rows(count):
+def rows(count, length):
     """Random rows, the same for all: tokens, places of the hidden ones, those tokens, labels."""
     random = np.random.default_rng(0)
-    tokens = random.integers(1000, VOCABULARY, (count, LENGTH)).astype("int32")
-    places = np.tile(np.arange(1, LENGTH - 1), (count, 1))
-    places = np.sort(random.permuted(places, axis=1)[:, :PREDICTIONS]).astype("int32")
+    tokens = random.integers(1000, VOCABULARY, (count, length)).astype("int32")
+    places = np.tile(np.arange(1, length - 1), (count, 1))
+    places = np.sort(random.permuted(places, axis=1)[:, : predictions(length)]).astype("int32")
     hidden = np.take_along_axis(tokens, places, axis=1)
     np.put_along_axis(tokens, places, 103, axis=1)
-    segments = np.tile((np.arange(LENGTH) >= LENGTH // 2).astype("int32"), (count, 1))
+    segments = np.tile((np.arange(length) >= length // 2).astype("int32"), (count, 1))
     return tokens, segments, places, hidden, random.integers(0, 2, count).astype("int32")
 
 
@@ -101,10 +118,11 @@ def prepare(spec, settings):
         "keras_hub": load_keras_hub,
     }[library]
     start = perf_counter()
-    train = make(settings["size"], dtype, options, settings["threads"], batch_size)
-    train(rows(2 * batch_size))
+    length = settings["length"]
+    train = make(settings["size"], dtype, options, settings, batch_size)
+    train(rows(2 * batch_size, length))
     ready = {"first_steps_s": perf_counter() - start}
-    data = rows(steps * batch_size)
+    data = rows(steps * batch_size, length)
 
     def run():
         start = perf_counter()
@@ -114,11 +132,11 @@ def prepare(spec, settings):
     return ready, run
 
 
-def load_transformers(size, dtype, options, threads, batch_size):
+def load_transformers(size, dtype, options, settings, batch_size):
     import torch
     from transformers import BertConfig, BertForPreTraining
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings["threads"])
     torch.manual_seed(0)
     layers, width, heads = SIZES[size]
     config = BertConfig(
@@ -129,9 +147,13 @@ def load_transformers(size, dtype, options, threads, batch_size):
         intermediate_size=4 * width,
         attn_implementation="sdpa",
     )
-    model = BertForPreTraining(config).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+    device = "cuda" if settings["gpu"] else "cpu"
+    model = BertForPreTraining(config).to(device).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=settings["gpu"] or None
+    )
+    autocast = torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16")
+    called = torch.compile(model) if "compile" in options else model
 
     def train(data):
         tokens, segments, places, hidden, follows = data
@@ -139,9 +161,10 @@ def load_transformers(size, dtype, options, threads, batch_size):
         np.put_along_axis(labels, places, hidden, axis=1)
         arrays = [torch.from_numpy(x).long() for x in (tokens, segments, labels, follows)]
         for start in range(0, len(tokens), batch_size):
-            ids, kinds, words, pairs = (x[start : start + batch_size] for x in arrays)
+            batch = [x[start : start + batch_size] for x in arrays]
+            ids, kinds, words, pairs = (x.to(device, non_blocking=True) for x in batch)
             with autocast:
-                loss = model(
+                loss = called(
                     input_ids=ids,
                     token_type_ids=kinds,
                     attention_mask=torch.ones_like(ids),
@@ -157,10 +180,10 @@ def load_transformers(size, dtype, options, threads, batch_size):
     return train
 
 
-def load_kerasbert(size, dtype, options, threads, batch_size):
+def load_kerasbert(size, dtype, options, settings, batch_size):
     import keras
 
-    _torch_threads(threads)
+    _torch_threads(settings["threads"])
     from kerasbert.models import BertBackbone, BertPretrainer
     from kerasbert.optimizers import AdamW, LinearDecay
 
@@ -173,6 +196,7 @@ def load_kerasbert(size, dtype, options, threads, batch_size):
             num_heads=heads,
             hidden_dim=width,
             intermediate_dim=4 * width,
+            attention_dropout=0.0 if "no_attention_dropout" in options else None,
             dtype=_policy(dtype),
         )
     )
@@ -191,11 +215,11 @@ def load_kerasbert(size, dtype, options, threads, batch_size):
     return train
 
 
-def load_keras_hub(size, dtype, options, threads, batch_size):
+def load_keras_hub(size, dtype, options, settings, batch_size):
     import keras
     import keras_hub
 
-    _torch_threads(threads)
+    _torch_threads(settings["threads"])
     keras.utils.set_random_seed(0)
     layers, width, heads = SIZES[size]
     backbone = keras_hub.models.BertBackbone(
@@ -243,22 +267,24 @@ def _features(data):
     return x, y, {"mlm_logits": np.ones(hidden.shape, "float32")}
 
 
-def report(children, size, batch_size, threads):
-    console.print(machine(threads), soft_wrap=True)
+def report(children, asked):
+    size, length, gpu = asked["size"], asked["length"], asked["gpu"]
+    console.print(machine(asked["threads"], gpu), soft_wrap=True)
     runners = [child for child in ran(children) if not child.spec.startswith("limit/")]
     if not runners:
         return
     layers, width, _ = SIZES[size]
-    per_token = training_flops(size) / LENGTH
+    per_token = training_flops(size, length) / length
     console.print(
-        f"{size}: {layers} layers of width {width}, batches of {batch_size}, "
-        f"{per_token / 1e6:.0f} MFLOP a token. "
+        f"{size}: {layers} layers of width {width}, batches of {asked['batch_size']} rows of "
+        f"{length} tokens, {per_token / 1e6:.0f} MFLOP a token. "
         + limits_line(children, per_token, "tokens")
         + f" Others took at most {disturbed(children):.0%} of the machine during a run.",
         soft_wrap=True,
     )
-    rate = {c.spec: c.rounds[0]["examples"] * LENGTH / c.median() for c in runners}
-    peaks = {dtype: best_limit(children, dtype) for dtype in ("float32", "bfloat16")}
+    rate = {c.spec: c.rounds[0]["examples"] * length / c.median() for c in runners}
+    peaks = {dtype: best_limit(children, dtype) for dtype in {s.split("/")[2] for s in rate}}
+    sheet = next((peak for name, peak in DATA_SHEET.items() if name in _gpu_name(gpu)), None)
     lines = []
     for child in sorted(runners, key=lambda c: -rate[c.spec]):
         dtype = child.spec.split("/")[2]
@@ -267,24 +293,38 @@ def report(children, size, batch_size, threads):
                 child.spec,
                 f"{rate[child.spec]:,.0f}",
                 f"{rate[child.spec] * per_token / peaks[dtype] / 1e9:.0%}",
+                *([f"{rate[child.spec] * per_token / sheet / 1e9:.1%}"] if sheet else []),
                 f"{child.rounds[-1]['loss']:.2f}",
                 f"{child.ready['first_steps_s']:.0f}",
             )
         )
-    columns = ("contestant", "tokens/s", "of matmul limit", "last loss", "first steps, s")
-    table(f"Pre-training, {size}", columns, lines)
+    used = ["of matmul limit", *(["of data sheet"] if sheet else [])]
+    columns = ("contestant", "tokens/s", *used, "last loss", "first steps, s")
+    table(f"Pre-training, {size}, length {length}", columns, lines)
     for dtype in peaks:
         of = {s: r for s, r in rate.items() if s.split("/")[2] == dtype}
         mine = {s: r for s, r in of.items() if s.startswith("kerasbert/")}
         others = {s: r for s, r in of.items() if s not in mine}
+        # Peers drop attention maps too.
+        mine = {s: r for s, r in mine.items() if not s.endswith("/no_attention_dropout")}
         if mine and others:
             best, peer = max(mine, key=mine.get), max(others, key=others.get)
             console.print(f"best {dtype}: {best}, {mine[best] / others[peer]:.2f} x {peer}")
 
 
+def _gpu_name(gpu):
+    if not gpu:
+        return ""
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
 def main(
     size: Annotated[str, typer.Option(help=f"one of {', '.join(SIZES)}")] = "mini",
     batch_size: int = 32,
+    length: Annotated[int, typer.Option(help="tokens of a row")] = 128,
+    gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU of CUDA")] = False,
     steps: Annotated[int, typer.Option(help="of a round")] = 4,
     rounds: int = 3,
     threads: int = 2,
@@ -297,12 +337,13 @@ def main(
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return
-    specs = chosen(SPECS, only)
     asked = {"size": size, "batch_size": batch_size, "steps": steps, "threads": threads}
-    asked |= {"matmuls": matmuls(SIZES[size][1]), "tokens": batch_size * LENGTH}
+    asked |= {"length": length, "gpu": gpu}
+    asked |= {"matmuls": matmuls(SIZES[size][1]), "tokens": batch_size * length}
+    specs = chosen(GPU_SPECS if gpu else SPECS, only)
     children = race(__file__, specs, rounds, threads, asked, wait)
     failed(children)
-    report(children, size, batch_size, threads)
+    report(children, asked)
 
 
 if __name__ == "__main__":
