@@ -15,7 +15,7 @@ class TokenDropout(keras.layers.Dropout):
     Example:
 
     >>> x = TokenDropout(0.5)(np.ones((100, 100), "float32"), training=True)
-    >>> 0.9 < float(np.mean(x)) < 1.1
+    >>> 0.9 < float(keras.ops.mean(x)) < 1.1
     True
     """
 
