@@ -91,7 +91,7 @@ STAYS = {
         "test_backbone": ("[bert", "saving", "padding", "test_too_long", "test_local"),
         "test_optimizers": ("compiled", "rates[bert]"),
         "test_keras_hub": ("[Bert-{}]",),
-        "export": (),
+        "export": ("test_answers_as_the_model",),
     },
     "torch": {"export": ("test_answers_as_the_model", "test_refused")},
 }
