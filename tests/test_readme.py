@@ -75,8 +75,9 @@ def test_python_blocks_of_other_languages(file, handle, labels, tmp_path, monkey
     assert set(names["classifier"].classify(names["texts"][0])["probabilities"]) == labels
     assert len(names["words"]) == 3
     for entity in names["entities"]:
+        # Of a list of words (letters in the Japanese one) the text has spaces between.
         found = names["text"][entity["start"] : entity["end"]]
-        assert found == entity["text"].replace(" ", "")
+        assert (" " if file == "README.ja.md" else "").join(found) == entity["text"]
     assert str(names["shown"]).count("<mark") == len(names["entities"])
     assert pathlib.Path(names["path"], "saved_model.pb").is_file()
 
