@@ -19,6 +19,7 @@ The first steps pay for tracing and compiling; those after them count, in rounds
   loss and metrics, and its own choice whether to compile.
 """
 
+import functools
 import json
 from time import perf_counter
 from typing import Annotated
@@ -206,11 +207,7 @@ def load_kerasbert(size, dtype, options, settings, batch_size):
     )
 
     def train(data):
-        x, y, weights = _features(data)
-        history = model.fit(
-            x, y, sample_weight=weights, batch_size=batch_size, shuffle=False, verbose=0
-        )
-        return history.history["loss"][-1]
+        return _fit(model.fit, *_features(data), batch_size)
 
     return train
 
@@ -241,16 +238,8 @@ def load_keras_hub(size, dtype, options, settings, batch_size):
     def train(data):
         x, y, weights = _features(data)
         # `keras.Model.fit`: KerasHub's own wraps ready arrays in a dataset first.
-        history = keras.Model.fit(
-            model,
-            x,
-            y["mlm_logits"],
-            sample_weight=weights["mlm_logits"],
-            batch_size=batch_size,
-            shuffle=False,
-            verbose=0,
-        )
-        return history.history["loss"][-1]
+        fit = functools.partial(keras.Model.fit, model)
+        return _fit(fit, x, y["mlm_logits"], weights["mlm_logits"], batch_size)
 
     return train
 
@@ -264,7 +253,23 @@ def _features(data):
         "mask_positions": places,
     }
     y = {"mlm_logits": hidden, "nsp_logits": follows}
-    return x, y, {"mlm_logits": np.ones(hidden.shape, "float32")}
+    return x, y, {name: np.ones(rows.shape, "float32") for name, rows in y.items()}
+
+
+def _fit(fit, x, y, weights, batch_size):
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # On arrays the end of an epoch waits, up to its length, for `tf.data` to tune itself.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        data = tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(batch_size).prefetch(2)
+        history = fit(data.with_options(options), verbose=0)
+    else:
+        history = fit(x, y, sample_weight=weights, batch_size=batch_size, shuffle=False, verbose=0)
+    return history.history["loss"][-1]
 
 
 def report(children, asked):

@@ -27,6 +27,17 @@ def tf_modules(needed_by):
     return tensorflow, tensorflow_text
 
 
+def rows_where(mask, *tensors):
+    """The rows of each tensor where `mask` (N,) is true, as a list.
+
+    `tf.boolean_mask` is slow to trace, and looks for the rows anew for each tensor.
+    """
+    import tensorflow as tf
+
+    rows = tf.where(mask)[:, 0]
+    return [tf.gather(tensor, rows) for tensor in tensors]
+
+
 def sum_over_replicas(gradients):
     """The sums over the devices of a `tf.distribute` strategy; `None`s stay."""
     import tensorflow as tf
@@ -63,11 +74,18 @@ def train_on_workers(model):
     model.test_step = in_lists(model.test_step)
 
 
-def fuses_layer_norm():
-    """Whether `layer_norm` is worth calling here: in a graph for an x86 CPU that XLA leaves alone.
+def matmul_transposed(rows, table):
+    """Product (N, V) of (N, E) with (V, E) transposed, whose gradient needs no transpose."""
+    import tensorflow as tf
 
-    XLA fuses the formula itself, and loses by the detour. Where TensorFlow hides what it compiles
-    the answer is no.
+    return tf.matmul(rows, table, transpose_b=True)
+
+
+def has_onednn():
+    """Whether oneDNN's operations run here: in a graph for an x86 CPU that XLA leaves alone.
+
+    XLA fuses formulas itself, and loses by a detour. Where TensorFlow hides what it compiles the
+    answer is no.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
@@ -105,3 +123,71 @@ def layer_norm(inputs, gamma, beta, epsilon):
     )
     outputs = tf.reshape(outputs, shape) * tf.cast(gamma, inputs.dtype)
     return outputs if beta is None else outputs + tf.cast(beta, inputs.dtype)
+
+
+def dropout(inputs, rate, seed):
+    """`inputs` with a share `rate` of zeros, and the rest larger by as much.
+
+    From 16 random bits each, of which a generator's float takes 32 and more time to make: a third
+    of it in float32, a tenth in bfloat16. The share is right to 2 ** -17.
+
+    Args:
+        inputs: tensor.
+        rate: float.
+        seed: a `keras.random.SeedGenerator`.
+    """
+    import tensorflow as tf
+
+    seed = tf.math.floormod(seed.next(), tf.int32.max - 1)  # As Keras' own; they are int64.
+    shape, count = tf.shape(inputs), tf.size(inputs)
+    bits = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.uint32)
+    bits = tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:count]
+    zeros = min(round(rate * 2**16), 2**16 - 1)
+    keep = tf.reshape(bits >= tf.constant(zeros, tf.uint16), shape)
+    scale = tf.constant(2**16 / (2**16 - zeros), inputs.dtype)
+    return tf.where(keep, inputs * scale, tf.zeros([], inputs.dtype))
+
+
+def cross_entropy(labels, logits):
+    """Cross-entropy (N,) of labels (N,) and logits (N, V), with its gradient.
+
+    By oneDNN's softmax: TensorFlow's own operation took 6 ns an element on a CPU, and took it
+    again for a metric. Here the logits alone make all that is large, so that TensorFlow computes
+    it once for loss and metrics.
+    """
+    import tensorflow as tf
+
+    labels = tf.cast(labels, "int32")
+
+    @tf.custom_gradient
+    def compute(logits):
+        probabilities = tf.nn.softmax(logits)  # (N, V)
+        first = argmax(logits)
+        # log(sum(exp(logits))), from the largest, where it is as exact as can be.
+        total = _each(logits, first) - tf.math.log(_each(probabilities, first))
+
+        def gradient(upstream):
+            places = tf.stack([tf.range(tf.size(labels)), labels], axis=-1)
+            scaled = probabilities * upstream[:, tf.newaxis]
+            return tf.tensor_scatter_nd_sub(scaled, places, upstream)
+
+        return total - _each(logits, labels), gradient
+
+    return compute(logits)
+
+
+def argmax(rows):
+    """The column (N,) of the largest of each of the rows (N, V).
+
+    Keras' own looks for negative zeros first, which takes five times as long.
+    """
+    import tensorflow as tf
+
+    return tf.argmax(rows, axis=-1, output_type="int32")
+
+
+def _each(rows, columns):
+    """One column (N,) of each of the rows (N, V)."""
+    import tensorflow as tf
+
+    return tf.gather(rows, columns, batch_dims=1)

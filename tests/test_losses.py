@@ -43,13 +43,24 @@ class Logits(keras.layers.Layer):
         return inputs + self.logits
 
 
-def test_metrics():
+def in_graph(function):
+    """`function`, traced where TensorFlow has its own way in graphs; else as it is."""
+    if keras.backend.backend() != "tensorflow":
+        return function
+    import tensorflow as tf
+
+    return tf.function(function)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_metrics(traced):
     for metric, expected in (
         (TokenAccuracy(), LOGITS.argmax(-1) == LABELS),
         (Perplexity(), cross_entropies()),
     ):
+        update = in_graph(metric.update_state) if traced else metric.update_state
         for rows in (slice(0, 2), slice(2, 3)):  # Batches count by their weights.
-            metric.update_state(LABELS[rows], LOGITS[rows], WEIGHTS[rows])
+            update(LABELS[rows], LOGITS[rows], WEIGHTS[rows])
         value = (expected * WEIGHTS).sum() / WEIGHTS.sum()
         value = np.exp(value) if isinstance(metric, Perplexity) else value
         assert float(array(metric.result())) == pytest.approx(value, rel=1e-5)
@@ -57,9 +68,11 @@ def test_metrics():
         assert type(copy) is type(metric) and copy.name == metric.name
 
 
-def test_of_equal_logits_the_first_counts():
+@pytest.mark.parametrize("traced", [False, True])
+def test_of_equal_logits_the_first_counts(traced):
     logits = np.array([[[1.0, 3.0, 3.0], [-5.0, -5.0, -6.0], [0.0, 0.0, 1e-20]]], "float32")
     for labels, expected in (([[1, 0, 0]], 1), ([[2, 1, 1]], 0)):
         metric = TokenAccuracy()
-        metric.update_state(labels, logits, [[1.0, 1.0, 0.0]])
+        update = in_graph(metric.update_state) if traced else metric.update_state
+        update(np.array(labels), logits, np.array([[1.0, 1.0, 0.0]]))
         assert float(array(metric.result())) == expected

@@ -6,7 +6,7 @@ row, U units of all texts (what takes one label: mostly words), L classes, K ans
 
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert._tensorflow import rows_where, tf_modules
 from kerasbert.data import tagging
 from kerasbert.models.spans import MASKED
 from kerasbert.preprocessors.token_classifier import SPACE, _match
@@ -49,7 +49,7 @@ def word_units(points):
     before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
     # The last character before that is no mark.
     is_mark = kind == tagging.MARK
-    solid = tf.concat([[tagging.SPACE], tf.boolean_mask(kind, ~is_mark)], 0)
+    solid = tf.concat([[tagging.SPACE], *rows_where(~is_mark, kind)], 0)
     solid = tf.gather(solid, tf.cumsum(tf.cast(~is_mark, "int32"), exclusive=True))
     begins = before == tagging.SPACE
     begins |= (kind == tagging.LETTER) & (solid == tagging.ALONE)
@@ -193,9 +193,8 @@ def entities(labels, scores, rows, starts, ends, names, count):
     after = tf.concat([tf.zeros_like(rows[:1], "bool"), rows[1:] == rows[:-1]], 0)
     goes_on = tf.concat([tf.ones_like(kind[:1], "bool"), (kind[1:] == kind[:-1]) & ~closes[:-1]], 0)
     begins |= ~(after & goes_on)
-    inside = kind >= 0
-    kind, begins, scores, rows, starts, ends = (
-        tf.boolean_mask(x, inside) for x in (kind, begins, scores, rows, starts, ends)
+    kind, begins, scores, rows, starts, ends = rows_where(
+        kind >= 0, kind, begins, scores, rows, starts, ends
     )
     entity = tf.cumsum(tf.cast(begins, "int32")) - 1
     first = tf.where(begins)[:, 0]

@@ -57,7 +57,7 @@ def write_onnx(model, folder, job):
         lambda features: run_model(model, features), input_signature=specs, autograph=False
     )
     with (
-        mock.patch.object(norm, "fuses_layer_norm", lambda: True),
+        mock.patch.object(norm, "has_onednn", lambda: True),
         mock.patch.object(norm, "layer_norm", _norm_to_recognize),
         mock.patch.object(tf.nn, "gelu", _gelu_by_erf(tf.nn.gelu)),
     ):
@@ -152,7 +152,7 @@ def write_litert(model, folder, job):
     tf, _ = tf_modules("export_litert")
     function = tf.function(lambda **features: run_model(model, features), autograph=False)
     saved = os.path.join(os.path.dirname(folder), "saved_model")
-    with mock.patch.object(norm, "fuses_layer_norm", lambda: False):
+    with mock.patch.object(norm, "has_onednn", lambda: False):
         concrete = function.get_concrete_function(**specs_of(model, job["length"]))
     module = tf.Module()
     module.weights = list(concrete.variables)

@@ -2,13 +2,13 @@
 
 import keras
 
-from kerasbert import _jax
+from kerasbert import _jax, _tensorflow
 from kerasbert._device import jax_on_gpu
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenDropout(keras.layers.Dropout):
-    """`Dropout`, with a cheaper source of random numbers where JAX runs on a GPU.
+    """`Dropout`, with a cheaper source of random numbers on a CPU with TensorFlow, a GPU with JAX.
 
     Takes the arguments of `keras.layers.Dropout`.
 
@@ -20,8 +20,8 @@ class TokenDropout(keras.layers.Dropout):
     """
 
     def call(self, inputs, training=False):
-        if not jax_on_gpu():
+        is_tensorflow = keras.backend.backend() == "tensorflow" and _tensorflow.has_onednn()
+        if not training or not self.rate or not (is_tensorflow or jax_on_gpu()):
             return super().call(inputs, training=training)
-        if not training or not self.rate:
-            return inputs
-        return _jax.dropout(inputs, self.rate, self.seed_generator)
+        dropout = _tensorflow.dropout if is_tensorflow else _jax.dropout
+        return dropout(inputs, self.rate, self.seed_generator)

@@ -7,7 +7,7 @@ of the vocabulary.
 import keras
 from keras import ops
 
-from kerasbert._device import on_gpu
+from kerasbert import _tensorflow
 from kerasbert.layers.block import activation_function, layer_norm, only_blocks_remat
 from kerasbert.layers.dense import TokenDense
 
@@ -257,10 +257,12 @@ class MaskedLMHead(keras.layers.Layer):
     def _project(self, x):
         """Map (B * P, E) to (B * P, V)."""
         embedding = self.token_embedding
-        if embedding.quantization_mode is not None or not on_gpu():
-            # The table is float32 under any policy, and so is this product.
+        if embedding.quantization_mode is not None:
             return embedding(x, reverse=True)
-        return ops.matmul(x, ops.transpose(ops.cast(embedding.embeddings, x.dtype)))
+        table = ops.cast(embedding.embeddings, x.dtype)  # (V, E)
+        if keras.backend.backend() == "tensorflow":
+            return _tensorflow.matmul_transposed(x, table)
+        return ops.matmul(x, ops.transpose(table))
 
     def compute_output_spec(self, inputs, mask_positions):
         shape = (*mask_positions.shape, self.token_embedding.input_dim)

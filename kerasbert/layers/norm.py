@@ -7,7 +7,7 @@ import keras
 
 from kerasbert import _jax
 from kerasbert._device import jax_on_gpu
-from kerasbert._tensorflow import fuses_layer_norm, layer_norm
+from kerasbert._tensorflow import has_onednn, layer_norm
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -28,7 +28,7 @@ class TokenNorm(keras.layers.LayerNormalization):
             inputs = keras.ops.cast(inputs, self.compute_dtype)
             return _jax.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
         is_tensorflow = keras.backend.backend() == "tensorflow"
-        if training or not is_tensorflow or not fuses_layer_norm():
+        if training or not is_tensorflow or not has_onednn():
             return super().call(inputs)
         return layer_norm(
             keras.ops.cast(inputs, self.compute_dtype), self.gamma, self.beta, self.epsilon

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert._tensorflow import rows_where, tf_modules
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns, _is_whole
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights
@@ -280,11 +280,7 @@ def _tokens_of(spans, starts, ends):
 
     def in_rows(choose, values, where):
         """The least or the greatest value of each row, to compare with each token's."""
-        chosen = choose(
-            tf.boolean_mask(values, where),
-            tf.boolean_mask(row, where),
-            tf.shape(spans, out_type=tf.int64)[0],
-        )
+        chosen = choose(*rows_where(where, values, row), tf.shape(spans, out_type=tf.int64)[0])
         return chosen, tf.gather(chosen, row)
 
     least, greatest = tf.math.unsorted_segment_min, tf.math.unsorted_segment_max

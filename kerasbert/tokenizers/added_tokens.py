@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert._tensorflow import rows_where, tf_modules
 from kerasbert.tokenizers.files import ROLES
 from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
 
@@ -199,7 +199,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
             count = tf.cast(is_known, ids.row_splits.dtype)
 
             def append(x, value):
-                value = tf.boolean_mask(value, is_known)
+                (value,) = rows_where(is_known, value)
                 return tf.concat([x, tf.RaggedTensor.from_row_lengths(value, count)], 1)
 
             ids = append(ids, known)

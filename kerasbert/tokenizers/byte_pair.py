@@ -9,7 +9,7 @@ import os
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert._tensorflow import rows_where, tf_modules
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id
 
@@ -283,8 +283,8 @@ class BytePairTokenizer(AddedTokensTokenizer):
         at = tf.minimum(tf.searchsorted(tf.constant(prints), wanted), len(prints) - 1)
         token = tf.gather(tf.constant(tokens), at)
         whole = tf.gather(tf.constant(self._tables()["contents"]), token) == words
-        ids, begins = self._merge(tf.boolean_mask(words, ~whole))
-        token = tf.boolean_mask(token, whole)[:, tf.newaxis]
+        ids, begins = self._merge(*rows_where(~whole, words))
+        (token,) = rows_where(whole, token[:, tf.newaxis])
         count = tf.cast(ids.nrows(), "int32")
         after = count + tf.cumsum(tf.cast(whole, "int32"), exclusive=True)
         row = tf.where(whole, after, tf.cumsum(tf.cast(~whole, "int32"), exclusive=True))
@@ -303,8 +303,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         ids = tf.gather(tf.constant(tables["bytes"]), tf.cast(data, "int32"))
         place = tf.range(tf.size(ids))
         result = tf.fill(tf.shape(ids), -1)  # id of the piece that begins at each byte
-        there = ids >= 0
-        ids, word, place = (tf.boolean_mask(x, there) for x in (ids, word, place))
+        ids, word, place = rows_where(ids >= 0, ids, word, place)
 
         def step(ids, word, place, result):
             pair = tf.cast(ids[:-1], "int64") * len(self.vocabulary) + tf.cast(ids[1:], "int64")
@@ -329,10 +328,9 @@ class BytePairTokenizer(AddedTokensTokenizer):
             gone = tf.concat([tf.zeros_like(chosen[:1]), chosen[:-1]], 0)
             done = (best == none) & ~gone
             result = tf.tensor_scatter_nd_update(
-                result, tf.boolean_mask(place, done)[:, tf.newaxis], tf.boolean_mask(ids, done)
+                result, *rows_where(done, place[:, tf.newaxis], ids)
             )
-            going = (best < none) & ~gone
-            return *(tf.boolean_mask(x, going) for x in (ids, word, place)), result
+            return *rows_where((best < none) & ~gone, ids, word, place), result
 
         *_, result = tf.while_loop(
             lambda ids, *_: tf.size(ids) > 0,
@@ -341,13 +339,10 @@ class BytePairTokenizer(AddedTokensTokenizer):
             shape_invariants=(tf.TensorShape([None]),) * 4,
         )
         begins = tf.range(tf.size(result)) - tf.gather(first_byte, all_words)
-        there = result >= 0
-        rows = tf.boolean_mask(all_words, there)
+        rows, *pieces = rows_where(result >= 0, all_words, result, begins)
         return tuple(
-            tf.RaggedTensor.from_value_rowids(
-                tf.boolean_mask(x, there), rows, tf.size(words), validate=False
-            )
-            for x in (result, begins)
+            tf.RaggedTensor.from_value_rowids(x, rows, tf.size(words), validate=False)
+            for x in pieces
         )
 
     def _split(self, segments, known):

@@ -9,7 +9,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert._tensorflow import rows_where, tf_modules
 from kerasbert.from_preset import FromPreset
 
 # N texts, P pieces of a text, V tokens of the vocabulary.
@@ -47,7 +47,7 @@ def align(ids, starts, ends, points, sizes, joined):
     until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
     position = tf.range(tf.size(until, tf.int64))
     joined &= position > tf.gather(points.row_starts(), points.value_rowids())
-    own = tf.boolean_mask(position, ~joined)
+    (own,) = rows_where(~joined, position)
     after = tf.concat([own, [tf.size(until, tf.int64)]], 0)
     start = tf.searchsorted(until, tf.cast(starts, "int64"), side="right", out_type="int64")
     last = tf.searchsorted(until, tf.cast(ends, "int64") - 1, side="right", out_type="int64")

@@ -259,6 +259,7 @@ def test_google_without_heads(reference, tmp_path):
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert"])
 def test_equals_keras_hub(tmp_path, name):
+    keras.utils.set_random_seed(0)
     settings = {"embedding_dim": 20} if name == "Albert" else {}
     theirs = getattr(keras_hub.models, f"{name}MaskedLM")(
         hub.keras_hub_backbone(name, settings), preprocessor=None
