@@ -8,7 +8,13 @@ warmup_target=5e-5, warmup_steps=warmup)`; so are clipping (`global_clipnorm`) a
 import keras
 from keras import ops
 
-from kerasbert._tensorflow import sum_over_replicas
+from kerasbert._tensorflow import (
+    adam_step,
+    clip_by_global_norm,
+    is_plain_tensorflow,
+    shrink,
+    sum_over_replicas,
+)
 
 NO_DECAY = ("bias", "gamma", "beta")
 
@@ -79,6 +85,8 @@ class _ByWeight:
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
         if keras.backend.backend() == "tensorflow":
             grads = sum_over_replicas(grads)
+            if self.global_clipnorm and not (self.clipnorm or self.clipvalue):
+                return clip_by_global_norm(grads, self.global_clipnorm)
         return super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
@@ -90,6 +98,9 @@ class _ByWeight:
             return
         decay, decayed = self.weight_decay, [v for v in variables if self._use_weight_decay(v)]
         for share, rows in self._groups(decayed, self._shares.get):
+            if is_plain_tensorflow():
+                shrink([decayed[i].value for i in rows], decay * share * self.learning_rate)
+                continue
             # Keras multiplies the decay by the rate.
             self.weight_decay = decay * share
             super()._apply_weight_decay([decayed[i] for i in rows])
@@ -173,17 +184,28 @@ class AdamW(_ByWeight, _AdamW):
 
     def _backend_update_step(self, grads, variables, learning_rate):
         now, dtype = self.iterations + 1, variables[0].dtype
-        # Keras multiplies the rate by the correction for all steps: the ratio is left.
         for start, rows in self._groups(variables, lambda key: self._starts.get(key, 0)):
             rate = learning_rate
-            if not self.bias_correction:
+            if self.bias_correction and (start or self._is_fused()):
+                rate = rate * self._correction(now - start, dtype)
+            # Keras multiplies the rate by the correction for all steps.
+            if not self._is_fused() and (start or not self.bias_correction):
                 rate = rate / self._correction(now, dtype)
-            elif start:
-                fresh = self._correction(now - start, dtype)
-                rate = rate * fresh / self._correction(now, dtype)
             super()._backend_update_step(
                 [grads[i] for i in rows], [variables[i] for i in rows], rate
             )
+
+    def update_step(self, gradient, variable, learning_rate):
+        if not self._is_fused():
+            return super().update_step(gradient, variable, learning_rate)
+        index = self._get_variable_index(variable)
+        adam_step(
+            *(variable, self._momentums[index].value, self._velocities[index].value),
+            *(gradient, learning_rate, self.beta_1, self.beta_2, self.epsilon),
+        )
+
+    def _is_fused(self):
+        return is_plain_tensorflow() and not self.amsgrad
 
     def _correction(self, steps, dtype):
         steps = ops.cast(steps, dtype)

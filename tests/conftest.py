@@ -84,12 +84,14 @@ STAYS = {
     "tensorflow": {
         "models": COMPILED,
         **dict.fromkeys(("test_backbone", "test_fit"), ALL),
-        "test_optimizers": ("compiled", "rates[bert]"),
+        "test_optimizers": ("compiled", "rates[bert]", "is_that_of", "start_late"),
+        "test_pretrain": ("text_to_preset", "equal_to_the_bit"),
     },
     "jax": {
         "models": ("contract", "test_learns", "test_arrays", "test_datasets"),
         "test_backbone": ("[bert", "saving", "padding", "test_too_long", "test_local"),
         "test_optimizers": ("compiled", "rates[bert]"),
+        "test_pretrain": ("equal_to_the_bit",),
         "test_keras_hub": ("[Bert-{}]",),
         "export": ("test_answers_as_the_model",),
     },

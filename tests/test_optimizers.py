@@ -81,7 +81,8 @@ def test_without_bias_correction_it_is_that_of_bert():
                 update = update + 0.01 * expected[name]
             expected[name] = expected[name] - 0.01 * update
     found = run(AdamW(0.01, bias_correction=False), weights, gradients)
-    assert_close(found, expected, atol=1e-6)
+    # TensorFlow's fused step has 1 - 0.999 in float32.
+    assert_close(found, expected, atol=2e-6)
     corrected = run(AdamW(0.01), weights, gradients)
     assert np.abs(corrected["kernel"] - expected["kernel"]).max() > 0.01
 
