@@ -25,7 +25,7 @@ def token_cross_entropy(labels, logits):
         floats (B, P).
     """
     labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
-    if _is_onednn():
+    if _tensorflow.has_onednn():
         rows = ops.reshape(logits, (-1, logits.shape[-1]))
         losses = _tensorflow.cross_entropy(ops.reshape(labels, (-1,)), rows)
         return ops.reshape(losses, ops.shape(labels))
@@ -49,7 +49,7 @@ def token_cross_entropy(labels, logits):
 def is_first_choice(labels, logits):
     """Whether each label has the largest logit, of equal ones the first: 1.0 or 0.0, (B, P)."""
     labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
-    if _is_onednn():
+    if _tensorflow.has_onednn():
         rows = ops.reshape(logits, (-1, logits.shape[-1]))
         chosen = ops.reshape(_tensorflow.argmax(rows), ops.shape(labels))
     elif keras.config.backend() == "torch":
@@ -61,10 +61,6 @@ def is_first_choice(labels, logits):
         places = ops.arange(logits.shape[-1], dtype="float32")
         chosen = ops.min(places + ops.minimum(below * 1e30, 1e9), axis=-1)
     return ops.cast(ops.equal(ops.cast(chosen, "int32"), labels), "float32")
-
-
-def _is_onednn():
-    return keras.config.backend() == "tensorflow" and _tensorflow.has_onednn()
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -79,11 +79,14 @@ FAST_ON = {
 # What stays fast of a file or folder on a backend, by parts of the tests' names: of models PyTorch
 # runs all, those that trace and compile their contracts and training.
 COMPILED = ("contract", "test_learns", "test_datasets", "test_fit_on_a_dataset")
-ALL = ("",)
+HEADS = ("equals_transformers", "keras_hub[Bert]", "google")
 STAYS = {
     "tensorflow": {
         "models": COMPILED,
-        **dict.fromkeys(("test_backbone", "test_fit"), ALL),
+        "test_fit": ("learns", "datasets", "default_compile", "arrays", "pairs"),
+        # Gradients and int8 of the other families: PyTorch.
+        "test_backbone": ("[bert", "graph", "saving", "padding", "defaults", "bfloat16", "inside"),
+        "test_masked_lm_heads": HEADS,
         "test_optimizers": ("compiled", "rates[bert]", "is_that_of", "start_late"),
         "test_pretrain": ("text_to_preset", "equal_to_the_bit"),
     },
@@ -92,6 +95,11 @@ STAYS = {
         "test_backbone": ("[bert", "saving", "padding", "test_too_long", "test_local"),
         "test_optimizers": ("compiled", "rates[bert]"),
         "test_pretrain": ("equal_to_the_bit",),
+        "test_masked_lm_heads": HEADS,
+        "test_huggingface": (
+            *("equals", "gradients", "losses", "encoder", "choice[bert", "classifier[bert"),
+            *("regressor[bert", "predictor[bert"),
+        ),
         "test_keras_hub": ("[Bert-{}]",),
         "export": ("test_answers_as_the_model",),
     },

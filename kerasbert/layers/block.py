@@ -7,25 +7,9 @@ import keras
 from keras import ops
 
 from kerasbert.layers.attention import SelfAttention
-from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.dense import TokenDense, activation_function
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
-
-
-def activation_function(name):
-    """Keras' activation of that name; "gelu_approximate" is GELU's tanh form.
-
-    >>> float(activation_function("gelu_approximate")(np.array([1.0]))[0]) < 0.8413
-    True
-    """
-    if name == "gelu_approximate":
-        return _gelu_approximate
-    return keras.activations.get(name)
-
-
-@keras.saving.register_keras_serializable(package="kerasbert")
-def _gelu_approximate(x):
-    return ops.gelu(x, approximate=True)
 
 
 def layer_norm(epsilon, use_bias, dtype, name):

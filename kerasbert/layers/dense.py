@@ -6,8 +6,25 @@ B batch, T tokens, D width, U units.
 import keras
 from keras import ops
 
+from kerasbert import _tensorflow
 from kerasbert._device import jax_on_gpu
 from kerasbert._torch import addmm
+
+
+def activation_function(name):
+    """Keras' activation of that name; "gelu_approximate" is GELU's tanh form.
+
+    >>> float(activation_function("gelu_approximate")(np.array([1.0]))[0]) < 0.8413
+    True
+    """
+    if name == "gelu_approximate":
+        return _gelu_approximate
+    return keras.activations.get(name)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+def _gelu_approximate(x):
+    return ops.gelu(x, approximate=True)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -36,9 +53,16 @@ class TokenDense(keras.layers.Dense):
             # XLA would write what the gradient of GELU takes out beside its result, and read it
             # back: twice as much as the product has.
             outputs = keras.remat(self._finish)(ops.matmul(rows, self.kernel))
+        elif training and self._is_gelu() and _tensorflow.has_onednn():
+            outputs = ops.matmul(rows, self.kernel)
+            outputs = outputs if self.bias is None else ops.add(outputs, self.bias)
+            outputs = _tensorflow.gelu(outputs, self.activation is _gelu_approximate)
         else:
             outputs = super().call(rows)
         return ops.reshape(outputs, (*shape[:-1], self.units))
+
+    def _is_gelu(self):
+        return self.activation is keras.activations.gelu or self.activation is _gelu_approximate
 
     def _finish(self, rows):
         """Bias and activation, of rows (B * T, U)."""

@@ -20,8 +20,10 @@ class TokenDropout(keras.layers.Dropout):
     """
 
     def call(self, inputs, training=False):
-        is_tensorflow = keras.backend.backend() == "tensorflow" and _tensorflow.has_onednn()
-        if not training or not self.rate or not (is_tensorflow or jax_on_gpu()):
-            return super().call(inputs, training=training)
-        dropout = _tensorflow.dropout if is_tensorflow else _jax.dropout
-        return dropout(inputs, self.rate, self.seed_generator)
+        if not training or not self.rate:
+            return inputs
+        if _tensorflow.has_onednn():
+            return _tensorflow.dropout(inputs, self.rate, self.seed_generator)
+        if jax_on_gpu():
+            return _jax.dropout(inputs, self.rate, self.seed_generator)
+        return super().call(inputs, training=training)

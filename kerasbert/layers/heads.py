@@ -8,8 +8,8 @@ import keras
 from keras import ops
 
 from kerasbert import _tensorflow
-from kerasbert.layers.block import activation_function, layer_norm, only_blocks_remat
-from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.block import layer_norm, only_blocks_remat
+from kerasbert.layers.dense import TokenDense, activation_function
 
 # The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
 MISSING = -1e9

@@ -27,8 +27,7 @@ class TokenNorm(keras.layers.LayerNormalization):
         if jax_on_gpu():
             inputs = keras.ops.cast(inputs, self.compute_dtype)
             return _jax.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
-        is_tensorflow = keras.backend.backend() == "tensorflow"
-        if training or not is_tensorflow or not has_onednn():
+        if training or not has_onednn():
             return super().call(inputs)
         return layer_norm(
             keras.ops.cast(inputs, self.compute_dtype), self.gamma, self.beta, self.epsilon

@@ -7,7 +7,8 @@ import keras
 
 from kerasbert._errors import check_whole
 from kerasbert.families import get_family
-from kerasbert.layers.block import activation_function, layer_norm
+from kerasbert.layers.block import layer_norm
+from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import BiLSTM, Pooling
 from kerasbert.models.task import BertTask
 

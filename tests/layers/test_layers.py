@@ -19,6 +19,7 @@ from kerasbert.layers import (
     TransformerBlock,
     attention,
 )
+from kerasbert.layers.dense import activation_function
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.heads import unit_length
 from tests.contracts import array, assert_close, check_layer, gradients
@@ -190,6 +191,29 @@ def test_fused_is_the_formula(fused):
     expected, _ = layer(X, attention_mask=mask, return_attention_scores=True)
     assert_close(layer(X, attention_mask=mask), expected, atol=1e-6)
     assert fused
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_approximate", "relu"])
+def test_training_of_activations(activation):
+    x = np.linspace(-9, 9, 1001, dtype="float32").reshape(7, 11, 13)
+    model = keras.Sequential(
+        [keras.Input((11, 13)), TokenDense(13, activation=activation_function(activation))]
+    )
+    model.layers[0].kernel.assign(np.eye(13))
+    model.compile(keras.optimizers.SGD(1.0), loss="mse", jit_compile=False)
+    y = array(activation_function(activation)(ops.convert_to_tensor(x)))
+    assert model.train_on_batch(x, y) <= 1e-12
+    # A step at a rate of 1 towards zeros moves the bias by its gradient, here of x = bias.
+    step = 1e-3
+    up, down = (
+        (array(activation_function(activation)(ops.convert_to_tensor(x + d))).astype("float64"))
+        for d in (step, -step)
+    )
+    expected = (2 / x.size * y * (up - down) / (2 * step)).sum(axis=(0, 1))
+    model.layers[0].bias.assign(np.zeros(13))
+    model.layers[0].kernel.assign(np.eye(13))
+    model.train_on_batch(x, np.zeros_like(x))
+    np.testing.assert_allclose(array(model.layers[0].bias), -expected, rtol=1e-3)
 
 
 class Dropped(keras.Model):

@@ -161,7 +161,14 @@ CLASSES = (
 )
 
 
-@pytest.fixture(params=CLASSES, scope="session")
+# ModernBERT's is RoBERTa's class with other tables, and the slowest to trace.
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name == "ModernBertTokenizer" else ())
+        for name in CLASSES
+    ],
+    scope="session",
+)
 def tokenizer(request, make):
     """Each class in turn; one for all tests, as tracing its graph takes up to 5 seconds."""
     return make(request.param)

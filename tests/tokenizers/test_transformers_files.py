@@ -68,7 +68,16 @@ def written_config(tokenizer):
     return config | {key: value for key, value in content.items() if key in config}
 
 
-@pytest.fixture(params=ROWS, ids=str, scope="module")
+def _rows():
+    """One row for each tokenizer and family is fast."""
+    seen = set()
+    for name, settings in ROWS:
+        key = name, settings.get("family")
+        yield pytest.param((name, settings), marks=pytest.mark.slow if key in seen else ())
+        seen.add(key)
+
+
+@pytest.fixture(params=_rows(), ids=str, scope="module")
 def written(request, make, tmp_path_factory):
     """`(ours, theirs, family, directory)`."""
     name, settings = request.param

@@ -16,6 +16,14 @@ SETTINGS = [
     dict(zip(("lowercase", "strip_accents", "split_on_cjk"), values, strict=True))
     for values in itertools.product((True, False), (None, True, False), (True, False))
 ]
+# One in three is fast.
+EVERY = pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(settings, marks=pytest.mark.slow if number % 3 else (), id=str(settings))
+        for number, settings in enumerate(SETTINGS)
+    ],
+)
 # TensorFlow's data of Unicode: characters that came later it does not know.
 UNICODE = tuple(map(int, unicodedata.unidata_version.split("."))) <= (14, 0, 0)
 
@@ -25,7 +33,7 @@ def ids(texts, vocabulary, **settings):
     return [[index[p] for p in reference.tokenize(x, index, **settings)] for x in texts]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@EVERY
 def test_reference_on_hard_texts(settings, word_pieces, hard, sentences):
     texts = hard + sentences
     tokenizer = BertTokenizer(word_pieces, **settings)
@@ -33,7 +41,7 @@ def test_reference_on_hard_texts(settings, word_pieces, hard, sentences):
     assert tokenizer.tokenize_with_offsets(texts)[0] == tokenizer(texts)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@EVERY
 def test_reference_on_random_texts(settings, word_pieces):
     rng = random.Random(0)
     alphabet = " \t\u00a0.,'#[]aAbeé\u0301İΣσ中가ががン゛ー\u3099\0\u200b\ufffd😀❤\ufe0f\U00010570Ⱟ"
@@ -82,7 +90,7 @@ def normalized(text, settings):
     return "".join(reference.split_words(text, **settings))
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@EVERY
 def test_offsets_are_what_became_the_token(settings, word_pieces, hard, sentences):
     tokenizer = BertTokenizer(word_pieces, **settings)
     texts = hard + sentences
