@@ -205,7 +205,7 @@ class AdamW(_ByWeight, _AdamW):
         )
 
     def _is_fused(self):
-        return is_plain_tensorflow() and not self.amsgrad
+        return keras.backend.backend() == "tensorflow" and not self.amsgrad
 
     def _correction(self, steps, dtype):
         steps = ops.cast(steps, dtype)
