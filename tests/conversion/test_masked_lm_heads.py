@@ -259,7 +259,7 @@ def test_google_without_heads(reference, tmp_path):
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert"])
 def test_equals_keras_hub(tmp_path, name):
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(1)
     settings = {"embedding_dim": 20} if name == "Albert" else {}
     theirs = getattr(keras_hub.models, f"{name}MaskedLM")(
         hub.keras_hub_backbone(name, settings), preprocessor=None
@@ -271,7 +271,6 @@ def test_equals_keras_hub(tmp_path, name):
     inputs = hub.random_inputs(13)
     inputs["mask_positions"] = some_masks(inputs)[0]
     expected = hub.numpy(hub.call(theirs, inputs))
-    found = logits_of(model, ours(model, inputs))
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(logits_of(model, ours(model, inputs)), expected, atol=1e-5)
     with pytest.raises(ValueError, match="has no classification head"):
         BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
