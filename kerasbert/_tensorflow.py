@@ -1,7 +1,7 @@
 """TensorFlow, imported late: encoders, `fit` on arrays and safetensors need none of it.
 
-And what Keras does not pass on to it: a fused layer norm, sums over devices before clipping, and
-training on several workers.
+And what Keras does not pass on to it: faster forms of layers, losses and AdamW on a CPU, sums over
+devices before clipping, and training on several workers.
 """
 
 import math
@@ -183,14 +183,16 @@ def gelu(x, approximate):
     """
     import tensorflow as tf
 
+    root = (2 / math.pi) ** 0.5
+
     @tf.custom_gradient
     def by_sigmoid(x):
-        slope = tf.square(x) * (2 * 0.7978845608 * 0.044715) + 2 * 0.7978845608
+        slope = tf.square(x) * (2 * root * 0.044715) + 2 * root  # u is x * slope / 2
         share = tf.sigmoid(x * slope)
 
         def gradient(upstream):
             inner = tf.raw_ops.SigmoidGrad(y=share, dy=upstream * x)
-            return upstream * share + inner * (3 * slope - 4 * 0.7978845608)
+            return upstream * share + inner * (3 * slope - 4 * root)
 
         return x * share, gradient
 

@@ -54,8 +54,7 @@ class TokenDense(keras.layers.Dense):
             # back: twice as much as the product has.
             outputs = keras.remat(self._finish)(ops.matmul(rows, self.kernel))
         elif training and self._is_gelu() and _tensorflow.has_onednn():
-            outputs = ops.matmul(rows, self.kernel)
-            outputs = outputs if self.bias is None else ops.add(outputs, self.bias)
+            outputs = self._with_bias(ops.matmul(rows, self.kernel))
             outputs = _tensorflow.gelu(outputs, self.activation is _gelu_approximate)
         else:
             outputs = super().call(rows)
@@ -66,7 +65,10 @@ class TokenDense(keras.layers.Dense):
 
     def _finish(self, rows):
         """Bias and activation, of rows (B * T, U)."""
-        return self.activation(rows if self.bias is None else ops.add(rows, self.bias))
+        return self.activation(self._with_bias(rows))
+
+    def _with_bias(self, rows):
+        return rows if self.bias is None else ops.add(rows, self.bias)
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras' own check refuses subclasses.
