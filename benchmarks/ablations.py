@@ -93,11 +93,12 @@ def scores_of(row, seed, folder, steps, train, test):
         texts, names = map(list, zip(*drawn, strict=True))
         settings = {
             "preset": made["preset"],
+            "sequence_length": LENGTH,
             "epochs": 3,
             "min_steps": 0,
             "batch_size": 32,
             "rate": 3e-4,
-            "jit_compile": False,
+            "jit_compile": keras.backend.backend() == "jax",
             "show": 0,
             "verbose": 0,
         }
@@ -114,6 +115,7 @@ def main(
     only: Annotated[str, typer.Option(help="groups: tasks, size, hidden")] = "tasks,size,hidden",
     steps: int = 3000,
     seeds: int = 2,
+    first_seed: Annotated[int, typer.Option(help="for seeds in processes of their own")] = 0,
     train: Annotated[int, typer.Option(help="texts of a task to train on")] = 3000,
     test: int = 2000,
 ):
@@ -130,7 +132,7 @@ def main(
     for group in only.split(","):
         found = defaultdict(lambda: defaultdict(list))
         for row in ROWS:
-            for seed in range(seeds):
+            for seed in range(first_seed, first_seed + seeds):
                 if row[0] == group:
                     scores = scores_of(row, seed, folder, steps, train, test)
                     for name, value in scores.items():
@@ -141,7 +143,11 @@ def main(
             (name, *(_shown(scores.get(score)) for score in names))
             for name, scores in found.items()
         ]
-        table(f"{group}: {steps:,} steps, seeds 0 to {seeds - 1}", ("row", *names), rows)
+        table(
+            f"{group}: {steps:,} steps, seeds {first_seed} to {first_seed + seeds - 1}",
+            ("row", *names),
+            rows,
+        )
 
 
 def _shown(values):

@@ -160,7 +160,8 @@ def accuracy_of(model, test):
 def own_weights(train, test, labels, settings, pretrained=True):
     """Accuracy on `test` of the preset, from its own weights or from random ones."""
     cls = BertTextClassifier if isinstance(train[0][0], str) else BertTokenClassifier
-    model = load(cls, settings, pretrained, labels=labels, sequence_length=SEQUENCE_LENGTH)
+    length = settings.get("sequence_length", SEQUENCE_LENGTH)
+    model = load(cls, settings, pretrained, labels=labels, sequence_length=length)
     train_model(model, *train, settings)
     if cls is BertTokenClassifier:
         show(settings, ((" ".join(words), model.tag([words])[0]) for words in test[0]))

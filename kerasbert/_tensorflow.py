@@ -126,7 +126,7 @@ def train_on_workers(model):
 
 
 def matmul_transposed(rows, table):
-    """Product (N, V) of (N, E) with (V, E) transposed, whose gradient needs no transpose."""
+    """Product (..., N, V) of (..., N, E) with (..., V, E) transposed; no gradient is transposed."""
     import tensorflow as tf
 
     return tf.matmul(rows, table, transpose_b=True)

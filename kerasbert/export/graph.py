@@ -11,11 +11,13 @@ import os
 import sys
 from unittest import mock
 
+import numpy as np
+
 from kerasbert._errors import first_line
 from kerasbert._tensorflow import tf_modules
 from kerasbert.export.graphs import axes, run_model
 from kerasbert.export.serving import load
-from kerasbert.layers import norm
+from kerasbert.layers import attention, dense, embeddings, norm
 
 OPSET = 18
 # A file of protocol buffers holds 2 GiB; the graph is written more than once on the way.
@@ -59,6 +61,9 @@ def write_onnx(model, folder, job):
     with (
         mock.patch.object(norm, "has_onednn", lambda: True),
         mock.patch.object(norm, "layer_norm", _norm_to_recognize),
+        mock.patch.object(dense.TokenDense, "call", _dense_to_recognize),
+        mock.patch.object(attention, "of_tokens", _of_tokens_to_recognize(attention.of_tokens)),
+        mock.patch.object(embeddings.PositionEmbedding, "call", _positions_of_each_row),
         mock.patch.object(tf.nn, "gelu", _gelu_by_erf(tf.nn.gelu)),
     ):
         proto, _ = tf2onnx.convert.from_function(
@@ -66,6 +71,8 @@ def write_onnx(model, folder, job):
             input_signature=specs,
             opset=OPSET,
             custom_op_handlers={
+                "EnsureShape": (_to_reshape, []),
+                "Erf": (_to_erf_of_quotient, []),
                 "FusedBatchNormV3": (_to_layer_normalization, []),
                 "SelectV2": (_to_where, []),
             },
@@ -81,6 +88,70 @@ def write_onnx(model, folder, job):
         os.rename(path, whole)
         # A scale for each column of a kernel costs nothing and loses less.
         quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
+
+
+def _dense_to_recognize(layer, inputs, training=None):
+    """A dense layer without the matrix of rows that TensorFlow likes.
+
+    ONNX Runtime fuses bias, GELU, residual and norm where no reshape stands between them.
+    """
+    tf, _ = tf_modules("export_onnx")
+    outputs = tf.raw_ops.BatchMatMulV2(x=inputs, y=tf.convert_to_tensor(layer.kernel))
+    if layer.bias is not None:
+        outputs = tf.add(outputs, layer.bias)
+    return outputs if layer.activation is None else layer.activation(outputs)
+
+
+def _positions_of_each_row(layer, inputs):
+    """The positions' rows for each row of the batch, (B, T, D).
+
+    From a slice of the table no runtime knows that they are as many as the tokens are, and then
+    does not fuse what it has to know that for.
+    """
+    tf, _ = tf_modules("export_onnx")
+    one = tf.cast(tf.equal(inputs[..., 0], inputs[..., 0]), tf.int32)
+    place = tf.cumsum(one, axis=1) + (layer.offset - 1)
+    return tf.gather(tf.convert_to_tensor(layer.position_embeddings), place)
+
+
+def _of_tokens_to_recognize(of_tokens):
+    """`of_tokens` with a mark behind it, for `_to_reshape`."""
+    tf, _ = tf_modules("export_onnx")
+    return lambda x, *sizes: tf.ensure_shape(of_tokens(x, *sizes), [None, None, *sizes])
+
+
+def _to_reshape(graph, node, name, arguments):
+    """tf2onnx's handler of that mark: a reshape that keeps the first axes, whatever they are.
+
+    ONNX can say so by zeros, TensorFlow cannot, and without a runtime does not know what fits.
+    """
+    reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
+    sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
+    made = graph.make_node(
+        "Reshape",
+        [reshape.input[0], sizes.output[0]],
+        shapes=[shape],
+        dtypes=[graph.get_dtype(node.output[0])],
+    )
+    graph.replace_all_inputs(node.output[0], made.output[0])
+    graph.remove_node(node.name)
+
+
+def _to_erf_of_quotient(graph, node, name, arguments):
+    """GELU's quotient by the root of 2, which TensorFlow made a product; runtimes look for it."""
+    product = node.inputs[0]
+    constants = [x for x in product.inputs if x.is_const()]
+    if product.type == "Mul" and len(constants) == 1:
+        value = constants[0].get_tensor_value(as_list=False)
+        (inputs,) = [x for x, made in zip(product.input, product.inputs) if not made.is_const()]
+        divisor = graph.make_const(name + "_divisor", 1 / value)
+        made = graph.make_node(
+            "Div",
+            [inputs, divisor.output[0]],
+            shapes=[graph.get_shape(product.output[0])],
+            dtypes=[graph.get_dtype(product.output[0])],
+        )
+        graph.replace_input(node, node.input[0], made.output[0], 0)
 
 
 def _norm_to_recognize(inputs, gamma, beta, epsilon):

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 
 import keras
 import numpy as np
@@ -27,7 +28,7 @@ from tests.contracts import (
     tiny_classifier,
 )
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
@@ -66,6 +67,23 @@ def test_a_classifier_with_its_tokenizer(here, tiny_preset, tmp_path, monkeypatc
     with pytest.raises(RuntimeError, match="logits of the file differ from the model's by"):
         export_onnx(model, tmp_path / "other" / "demo", tokenizer=False)
     assert os.listdir(tmp_path) == ["new"]
+
+
+@only_tensorflow_is_fast
+@pytest.mark.parametrize(
+    "activation, name", [("gelu", "BiasGelu"), ("gelu_approximate", "FastGelu")]
+)
+def test_onnx_runtime_fuses(activation, name, here, tmp_path):
+    model = perturb(BertTextClassifier(tiny_backbone(activation=activation), 2))
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    path = export_onnx(model, tmp_path / "demo")
+    ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(options.optimized_model_filepath).graph.node
+    found = Counter(node.op_type for node in nodes)
+    layers = model.backbone.num_layers
+    assert (found[name], found["SkipLayerNormalization"]) == (layers, 2 * layers + 1)
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_litert, export_openvino])
