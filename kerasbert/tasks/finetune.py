@@ -22,6 +22,7 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import keras
@@ -36,6 +37,7 @@ from kerasbert.tasks import get_task, report
 from kerasbert.tasks.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 from kerasbert.tasks.evaluation import RECORD, predict_all
 from kerasbert.tasks.examples import Examples
+from kerasbert.tasks.recording import lasting_interrupt
 from kerasbert.tasks.task import Task
 from kerasbert.upload import write_card
 from kerasbert.visualize.figures import save
@@ -142,29 +144,31 @@ def finetune(
         "backend": keras.backend.backend(),
     }
     output = os.path.expanduser(os.fspath(output))
-    search = _Search(
-        task=task,
-        output=output,
-        shared=json.loads(json.dumps(shared)),
-        train=train,
-        weights=_sample_weights(task, train.y, class_weights),
-        dev=dev,
-        test=test,
-        arguments=(model or {}) | ({} if precision is None else {"dtype": precision}),
-        overwrite=overwrite,
-        verbose=verbose,
-    )
-    search.check_output()
-    points = [{**point, "seed": seed} for point in task.settings.grid() for seed in seeds]
-    search.say(
-        f"{task.title}: {len(train):,} training examples, {len(dev):,} dev examples, {len(points)} "
-        f"run{'s' if len(points) > 1 else ''}."
-    )
-    for note in notes:
-        search.say(note)
-    for number, point in enumerate(points, start=1):
-        search.run(point, f"Run {number} of {len(points)}")
-    return search.finish(notes)
+    with lasting_interrupt() as check:
+        search = _Search(
+            task=task,
+            output=output,
+            shared=json.loads(json.dumps(shared)),
+            train=train,
+            weights=_sample_weights(task, train.y, class_weights),
+            dev=dev,
+            test=test,
+            arguments=(model or {}) | ({} if precision is None else {"dtype": precision}),
+            overwrite=overwrite,
+            verbose=verbose,
+            check_interrupt=check,
+        )
+        search.check_output()
+        points = [{**point, "seed": seed} for point in task.settings.grid() for seed in seeds]
+        search.say(
+            f"{task.title}: {len(train):,} training examples, {len(dev):,} dev examples, "
+            f"{len(points)} run{'s' if len(points) > 1 else ''}."
+        )
+        for note in notes:
+            search.say(note)
+        for number, point in enumerate(points, start=1):
+            search.run(point, f"Run {number} of {len(points)}")
+        return search.finish(notes)
 
 
 # === What is given ===
@@ -297,6 +301,7 @@ class _Search:
         shared: dict. What runs in one folder have in common.
         weights: list of floats, what each training example counts; `None` for all the same.
         arguments: dict of further arguments of `from_preset`.
+        check_interrupt: a function that raises a Ctrl-C that was lost.
     """
 
     task: Task
@@ -309,6 +314,7 @@ class _Search:
     arguments: dict
     overwrite: bool
     verbose: bool
+    check_interrupt: Callable
 
     def say(self, text):
         if self.verbose:
@@ -409,6 +415,7 @@ class _Search:
     def train_one(self, point, folder):
         """A model that is trained at a point of the grid, and the `_Watch` that saw it."""
         gc.collect()  # The model before, with its optimizer.
+        self.check_interrupt()
         keras.utils.set_random_seed(point["seed"])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
@@ -606,6 +613,7 @@ class _Watch(ScoreCallback):
         self._start, self._losses, self._sum = time.monotonic(), [], (0, 0.0)
 
     def on_train_batch_end(self, batch, logs=None):
+        self.search.check_interrupt()
         # The loss in the logs is the mean since the epoch began; to read it waits for the device.
         count = batch + 1
         if count % self.every == 0:

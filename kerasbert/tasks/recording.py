@@ -163,6 +163,35 @@ def handled_signals(handler):
             signal.signal(number, old)
 
 
+@contextlib.contextmanager
+def lasting_interrupt():
+    """Let Ctrl-C count where Python forgets it, too; yields what raises it again.
+
+    An exception in a destructor or in a weak reference's callback is printed and forgotten, and
+    those of a model take their time.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    in_main = threading.current_thread() is threading.main_thread()
+    came = []
+
+    def handle(number, frame):
+        came.append(number)
+        before(number, frame)
+
+    def check():
+        if came:
+            raise KeyboardInterrupt
+
+    if not (in_main and callable(before)):  # A job in the background ignores it.
+        yield check
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Line:
     """The line of progress: a bar on a terminal, elsewhere a line for each interval.
 

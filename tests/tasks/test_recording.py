@@ -1,0 +1,43 @@
+"""What a training does about signals."""
+
+import os
+import signal
+
+import pytest
+
+from kerasbert.tasks.recording import lasting_interrupt
+
+
+class Interrupted:
+    """Gets Ctrl-C while it is freed."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_forgets():
+    before = signal.getsignal(signal.SIGINT)
+    with lasting_interrupt() as check:
+        check()
+        made = Interrupted()
+        del made  # Printed, and ignored.
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt), lasting_interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+
+def test_an_ignored_interrupt_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with lasting_interrupt() as check:
+            os.kill(os.getpid(), signal.SIGINT)
+            check()
+    finally:
+        signal.signal(signal.SIGINT, before)
