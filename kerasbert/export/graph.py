@@ -117,7 +117,14 @@ def _positions_of_each_row(layer, inputs):
 def _of_tokens_to_recognize(of_tokens):
     """`of_tokens` with a mark behind it, for `_to_reshape`."""
     tf, _ = tf_modules("export_onnx")
-    return lambda x, *sizes: tf.ensure_shape(of_tokens(x, *sizes), [None, None, *sizes])
+
+    def marked(x, *sizes):
+        outputs = of_tokens(x, *sizes)
+        if 1 in (*x.shape[2:], *sizes):
+            return outputs  # tf2onnx drops a transpose of such an axis, and the others move.
+        return tf.ensure_shape(outputs, [None, None, *sizes])
+
+    return marked
 
 
 def _to_reshape(graph, node, name, arguments):

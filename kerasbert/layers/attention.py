@@ -94,7 +94,7 @@ def fused_attention(query, key, value, mask=None, dropout=0.0):
 def of_tokens(x, *sizes):
     """What each token has, (B, T, ...), in other axes: (B, T, *sizes).
 
-    >>> of_tokens(np.ones((2, 3, 8)), 4, 2).shape
+    >>> tuple(of_tokens(np.ones((2, 3, 8)), 4, 2).shape)
     (2, 3, 4, 2)
     """
     return ops.reshape(x, (-1, ops.shape(x)[1], *sizes))

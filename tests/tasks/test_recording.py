@@ -8,6 +8,14 @@ import pytest
 from kerasbert.tasks.recording import lasting_interrupt
 
 
+@pytest.fixture(autouse=True)
+def as_in_a_terminal():
+    """A job in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Interrupted:
     """Gets Ctrl-C while it is freed."""
 
@@ -19,14 +27,13 @@ class Interrupted:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_python_forgets():
-    before = signal.getsignal(signal.SIGINT)
     with lasting_interrupt() as check:
         check()
         made = Interrupted()
         del made  # Printed, and ignored.
         with pytest.raises(KeyboardInterrupt):
             check()
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt), lasting_interrupt():
         os.kill(os.getpid(), signal.SIGINT)
         for _ in range(1000):
@@ -34,10 +41,7 @@ def test_an_interrupt_that_python_forgets():
 
 
 def test_an_ignored_interrupt_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with lasting_interrupt() as check:
-            os.kill(os.getpid(), signal.SIGINT)
-            check()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with lasting_interrupt() as check:
+        os.kill(os.getpid(), signal.SIGINT)
+        check()
