@@ -125,11 +125,11 @@ def train_on_workers(model):
     model.test_step = in_lists(model.test_step)
 
 
-def matmul_transposed(rows, table):
-    """Product (..., N, V) of (..., N, E) with (..., V, E) transposed; no gradient is transposed."""
+def matmul_transposed(x, y):
+    """Product (..., N, V) of (..., N, E) with (..., V, E) transposed."""
     import tensorflow as tf
 
-    return tf.matmul(rows, table, transpose_b=True)
+    return tf.matmul(x, y, transpose_b=True)
 
 
 def has_onednn():

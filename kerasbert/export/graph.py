@@ -96,9 +96,8 @@ def _dense_to_recognize(layer, inputs, training=None):
     ONNX Runtime fuses bias, GELU, residual and norm where no reshape stands between them.
     """
     tf, _ = tf_modules("export_onnx")
-    outputs = tf.raw_ops.BatchMatMulV2(x=inputs, y=tf.convert_to_tensor(layer.kernel))
-    if layer.bias is not None:
-        outputs = tf.add(outputs, layer.bias)
+    product = tf.raw_ops.BatchMatMulV2(x=inputs, y=tf.convert_to_tensor(layer.kernel))
+    outputs = layer._with_bias(product)
     return outputs if layer.activation is None else layer.activation(outputs)
 
 

@@ -8,9 +8,9 @@ import functools
 import keras
 from keras import ops
 
-from kerasbert import _jax, _tensorflow, _torch
+from kerasbert import _jax, _torch
 from kerasbert._device import jax_on_gpu, on_gpu
-from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.dense import TokenDense, matmul_transposed
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import rotate
 
@@ -182,7 +182,8 @@ class SelfAttention(keras.layers.Layer):
         projected = self.qkv(inputs)  # (B, T, 3 * D)
         outputs = scores = None
         dropout = self.dropout if training else 0.0
-        if keras.backend.backend() == "tensorflow" and self.rotary_base is None:
+        plain = self.rotary_base is None and not _has_kernel()
+        if plain and keras.backend.backend() == "tensorflow":
             # One transpose of all three: a fifth of a batch's time less than one of each.
             parts = ops.transpose(of_tokens(projected, 3, *heads), (2, 0, 3, 1, 4))
             query, key, value = ops.unstack(parts, 3)  # (B, N, T, H)
@@ -214,11 +215,7 @@ class SelfAttention(keras.layers.Layer):
             Outputs (B, T, N, H), and the maps (B, N, T, T).
         """
         query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-        if keras.backend.backend() == "tensorflow":
-            scores = _tensorflow.matmul_transposed(query, key)
-        else:
-            scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
-        scores = ops.cast(scores, "float32")
+        scores = ops.cast(matmul_transposed(query, key), "float32")
         if mask is not None:
             scores = scores + ops.where(mask, 0.0, -1e9)
         scores = ops.cast(ops.softmax(scores), query.dtype)

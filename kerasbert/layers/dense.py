@@ -27,6 +27,19 @@ def _gelu_approximate(x):
     return ops.gelu(x, approximate=True)
 
 
+def matmul_transposed(x, y):
+    """Product (..., N, V) of (..., N, E) with (..., V, E) transposed.
+
+    On TensorFlow without a transpose, in the gradient too.
+
+    >>> float(matmul_transposed(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]))[0, 0])
+    11.0
+    """
+    if keras.backend.backend() == "tensorflow":
+        return _tensorflow.matmul_transposed(x, y)
+    return ops.matmul(x, ops.swapaxes(y, -1, -2))
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenDense(keras.layers.Dense):
     """`Dense` on all the tokens of a batch as the rows of one matrix.

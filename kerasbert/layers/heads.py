@@ -7,9 +7,8 @@ of the vocabulary.
 import keras
 from keras import ops
 
-from kerasbert import _tensorflow
 from kerasbert.layers.block import layer_norm, only_blocks_remat
-from kerasbert.layers.dense import TokenDense, activation_function
+from kerasbert.layers.dense import TokenDense, activation_function, matmul_transposed
 
 # The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
 MISSING = -1e9
@@ -260,9 +259,7 @@ class MaskedLMHead(keras.layers.Layer):
         if embedding.quantization_mode is not None:
             return embedding(x, reverse=True)
         table = ops.cast(embedding.embeddings, x.dtype)  # (V, E)
-        if keras.backend.backend() == "tensorflow":
-            return _tensorflow.matmul_transposed(x, table)
-        return ops.matmul(x, ops.transpose(table))
+        return matmul_transposed(x, table)
 
     def compute_output_spec(self, inputs, mask_positions):
         shape = (*mask_positions.shape, self.token_embedding.input_dim)

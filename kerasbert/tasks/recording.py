@@ -149,12 +149,11 @@ def _as_line(row):
 
 
 @contextlib.contextmanager
-def handled_signals(handler):
+def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
     """Let a function `(number, frame)` handle Ctrl-C and what ends a job, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, handler) for number in numbers]
     try:
         yield
@@ -171,7 +170,6 @@ def lasting_interrupt():
     those of a model take their time.
     """
     before = signal.getsignal(signal.SIGINT)
-    in_main = threading.current_thread() is threading.main_thread()
     came = []
 
     def handle(number, frame):
@@ -182,14 +180,9 @@ def lasting_interrupt():
         if came:
             raise KeyboardInterrupt
 
-    if not (in_main and callable(before)):  # A job in the background ignores it.
+    # A job in the background ignores it.
+    with handled_signals(handle, [signal.SIGINT] if callable(before) else []):
         yield check
-        return
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class Line:

@@ -160,8 +160,6 @@ def test_rotary_sees_only_distances():
 @pytest.fixture
 def fused(monkeypatch):
     """Counts the calls of the backend's fused attention, taken to be worth it."""
-    if keras.backend.backend() == "tensorflow":
-        pytest.skip("TensorFlow has no fused attention")
     calls, original = [], ops.dot_product_attention
 
     def spy(*args, **kwargs):
