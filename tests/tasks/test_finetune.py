@@ -148,7 +148,7 @@ def search(task, tiny_preset, out, **shared):
         **shared,
     }
     train, dev = task.read("train"), task.read("dev")
-    return _Search(task, str(out), shared, train, None, dev, None, {}, False, False)
+    return _Search(task, str(out), shared, train, None, dev, None, {}, False, False, print)
 
 
 POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
@@ -355,7 +355,7 @@ def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
 
 def test_less_is_better_of_errors(tmp_path):
     task = Task("t", "T", "text_regressor", ("text",), ("mean_absolute_error", "pearson"))
-    job = _Search(task, "", {}, None, None, None, None, {}, False, False)
+    job = _Search(task, "", {}, None, None, None, None, {}, False, False, print)
     runs = [
         {"scores": {"mean_absolute_error": value}, "finished": number}
         for number, value in enumerate((0.5, 0.25, 0.75, 0.25))
