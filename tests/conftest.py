@@ -13,6 +13,12 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+if keras.backend.backend() == "jax":
+    import jax
+
+    # What a test compiles runs once.
+    jax.config.update("jax_disable_most_optimizations", True)
+
 VOCABULARY_SIZE = 99
 _SIZES = {
     "vocab_size": VOCABULARY_SIZE,
@@ -74,11 +80,12 @@ FAST_ON = {
     "torch": (
         *("cli", "test_converter", "test_huggingface_files", "test_sentence_transformers"),
         *("test_name_map", "test_hub", "test_presets", "test_finetune", "tasks/test_tasks"),
+        "test_without_tensorflow",
     ),
 }
 # What stays fast of a file or folder on a backend, by parts of the tests' names: of models PyTorch
 # runs all, those that trace and compile their contracts and training.
-COMPILED = ("contract", "test_learns", "test_datasets", "test_fit_on_a_dataset")
+COMPILED = ("contract", "test_learns", "test_datasets")
 HEADS = ("equals_transformers", "keras_hub[Bert]", "google")
 STAYS = {
     "tensorflow": {
@@ -91,7 +98,7 @@ STAYS = {
         "test_pretrain": ("text_to_preset", "equal_to_the_bit"),
     },
     "jax": {
-        "models": ("contract", "test_learns", "test_arrays", "test_datasets"),
+        "models": ("contract", "test_learns", "test_arrays"),
         "test_backbone": ("[bert", "saving", "padding", "test_too_long", "test_local"),
         "test_optimizers": ("compiled", "rates[bert]"),
         "test_pretrain": ("equal_to_the_bit",),

@@ -20,12 +20,6 @@ from kerasbert.tokenizers import BertTokenizer
 gc.collect()
 gc.freeze()
 
-if keras.backend.backend() == "jax":
-    import jax
-
-    # What a test compiles runs once.
-    jax.config.update("jax_disable_most_optimizations", True)
-
 # Every axis of a family is there, at a size that costs nothing.
 SETTINGS = {
     "vocabulary_size": 30,

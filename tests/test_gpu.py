@@ -145,7 +145,7 @@ def trained(dropout, remat=False):
 def test_a_model_trains_as_on_a_cpu(as_on_gpu, monkeypatch):
     logits, losses = trained(0.0)
     dropped = trained(0.1)[1]
-    assert trained(0.1)[1] == dropped and trained(0.1, remat=True)[1] == pytest.approx(dropped)
+    assert trained(0.1, remat=True)[1] == pytest.approx(dropped)
     monkeypatch.setattr(_device, "on_gpu", lambda: False)
     expected, expected_losses = trained(0.0)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)

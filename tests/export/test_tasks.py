@@ -23,7 +23,6 @@ pytest.importorskip("tensorflow_text")
 
 RAW = [text.encode() for text in TEXTS] + ODD
 READ = [text.decode("utf-8", "replace") for text in RAW]
-ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
 def raw(texts):
@@ -230,8 +229,7 @@ CHECKS = {
     "MaskedLM": check_masked,
     "Pretrainer": check_pretrainer,
 }
-# Elsewhere a process of its own takes long.
-FAST = ("TokenClassifier", "QuestionAnswering") if ON_TENSORFLOW else ("TokenClassifier",)
+FAST = ("TokenClassifier",)
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,7 @@ SERVED = {
 }
 
 
+@pytest.mark.slow
 def test_ops_are_those_of_a_stock_server(make):
     core = {"LookupTableFindV2", "HashTableV2", "PyFunc", "EagerPyFunc", "MutableHashTableV2"}
     for name in ("BertTokenizer", "ModernBertTokenizer", "AlbertTokenizer"):
