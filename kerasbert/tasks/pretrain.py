@@ -3,11 +3,9 @@
 B batch, T tokens, P predictions.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
-import glob
 import json
 import os
 import shutil
@@ -18,8 +16,6 @@ import numpy as np
 
 from kerasbert._errors import check_whole, need_packages
 from kerasbert._files import write_text
-from kerasbert.data.examples import read_examples, write_examples
-from kerasbert.data.manifest import read_manifest, total, write_manifest
 from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.models import (
     BertBackbone,
@@ -38,15 +34,14 @@ from kerasbert.tasks.checkpoints import (
     load_optimizer,
     save_checkpoint,
 )
-from kerasbert.tasks.recording import (
-    CURVES,
-    LOG,
-    Line,
-    Recorder,
-    draw_curves,
-    handled_signals,
-    short_names,
+from kerasbert.tasks.pretraining_data import (
+    Data,
+    given_examples,
+    make_examples,
+    of_records,
+    split,
 )
+from kerasbert.tasks.recording import CURVES, LOG, Line, Recorder, draw_curves, handled_signals
 from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
@@ -56,8 +51,6 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 RATES = {"adamw": 1e-4, "lamb": 1e-3}
 # Examples of a periodic evaluation.
 SAMPLE = 2000
-# A corpus makes about as many shards, so that a share of them can be held out.
-SHARDS = 100
 
 
 def pretrain(
@@ -204,7 +197,7 @@ def pretrain(
     resumed = _is_resumed(output, settings)
     longest = max(phase.sequence_length for phase in phases)
     keras.utils.set_random_seed(seed)
-    examples = _given_examples(corpus)
+    examples = given_examples(corpus)
     if vocabulary is None and preset is None:
         vocabulary = _train_vocabulary(
             corpus, examples, output, vocabulary_size, lowercase, reading, line
@@ -228,10 +221,10 @@ def pretrain(
     if examples is None:
         made = {"objective": objective, "copies": copies, "seed": seed, **(reading or {})}
         if masking == "static":
-            made |= _of_records(masker)
-        examples = _make_examples(corpus, output, tokenizer, phases, made, workers, resumed, line)
-    data = _Data(
-        _split(examples, phases, objective, held_out, output, line),
+            made |= of_records(masker)
+        examples = make_examples(corpus, output, tokenizer, phases, made, workers, resumed, line)
+    data = Data(
+        split(examples, phases, objective, held_out, output, line),
         tokenizer,
         masking=masking,
         masker=masker,
@@ -548,206 +541,6 @@ def _optimizer(name, schedule, weight_decay, accumulate):
     if name == "adamw":
         return AdamW(schedule, bias_correction=False, **settings)
     return Lamb(schedule, **settings)
-
-
-# === Data ===
-
-
-def _given_examples(corpus):
-    """Examples by sequence length, where the corpus is some: a dict of folder or paths."""
-    if isinstance(corpus, dict):
-        return {int(length): files for length, files in corpus.items()}
-    if not isinstance(corpus, (str, os.PathLike)):
-        return None
-    corpus = os.path.expanduser(os.fspath(corpus))
-    if not os.path.isdir(corpus):
-        return None
-    # A folder of examples, or of such folders.
-    found = {}
-    for folder in (corpus, *sorted(glob.glob(os.path.join(glob.escape(corpus), "*", "")))):
-        manifest = read_manifest(folder)
-        if manifest is not None and "sequence_length" in manifest.get("settings", {}):
-            found[manifest["settings"]["sequence_length"]] = folder.rstrip(os.sep)
-    return found or None
-
-
-def _of_records(masker):
-    """Settings of `mask_tokens` by the names that `write_examples` has for them."""
-    return {{"unit": "mask_unit"}.get(name, name): value for name, value in (masker or {}).items()}
-
-
-def _make_examples(corpus, output, tokenizer, phases, settings, workers, resumed, line):
-    """Examples by sequence length: a dict of folders."""
-    made = {}
-    for length in dict.fromkeys(phase.sequence_length for phase in phases):
-        folder = made[length] = os.path.join(output, "examples", str(length))
-        manifest = read_manifest(folder)
-        if resumed and manifest is not None and manifest["complete"]:
-            continue  # Checking it against the corpus would read all of that.
-        line.say(f"making examples of {length} tokens")
-        write_examples(
-            corpus,
-            folder,
-            tokenizer,
-            sequence_length=length,
-            workers=workers,
-            **_shard_sizes(corpus),
-            **settings,
-        )
-    return made
-
-
-def _shard_sizes(corpus):
-    """Blocks and shards so small that a hundredth of the shards is about that of the text."""
-    paths = corpus if isinstance(corpus, (list, tuple)) else [corpus]
-    size = 0
-    for path in map(os.path.expanduser, map(os.fspath, paths)):
-        found = glob.glob(path, recursive=True) if glob.has_magic(path) else [path]
-        for one in found:
-            for folder, _, files in os.walk(one):
-                size += sum(os.path.getsize(os.path.join(folder, file)) for file in files)
-            size += os.path.getsize(one) if os.path.isfile(one) else 0
-    block = min(max(size // SHARDS, 1 << 16), 1 << 20)
-    return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
-
-
-def _split(examples, phases, objective, share, output, line):
-    """Hold out a share of the shards: a dict of length to `(training, held out)`.
-
-    The shards stay where they are; each part has a manifest of its own.
-    """
-    parts = {}
-    for length in dict.fromkeys(phase.sequence_length for phase in phases):
-        if length not in examples:
-            raise ValueError(
-                f"There are no examples of {length} tokens, only of "
-                f"{', '.join(map(str, sorted(examples)))}; set the phases to those, or make more."
-            )
-        files = examples[length]
-        manifest = None
-        if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
-            manifest = read_manifest(files)
-        if manifest is None:
-            parts[length] = _split_list(_paths(files), share)
-        else:
-            _check_manifest(manifest, files, length, objective)
-            train, held = _split_list(manifest["shards"], share)
-            parts[length] = (
-                _write_part(files, manifest, train, output, length, "training"),
-                _write_part(files, manifest, held, output, length, "held_out") if held else None,
-            )
-        if share and not parts[length][1]:
-            line.say(f"all examples of {length} tokens are in one file: none are held out")
-    return parts
-
-
-def _check_manifest(manifest, folder, length, objective):
-    made = manifest["settings"]
-    if made["objective"] != objective:
-        raise ValueError(
-            f"The examples in '{folder}' are for objective={made['objective']!r}, not "
-            f"{objective!r}; pass that."
-        )
-    if made["sequence_length"] != length:
-        raise ValueError(
-            f"The examples in '{folder}' have {made['sequence_length']} tokens, not {length}."
-        )
-    if not manifest["complete"]:
-        raise ValueError(
-            f"The examples in '{folder}' are not complete; run `write_examples` again to go on."
-        )
-
-
-def _paths(files):
-    if isinstance(files, (str, os.PathLike)):
-        files = os.path.expanduser(os.fspath(files))
-        files = [os.path.join(files, "*.tfrecord*") if os.path.isdir(files) else files]
-    return sorted(path for pattern in files for path in glob.glob(os.fspath(pattern)))
-
-
-def _split_list(items, share):
-    """Take a share of the items out, at least one of several, evenly: `(the rest, those)`.
-
-    >>> _split_list([0, 1, 2, 3, 4, 5], 0.3)
-    ([0, 2, 3, 5], [1, 4])
-    """
-    count = max(1, round(share * len(items))) if share and len(items) > 1 else 0
-    taken = {int((number + 0.5) * len(items) / count) for number in range(count)}
-    return (
-        [item for place, item in enumerate(items) if place not in taken],
-        [item for place, item in enumerate(items) if place in taken],
-    )
-
-
-def _write_part(folder, manifest, shards, output, length, name):
-    part = os.path.join(output, "split", str(length), name)
-    os.makedirs(part, exist_ok=True)
-    named = [{**shard, "name": _from(part, folder, shard["name"])} for shard in shards]
-    write_manifest(part, {**manifest, "shards": named, "counts": total(shards)})
-    return part
-
-
-def _from(part, folder, name):
-    """The name of a shard as seen from another folder."""
-    return os.path.relpath(os.path.join(os.path.abspath(folder), name), part)
-
-
-class _Data:
-    """Batches for training and evaluation.
-
-    Args:
-        parts: dict of sequence length to `(training, held out)`.
-        tokenizer: the tokenizer.
-        **settings: of `read_examples`.
-    """
-
-    def __init__(self, parts, tokenizer, **settings):
-        self.parts, self.settings = parts, {"tokenizer": tokenizer, **settings}
-
-    def training(self, phase, accumulate, seed, start):
-        """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
-        return read_examples(
-            self.parts[phase.sequence_length][0],
-            phase.batch_size // accumulate,
-            seed=seed,
-            start_step=start,
-            **self.settings,
-        )
-
-    def held_out(self, phase, accumulate, examples=None):
-        """Those held out, in order and always masked alike; `None` where there are none."""
-        files = self.parts[phase.sequence_length][1]
-        if not files:
-            return None
-        # Small ones would take their time, and without gradients there is room for more.
-        size = max(phase.batch_size // accumulate, 4096 // phase.sequence_length)
-        batches = read_examples(files, size, shuffle_buffer=0, repeat=False, **self.settings)
-        return batches if examples is None else batches.take(max(1, examples // size))
-
-    def tokens_per_step(self, phase):
-        """Tokens of an update, as far as a thousand examples tell."""
-        files = self.parts[phase.sequence_length][0]
-        batches = read_examples(files, 100, shuffle_buffer=0, repeat=False, **self.settings)
-        lengths = [
-            x["padding_mask"].sum(axis=1) for x, _, _ in batches.take(10).as_numpy_iterator()
-        ]
-        return float(np.concatenate(lengths).mean()) * phase.batch_size
-
-    def scores(self, model, phase, accumulate, second):
-        """Losses and metrics on all that is held out, beside those of guessing: a dict."""
-        batches = self.held_out(phase, accumulate)
-        if batches is None:
-            return {}
-        scores = short_names(model.evaluate(batches, verbose=0, return_dict=True), second)
-        tokens, classes = collections.Counter(), collections.Counter()
-        for _, y, weights in batches.as_numpy_iterator():
-            tokens.update(y["mlm_logits"][weights["mlm_logits"] > 0].tolist())
-            classes.update(y.get("nsp_logits", np.array([])).tolist())
-        scores["mlm_accuracy_of_commonest_token"] = max(tokens.values()) / tokens.total()
-        if classes:
-            name = f"{second}_accuracy_of_commonest_label"
-            scores[name] = max(classes.values()) / classes.total()
-        return scores
 
 
 # === Training ===

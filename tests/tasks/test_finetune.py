@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.tasks import Settings, Task, file_task, finetune
+from kerasbert.tasks import Settings, Task, file_task, finetune, search
 from kerasbert.tasks.checkpoints import find_checkpoint, load_checkpoint
 from kerasbert.tasks.examples import Examples
-from kerasbert.tasks.finetune import _Search, _Watch
+from kerasbert.tasks.search import Search, _Watch
 from tests.contracts import array, only_torch_is_fast
 
 
@@ -57,7 +57,7 @@ def read(*path):
 def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch):
     out = str(tmp_path / "out")
     grid = {"learning_rates": [1e-2, 3e-3, 1e-3], "batch_sizes": [16, 8]}
-    points, train_one = [], _Search.train_one
+    points, train_one = [], Search.train_one
 
     def counted(self, point, folder):
         if len(points) == 3:
@@ -65,7 +65,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
         points.append(point)
         return train_one(self, point, folder)
 
-    monkeypatch.setattr(_Search, "train_one", counted)
+    monkeypatch.setattr(Search, "train_one", counted)
     with pytest.raises(KeyboardInterrupt):
         kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
     assert len(points) == 3
@@ -75,7 +75,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
 
     points.clear()
     monkeypatch.setattr(
-        _Search, "train_one", lambda *args: points.append(args[1]) or train_one(*args)
+        Search, "train_one", lambda *args: points.append(args[1]) or train_one(*args)
     )
     results = kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
     assert len(points) == 3 and len(results["runs"]) == len(results["grid"]) == 6
@@ -138,8 +138,8 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
     assert len(fresh["runs"]) == 1
 
 
-def search(task, tiny_preset, out, **shared):
-    """A `_Search` of a task, as `finetune` makes one."""
+def search_of(task, tiny_preset, out, **shared):
+    """A `Search` of a task, as `finetune` makes one."""
     shared = {
         "preset": tiny_preset,
         "early_stopping": None,
@@ -148,7 +148,7 @@ def search(task, tiny_preset, out, **shared):
         **shared,
     }
     train, dev = task.read("train"), task.read("dev")
-    return _Search(task, str(out), shared, train, None, dev, None, {}, False, False, print)
+    return Search(task, str(out), shared, train, None, dev, None, {}, False, False, print)
 
 
 POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
@@ -157,7 +157,7 @@ POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
 @only_torch_is_fast
 @pytest.mark.parametrize("lora_rank", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeypatch, lora_rank):
-    monkeypatch.setattr(finetune, "KEEP_AFTER", 0.0)
+    monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
     states = {}
 
     class Killed(_Watch):
@@ -168,10 +168,10 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
             if epoch == 2:
                 raise KeyboardInterrupt
 
-    job = search(task, tiny_preset, tmp_path / "out", lora_rank=lora_rank)
+    job = search_of(task, tiny_preset, tmp_path / "out", lora_rank=lora_rank)
     folder = str(tmp_path / "out" / "runs" / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(finetune, "_Watch", Killed)
+        patch.setattr(search, "_Watch", Killed)
         with pytest.raises(KeyboardInterrupt):
             job.train_one(POINT, folder)
     assert files(folder) == ["checkpoint-000000002.safetensors"]
@@ -184,7 +184,7 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
             variables = [*self.model.weights, *self.model.optimizer.variables]
             states[epoch] = [array(variable) for variable in variables]
 
-    monkeypatch.setattr(finetune, "_Watch", Seen)
+    monkeypatch.setattr(search, "_Watch", Seen)
     model, watch = job.train_one(POINT, folder)
     assert list(states) == [2]
     for value, expected in zip(states[2], killed, strict=True):
@@ -203,7 +203,7 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
 
 @only_torch_is_fast
 def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkeypatch):
-    monkeypatch.setattr(finetune, "KEEP_AFTER", 0.0)
+    monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
     values, seen = iter([0.5, 0.9, 0.9, 0.4, 1.0]), []
 
     def score(self, data, predictions):
@@ -215,8 +215,8 @@ def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkey
             super().on_epoch_end(epoch, logs)
 
     monkeypatch.setattr(Task, "score", score)
-    monkeypatch.setattr(finetune, "_Watch", Seen)
-    job = search(task, tiny_preset, tmp_path / "out", early_stopping=2)
+    monkeypatch.setattr(search, "_Watch", Seen)
+    job = search_of(task, tiny_preset, tmp_path / "out", early_stopping=2)
     model, watch = job.train_one({**POINT, "epochs": 5}, str(tmp_path / "out" / "runs" / "run"))
     assert len(watch.history) == 4 and watch.kept()["epoch"] == 2
     for weight, best in zip(model.weights, seen[1], strict=True):
@@ -349,13 +349,13 @@ def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
 def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     notes = []
-    assert search(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
+    assert search_of(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
     assert notes == ["Pictures need matplotlib; run `pip install 'kerasbert[plot]'`."]
 
 
 def test_less_is_better_of_errors(tmp_path):
     task = Task("t", "T", "text_regressor", ("text",), ("mean_absolute_error", "pearson"))
-    job = _Search(task, "", {}, None, None, None, None, {}, False, False, print)
+    job = Search(task, "", {}, None, None, None, None, {}, False, False, print)
     runs = [
         {"scores": {"mean_absolute_error": value}, "finished": number}
         for number, value in enumerate((0.5, 0.25, 0.75, 0.25))
