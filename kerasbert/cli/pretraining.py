@@ -147,7 +147,8 @@ def pretrain(
         float | None, _training(help="The peak; by default 1e-4, and 1e-3 for lamb.")
     ] = None,
     warmup_steps: Annotated[
-        int | None, _training(help="Updates until the peak; by default a hundredth of all.")
+        int | None,
+        _training(help="Updates until the peak; by default 1% of all, at least 1,000 or 20%."),
     ] = None,
     optimizer_state: Annotated[
         str, _training(help="new, or kept: that of the other pretrain that --preset names.")

@@ -129,7 +129,9 @@ def pretrain(
         phases: list of `(sequence_length, steps, batch_size)`, one after the other.
         optimizer: string. "adamw", or "lamb" for large batches.
         learning_rate: float. The peak; `None` is 1e-4, and 1e-3 for LAMB.
-        warmup_steps: int. `None` is a hundredth of all steps.
+        warmup_steps: int. `None` is a hundredth of all steps, as in the paper, but at least 1,000,
+            or a fifth of fewer than 5,000: Adam's second moment is of that many steps, and with
+            less a small encoder was seen to fall back to the words' frequencies for good.
         weight_decay: float. Not of biases and norms.
         optimizer_state: string. "new", or "kept" to go on with that of an earlier training, whose
             `output` is the `preset`; the schedule begins anew.
@@ -173,7 +175,7 @@ def pretrain(
     if learning_rate is None:
         learning_rate = RATES.get(optimizer)
     if warmup_steps is None:
-        warmup_steps = every // 100
+        warmup_steps = _warmup(every)
     log_every = log_every or min(max(every // 200, 10), 100)
     evaluate_every = evaluate_every or _multiple(every // 20, log_every)
     checkpoint_every = checkpoint_every or _multiple(min(1000, evaluate_every), log_every)
@@ -338,6 +340,17 @@ def _phases(phases, steps, batch_size, accumulate):
     if not made:
         raise ValueError("phases is empty; pass at least one (sequence_length, steps, batch_size).")
     return made
+
+
+def _warmup(steps):
+    """The paper's share, but where there is room for them 1 / (1 - beta_2) steps.
+
+    Ma and Yarats 2021, arXiv 1910.04209, advise twice as many for Adam.
+
+    >>> _warmup(1_000_000), _warmup(20_000), _warmup(100)
+    (10000, 1000, 20)
+    """
+    return max(steps // 100, min(steps // 5, 1000))
 
 
 def _multiple(value, unit):
