@@ -15,6 +15,7 @@ from tests.contracts import (
     check_preprocessor,
     model_contract,
     only_tensorflow_is_fast,
+    only_torch_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -174,6 +175,7 @@ def toy(count=32):
 
 
 @only_tensorflow_is_fast
+@only_torch_is_fast
 def test_learns_on_texts():
     tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
     pytest.importorskip("tensorflow_text", reason="tokenizing needs it")

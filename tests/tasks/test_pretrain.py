@@ -341,7 +341,7 @@ def test_a_preset_without_heads_gets_new_ones(examples, vocabulary, unbroken, tm
 # --- objectives, precision, optimizers ---
 
 
-@only_tensorflow_is_fast
+@only_torch_is_fast
 @pytest.mark.parametrize(
     "objective", ["sentence_order", pytest.param("full_sentences", marks=pytest.mark.slow)]
 )
