@@ -4,12 +4,13 @@
     python benchmarks/ablations.py FOLDER --only tasks --steps 4000
 
 Pre-trains an encoder for each row, from the text of `demo_preset.py`, and fine-tunes it on TREC
-questions and film reviews. Rows: the tasks (next sentence, none, none and left to right), three
-sizes, the six ways of hiding a token. All take the same steps of as many examples; a row without
-next sentence has full sentences. FOLDER keeps text, vocabulary, examples and results: what is
-there is not computed again, and what was interrupted goes on.
+questions and film reviews. Rows: the tasks (next sentence, none, none and left to right, the last
+with a BiLSTM on top), three sizes, the six ways of hiding a token. All take the same steps of as
+many examples; a row without next sentence has full sentences. FOLDER keeps text, vocabulary,
+examples and results: what is there is not computed again, and what was interrupted goes on.
 """
 
+import hashlib
 import json
 import random
 from collections import defaultdict
@@ -44,14 +45,16 @@ def _hidden(mask, same, other):
     return {"masker": {**BASE["masker"], **shares}}
 
 
+LEFT_TO_RIGHT = {
+    "objective": "full_sentences",
+    "encoder": {**BASE["encoder"], "is_causal": True},
+}
 # Group and name of each row: its arguments of `pretrain`, beside those of `BASE`.
 ROWS = {
     ("tasks", "masked words and next sentence"): {},
     ("tasks", "no next sentence"): {"objective": "full_sentences"},
-    ("tasks", "no next sentence, left to right"): {
-        "objective": "full_sentences",
-        "encoder": {**BASE["encoder"], "is_causal": True},
-    },
+    ("tasks", "no next sentence, left to right"): LEFT_TO_RIGHT,
+    ("tasks", "no next sentence, left to right, BiLSTM"): LEFT_TO_RIGHT,
     ("size", "2 x 64"): {"hidden_dim": 64, "num_heads": 1},
     ("size", "2 x 128"): {},
     ("size", "4 x 128"): {"num_layers": 4},
@@ -62,20 +65,24 @@ ROWS = {
     ("hidden", "0, 20, 80"): _hidden(0, 20, 80),
     ("hidden", "0, 0, 100"): _hidden(0, 0, 100),
 }
+# Of the head that is fine-tuned.
+HEADS = {("tasks", "no next sentence, left to right, BiLSTM"): {"bilstm_units": 128}}
 PAIRS = {"trec": quality.trec, "reviews": quality.reviews}
 
 
 def scores_of(row, seed, folder, steps, train, test):
     """Scores of a row's encoder: held-out masked words, and accuracy on each task."""
     arguments = {"objective": "next_sentence", **BASE, **ROWS[row]}
-    key = json.dumps({**arguments, "steps": steps, "seed": seed}, sort_keys=True)
+    pretraining = json.dumps({**arguments, "steps": steps, "seed": seed}, sort_keys=True)
+    head = HEADS.get(row, {})
+    key = pretraining + json.dumps(head)
     results = folder / "results.jsonl"
     if results.exists():
         for line in results.read_text().splitlines():
             known = json.loads(line)
             if known["key"] == key:  # Rows of two groups may be one and the same.
                 return known["scores"]
-    name = "-".join([*row, str(seed)]).replace(" ", "_").replace(",", "")
+    name = hashlib.sha256(pretraining.encode()).hexdigest()[:16]
     made = kerasbert.pretrain(
         str(folder / "examples" / arguments["objective"]),
         str(folder / name),
@@ -104,6 +111,7 @@ def scores_of(row, seed, folder, steps, train, test):
             "min_steps": 0,
             "batch_size": 32,
             "rate": 3e-4,
+            "head": head,
             "jit_compile": keras.backend.backend() == "jax",
             "show": 0,
             "verbose": 0,

@@ -161,7 +161,8 @@ def own_weights(train, test, labels, settings, pretrained=True):
     """Accuracy on `test` of the preset, from its own weights or from random ones."""
     cls = BertTextClassifier if isinstance(train[0][0], str) else BertTokenClassifier
     length = settings.get("sequence_length", SEQUENCE_LENGTH)
-    model = load(cls, settings, pretrained, labels=labels, sequence_length=length)
+    head = {"labels": labels, **settings.get("head", {})}
+    model = load(cls, settings, pretrained, sequence_length=length, **head)
     train_model(model, *train, settings)
     if cls is BertTokenClassifier:
         show(settings, ((" ".join(words), model.tag([words])[0]) for words in test[0]))

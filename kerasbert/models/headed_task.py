@@ -52,8 +52,9 @@ class HeadedTask(BertTask):
             "bilstm_units": 0,
             **getattr(get_family(backbone.family), self.head),
         }
-        if given.get("bilstm_units") and defaults["pooling"] != "tokens":
-            defaults["pooling"] = "mean"  # Over all that the two directions have seen.
+        # Over all that the two directions have seen; left to right the first token sees itself.
+        if (given.get("bilstm_units") or backbone.is_causal) and defaults["pooling"] != "tokens":
+            defaults["pooling"] = "mean"
         for name in HEAD_SETTINGS:
             value = given.pop(name, None)
             setattr(self, name, defaults[name] if value is None else value)

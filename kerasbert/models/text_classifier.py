@@ -26,7 +26,8 @@ class BertTextClassifier(HeadedTask):
         multi_label: bool. Each class is a yes or no of its own; labels are (B, C).
         activation: of the output; `None` gives logits.
         dropout: float. Before the logits.
-        pooling: "pooler" (`pooled_output`), "cls", "mean" or "max".
+        pooling: "pooler" (`pooled_output`), "cls", "mean" or "max"; by default "mean" on a
+            left-to-right encoder, whose [CLS] sees nothing else.
         head_activation: string. A dense layer with this activation before the logits; `None` for
             none.
         head_bias: bool. The bias of that layer.

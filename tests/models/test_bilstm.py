@@ -173,6 +173,17 @@ def test_our_format_holds_it(tmp_path):
     assert_close(again(batch(model)), model(batch(model)), atol=0)
 
 
+def test_left_to_right_every_token_counts():
+    for settings, expected in (({}, "mean"), ({"pooling": "cls"}, "cls")):
+        model = BertTextClassifier(tiny_backbone(is_causal=True), num_classes=2, **settings)
+        assert model.pooling == expected
+        features = batch(model, (5, 5))
+        before = array(model(features))
+        features["token_ids"][:, 3] += 1
+        changed = np.abs(array(model(features)) - before).max() > 1e-4
+        assert changed == (expected == "mean")
+
+
 def test_bad_settings():
     backbone = tiny_backbone()
     with pytest.raises(ValueError, match="pooling='pooler' takes .* past the BiLSTM"):
