@@ -174,7 +174,6 @@ def toy(count=32):
     return prompts, choices, y
 
 
-@only_tensorflow_is_fast
 @only_torch_is_fast
 def test_learns_on_texts():
     tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
