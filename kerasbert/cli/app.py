@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from kerasbert._errors import PRECISIONS
+
 app = typer.Typer(
     help="BERT in Keras 3: presets of the whole family, by name, trained, scored and served.",
     epilog="`kerasbert --install-completion` lets the tab key complete commands and options.",
@@ -29,13 +31,7 @@ class Backend(StrEnum):
     torch = "torch"
 
 
-class Precision(StrEnum):
-    """What models compute in."""
-
-    float32 = "float32"
-    mixed_bfloat16 = "mixed_bfloat16"
-    mixed_float16 = "mixed_float16"
-
+Precision = StrEnum("Precision", {name: name for name in PRECISIONS})
 
 BackendOption = Annotated[
     Backend | None,

@@ -19,12 +19,10 @@ from dataclasses import replace
 import keras
 import numpy as np
 
-from kerasbert._errors import check_whole
+from kerasbert._errors import check_precision, check_whole
 from kerasbert.tasks import get_task
 from kerasbert.tasks.recording import lasting_interrupt
 from kerasbert.tasks.search import Search
-
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def finetune(
@@ -98,8 +96,8 @@ def finetune(
     task = get_task(task) if isinstance(task, str) else task
     task = _with_settings(task, batch_sizes, learning_rates, epochs, warmup, sequence_length)
     seeds = _numbers("seeds", seeds, int, 0)
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is none of {', '.join(PRECISIONS)}.")
+    if precision is not None:
+        check_precision(precision)
     for name, value in (("early_stopping", early_stopping), ("lora_rank", lora_rank)):
         if value is not None:
             _numbers(name, value, int, 1)

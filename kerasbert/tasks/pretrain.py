@@ -14,7 +14,7 @@ import warnings
 import keras
 import numpy as np
 
-from kerasbert._errors import check_whole, need_packages
+from kerasbert._errors import check_precision, check_whole, need_packages
 from kerasbert._files import write_text
 from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.models import (
@@ -46,7 +46,6 @@ from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
 SETTINGS = "settings.json"
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # Peaks of the rate: BERT's own, and one for batches of some hundreds.
 RATES = {"adamw": 1e-4, "lamb": 1e-3}
 # Examples of a periodic evaluation.
@@ -363,11 +362,11 @@ def _check(objective, optimizer, optimizer_state, precision, masking, preset, he
         ("objective", objective, OBJECTIVES),
         ("optimizer", optimizer, RATES),
         ("optimizer_state", optimizer_state, ("new", "kept")),
-        ("precision", precision, PRECISIONS),
         ("masking", masking, ("dynamic", "static")),
     ):
         if value not in known:
             raise ValueError(f"{name}={value!r} is unknown; use {' or '.join(map(repr, known))}.")
+    check_precision(precision)
     for name in ("log_every", "evaluate_every", "checkpoint_every"):
         check_whole(name, given[name])
         if given[name] % given["log_every"]:

@@ -298,7 +298,7 @@ def test_class_weights():
 
 
 WRONG = {
-    "precision": ({"precision": "half"}, "precision='half' is none of float32, mixed_bfloat16"),
+    "precision": ({"precision": "half"}, "precision='half' is unknown; use one of float32"),
     "rate": ({"learning_rates": [1e-3, 0]}, "learning_rates=0 has to be a number above 0.0"),
     "batch": ({"batch_sizes": 2.5}, "batch_sizes=2.5 has to be a whole number from 1"),
     "epochs": ({"epochs": []}, "epochs is empty; give at least one number"),
