@@ -179,6 +179,10 @@ def quantization_modes(model):
     return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
 
 
+def _has_lora(model):
+    return any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers())
+
+
 def computes_in_float32(model):
     """Whether a model has no other type of floats, weights or results."""
     return {layer.compute_dtype for layer in model._flatten_layers()} <= {"float32", "int32"}
@@ -362,8 +366,9 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     name = next(
         keras.saving.get_registered_name(cls) for cls in type(task.model).__mro__ if cls in TASKS
     )
-    if not computes_in_float32(task.model):
-        again = load(preset, name)
+    # What LoRA adds to an int8 kernel is merged in and rounded anew as it is saved.
+    if not computes_in_float32(task.model) or (mode and _has_lora(task.model)):
+        again = load(preset, name, mode)
         task = type(task)(*again, task.labels, task.settings)
     for part in task.parts.values():
         part.margin = MARGIN[mode]

@@ -490,14 +490,34 @@ def test_bfloat16_models_are_written_in_float32(dtype, tmp_path):
     assert {weight.dtype for weight in loaded.weights} == {tf.float32}
 
 
-@pytest.mark.slow
-def test_lora_is_merged(tmp_path):
+def with_lora(scale):
+    """The model with adapters that have learnt something."""
     model = build()
     model.backbone.enable_lora(2)
     rng = np.random.default_rng(0)
     for layer in model._flatten_layers():
         if getattr(layer, "lora_enabled", False):
-            layer.lora_kernel_b.assign(0.3 * rng.standard_normal(layer.lora_kernel_b.shape))
+            layer.lora_kernel_b.assign(scale * rng.standard_normal(layer.lora_kernel_b.shape))
+    return model
+
+
+@pytest.mark.slow
+def test_lora_of_an_int8_model_is_rounded_anew(tmp_path):
+    model = with_lora(3.0)
+    model.quantize("int8")
+    model.save_to_preset(tmp_path / "preset")
+    merged = type(model).from_preset(tmp_path / "preset")
+    texts = ["Hello!", "a good film.", "Who is Ann Lee?"]
+    expected = merged.predict_proba(texts)
+    assert np.abs(model.predict_proba(texts) - expected).max() > 0.05
+    path = export_serving(model, tmp_path / "base")
+    found = session_run(path, "serving_default", text=texts)
+    np.testing.assert_allclose(found["probabilities"], expected, atol=0.02)
+
+
+@pytest.mark.slow
+def test_lora_is_merged(tmp_path):
+    model = with_lora(0.3)
     changed = model.predict_proba(["Hello!"]) - build().predict_proba(["Hello!"])
     assert np.abs(changed).max() > 1e-3
     path = export_serving(model, tmp_path / "base")
