@@ -24,6 +24,14 @@ def only_blocks_remat(operations):
             operation._remat_mode = None
 
 
+def tokens_at(x, positions):
+    """The tokens (B, P, D) of `x` (B, T, D) at int positions (B, P), all below T."""
+    batch, length, _ = ops.shape(x)
+    rows = ops.reshape(x, (-1, x.shape[-1]))  # (B * T, D)
+    first = length * ops.expand_dims(ops.arange(batch, dtype="int32"), -1)  # (B, 1)
+    return ops.take(rows, ops.cast(positions, "int32") + first, axis=0)
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerBlock(keras.layers.Layer):
     """A transformer encoder layer.
@@ -153,13 +161,25 @@ class TransformerBlock(keras.layers.Layer):
 
         return call
 
-    def call(self, inputs, attention_mask=None, training=False, return_attention_scores=False):
-        """Map (B, T, D) to (B, T, D); see `SelfAttention.call` for the arguments."""
+    def call(
+        self,
+        inputs,
+        attention_mask=None,
+        training=False,
+        return_attention_scores=False,
+        positions=None,
+    ):
+        """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) alone.
+
+        See `SelfAttention.call` for the other arguments.
+        """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:
             x = self.attention_layer_norm(x)
         x, scores = self._attend(x, attention_mask, training, return_attention_scores)
         x = inputs + self._drop(x, training)
+        if positions is not None:  # What follows is of each token by itself.
+            x = tokens_at(x, positions)
         if self.norm_first:
             x = x + self._feed_forward(self.output_layer_norm(x), training)
         else:
@@ -188,9 +208,15 @@ class TransformerBlock(keras.layers.Layer):
         return self.dropout_layer(x, training=True) if training else x
 
     def compute_output_spec(
-        self, inputs, attention_mask=None, training=False, return_attention_scores=False
+        self,
+        inputs,
+        attention_mask=None,
+        training=False,
+        return_attention_scores=False,
+        positions=None,
     ):
-        outputs = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+        tokens = inputs.shape[:2] if positions is None else positions.shape
+        outputs = keras.KerasTensor((*tokens, inputs.shape[-1]), dtype=self.compute_dtype)
         if not return_attention_scores:
             return outputs
         batch, length = inputs.shape[:2]

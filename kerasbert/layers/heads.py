@@ -7,7 +7,7 @@ of the vocabulary.
 import keras
 from keras import ops
 
-from kerasbert.layers.block import layer_norm, only_blocks_remat
+from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function, matmul_transposed
 
 # The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
@@ -239,18 +239,18 @@ class MaskedLMHead(keras.layers.Layer):
             )
         only_blocks_remat(self._flatten_layers(include_self=False))
 
-    def call(self, inputs, mask_positions):
-        """Map (B, T, D) and int positions (B, P), all below T, to float32 (B, P, V)."""
-        batch, length, _ = ops.shape(inputs)
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B * T, D)
-        first = length * ops.expand_dims(ops.arange(batch, dtype="int32"), -1)  # (B, 1)
-        x = ops.take(rows, ops.cast(mask_positions, "int32") + first, axis=0)  # (B, P, D)
+    def call(self, inputs, mask_positions=None):
+        """Map (B, T, D) and int positions (B, P), all below T, to float32 (B, P, V).
+
+        Without positions, all tokens: to (B, T, V).
+        """
+        x = inputs if mask_positions is None else tokens_at(inputs, mask_positions)  # (B, P, D)
+        batch, slots, _ = ops.shape(x)
         x = self.layer_norm(self.dense(x))  # (B, P, E)
         x = ops.reshape(x, (-1, self.token_embedding.output_dim))  # (B * P, E)
         logits = ops.cast(self._project(x), "float32")  # (B * P, V)
         if self.bias is not None:
             logits = logits + self.bias
-        slots = ops.shape(mask_positions)[1]
         return ops.reshape(logits, (batch, slots, self.token_embedding.input_dim))
 
     def _project(self, x):
@@ -261,9 +261,9 @@ class MaskedLMHead(keras.layers.Layer):
         table = ops.cast(embedding.embeddings, x.dtype)  # (V, E)
         return matmul_transposed(x, table)
 
-    def compute_output_spec(self, inputs, mask_positions):
-        shape = (*mask_positions.shape, self.token_embedding.input_dim)
-        return keras.KerasTensor(shape, dtype="float32")
+    def compute_output_spec(self, inputs, mask_positions=None):
+        tokens = inputs.shape[:2] if mask_positions is None else mask_positions.shape
+        return keras.KerasTensor((*tokens, self.token_embedding.input_dim), dtype="float32")
 
     def get_config(self):
         return {
@@ -298,15 +298,18 @@ class ScalarMix(keras.layers.Layer):
     """
 
     def build(self, inputs_shape):
+        # In half precision the shares alone would lose a hundredth: they and the sum stay float32.
+        full = {"autocast": False}
         self.scalars = self.add_weight(
-            shape=(len(inputs_shape),), initializer="zeros", name="scalars"
+            shape=(len(inputs_shape),), initializer="zeros", name="scalars", **full
         )
-        self.gamma = self.add_weight(shape=(), initializer="ones", name="gamma")
+        self.gamma = self.add_weight(shape=(), initializer="ones", name="gamma", **full)
 
     def call(self, inputs):
         """Map a list of L tensors (B, T, D) to (B, T, D)."""
         shares = self.gamma * ops.softmax(self.scalars)  # (L,)
-        return sum(shares[i] * x for i, x in enumerate(inputs))
+        mix = sum(ops.multiply(shares[i], x) for i, x in enumerate(inputs))
+        return ops.cast(mix, self.compute_dtype)
 
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(inputs[0].shape, dtype=self.compute_dtype)

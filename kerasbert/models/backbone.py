@@ -348,13 +348,17 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
                 weight.assign(ops.convert_to_numpy(own[weight.path]))
         return model
 
-    def _encode(self, inputs, attention_scores=False):
-        """Return every layer's output (embeddings first) and every layer's attention maps."""
+    def _encode(self, inputs, attention_scores=False, positions=None):
+        """Return every layer's output (embeddings first) and every layer's attention maps.
+
+        The last layer's output is (B, P, D) where `positions` (B, P) are given.
+        """
         x = self.token_embedding(inputs["token_ids"])  # (B, T, E)
         if self.position_embedding_layer is not None:
-            x = x + self.position_embedding_layer(x)
+            # Quantized tables differ in their type, which `+` of TensorFlow does not take.
+            x = ops.add(x, self.position_embedding_layer(x))
         if self.segment_embedding is not None:
-            x = x + self.segment_embedding(inputs["segment_ids"])
+            x = ops.add(x, self.segment_embedding(inputs["segment_ids"]))
         x = self.embeddings_dropout(self.embeddings_layer_norm(x))
         if self.embeddings_projection is not None:
             x = self.embeddings_projection(x)  # (B, T, D)
@@ -365,6 +369,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
                 x,
                 attention_mask=masks[0 if i % self.global_every == 0 else -1],
                 return_attention_scores=attention_scores,
+                positions=positions if i == self.num_layers - 1 else None,
             )
             if attention_scores:
                 x, scores = x
@@ -407,9 +412,28 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
-        # `fit` and `predict` on JAX come in here.
-        return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
+    def call(self, inputs, training=None, mask=None, positions=None, **kwargs):
+        """With `positions` (B, P), `sequence_output` is (B, P, D), of these tokens alone.
+
+        The last layer's feed-forward, of mini a sixth of the encoder, then runs for them alone.
+        """
+        inputs = self.fill_in(inputs)  # `fit` and `predict` on JAX come in here.
+        if positions is None:
+            return super().call(inputs, training=training, mask=None, **kwargs)
+        if self.pooled_dense is None:
+            return self._named_outputs(self._encode(inputs, positions=positions)[0])
+        # The pooler reads the first token.
+        places = ops.pad(positions, [[0, 0], [1, 0]])
+        outputs = self._named_outputs(self._encode(inputs, positions=places)[0])
+        return {**outputs, "sequence_output": outputs["sequence_output"][:, 1:]}
+
+    def compute_output_spec(self, inputs, training=None, mask=None, positions=None):
+        outputs = super().compute_output_spec(inputs, training=training, mask=mask)
+        if positions is None:
+            return outputs
+        tokens = outputs["sequence_output"]
+        shape = (*positions.shape, tokens.shape[-1])
+        return {**outputs, "sequence_output": keras.KerasTensor(shape, dtype=tokens.dtype)}
 
     def fill_in(self, inputs):
         """Without segments all is segment 0, without a mask all are tokens."""

@@ -232,10 +232,15 @@ def _run(task, layers):
         return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
 
-    def encode(inputs, **kwargs):
+    def encode(inputs, positions=None, **kwargs):
         hidden_states, _ = task.backbone._encode(inputs)
         states.extend(hidden_states[layer] for layer in layers)
-        return task.backbone._named_outputs(hidden_states)
+        outputs = task.backbone._named_outputs(hidden_states)
+        if positions is not None:
+            places = ops.expand_dims(positions, -1)
+            tokens = ops.take_along_axis(outputs["sequence_output"], places, axis=1)
+            outputs["sequence_output"] = tokens  # (B, P, D)
+        return outputs
 
     outputs = task._run_through_graph(
         task.inputs, lambda operation: encode if operation is task.backbone else operation

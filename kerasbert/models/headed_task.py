@@ -4,6 +4,7 @@ B batch, T tokens, D width, U logits.
 """
 
 import keras
+from keras import ops
 
 from kerasbert._errors import check_whole
 from kerasbert.families import get_family
@@ -107,11 +108,17 @@ class HeadedTask(BertTask):
 
     def _logits(self, inputs):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
-        outputs = self.backbone(inputs)
+        if self.pooling in ("pooler", "cls") and self.bilstm is None:
+            # Nobody reads the other tokens: the last feed-forward is for the first alone.
+            first = ops.zeros_like(inputs["token_ids"][:, :1])
+            outputs = self.backbone(inputs, positions=first)
+        else:
+            outputs = self.backbone(inputs)
         if self.pooling == "pooler":
             x = outputs["pooled_output"]  # (B, D)
         else:
-            x, mask = outputs["sequence_output"], inputs["padding_mask"]  # (B, T, D), (B, T)
+            # (B, T, D), or (B, 1, D) with "cls", and (B, T)
+            x, mask = outputs["sequence_output"], inputs["padding_mask"]
             if self.bilstm is not None:
                 x = self.bilstm(x, padding_mask=mask)  # (B, T, 2 * bilstm_units)
             if self.pooling_layer is not None:

@@ -237,8 +237,8 @@ class BertMaskedLM(MaskedTask):
             "output_bias": output_bias,
         }
         inputs = self._make_mlm_head(backbone, given)
-        tokens = backbone(backbone.input)["sequence_output"]  # (B, T, D)
-        outputs = self.mlm_head(tokens, mask_positions=inputs["mask_positions"])  # (B, P, V)
+        encoded = backbone(backbone.input, positions=inputs["mask_positions"])
+        outputs = self.mlm_head(encoded["sequence_output"])  # (B, P, D) -> (B, P, V)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         only_blocks_remat([self, *self.operations])
 

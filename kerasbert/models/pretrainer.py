@@ -89,10 +89,8 @@ class BertPretrainer(MaskedTask):
             "output_bias": output_bias,
         }
         inputs = self._make_mlm_head(backbone, given)
-        encoded = backbone(backbone.input)
-        tokens = encoded["sequence_output"]  # (B, T, D)
-        logits = self.mlm_head(tokens, mask_positions=inputs["mask_positions"])  # (B, P, V)
-        outputs = {"mlm_logits": logits}
+        encoded = backbone(backbone.input, positions=inputs["mask_positions"])
+        outputs = {"mlm_logits": self.mlm_head(encoded["sequence_output"])}  # (B, P, V)
         if next_sentence:
             outputs["nsp_logits"] = self._next_sentence_logits(encoded["pooled_output"])  # (B, 2)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)

@@ -83,7 +83,8 @@ def test_onnx_runtime_fuses(activation, name, here, tmp_path):
     nodes = onnx.load(options.optimized_model_filepath).graph.node
     found = Counter(node.op_type for node in nodes)
     layers = model.backbone.num_layers
-    assert (found[name], found["SkipLayerNormalization"]) == (layers, 2 * layers + 1)
+    # The last layer's norms are of the one token that is read, and cost nothing unfused.
+    assert (found[name], found["SkipLayerNormalization"]) == (layers, 2 * layers - 1)
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_litert, export_openvino])

@@ -68,6 +68,33 @@ def test_what_happens_inside(family):
     assert set(backbone.feature_model(False)(features)) == set(outputs)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_some_tokens_alone(family, monkeypatch):
+    backbone = tiny_backbone(family)
+    features = batch(backbone)
+    expected = arrays(backbone(features))
+    positions = np.array([[1, 3], [2, 0], [0, 0]], "int32")
+    tokens = np.take_along_axis(expected["sequence_output"], positions[..., None], axis=1)
+    inputs = {**backbone.input, "positions": keras.Input((None,), dtype="int32", name="positions")}
+    outputs = backbone(backbone.input, positions=inputs["positions"])
+    assert outputs["sequence_output"].shape == (None, None, 16)
+    rows = []
+    block_class = type(backbone.transformer_layers[-1])
+    whole = block_class._feed_forward
+
+    def feed_forward(block, x, training):
+        rows.append(int(x.shape[1]))
+        return whole(block, x, training)
+
+    monkeypatch.setattr(block_class, "_feed_forward", feed_forward)
+    eager = functools.partial(backbone, positions=positions)
+    for run in (eager, lambda x: keras.Model(inputs, outputs)({**x, "positions": positions})):
+        assert_close(run(features), {**expected, "sequence_output": tokens})
+        # The others' feed-forward is not computed; the pooler takes the first one more.
+        assert rows == [7] * (backbone.num_layers - 1) + [2 + ("pooled_output" in expected)]
+        rows.clear()
+
+
 def test_feature_model_is_saved(tmp_path):
     model = tiny_backbone().feature_model(output_attentions=True)
     features = batch(model.backbone)

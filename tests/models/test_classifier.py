@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from kerasbert.families import FAMILIES
+from kerasbert.layers import TransformerBlock
 from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
 from tests.contracts import (
     array,
+    arrays,
     assert_close,
     batch,
     bert_tokenizer,
@@ -82,15 +84,29 @@ def test_a_pooler_that_is_not_used_does_not_train():
     assert any("pooled_dense" in weight.path for weight in tiny_classifier().trainable_weights)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_pooling(pooling):
+@pytest.mark.parametrize("pooling", ["pooler", "cls", "mean"])
+def test_pooling(pooling, monkeypatch):
     classifier = BertTextClassifier(tiny_backbone(), num_classes=2, pooling=pooling)
     features = batch(classifier)
     mask = features["padding_mask"][:, :, None]
-    states = array(classifier.backbone(features)["sequence_output"])
-    pooled = states[:, 0] if pooling == "cls" else (states * mask).sum(1) / mask.sum(1)
+    encoded = arrays(classifier.backbone(features))
+    states = encoded["sequence_output"]
+    pooled = {
+        "pooler": encoded["pooled_output"],
+        "cls": states[:, 0],
+        "mean": (states * mask).sum(1) / mask.sum(1),
+    }[pooling]
+    rows, whole = [], TransformerBlock._feed_forward
+
+    def feed_forward(block, x, training):
+        rows.append(int(x.shape[1]))
+        return whole(block, x, training)
+
+    monkeypatch.setattr(TransformerBlock, "_feed_forward", feed_forward)
     kernel, bias = classifier.output_dense.get_weights()
     assert_close(classifier(features), pooled @ kernel + bias)
+    # The last layer does not go on with tokens that nobody reads.
+    assert len(rows) == 2 and rows[0] == 7 and (rows[1] == 7) == (pooling == "mean")
 
 
 def test_preset_keeps_names_and_preprocessor(tmp_path):

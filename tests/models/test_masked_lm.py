@@ -76,6 +76,27 @@ def test_logits_at_positions_are_those_of_the_tokens():
     np.testing.assert_allclose(model.predict(features, verbose=0), every, atol=1e-5)
 
 
+def test_training_is_that_of_all_tokens():
+    """Leaving out what nobody reads changes neither the loss nor a gradient."""
+    model = make(BertPretrainer, dropout=0.0)
+    features = batch(model)
+    y = {"mlm_logits": np.array([[3, 4, 0], [5, 0, 0], [6, 7, 8]]), "nsp_logits": np.arange(3) % 2}
+    encoded = model.backbone(model.backbone.input)
+    logits = model.mlm_head(encoded["sequence_output"], model.input["mask_positions"])
+    pairs = model.get_layer("nsp_logits")(model.output_dense(encoded["pooled_output"]))
+    whole = keras.Model(model.input, {"mlm_logits": logits, "nsp_logits": pairs})
+    before, after = model.get_weights(), []
+    for one in (whole, model):
+        one.compile(keras.optimizers.SGD(0.5), model.default_loss(), run_eagerly=True)
+        model.set_weights(before)
+        loss = one.train_on_batch(features, y, return_dict=True)["loss"]
+        after.append([loss, *map(np.array, model.get_weights())])
+    for first, second in zip(*after, strict=True):
+        np.testing.assert_allclose(second, first, atol=1e-5)
+    moved = [np.abs(a - b).max() > 1e-4 for a, b in zip(before, after[0][1:])]
+    assert sum(moved) > len(moved) / 2
+
+
 def test_one_table():
     """The token embedding is there once, and takes gradients from both its uses."""
     model = make(BertMaskedLM)
