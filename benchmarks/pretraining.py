@@ -86,11 +86,16 @@ def predictions(length):
     return 20 * length // 128
 
 
-def training_flops(size, length):
-    """Floating-point operations of an example: forward, and twice that backward."""
+def training_flops(size, length, library="transformers"):
+    """Floating-point operations of an example: forward, and twice that backward.
+
+    kerasbert's last feed-forward sees the tokens alone that are hidden, and the first.
+    """
     layers, width, _ = SIZES[size]
     weights = sum(rows * columns for rows, columns in matmuls(width))
     encoder = layers * (2 * weights * length + 4 * length**2 * width)
+    if library == "kerasbert":
+        encoder -= 2 * 8 * width**2 * (length - predictions(length) - 1)
     heads = predictions(length) * 2 * (width**2 + width * VOCABULARY) + 2 * width**2
     return 3 * (encoder + heads)
 
@@ -292,13 +297,13 @@ def report(children, asked):
     sheet = next((peak for name, peak in DATA_SHEET.items() if name in _gpu_name(gpu)), None)
     lines = []
     for child in sorted(runners, key=lambda c: -rate[c.spec]):
-        dtype = child.spec.split("/")[2]
+        library, _, dtype, *_ = child.spec.split("/")
+        done = rate[child.spec] * training_flops(size, length, library) / length
         lines.append(
             (
                 child.spec,
                 f"{rate[child.spec]:,.0f}",
-                f"{rate[child.spec] * per_token / peaks[dtype] / 1e9:.0%}",
-                *([f"{rate[child.spec] * per_token / sheet / 1e9:.1%}"] if sheet else []),
+                *(f"{done / peak / 1e9:.1%}" for peak in filter(None, (peaks[dtype], sheet))),
                 f"{child.rounds[-1]['loss']:.2f}",
                 f"{child.ready['first_steps_s']:.0f}",
             )

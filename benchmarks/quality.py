@@ -262,7 +262,13 @@ def saved_model(train, test, labels, settings):
     with tempfile.TemporaryDirectory() as folder:
         kerasbert.export_serving(settings["models"]["lora"], f"{folder}/saved_model", version=1)
         answer = serving.load_saved_model(Path(folder), "kerasbert", "float32", os.cpu_count())
-        return _accuracy_of_answers(answer, test, labels)
+        return _scores_of_answers(answer, folder, test, labels)
+
+
+def saved_model_int8(train, test, labels, settings):
+    """The last of the exports: it quantizes the model that they are made of."""
+    settings["models"]["lora"].quantize("int8")
+    return saved_model(train, test, labels, settings)
 
 
 def onnx(train, test, labels, settings, precision="float32"):
@@ -270,18 +276,20 @@ def onnx(train, test, labels, settings, precision="float32"):
         directory = f"{folder}/kerasbert_{precision}"
         kerasbert.export_onnx(settings["models"]["lora"], directory, precision)
         answer = serving.load_onnx(Path(folder), "kerasbert", precision, os.cpu_count())
-        return _accuracy_of_answers(answer, test, labels)
+        return _scores_of_answers(answer, folder, test, labels)
 
 
 def onnx_int8(train, test, labels, settings):
     return onnx(train, test, labels, settings, "int8")
 
 
-def _accuracy_of_answers(answer, test, labels):
+def _scores_of_answers(answer, folder, test, labels):
     texts, names = test
     rows = [answer(texts[i : i + 32]).argmax(axis=-1) for i in range(0, len(texts), 32)]
     found = [labels[best] for best in np.concatenate(rows)]
-    return {"accuracy": float(np.mean([a == b for a, b in zip(found, names, strict=True)]))}
+    right = [a == b for a, b in zip(found, names, strict=True)]
+    size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    return {"accuracy": float(np.mean(right)), "MB on disk": size / 1e6}
 
 
 # Questions
@@ -369,6 +377,7 @@ TASKS = {
             "LoRA, SavedModel": saved_model,
             "LoRA, ONNX": onnx,
             "LoRA, ONNX, int8": onnx_int8,
+            "LoRA, SavedModel, int8": saved_model_int8,
         },
     ),
 }

@@ -11,7 +11,8 @@ transformers within 1e-4.
 
 - kerasbert/tensorflow: the SavedModel of `export_serving` in a session, as TensorFlow Serving runs
   it; with bfloat16, the session's own rewrite (`auto_mixed_precision_onednn_bfloat16`), which a
-  server takes in its `--platform_config_file`.
+  server takes in its `--platform_config_file`. `caller`: with the variable and the option that
+  README names for a server of single texts.
 - kerasbert/onnx: `export_onnx`, its `tokenizer.json` in `tokenizers` (Rust), ONNX Runtime.
 - transformers/onnx: the same, with the graph that `torch.onnx.export` makes of transformers.
 - transformers/torch: tokenizer and model, `sdpa` attention, `torch.inference_mode`.
@@ -49,6 +50,7 @@ SPECS = [
     REFERENCE,
     PEER,
     "kerasbert/tensorflow/float32",
+    "kerasbert/tensorflow/float32/caller",
     "kerasbert/onnx/float32",
     "transformers/torch/bfloat16",
     "kerasbert/tensorflow/bfloat16",
@@ -76,13 +78,13 @@ def requests(settings):
 
 
 def prepare(spec, settings):
-    library, runtime, dtype = spec.split("/")
+    library, runtime, dtype, *ways = spec.split("/")
     if library == "export":
         {"tensorflow": export_ours, "torch": export_theirs}[runtime](Path(settings["folder"]))
         return {}, dict
     load = {"tensorflow": load_saved_model, "onnx": load_onnx, "torch": load_torch}[runtime]
     start = perf_counter()
-    answer = load(Path(settings["folder"]), library, dtype, settings["threads"])
+    answer = load(Path(settings["folder"]), library, dtype, settings["threads"], *ways)
     ready = {"load_s": perf_counter() - start}
     batches = requests(settings)
     found = np.concatenate([answer(batch) for batch in batches[32]])
@@ -166,12 +168,16 @@ def export_theirs(folder):
 # === Contestants: texts to probabilities (N, 2) ===
 
 
-def load_saved_model(folder, library, dtype, threads):
+def load_saved_model(folder, library, dtype, threads, way=None):
+    if way:
+        # Read at oneDNN's first operation.
+        os.environ["TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"] = "1"
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Its ops are in the graph.
 
     config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
+        intra_op_parallelism_threads=threads,
+        inter_op_parallelism_threads=1 if way else threads,
     )
     if dtype == "bfloat16":
         config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = 1
@@ -273,7 +279,7 @@ def report(children, off, threads):
         rate = {spec: size / times.mean() * 1e3 for spec, times in spent.items()}
         rows = []
         for spec in sorted(rate, key=rate.get, reverse=True):
-            dtype = spec.rsplit("/", 1)[1]
+            dtype = spec.split("/")[2]
             bases = [rate.get(f"transformers/{runtime}/{dtype}") for runtime in ("onnx", "torch")]
             rows.append(
                 (
