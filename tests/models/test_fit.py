@@ -48,9 +48,10 @@ def reset(model):
 
 
 def test_learns():
-    classifier = raw_classifier()
+    # Dropout in so small an encoder at this rate undoes at times what was learnt.
+    classifier = raw_classifier(dropout=0.0)
     classifier.compile(keras.optimizers.Adam(0.01))
-    history = classifier.fit(TEXTS, LABELS, batch_size=4, epochs=12, verbose=0).history
+    history = classifier.fit(TEXTS, LABELS, batch_size=4, epochs=24, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
     loss, accuracy = classifier.evaluate(TEXTS, LABELS, batch_size=4, verbose=0)
     assert accuracy == 1.0 and loss < 0.3
