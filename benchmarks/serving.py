@@ -2,11 +2,13 @@
 
     python benchmarks/serving.py                    # 2 threads, 3 rounds
     python benchmarks/serving.py --only kerasbert/tensorflow,transformers/onnx --rounds 1
+    python benchmarks/serving.py --clients 2        # two ask at once, of a thread each
 
 MiniLM-L6 with a head of two classes; the same weights, texts and threads for all. Requests of one
 text and of 32 are drawn from the film reviews and plots, so that lengths are mixed (3 to 256
-tokens, a twelfth of the texts far longer than the others), and come one after the other. Rounds
-are interleaved, all requests of all rounds count. In float32 all have to give the probabilities of
+tokens, a twelfth of the texts far longer than the others), and come one after the other, or from
+several clients at once, who share the threads. Rounds are interleaved, all requests of all rounds
+count. In float32 all have to give the probabilities of
 transformers within 1e-4.
 
 - kerasbert/tensorflow: the SavedModel of `export_serving` in a session, as TensorFlow Serving runs
@@ -24,6 +26,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -83,8 +86,9 @@ def prepare(spec, settings):
         {"tensorflow": export_ours, "torch": export_theirs}[runtime](Path(settings["folder"]))
         return {}, dict
     load = {"tensorflow": load_saved_model, "onnx": load_onnx, "torch": load_torch}[runtime]
-    start = perf_counter()
-    answer = load(Path(settings["folder"]), library, dtype, settings["threads"], *ways)
+    start, clients = perf_counter(), settings["clients"]
+    threads = max(1, settings["threads"] // clients)
+    answer = load(Path(settings["folder"]), library, dtype, threads, clients, *ways)
     ready = {"load_s": perf_counter() - start}
     batches = requests(settings)
     found = np.concatenate([answer(batch) for batch in batches[32]])
@@ -93,10 +97,13 @@ def prepare(spec, settings):
         answer(batch)
 
     def run():
-        start, spent = perf_counter(), {}
-        for size, several in batches.items():
-            spent[str(size)] = [_timed(answer, batch) for batch in several]
-        return {"seconds": perf_counter() - start, "spent": spent}
+        spent, took = {}, {}
+        with ThreadPoolExecutor(clients) as pool:
+            for size, several in batches.items():
+                start = perf_counter()
+                spent[str(size)] = list(pool.map(lambda batch: _timed(answer, batch), several))
+                took[str(size)] = perf_counter() - start
+        return {"seconds": sum(took.values()), "spent": spent, "took": took}
 
     return ready, run
 
@@ -168,7 +175,7 @@ def export_theirs(folder):
 # === Contestants: texts to probabilities (N, 2) ===
 
 
-def load_saved_model(folder, library, dtype, threads, way=None):
+def load_saved_model(folder, library, dtype, threads, clients=1, way=None):
     if way:
         # Read at oneDNN's first operation.
         os.environ["TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"] = "1"
@@ -177,7 +184,7 @@ def load_saved_model(folder, library, dtype, threads, way=None):
 
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,
-        inter_op_parallelism_threads=1 if way else threads,
+        inter_op_parallelism_threads=clients if way else max(threads, clients),
     )
     if dtype == "bfloat16":
         config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = 1
@@ -193,7 +200,7 @@ def load_saved_model(folder, library, dtype, threads, way=None):
     return lambda batch: call(np.array([text.encode() for text in batch], object))
 
 
-def load_onnx(folder, library, dtype, threads):
+def load_onnx(folder, library, dtype, threads, clients=1):
     import onnxruntime
     from tokenizers import Tokenizer
 
@@ -224,7 +231,7 @@ def load_onnx(folder, library, dtype, threads):
     return answer
 
 
-def load_torch(folder, library, dtype, threads):
+def load_torch(folder, library, dtype, threads, clients=1):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -253,10 +260,9 @@ def load_torch(folder, library, dtype, threads):
 
 def differences(children, folder):
     """By contestant, the largest difference of a probability from the reference's."""
-    path = Path(folder) / f"{REFERENCE.replace('/', '_')}.npy"
-    if not path.exists():
+    if REFERENCE not in [child.spec for child in ran(children)]:
         return {}
-    expected, found = np.load(path), {}
+    expected, found = np.load(Path(folder) / f"{REFERENCE.replace('/', '_')}.npy"), {}
     for child in ran(children):
         answers = np.load(Path(folder) / f"{child.spec.replace('/', '_')}.npy")
         found[child.spec] = np.abs(answers - expected).max()
@@ -268,7 +274,7 @@ def differences(children, folder):
     return found
 
 
-def report(children, off, threads):
+def report(children, off, threads, clients):
     console.print(machine(threads), soft_wrap=True)
     console.print(f"Others took at most {disturbed(children):.0%} of the machine during a run.")
     for size in SIZES:
@@ -276,7 +282,12 @@ def report(children, off, threads):
             child.spec: 1e3 * np.concatenate([done["spent"][str(size)] for done in child.rounds])
             for child in ran(children)
         }
-        rate = {spec: size / times.mean() * 1e3 for spec, times in spent.items()}
+        rate = {
+            child.spec: size
+            * len(spent[child.spec])
+            / sum(done["took"][str(size)] for done in child.rounds)
+            for child in ran(children)
+        }
         rows = []
         for spec in sorted(rate, key=rate.get, reverse=True):
             dtype = spec.split("/")[2]
@@ -290,7 +301,7 @@ def report(children, off, threads):
                     f"{off[spec]:.0e}" if spec in off else "-",
                 )
             )
-        title = f"Requests of {size} text{'s' if size > 1 else ''}"
+        title = f"Requests of {size} text{'s' if size > 1 else ''}, {clients} at a time"
         columns = ("contestant", "p50, ms", "p95", "p99", "texts/s")
         others = ("x transformers on ONNX Runtime", "on torch, same precision")
         table(title, (*columns, *others, "largest difference"), rows)
@@ -301,6 +312,7 @@ def main(
     batches: Annotated[int, typer.Option(help="requests of 32 texts in a round")] = 20,
     rounds: int = 3,
     threads: int = 2,
+    clients: Annotated[int, typer.Option(help="requests at a time, which share the threads")] = 1,
     wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
     only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
     folder: Annotated[str, typer.Option(help="keeps the exported models for the next run")] = "",
@@ -314,14 +326,15 @@ def main(
     specs = chosen(SPECS, only)
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.path.abspath(folder or temporary)
-        asked = {"singles": singles, "batches": batches, "threads": threads, "folder": folder}
+        asked = {"singles": singles, "batches": batches, "threads": threads, "clients": clients}
+        asked["folder"] = folder
         for spec, made in (("export/tensorflow/-", "transformers"), ("export/torch/-", PEER)):
             if not os.path.exists(os.path.join(folder, made.replace("/onnx/", "_"))):
                 export(spec, asked)
         children = race(__file__, specs, rounds, threads, asked, wait)
         off = differences(children, folder)
     failed(children)
-    report(children, off, threads)
+    report(children, off, threads, clients)
 
 
 def export(spec, settings):

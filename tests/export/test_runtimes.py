@@ -16,8 +16,14 @@ import pytest
 import real_data
 
 from kerasbert.export import saved_model
+from kerasbert.families import get_family
 from kerasbert.models import BertTextEmbedder
-from kerasbert.tokenizers import RobertaTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers import (
+    AlbertTokenizer,
+    ModernBertTokenizer,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
 from kerasbert.tokenizers.byte_pair import byte_characters
 from tests.export import tiny
 from tests.export.test_serving import ODD, TEXTS, session_run
@@ -130,16 +136,33 @@ def old_tensorflow():
     return python
 
 
-def byte_pairs():
-    """A RoBERTa tokenizer that merges a few pairs."""
-    letters = [*"<s> <pad> </s> <unk> <mask>".split(), *byte_characters()]
+SMALL = {"modernbert": {"num_layers": 4, "local_window": 4}, "albert": {"embedding_dim": 8}}
+
+
+def tagger(family, tokens):
+    """A tagger of a family, whose answers show each character's place."""
+    settings = {**get_family(family).encoder, "family": family, **SMALL.get(family, {})}
+    return tiny.task("TokenClassifier", tokens, encoder_settings=settings)
+
+
+def byte_pairs(kind, special, **settings):
+    """A tokenizer of `kind` that merges a few pairs."""
+    letters = [*special.split(), *byte_characters(), *settings.pop("runs", ())]
     merges = ["l o", "Ġ lo", "Ġ w", "e r", "Ġw er", "Ã ¤"]
     merged = [pair.replace(" ", "") for pair in merges]
-    return RobertaTokenizer({token: i for i, token in enumerate(letters + merged)}, merges)
+    return kind({token: i for i, token in enumerate(letters + merged)}, merges, **settings)
 
 
-def sentence_pieces():
-    """An XLM-R tokenizer that was trained on a few words."""
+def modern_byte_pairs():
+    """One with runs of spaces as tokens, as ModernBERT has."""
+    runs = ["  ", "   "]
+    added = [{"content": run, "normalized": True} for run in runs]
+    special = "[CLS] [PAD] [SEP] [UNK] [MASK]"
+    return byte_pairs(ModernBertTokenizer, special, runs=runs, added_tokens=added)
+
+
+def sentence_pieces(kind, **settings):
+    """A tokenizer of `kind` that was trained on a few words."""
     import io
 
     sentencepiece = pytest.importorskip("sentencepiece")
@@ -149,29 +172,34 @@ def sentence_pieces():
         model_writer=model,
         vocab_size=250,
         character_coverage=1.0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=0,
         hard_vocab_limit=False,
         minloglevel=2,
+        **settings,
     )
-    return XLMRobertaTokenizer(model.getvalue())
+    return kind(model.getvalue())
+
+
+XLM_ROBERTA = {"bos_id": 1, "eos_id": 2, "unk_id": 0}
+ALBERT = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+ALBERT["control_symbols"] = "[CLS],[SEP],[MASK]"
 
 
 def test_old_tensorflow(old_tensorflow, export, tmp_path):
     """Every task that decodes in the graph, each kind of tokenizer, and int8."""
-    roberta = {"num_segments": 0, "position_offset": 2}
+    roberta = byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>")
     models = {
         "classifier": tiny.task("TextClassifier"),
         "tagger": tiny.task("TokenClassifier"),
         "reader": tiny.task("QuestionAnswering"),
         "masked": tiny.task("MaskedLM"),
-        "pieces": tiny.task("TokenClassifier", sentence_pieces(), encoder_settings=roberta),
-        "pairs": tiny.task("TokenClassifier", byte_pairs(), encoder_settings=roberta),
+        "xlm_roberta": tagger("xlm_roberta", sentence_pieces(XLMRobertaTokenizer, **XLM_ROBERTA)),
+        "albert": tagger("albert", sentence_pieces(AlbertTokenizer, **ALBERT)),
+        "roberta": tagger("roberta", roberta),
+        "modernbert": tagger("modernbert", modern_byte_pairs()),
         "int8": tiny.task("TextClassifier"),
     }
     models["int8"].quantize("int8")
-    texts = [text.encode() for text in TEXTS] + ODD
+    texts = [text.encode() for text in (*TEXTS, "two  and three   spaces")] + ODD
     jobs = []
     for name, model in models.items():
         path = export(model, name)
