@@ -23,9 +23,9 @@ def export_onnx(model, directory, precision="float32", tokenizer=None):
     Args:
         model: a `BertBackbone` or any task, on any backend.
         directory: string. A new directory, or an empty one.
-        precision: "float32", which has to answer as the model does within 1e-5, or "int8", a
-            quarter of the size: weights of the products are int8, with a scale for each column,
-            and their inputs become int8 as they come.
+        precision: "float32", which has to answer as the model does within 1e-5 or rounding, or
+            "int8", a quarter of the size: weights of the products are int8, with a scale for each
+            column, and their inputs become int8 as they come.
         tokenizer: a tokenizer, for an encoder; `None` takes the model's, `False` writes none.
 
     Returns:

@@ -48,7 +48,8 @@ def main(folder):
     check_size(task, path)
     batches = [(name, arrays(x), arrays(y)) for name, x, y in job["batches"]]
     probes = [(name, inputs, arrays(y)) for name, inputs, y in job["probes"]]
-    check_answers(path, batches, probes, job["warmup"], LOOSE if job["mode"] else TOLERANCE)
+    tolerance = LOOSE if job["mode"] else TOLERANCE
+    check_answers(path, batches, probes, job["warmup"], tolerance, job["rounding"])
 
 
 def write(task, job, path):
@@ -201,7 +202,7 @@ def check_size(task, path):
         raise ValueError(f"The weights are {size:,} bytes, but those written {written:,}.")
 
 
-def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE):
+def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0):
     """Load as a server does, in a session, and compare each signature with the model's answers.
 
     Args:
@@ -209,7 +210,8 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE):
         batches: list of `(signature, features, outputs)`, dicts of arrays.
         probes: the same of texts; see `Served.expected`.
         warmup: list of `(signature, inputs)`.
-        tolerance: float. Of numbers.
+        tolerance: float. Of numbers, as a share of the largest.
+        rounding: float. What they may be off in any case.
     """
     tf, _ = tf_modules("export_serving")
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -221,12 +223,14 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE):
             outputs = {key: tensor.name for key, tensor in signature.outputs.items()}
             return session.run(outputs, feeds)
 
+        least = max(1, rounding / tolerance)
         for name, features, outputs in batches:
             found = run(name, features)
             for key, wanted in outputs.items():
-                compare(key, found[key], wanted, tolerance)
+                compare(key, found[key], wanted, tolerance, least)
         # What is made of logits is as exact as they are: a score may be small beside them.
         scale = max((_largest(y) for _, _, x in batches for y in x.values()), default=1)
+        scale = max(scale, least)
         for name, inputs, answers in probes:
             texts = {key: _column(key, value) for key, value in inputs.items()}
             compare_answers(name, run(name, texts), dict(answers), tolerance, scale)

@@ -20,6 +20,7 @@ import numpy as np
 from kerasbert._files import write_text
 from kerasbert._tensorflow import tf_modules
 from kerasbert.export.signatures import MARGIN, TASKS, served
+from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask
 
 MOST_WARMUP = 1000  # what TensorFlow Serving reads
@@ -35,6 +36,8 @@ max_enqueued_batches { value: 100 }
 num_batch_threads { value: %d }
 """
 _UNFINISHED = ".kerasbert-export-"
+# Libraries were seen to differ by up to twice as much as a model does from its neighbours.
+ROUNDING = 4
 
 
 def export_serving(
@@ -94,7 +97,8 @@ def export_serving(
     Raises:
         TypeError: if `model` is of no such class.
         ValueError: for a model, an argument or a folder that cannot be exported.
-        RuntimeError: if the SavedModel cannot be built, or answers differently from the model.
+        RuntimeError: if the SavedModel cannot be built, or its answers are not the model's within
+            1e-5 of the largest logit, or within what `rounding` finds.
         OSError: where a file cannot be written.
 
     Example:
@@ -370,9 +374,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     if not computes_in_float32(task.model) or (mode and _has_lora(task.model)):
         again = load(preset, name, mode)
         task = type(task)(*again, task.labels, task.settings)
-    for part in task.parts.values():
-        part.margin = MARGIN[mode]
-    batches, probes, arrays, strings = [], [], {}, []
+    batches, probes, arrays, strings, off = [], [], {}, [], 0.0
 
     def keep(columns):
         """Where to find a dict of arrays: numbers in `arrays`, strings in `strings`."""
@@ -388,11 +390,17 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         return found
 
     with full_float32():
+        # Of a quantized model much else is allowed.
+        nudged = neighbouring([] if mode else task.model.weights)
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
             check_finite(outputs)
+            with nudged:
+                off = max(off, rounding(outputs, task.tokens_of(signature, features)))
             if signature in names:
                 batches.append([signature, keep(features), keep(outputs)])
+        for part in task.parts.values():
+            part.margin = max(MARGIN[mode], off)
         for signature, inputs in [] if tokens_only else task.probes():
             if signature in names:
                 answers = task.expected(signature, inputs)
@@ -408,6 +416,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         "tokens_only": tokens_only,
         "name": os.path.basename(directory),
         "warmup": warmup,
+        "rounding": off,
         "batches": batches,
         "probes": probes,
         "strings": strings,
@@ -425,6 +434,35 @@ def check_finite(outputs):
                 "The model answers with numbers that are not finite, so its training diverged; "
                 "train it again with a lower learning rate."
             )
+
+
+def neighbouring(weights):
+    """A context in which each float32 weight is a neighbour of itself among the floats."""
+    random, moved = np.random.default_rng(0), []
+    for weight in weights:
+        value = keras.ops.convert_to_numpy(weight.value)
+        if value.dtype == "float32":
+            up = random.integers(0, 2, value.shape, dtype=bool)
+            away = np.where(up, np.float32(np.inf), np.float32(-np.inf))
+            moved.append((weight, keras.ops.convert_to_tensor(np.nextafter(value, away))))
+    return keras.StatelessScope(state_mapping=moved)
+
+
+def rounding(outputs, nudged):
+    """How far a right answer may be off: `ROUNDING` times what the model's own outputs move by.
+
+    Libraries add in another order, and so answer as if the weights were rounded otherwise. Most
+    models move by less than a check allows, and those of large numbers within by more.
+
+    Args:
+        outputs: dict of arrays.
+        nudged: dict of the same, by `neighbouring` weights.
+    """
+    moved = 0.0
+    for key, values in outputs.items():
+        possible = np.abs(values) < -MASKED / 10
+        moved = max(moved, float(np.abs(values - nudged[key])[possible].max(initial=0)))
+    return ROUNDING * moved
 
 
 def _save(task, preset):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.export import export_litert, export_onnx, export_openvino, graph, graphs
+from kerasbert.export import export_litert, export_onnx, export_openvino, graph, graphs, serving
 from kerasbert.models import (
     BertMaskedLM,
     BertMultipleChoice,
@@ -64,6 +64,7 @@ def test_a_classifier_with_its_tokenizer(here, tiny_preset, tmp_path, monkeypatc
         assert json.load(file)["id2label"] == {"0": "no", "1": "yes"}
     # What answers otherwise gets no name, nor does the folder above it.
     monkeypatch.setattr(graphs, "TOLERANCE", 0.0)
+    monkeypatch.setattr(serving, "ROUNDING", 0.0)
     with pytest.raises(RuntimeError, match="logits of the file differ from the model's by"):
         export_onnx(model, tmp_path / "other" / "demo", tokenizer=False)
     assert os.listdir(tmp_path) == ["new"]

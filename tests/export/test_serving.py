@@ -16,9 +16,10 @@ import pytest
 
 from kerasbert.export import export_serving, saved_model, serving
 from kerasbert.export.signatures import ServedClassifier, served
+from kerasbert.families import get_family
 from kerasbert.models import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import only_tensorflow_is_fast
+from tests.contracts import array, batch, only_tensorflow_is_fast
 from tests.export import tiny
 
 tf = pytest.importorskip("tensorflow")
@@ -425,6 +426,25 @@ def test_answers_of_another_shape_or_value_are_refused():
     saved_model.compare("score", np.ones(2), np.ones(2) + 1e-4, scale=20)
     with pytest.raises(ValueError, match=r"SavedModel's score are \(2,\), the model's \(2, 1\)"):
         saved_model.compare("score", np.ones(2), np.ones((2, 1)))
+
+
+def test_what_rounding_makes_of_a_model():
+    """More in one of large numbers; the model's own weights stay as they are."""
+    found, settings = {}, {**get_family("modernbert").encoder, "num_layers": 4}
+    for scale in (0.05, 0.6):
+        net = tiny.task("TokenClassifier", scale=scale, encoder_settings=settings)
+        features, before = batch(net, length=40, lengths=(40, 30)), net.get_weights()
+        outputs = {"logits": array(net(features))}
+        with serving.neighbouring(net.weights):
+            nudged = {"logits": array(net(features))}
+        assert not np.array_equal(nudged["logits"], outputs["logits"])
+        found[scale] = serving.rounding(outputs, nudged) / np.abs(outputs["logits"]).max()
+        for was, value in zip(before, net.get_weights(), strict=True):
+            np.testing.assert_array_equal(value, was)
+        np.testing.assert_array_equal(array(net(features)), outputs["logits"])
+    assert found[0.05] < saved_model.TOLERANCE < found[0.6] < 1e-2
+    impossible = np.array([1.0, -1e9])
+    assert serving.rounding({"x": impossible}, {"x": impossible - [0, 64]}) == 0
 
 
 def test_weights_written_twice_are_refused(model, exported, tmp_path):
