@@ -529,10 +529,11 @@ def test_lora_of_an_int8_model_is_rounded_anew(tmp_path):
     merged = type(model).from_preset(tmp_path / "preset")
     texts = ["Hello!", "a good film.", "Who is Ann Lee?"]
     expected = merged.predict_proba(texts)
-    assert np.abs(model.predict_proba(texts) - expected).max() > 0.05
+    apart = np.abs(model.predict_proba(texts) - expected).max()
+    assert apart > 0.02
     path = export_serving(model, tmp_path / "base")
     found = session_run(path, "serving_default", text=texts)
-    np.testing.assert_allclose(found["probabilities"], expected, atol=0.02)
+    np.testing.assert_allclose(found["probabilities"], expected, atol=apart / 2)
 
 
 @pytest.mark.slow
