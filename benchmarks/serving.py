@@ -8,8 +8,7 @@ MiniLM-L6 with a head of two classes; the same weights, texts and threads for al
 text and of 32 are drawn from the film reviews and plots, so that lengths are mixed (3 to 256
 tokens, a twelfth of the texts far longer than the others), and come one after the other, or from
 several clients at once, who share the threads. Rounds are interleaved, all requests of all rounds
-count. In float32 all have to give the probabilities of
-transformers within 1e-4.
+count. In float32 all have to give the probabilities of transformers within 1e-4.
 
 - kerasbert/tensorflow: the SavedModel of `export_serving` in a session, as TensorFlow Serving runs
   it; with bfloat16, the session's own rewrite (`auto_mixed_precision_onednn_bfloat16`), which a

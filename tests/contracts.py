@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from kerasbert.layers import TransformerBlock
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
 
@@ -124,6 +125,18 @@ def assert_close(actual, expected, atol=1e-5):
     keras.tree.map_structure(
         lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=0), actual, expected
     )
+
+
+def feed_forward_tokens(monkeypatch):
+    """A list that gets the tokens of a row in each layer's feed-forward from now on."""
+    tokens, whole = [], TransformerBlock._feed_forward
+
+    def feed_forward(block, x, training):
+        tokens.append(int(x.shape[1]))
+        return whole(block, x, training)
+
+    monkeypatch.setattr(TransformerBlock, "_feed_forward", feed_forward)
+    return tokens
 
 
 def outputs(model, features):

@@ -76,8 +76,10 @@ def exported(model, directory, format, precision="float32", length=None, tokeniz
         name = keras.saving.get_registered_name(type(model))
         in_float32 = model if computes_in_float32(model) else load(preset, name)[0]
         expected = _answers(in_float32, probes)
-        with neighbouring(in_float32.weights):
-            allowed = max(map(rounding, expected, _answers(in_float32, probes)))
+        allowed = 0.0
+        if precision == "float32":
+            with neighbouring(in_float32.weights):
+                allowed = max(map(rounding, expected, _answers(in_float32, probes)))
         job = {
             "class": name,
             "format": format,

@@ -229,8 +229,7 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
             for key, wanted in outputs.items():
                 compare(key, found[key], wanted, tolerance, least)
         # What is made of logits is as exact as they are: a score may be small beside them.
-        scale = max((_largest(y) for _, _, x in batches for y in x.values()), default=1)
-        scale = max(scale, least)
+        scale = max([least, *(_largest(y) for _, _, x in batches for y in x.values())])
         for name, inputs, answers in probes:
             texts = {key: _column(key, value) for key, value in inputs.items()}
             compare_answers(name, run(name, texts), dict(answers), tolerance, scale)

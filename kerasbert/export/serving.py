@@ -390,13 +390,14 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         return found
 
     with full_float32():
-        # Of a quantized model much else is allowed.
-        nudged = neighbouring([] if mode else task.model.weights)
+        # Of a quantized model far more is allowed.
+        nudged = None if mode else neighbouring(task.model.weights)
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
             check_finite(outputs)
-            with nudged:
-                off = max(off, rounding(outputs, task.tokens_of(signature, features)))
+            if nudged:
+                with nudged:
+                    off = max(off, rounding(outputs, task.tokens_of(signature, features)))
             if signature in names:
                 batches.append([signature, keep(features), keep(outputs)])
         for part in task.parts.values():

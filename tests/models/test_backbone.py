@@ -21,6 +21,7 @@ from tests.contracts import (
     check_defaults,
     check_padding,
     check_saving,
+    feed_forward_tokens,
     model_contract,
     tiny_backbone,
 )
@@ -78,15 +79,7 @@ def test_some_tokens_alone(family, monkeypatch):
     inputs = {**backbone.input, "positions": keras.Input((None,), dtype="int32", name="positions")}
     outputs = backbone(backbone.input, positions=inputs["positions"])
     assert outputs["sequence_output"].shape == (None, None, 16)
-    rows = []
-    block_class = type(backbone.transformer_layers[-1])
-    whole = block_class._feed_forward
-
-    def feed_forward(block, x, training):
-        rows.append(int(x.shape[1]))
-        return whole(block, x, training)
-
-    monkeypatch.setattr(block_class, "_feed_forward", feed_forward)
+    rows = feed_forward_tokens(monkeypatch)
     eager = functools.partial(backbone, positions=positions)
     for run in (eager, lambda x: keras.Model(inputs, outputs)({**x, "positions": positions})):
         assert_close(run(features), {**expected, "sequence_output": tokens})

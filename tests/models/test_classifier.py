@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from kerasbert.families import FAMILIES
-from kerasbert.layers import TransformerBlock
 from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
 from tests.contracts import (
     array,
@@ -19,6 +18,7 @@ from tests.contracts import (
     check_int8,
     check_preprocessor,
     check_roundtrip,
+    feed_forward_tokens,
     model_contract,
     tiny_backbone,
     tiny_classifier,
@@ -96,13 +96,7 @@ def test_pooling(pooling, monkeypatch):
         "cls": states[:, 0],
         "mean": (states * mask).sum(1) / mask.sum(1),
     }[pooling]
-    rows, whole = [], TransformerBlock._feed_forward
-
-    def feed_forward(block, x, training):
-        rows.append(int(x.shape[1]))
-        return whole(block, x, training)
-
-    monkeypatch.setattr(TransformerBlock, "_feed_forward", feed_forward)
+    rows = feed_forward_tokens(monkeypatch)
     kernel, bias = classifier.output_dense.get_weights()
     assert_close(classifier(features), pooled @ kernel + bias)
     # The last layer does not go on with tokens that nobody reads.
