@@ -105,7 +105,7 @@ def main(
         model = BertTextClassifier.from_preset(
             preset, labels=labels, sequence_length=SEQUENCE_LENGTH
         )
-        learning_rate = 5e-5
+        learning_rate = model.backbone.finetuning_learning_rate or 5e-5
     else:
         model = small_classifier(train, labels)
         learning_rate = 1e-3

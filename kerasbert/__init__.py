@@ -8,10 +8,25 @@ import sys
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from kerasbert._memory import keep_freed_memory  # noqa: E402
+from kerasbert._triton import import_triton  # noqa: E402
 
 # The command chooses a backend before Keras is imported, and helps and completes without it.
 if os.path.basename(sys.argv[0]) not in ("kerasbert", "kerasbert.exe"):
-    from kerasbert import layers, metrics, models, optimizers, tasks, tokenizers, visualize
+    import_triton()
+    from kerasbert import (
+        data,
+        distribution,
+        layers,
+        losses,
+        metrics,
+        models,
+        optimizers,
+        preprocessors,
+        presets,
+        tasks,
+        tokenizers,
+        visualize,
+    )
     from kerasbert.converter import convert
     from kerasbert.export.litert import export_litert
     from kerasbert.export.onnx import export_onnx, export_openvino
@@ -30,6 +45,8 @@ __version__ = "0.1.0"
 __all__ = [
     "builtin_presets",
     "convert",
+    "data",
+    "distribution",
     "evaluate",
     "export_litert",
     "export_onnx",
@@ -37,10 +54,13 @@ __all__ = [
     "export_serving",
     "finetune",
     "layers",
+    "losses",
     "metrics",
     "models",
     "optimizers",
     "predict",
+    "preprocessors",
+    "presets",
     "pretrain",
     "tasks",
     "tokenizers",

@@ -1,5 +1,6 @@
-"""Where the backend computes."""
+"""Where the backend computes, and what it keeps for gradients."""
 
+import contextlib
 import functools
 
 import keras
@@ -19,3 +20,10 @@ def on_gpu():
 def jax_on_gpu():
     """Whether that is JAX on a GPU, where XLA needs some help to be fast."""
     return keras.backend.backend() == "jax" and on_gpu()
+
+
+def without_gradients():
+    """A context in which PyTorch keeps nothing for gradients; the other backends see it."""
+    if keras.backend.backend() == "torch":
+        return _torch.without_gradients()
+    return contextlib.nullcontext()

@@ -9,6 +9,8 @@ import platform
 
 import keras
 
+from kerasbert._process import check_process
+
 
 def tf_modules(needed_by):
     """Return the modules `(tensorflow, tensorflow_text)`.
@@ -18,7 +20,9 @@ def tf_modules(needed_by):
 
     Raises:
         ImportError: when either is not installed.
+        RuntimeError: in a process that cannot use them, see `check_process`.
     """
+    check_process()
     try:
         import tensorflow
         import tensorflow_text
@@ -81,8 +85,11 @@ def shrink(variables, share):
         )
 
 
-def adam_step(variable, mean, square, gradient, rate, beta_1, beta_2, epsilon):
-    """Adam's update of a variable, its correction in `rate`, in one pass instead of twelve."""
+def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
+    """Adam's update of a variable, in one pass instead of twelve.
+
+    Its correction is in `rate` and `epsilon`.
+    """
     import tensorflow as tf
 
     dtype = variable.dtype
@@ -95,7 +102,7 @@ def adam_step(variable, mean, square, gradient, rate, beta_1, beta_2, epsilon):
         lr=tf.cast(rate, dtype),
         beta1=tf.constant(beta_1, dtype),
         beta2=tf.constant(beta_2, dtype),
-        epsilon=tf.constant(epsilon, dtype),
+        epsilon=tf.cast(epsilon, dtype),
         grad=tf.cast(gradient, dtype),
     )
 

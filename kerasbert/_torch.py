@@ -1,4 +1,4 @@
-"""What Keras does not pass on to PyTorch: bias in products, random states, processes."""
+"""What Keras does not pass on to PyTorch: bias in products, Adam, random states, processes."""
 
 
 def on_gpu():
@@ -45,6 +45,35 @@ def attention(query, key, value, mask=None, dropout=0.0):
         query, key, value, attn_mask=mask, dropout_p=dropout
     )
     return outputs.transpose(1, 2)
+
+
+def adam_step(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
+    """Adam's update of many weights at once; its correction is in `rate` and `epsilon`.
+
+    Args:
+        highest: tensors. The highest of the squares so far, for AMSGrad; `None` for plain Adam.
+    """
+    import torch
+
+    with torch.no_grad():
+        torch._foreach_lerp_(means, gradients, 1 - beta_1)
+        torch._foreach_mul_(squares, beta_2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta_2)
+        if highest is not None:
+            torch._foreach_maximum_(highest, squares)
+            squares = highest
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, epsilon)
+        steps = torch._foreach_div(means, roots)
+        torch._foreach_mul_(steps, rate)
+        torch._foreach_sub_(variables, steps)
+
+
+def without_gradients():
+    """A context in which nothing is kept for gradients."""
+    import torch
+
+    return torch.no_grad()
 
 
 def train_in_processes(model, **kwargs):

@@ -1,11 +1,8 @@
 """`convert`: any checkpoint that we read, or a model of ours, into any format that we write."""
 
-import contextlib
 import difflib
 import os
 import re
-import shutil
-import tempfile
 import warnings
 
 import keras
@@ -13,7 +10,6 @@ import numpy as np
 
 from kerasbert import models, presets
 from kerasbert._errors import first_line
-from kerasbert._files import check_room
 from kerasbert._tensorflow import tf_modules
 from kerasbert.conversion import (
     huggingface,
@@ -23,8 +19,8 @@ from kerasbert.conversion import (
     to_keras_hub,
 )
 from kerasbert.conversion import keras_hub as keras_hub_format
-from kerasbert.conversion.checkpoint import read_json
 from kerasbert.conversion.writing import canonical, check_settings
+from kerasbert.files import check_room, names_in, new_folder, output_folder, read_json
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask, encoder_of
 from kerasbert.tokenizers.subword import SubwordTokenizer
@@ -85,17 +81,24 @@ def convert(
     """
     if format not in FORMATS:
         raise ValueError(f"format={format!r} is unknown; use one of {', '.join(FORMATS)}.")
-    target = _check_target(target, overwrite)
+    target = output_folder(target, "target")
+    _check_target(target, overwrite)
     model, tokenizer = load_source(source, task, tokenizer, encoder, format)
+    extra = {}
+    if format == "huggingface" and isinstance(source, (str, os.PathLike)):
+        directory = presets.resolve(os.fspath(source))
+        if not presets.is_own(directory):
+            extra = {"token_ids": presets.read_checkpoint(directory).token_ids}
     if format != "kerasbert" and getattr(model, "bilstm_units", 0):
         raise ValueError(
             f"The format '{format}' has no place for the BiLSTM of this {type(model).__name__} "
             f"(bilstm_units={model.bilstm_units}); use format='kerasbert', or convert the encoder "
             "alone with task='encoder'."
         )
-    with _directory(target) as directory:
-        if format in ("kerasbert", "keras_hub"):
-            check_room(os.path.dirname(directory), model.weights)
+    with new_folder(target, by="convert") as directory:
+        _check_target(target, overwrite)  # Somebody else may have written it by now.
+        if format == "keras_hub":
+            check_room(directory, model.weights)
         if format == "kerasbert":
             written, changed = type(model).__name__, {}
             model.save_to_preset(directory, max_shard_size=max_shard_size or 10)
@@ -107,7 +110,7 @@ def convert(
                 "google": to_google,
                 "keras_hub": to_keras_hub,
             }[format]
-            written, changed = writer.write(model, tokenizer, directory, max_shard_size)
+            written, changed = writer.write(model, tokenizer, directory, max_shard_size, **extra)
         _check(model, tokenizer, directory, changed, written)
         files = sorted(
             os.path.relpath(os.path.join(folder, file), directory)
@@ -317,11 +320,8 @@ def _said(model):
 
 
 def _check_target(target, overwrite):
-    target = os.path.realpath(os.path.expanduser(os.fspath(target)))
-    if os.path.isfile(target):
-        raise ValueError(f"Cannot write a checkpoint to '{target}': it is a file, not a folder.")
-    if not os.path.isdir(target) or not os.listdir(target):
-        return target
+    if not names_in(target):
+        return
     if not overwrite:
         raise ValueError(
             f"'{target}' is not empty; choose another directory, or pass overwrite=True."
@@ -331,31 +331,6 @@ def _check_target(target, overwrite):
             f"'{target}' holds no checkpoint, so that overwrite=True does not delete it; choose "
             "another directory."
         )
-    return target
-
-
-@contextlib.contextmanager
-def _directory(target):
-    """A new directory beside the target that gets its name when all went well."""
-    parent = os.path.dirname(target)
-    os.makedirs(parent, exist_ok=True)
-    # A name that `save_to_preset` takes for a part of a whole.
-    temporary = tempfile.mkdtemp(prefix=".kerasbert-", dir=parent)
-    old = temporary + ".old"
-    try:
-        yield temporary
-        os.chmod(temporary, 0o755)
-        if os.path.isdir(target):
-            os.rename(target, old)
-        try:
-            os.rename(temporary, target)
-        except OSError:
-            if os.path.isdir(old):
-                os.rename(old, target)
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 # Checking

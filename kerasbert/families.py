@@ -10,6 +10,39 @@ ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663.
 
 from dataclasses import dataclass, field
 
+# The settings of an encoder and what each can be; see `kerasbert._errors.check_value`.
+SETTINGS = {
+    "vocabulary_size": "count",
+    "num_layers": "count",
+    "num_heads": "count",
+    "hidden_dim": "count",
+    "intermediate_dim": "count",
+    "dropout": "share",
+    "max_sequence_length": "count",
+    "num_segments": "whole",
+    "attention_dropout": "share",
+    "activation": "name",
+    # 0 makes a row of equal numbers NaN.
+    "layer_norm_epsilon": "positive",
+    "pooler": "flag",
+    "embedding_dim": "count?",
+    "num_groups": "whole?",
+    "num_inner_repetitions": "count",
+    "position_embedding": "name",
+    "position_offset": "whole",
+    "rotary_base": "positive",
+    "local_rotary_base": "positive?",
+    "local_window": "count?",
+    "global_every": "count",
+    "norm_first": "flag",
+    "gated_mlp": "flag",
+    "use_bias": "flag",
+    "is_causal": "flag",
+    "initializer_range": "number",
+    "finetuning_learning_rate": "positive?",
+    "family": "name",
+}
+
 
 @dataclass(frozen=True)
 class Family:

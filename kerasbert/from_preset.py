@@ -2,13 +2,35 @@
 
 import importlib
 import os
-import shutil
-import tempfile
 
-from kerasbert._files import check_room
+from kerasbert._keywords import ChecksKeywords
+from kerasbert.files import check_room, is_unfinished, new_folder, output_folder
 
 
-class FromPreset:
+def check_content(config):
+    """Raise where a configuration names a file of a vocabulary, at any depth, instead of a content.
+
+    Keras' and KerasHub's classes would open it, wherever it is, and any class may be named there.
+    """
+    if isinstance(config, (list, tuple)):
+        for part in config:
+            check_content(part)
+    if isinstance(config, dict):
+        for name, part in config.items():
+            if name in ("vocabulary", "merges", "proto") and isinstance(part, str):
+                raise ValueError(
+                    f"The configuration names a file, {name}={part!r}: it must not open files; "
+                    "pass the content, or load the assets."
+                )
+            check_content(part)
+
+
+class _ClassProperty(property):
+    def __get__(self, instance, owner):
+        return self.fget(owner)
+
+
+class FromPreset(ChecksKeywords):
     """Mixin, first among the bases: loads from any source and saves without halves."""
 
     @classmethod
@@ -32,42 +54,38 @@ class FromPreset:
         presets = importlib.import_module("kerasbert.presets")
         return presets.load(cls, preset, load_weights, **kwargs)
 
+    @_ClassProperty
+    def presets(cls):
+        """The built-in names that `from_preset` of this class takes: a dict to descriptions."""
+        return importlib.import_module("kerasbert.presets").presets_of(cls)
+
+    @classmethod
+    def from_config(cls, config):
+        check_content(config)
+        return super().from_config(config)
+
     @classmethod
     def from_own_preset(cls, directory, **kwargs):
         """Load from a local directory that `save_to_preset` wrote (KerasHub's own loader)."""
         return super().from_preset(directory, **kwargs)
 
     def save_to_preset(self, preset_dir, **kwargs):
-        """Write a preset directory; a failure leaves nothing under `preset_dir`.
+        """Write a preset directory; a failure leaves `preset_dir` as it was.
 
         Args:
             preset_dir: string. The directory; one that exists keeps its other files.
             **kwargs: passed on, for example `max_shard_size` in GB.
 
         Raises:
-            ValueError: if `preset_dir` is a file.
-            OSError: if the disk has no room for the weights.
+            ValueError: if `preset_dir` is empty, or a file.
+            OSError: if it cannot be written, or the disk has no room for the weights.
         """
-        preset_dir = os.path.abspath(os.path.expanduser(preset_dir))
-        if os.path.isfile(preset_dir):
-            raise ValueError(f"Cannot save a preset to '{preset_dir}': it is a file, not a folder.")
-        if os.path.basename(preset_dir).startswith(".kerasbert-"):
-            # A part of a task, saved into the temporary folder of the whole.
-            return super().save_to_preset(preset_dir, **kwargs)
-        parent = os.path.dirname(preset_dir)
-        os.makedirs(parent, exist_ok=True)
-        check_room(parent, getattr(self, "weights", ()))
-        temporary = tempfile.mkdtemp(prefix=".kerasbert-", dir=parent)
-        try:
-            super().save_to_preset(temporary, **kwargs)
-            if not os.path.exists(preset_dir):
-                os.chmod(temporary, 0o755)
-                os.rename(temporary, preset_dir)
-                return
-            for folder, _, files in os.walk(temporary):
-                target = os.path.join(preset_dir, os.path.relpath(folder, temporary))
-                os.makedirs(target, exist_ok=True)
-                for file in files:
-                    os.replace(os.path.join(folder, file), os.path.join(target, file))
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        target = output_folder(preset_dir, "preset_dir")
+        weights = getattr(self, "weights", ())
+        if is_unfinished(target):
+            # A part of a task, or what somebody else puts in its place.
+            check_room(os.path.dirname(target), weights)
+            return super().save_to_preset(target, **kwargs)
+        with new_folder(target, keep=True) as folder:
+            check_room(folder, weights)
+            super().save_to_preset(folder, **kwargs)

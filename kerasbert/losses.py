@@ -121,3 +121,56 @@ class Perplexity(keras.metrics.MeanMetricWrapper):
 
     def get_config(self):
         return {"name": self.name, "dtype": self.dtype}
+
+
+def _are_rows(y_true, y_pred):
+    """Whether labels are rows of C numbers, as outputs (..., C) are, and no class numbers."""
+    return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] != 1
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ClassCrossEntropy(keras.losses.SparseCategoricalCrossentropy):
+    """Cross-entropy of class numbers (...), or of rows of shares (..., C): one-hot or soft labels.
+
+    Takes the arguments of `keras.losses.SparseCategoricalCrossentropy`.
+
+    Example:
+
+    >>> loss, logits = ClassCrossEntropy(from_logits=True), np.log([[0.7, 0.2, 0.1]])
+    >>> round(float(loss(np.array([0]), logits)), 4)
+    0.3567
+    >>> round(float(loss(np.array([[1.0, 0.0, 0.0]]), logits)), 4)
+    0.3567
+    """
+
+    def call(self, y_true, y_pred):
+        if not _are_rows(y_true, y_pred):
+            return super().call(y_true, y_pred)
+        from_logits = self.get_config()["from_logits"]
+        return keras.losses.categorical_crossentropy(y_true, y_pred, from_logits=from_logits)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ClassAccuracy(keras.metrics.MeanMetricWrapper):
+    """The share of labels that have the highest output; labels as of `ClassCrossEntropy`.
+
+    Example:
+
+    >>> accuracy, logits = ClassAccuracy(), np.array([[0.7, 0.2, 0.1]])
+    >>> float(accuracy([0], logits)), float(accuracy([[1.0, 0.0, 0.0]], logits))
+    (1.0, 1.0)
+    """
+
+    def __init__(self, name="accuracy", dtype=None):
+        super().__init__(_is_right, name=name, dtype=dtype)
+        self._direction = "up"
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _is_right(y_true, y_pred):
+    y_true, y_pred = keras.ops.convert_to_tensor(y_true), keras.ops.convert_to_tensor(y_pred)
+    if _are_rows(y_true, y_pred):
+        return keras.metrics.categorical_accuracy(y_true, y_pred)
+    return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)

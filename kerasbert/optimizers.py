@@ -5,9 +5,14 @@ warmup_target=5e-5, warmup_steps=warmup)`; so are clipping (`global_clipnorm`) a
 `gradient_accumulation_steps`. Schedules count batches, also where gradients are accumulated.
 """
 
+import math
+
 import keras
+import numpy as np
 from keras import ops
 
+from kerasbert import _torch
+from kerasbert._keywords import ChecksKeywords
 from kerasbert._tensorflow import (
     adam_step,
     clip_by_global_norm,
@@ -18,8 +23,12 @@ from kerasbert._tensorflow import (
 
 NO_DECAY = ("bias", "gamma", "beta")
 
+# The peak for encoders that record none: the middle of the paper's three for its Base and Large
+# (arXiv 1810.04805, appendix A.3). Small encoders want ten times as much and more.
+FINETUNING_LEARNING_RATE = 3e-5
 
-class _ByWeight:
+
+class _ByWeight(ChecksKeywords):
     """Mixin, first among the bases: which weights decay, and at what share of the rate each trains.
 
     A name stands for a weight whose path holds it as whole parts: "bias" for each bias,
@@ -115,20 +124,102 @@ class _ByWeight:
 
 # On torch `keras.optimizers.AdamW(...)` makes an object of a faster class, which its subclasses
 # are not of.
-_AdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
+_KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
+
+
+def _filled(beta, steps):
+    """`1 - beta ** steps`, how full an average is; exact, where a power in float32 is not."""
+    return -ops.expm1(steps * (math.log(beta) if beta else -math.inf))
+
+
+class _Adam(_KerasAdamW):
+    """Adam's step: of corrected averages, with epsilon after the correction, or of plain ones.
+
+    Keras adds epsilon to the root before the correction, which makes it up to 30 times as large in
+    the first steps: with 1e-6 that moves the losses of fine-tuning by thousandths.
+    """
+
+    def __init__(self, *args, bias_correction=True, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.bias_correction = bias_correction
+        self._starts = {}
+
+    def start(self, variables):
+        """Count the steps of these weights, which did not train until now, from here.
+
+        Their averages are empty; without this Adam would correct them as if they were full, and
+        the first updates would be up to 6 times the learning rate.
+        """
+        now = int(ops.convert_to_numpy(self.iterations))
+        self._starts.update({self._var_key(variable): now for variable in variables})
+
+    def _backend_update_step(self, grads, variables, learning_rate):
+        for start, rows in self._groups(variables, lambda key: self._starts.get(key, 0)):
+            # Once for all these weights; Keras hands the pair on to the steps below as it is.
+            pair = self._rate_and_epsilon(learning_rate, start)
+            super()._backend_update_step(
+                [grads[i] for i in rows], [variables[i] for i in rows], pair
+            )
+
+    def _rate_and_epsilon(self, rate, start):
+        """Those that make `rate * mean / (sqrt(square) + epsilon)` the step, of plain averages."""
+        if not self.bias_correction:
+            return rate, self.epsilon
+        betas = self.beta_1, self.beta_2
+        if self._is_fused():  # It has `1 - beta` in float32, 0.001 only to 5 digits.
+            betas = map(float, np.float32(betas))
+        steps = ops.cast(self.iterations + 1 - start, "float32")
+        filled_1, filled_2 = (_filled(beta, steps) for beta in betas)
+        root = ops.sqrt(filled_2)
+        return rate * root / filled_1, self.epsilon * root
+
+    def _is_fused(self):
+        return keras.backend.backend() == "tensorflow" and not self.amsgrad
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        mean, square = self._momentums[index], self._velocities[index]
+        if self._is_fused():
+            betas = self.beta_1, self.beta_2
+            adam_step(variable, mean.value, square.value, gradient, *betas, *learning_rate)
+            return
+        dtype = variable.dtype
+        rate, epsilon, gradient = (ops.cast(x, dtype) for x in (*learning_rate, gradient))
+        self.assign_add(mean, (1 - self.beta_1) * (gradient - mean))
+        self.assign_add(square, (1 - self.beta_2) * (ops.square(gradient) - square))
+        if self.amsgrad:
+            highest = self._velocity_hats[index]
+            self.assign(highest, ops.maximum(highest, square))
+            square = highest
+        self.assign_sub(variable, rate * mean / (ops.sqrt(square) + epsilon))
+
+    def _parallel_update_step(self, grads, variables, learning_rate):
+        """All weights of a rate at once, which Keras has on PyTorch alone."""
+        places = [self._get_variable_index(variable) for variable in variables]
+        slots = [self._momentums, self._velocities]
+        slots += [self._velocity_hats] if self.amsgrad else []
+        slots = [[slot[place].value for place in places] for slot in slots]
+        variables = [variable.value for variable in variables]
+        _torch.adam_step(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
+
+    def get_config(self):
+        return {**super().get_config(), "bias_correction": self.bias_correction}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class AdamW(_ByWeight, _AdamW):
+class AdamW(_ByWeight, _Adam):
     """Adam with decoupled decay of all weights but biases and norms, clipped: as BERT trains.
+
+    It steps as `torch.optim.AdamW`, with which transformers fine-tunes; with
+    `bias_correction=False` as the optimizer of BERT's released code, which pre-trained it.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
         weight_decay: float.
         beta_1: float.
         beta_2: float.
-        epsilon: float. Added to the root before the correction of the bias, as in Keras.
-        bias_correction: bool. `False` is the Adam that BERT was trained with.
+        epsilon: float. Added to the root of the average of squares, after its correction.
+        bias_correction: bool. Whether averages, which start at 0, are divided by how full they are.
         global_clipnorm: float. The most that the norm of all gradients together may be.
         no_decay: list of names of weights, or parts of their paths, that do not decay.
         learning_rate_multipliers: dict of parts of paths to shares of the rate; see
@@ -165,56 +256,12 @@ class AdamW(_ByWeight, _AdamW):
             beta_1=beta_1,
             beta_2=beta_2,
             epsilon=epsilon,
+            bias_correction=bias_correction,
             global_clipnorm=global_clipnorm,
             no_decay=no_decay,
             learning_rate_multipliers=learning_rate_multipliers,
             **kwargs,
         )
-        self.bias_correction = bias_correction
-        self._starts = {}
-
-    def start(self, variables):
-        """Count the steps of these weights, which did not train until now, from here.
-
-        Their averages are empty; without this Adam would correct them as if they were full, and
-        the first updates would be up to 6 times the learning rate.
-        """
-        now = int(ops.convert_to_numpy(self.iterations))
-        self._starts.update({self._var_key(variable): now for variable in variables})
-
-    def _backend_update_step(self, grads, variables, learning_rate):
-        now, dtype = self.iterations + 1, variables[0].dtype
-        for start, rows in self._groups(variables, lambda key: self._starts.get(key, 0)):
-            rate = learning_rate
-            if self.bias_correction and (start or self._is_fused()):
-                rate = rate * self._correction(now - start, dtype)
-            # Keras multiplies the rate by the correction for all steps.
-            if not self._is_fused() and (start or not self.bias_correction):
-                rate = rate / self._correction(now, dtype)
-            super()._backend_update_step(
-                [grads[i] for i in rows], [variables[i] for i in rows], rate
-            )
-
-    def update_step(self, gradient, variable, learning_rate):
-        if not self._is_fused():
-            return super().update_step(gradient, variable, learning_rate)
-        index = self._get_variable_index(variable)
-        adam_step(
-            *(variable, self._momentums[index].value, self._velocities[index].value),
-            *(gradient, learning_rate, self.beta_1, self.beta_2, self.epsilon),
-        )
-
-    def _is_fused(self):
-        return keras.backend.backend() == "tensorflow" and not self.amsgrad
-
-    def _correction(self, steps, dtype):
-        steps = ops.cast(steps, dtype)
-        full_1 = 1 - ops.power(ops.cast(self.beta_1, dtype), steps)
-        full_2 = 1 - ops.power(ops.cast(self.beta_2, dtype), steps)
-        return ops.sqrt(full_2) / full_1
-
-    def get_config(self):
-        return {**super().get_config(), "bias_correction": self.bias_correction}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -274,14 +321,13 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
     def update_step(self, gradient, variable, learning_rate):
         dtype = variable.dtype
         rate, gradient = ops.cast(learning_rate, dtype), ops.cast(gradient, dtype)
-        steps = ops.cast(self.iterations + 1, dtype)
+        steps = ops.cast(self.iterations + 1, "float32")
         index = self._get_variable_index(variable)
         mean, square = self._momentums[index], self._velocities[index]
         self.assign_add(mean, (1 - self.beta_1) * (gradient - mean))
         self.assign_add(square, (1 - self.beta_2) * (ops.square(gradient) - square))
-        update = mean / (1 - ops.power(ops.cast(self.beta_1, dtype), steps))
-        root = ops.sqrt(square / (1 - ops.power(ops.cast(self.beta_2, dtype), steps)))
-        update = update / (root + self.epsilon)
+        filled = [ops.cast(_filled(beta, steps), dtype) for beta in (self.beta_1, self.beta_2)]
+        update = mean / filled[0] / (ops.sqrt(square / filled[1]) + self.epsilon)
         if self._use_weight_decay(variable):
             update = update + (self.weight_decay or 0.0) * variable
             length, target = _norm(update), _norm(variable)

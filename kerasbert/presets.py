@@ -15,12 +15,16 @@ import keras_hub
 import numpy as np
 
 from kerasbert import hub, tokenizers
-from kerasbert._errors import first_line
+from kerasbert._errors import check_fields, check_value, first_line
+from kerasbert._keywords import check_keyword
 from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
-from kerasbert.conversion.checkpoint import Checkpoint, read_json
+from kerasbert.conversion.checkpoint import Checkpoint
+from kerasbert.conversion.name_map import check_finite
 from kerasbert.conversion.name_map import load_weights as load_named_weights
-from kerasbert.families import get_family
+from kerasbert.conversion.sizes import check_sizes, h5_size, tensors_size
+from kerasbert.families import SETTINGS, get_family
+from kerasbert.files import check_regular_tree, inside, read_json, settle, write_text
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask, head_weights
 
@@ -28,6 +32,26 @@ from kerasbert.models.task import BertTask, head_weights
 _CLASSES = ("num_classes", "labels", "scheme", "multi_label")
 # Those that make a new head.
 _NEW_HEAD = ("num_classes", "labels", "layers")
+# What fields of a task's settings can be, of whichever task.
+_TASK_FIELDS = {
+    "num_classes": "count?",
+    "labels": "names?",
+    "multi_label": "flag",
+    "dropout": "share?",
+    "head_activation": "name?",
+    "head_bias": "flag?",
+    "head_norm": "flag?",
+    "head_norm_epsilon": "positive?",
+    "dropout_first": "flag?",
+    "output_bias": "flag?",
+    "tie_weights": "flag?",
+    "bilstm_units": "whole?",
+    "next_sentence": "flag",
+    "sentence_order": "flag?",
+    "normalize": "flag",
+    "backbone": "object?",
+    "preprocessor": "object?",
+}
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
@@ -53,6 +77,18 @@ def _keras_hub_presets():
     for name in keras_hub_format.FAMILIES:
         presets.update(getattr(keras_hub.models, name).presets)
     return {name: preset["kaggle_handle"] for name, preset in presets.items()}
+
+
+def presets_of(cls):
+    """What `cls.presets` gives: for a tokenizer those of its class, else all."""
+    presets = builtin_presets()
+    if not issubclass(cls, keras_hub.tokenizers.Tokenizer):
+        return dict(presets)
+    return {
+        name: preset
+        for name, preset in presets.items()
+        if (preset["tokenizer"] or {}).get("class") == cls.__name__
+    }
 
 
 def load(cls, preset, load_weights=True, **kwargs):
@@ -104,6 +140,8 @@ def resolve(preset, weights=True):
         return hub.fetch(preset, weights)
     directory = os.path.expanduser(preset)
     if os.path.isdir(directory):
+        settle(directory)
+        check_regular_tree(directory)
         return directory
     if os.path.isfile(directory):
         raise ValueError(f"'{preset}' is a file; a preset is the directory that holds it.")
@@ -116,6 +154,66 @@ def resolve(preset, weights=True):
         f"Unknown preset '{preset}': no built-in name, no directory, and no handle like "
         f"hf://org/name or kaggle://org/model/keras/name; {hint}"
     )
+
+
+def check(preset):
+    """Raise where a preset cannot be one, before anything is fetched or other work is begun.
+
+    Raises:
+        ValueError: for an unknown name, and for a folder that holds no checkpoint.
+    """
+    preset = os.fspath(preset)
+    is_local = os.path.isdir(os.path.expanduser(preset))
+    if preset in builtin_presets() or "://" in preset:
+        return
+    if not is_local and preset in _keras_hub_presets():
+        return
+    directory = resolve(preset)
+    if not is_own(directory):
+        read_checkpoint(directory, preset)
+
+
+def finetuning_learning_rate(preset):
+    """The learning rate that a preset records as good for fine-tuning; `None` where it has none.
+
+    >>> finetuning_learning_rate("bert_tiny_demo_en_uncased")
+    0.0005
+    """
+    preset = os.fspath(preset)
+    if preset in builtin_presets():
+        config = builtin_presets()[preset]["settings"]
+    else:
+        directory = resolve(preset, weights=False)
+        path = os.path.join(directory, "config.json")
+        if not is_own(directory) or not os.path.exists(path):
+            return None
+        config = read_json(path).get("config", {})
+    rate = config.get("finetuning_learning_rate")
+    check_value("finetuning_learning_rate", rate, "positive?", preset)
+    return rate
+
+
+def record_finetuning_learning_rate(preset, rate=None):
+    """Write the learning rate that was found good into a preset; `None` checks that it can be.
+
+    Args:
+        preset: string. A directory that `save_to_preset` or `pretrain` wrote.
+        rate: float.
+
+    Raises:
+        ValueError: for other kinds of presets, which have no place for it.
+    """
+    check_value("rate", rate, "positive?")
+    path = os.path.join(os.path.expanduser(os.fspath(preset)), "config.json")
+    if not os.path.exists(path) or not is_own(os.path.dirname(path)):
+        raise ValueError(
+            f"No learning rate can be recorded in '{preset}': that needs the directory of a preset "
+            "of ours, as `pretrain` or save_to_preset writes it."
+        )
+    if rate is not None:
+        config = read_json(path)
+        config["config"]["finetuning_learning_rate"] = rate
+        write_text(path, json.dumps(config, indent=4))
 
 
 def read_checkpoint(directory, preset=None):
@@ -191,10 +289,7 @@ def _check_arguments(cls, kwargs):
     elif not issubclass(cls, keras_hub.models.Backbone):
         return  # Tokenizers and preprocessors check theirs.
     for name in kwargs:
-        if name not in known | {"trainable"}:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known))}."
-            raise ValueError(f"{cls.__name__} has no argument '{name}'; {hint}")
+        check_keyword(cls.__name__, name, known | {"trainable"})
 
 
 def _preprocessor_arguments(cls):
@@ -315,7 +410,8 @@ def _backbone(checkpoint, load_weights, may_stay_new=(), **kwargs):
     if not load_weights:
         return BertBackbone(**settings)
 
-    len(checkpoint.tensors)  # Opens them: KerasHub's class cannot be built in the scope.
+    # Opens them too: KerasHub's class cannot be built in the scope.
+    check_sizes(settings, tensors_size(checkpoint.tensors), checkpoint.source)
 
     def fill(backbone):
         load_named_weights(
@@ -338,12 +434,16 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     settings = checkpoint.head.get(cls.head, {})
     settings = dict(settings() if callable(settings) else settings)
     if cls.needs_head and not new_head:
+        if cls.head in checkpoint.refused:
+            raise ValueError(checkpoint.refused[cls.head])
         names = head_map and head_map.theirs(cls.output_weight({**settings, **arguments}))
         if not names or (load_weights and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source)
         if _has_classes(cls):
             own = _arguments(cls)
             settings.update((k, v) for k, v in checkpoint.classes().items() if k in own)
+            if load_weights:
+                _check_classes(checkpoint, settings, names[0])
     arguments = {**settings, **arguments}
     if "preprocessor" not in arguments:
         arguments["preprocessor"] = _preprocessor(
@@ -373,6 +473,17 @@ def _task(cls, checkpoint, load_weights, **kwargs):
     return task
 
 
+def _check_classes(checkpoint, settings, name):
+    """Raise, before a head is built, where its tensor is of another number of classes."""
+    count = settings.get("num_classes") or len(settings.get("labels") or ())
+    shape = tuple(checkpoint.tensors.shape(name))
+    if count and count not in shape:
+        raise ValueError(
+            f"The weights of '{checkpoint.source}' do not fit its configuration: {name} {shape}, "
+            f"and num_classes={count}; the two do not belong together."
+        )
+
+
 def _outside(head, head_map):
     """A function of a name: whether it does not start as those of the head do."""
 
@@ -392,9 +503,9 @@ def _check_tied(checkpoint, outside):
             continue
         if not np.array_equal(tensors[name], tensors[original]):
             raise ValueError(
-                f"'{checkpoint.source}' has a {name} other than its {original}; kerasbert has one "
-                "weight for both, as the family's models were trained. Load its encoder with "
-                "new_head=True."
+                f"'{checkpoint.source}' has a {name} other than its {original}, and its "
+                "config.json says that they are one; set tie_word_embeddings to false there if "
+                "both are meant, or load its encoder with new_head=True."
             )
 
 
@@ -413,32 +524,82 @@ def is_own(directory):
 
 @contextlib.contextmanager
 def _whole(directory):
-    """Reword what KerasHub and h5py say of files that are missing or cut off."""
+    """Reword what Keras, KerasHub and h5py say of files that are missing or damaged."""
     try:
         yield
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
         raise ValueError(
             f"The preset in '{directory}' is not whole ({first_line(error)}); save or fetch it "
             "again."
         ) from error
+    except ValueError as error:
+        if "\n" not in str(error).strip():
+            raise  # A sentence.
+        raise ValueError(
+            f"The preset in '{directory}' does not fit together ({first_line(error)}); save or "
+            "fetch it again."
+        ) from error
+
+
+def own_config(directory, name="config.json"):
+    """The settings in a JSON file of a preset of ours, each of its kind."""
+    path = os.path.join(directory, name)
+    config = read_json(path).get("config")
+    check_value("config", config, "object", path)
+    check_fields(config, SETTINGS if name == "config.json" else _TASK_FIELDS, path)
+    return config
 
 
 def _own_backbone(cls, directory, load_weights, **kwargs):
+    config = own_config(directory)
+
     def build():
         return cls.from_own_preset(directory, load_weights=False, **kwargs)
 
     def fill(backbone):
         whole = os.path.join(directory, "model.weights.h5")
         sharded = os.path.join(directory, "model.weights.json")
-        backbone.load_weights(sharded if os.path.exists(sharded) else whole)
+        if os.path.exists(sharded):
+            _check_shards(directory, sharded)
+        with _whole(directory):
+            backbone.load_weights(sharded if os.path.exists(sharded) else whole)
+        _check_finite(backbone.weights, directory)
 
-    return build_filled(build, fill) if load_weights else build()
+    if not load_weights:
+        return build()
+    is_quantized = isinstance(config.get("dtype"), dict) and "Map" in str(config["dtype"])
+    held = h5_size(directory, "model", is_quantized)
+    check_sizes({**config, **kwargs}, held, directory)
+    return build_filled(build, fill)
+
+
+def _check_finite(weights, directory):
+    for weight in weights:
+        if keras.backend.is_float_dtype(weight.dtype):
+            value = keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32"))
+            check_finite(weight.path, value, directory)
+
+
+def _check_shards(directory, path):
+    """Raise where the index of sharded weights names files outside of its directory."""
+    names = read_json(path).get("weight_map")
+    for name in names.values() if isinstance(names, dict) else ():
+        for shard in name if isinstance(name, list) else [name]:
+            inside(directory, shard, path)
 
 
 def _own_task(cls, directory, load_weights, **kwargs):
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     saved_class, config = _task_file(directory)
+    if load_weights:
+        held = h5_size(directory, "task")
+        if (config or {}).get("num_classes", 0) > held > 0:
+            raise ValueError(
+                f"'{os.path.join(directory, 'task.json')}' has num_classes="
+                f"{config['num_classes']}, and task.weights.h5 holds {held} weights; the two do "
+                "not belong together: save or fetch the preset again."
+            )
     saved = config if issubclass(saved_class, cls) else None
     if saved is None and cls.needs_head and not new_head:
         # A task with more heads than one lends them.
@@ -464,15 +625,18 @@ def _own_task(cls, directory, load_weights, **kwargs):
         _warn_new([weight.path for weight in head_weights(task)])
     elif load_weights and head_weights(task):
         task.load_task_weights(os.path.join(directory, "task.weights.h5"))
+        _check_finite(head_weights(task), directory)
     return task
 
 
 def _task_file(directory):
     """The class and the configuration of the task in a directory; `object` for none."""
     path = os.path.join(directory, "task.json")
-    saved = read_json(path) if os.path.exists(path) else {}
-    saved_class = keras.saving.get_registered_object(saved.get("registered_name"))
-    return (saved_class if isinstance(saved_class, type) else object), saved.get("config")
+    if not os.path.exists(path):
+        return object, None
+    saved_class = keras.saving.get_registered_object(str(read_json(path).get("registered_name")))
+    config = own_config(directory, "task.json")
+    return (saved_class if isinstance(saved_class, type) else object), config
 
 
 def _borrowed_task(cls, lender, config, directory, load_weights, **kwargs):

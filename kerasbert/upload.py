@@ -8,8 +8,7 @@ import re
 import keras_hub
 
 from kerasbert._errors import first_line
-from kerasbert._files import write_text
-from kerasbert.conversion.checkpoint import read_json
+from kerasbert.files import read_json, write_text
 from kerasbert.presets import builtin_presets
 
 CARD_FIELDS = {
@@ -20,6 +19,8 @@ CARD_FIELDS = {
     "datasets": "list of data sets on the hub, as 'glue'",
     "scores": "dict of metric to number",
     "scored_on": "the data of the scores",
+    "test_scores": "dict of metric to number, on data that nothing was chosen by",
+    "tested_on": "the data of the test scores",
     "license": "as 'apache-2.0'",
     "languages": "list of codes, as ['en', 'ko']",
     "limits": "what it is not for",
@@ -52,8 +53,8 @@ def upload_preset(uri, preset_dir, card=None):
         uri: string. "hf://org/name" or "kaggle://user/model/keras/variation".
         preset_dir: string. A directory that `save_to_preset` wrote.
         card: dict of any of `description`, `base`, `data`, `recipe`, `datasets`, `scores`,
-            `scored_on`, `license`, `languages` and `limits`. What it leaves out, the description
-            of a built-in `base` fills in where it can.
+            `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. What it
+            leaves out, the description of a built-in `base` fills in where it can.
 
     Returns:
         The page of the model.
@@ -161,12 +162,12 @@ def _check_card(card):
     for name, value in (card or {}).items():
         if name not in CARD_FIELDS:
             raise ValueError(f"A card has no field '{name}'; it has {', '.join(CARD_FIELDS)}.")
-        if name == "scores":
+        if name in ("scores", "test_scores"):
             numbers = isinstance(value, dict) and all(
                 isinstance(x, (int, float)) and not isinstance(x, bool) for x in value.values()
             )
             if not numbers:
-                raise ValueError(f"scores={value!r} of the card has to be a dict of numbers.")
+                raise ValueError(f"{name}={value!r} of the card has to be a dict of numbers.")
         elif name in ("languages", "datasets"):
             if isinstance(value, str) or not all(isinstance(x, str) for x in value):
                 raise ValueError(f"{name}={value!r} of the card has to be a list of strings.")
@@ -210,16 +211,21 @@ def model_card(preset_dir, handle, card=None, title=None):
     pipeline, method = _TASKS.get(name, ("feature-extraction" if not task else None, None))
     title = title or handle.rpartition("/")[2]
     base_handle = described.get("handle") or base or ""
-    scores = card.get("scores", {})
+    tables = [
+        (card.get(scores), card.get(data))
+        for scores, data in (("scores", "scored_on"), ("test_scores", "tested_on"))
+        if card.get(scores)
+    ]
     results = [
         EvalResult(
             task_type=pipeline or "other",
             dataset_type=(card.get("datasets") or ["other"])[0],
-            dataset_name=card.get("scored_on") or (card.get("datasets") or ["not stated"])[0],
+            dataset_name=scored_on or (card.get("datasets") or ["not stated"])[0],
             metric_type=metric.lower().replace(" ", "_"),
             metric_name=metric,
             metric_value=value,
         )
+        for scores, scored_on in tables
         for metric, value in scores.items()
     ]
     data = ModelCardData(
@@ -229,7 +235,7 @@ def model_card(preset_dir, handle, card=None, title=None):
         pipeline_tag=pipeline,
         base_model=_repository(base_handle),
         datasets=card.get("datasets"),
-        metrics=[result.metric_type for result in results] or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         tags=["kerasbert", "keras", config["config"].get("family", "bert")],
         model_name=title if results else None,
         eval_results=results or None,
@@ -249,12 +255,12 @@ def model_card(preset_dir, handle, card=None, title=None):
     if card.get("recipe"):
         parts.append(card["recipe"] + "\n")
     parts.append("## Scores\n")
-    if scores:
-        parts.append(f"On {card.get('scored_on') or 'data that the author has not stated'}:\n")
+    for scores, scored_on in tables:
+        parts.append(f"On {scored_on or 'data that the author has not stated'}:\n")
         parts.append("| metric | value |\n|---|---|")
         parts += [f"| {metric} | {value} |" for metric, value in scores.items()]
         parts.append("")
-    else:
+    if not tables:
         parts.append(f"{_UNKNOWN.capitalize()}.\n")
     if card.get("limits"):
         parts.append(f"## Limits\n\n{card['limits']}\n")
@@ -290,6 +296,9 @@ def _architecture(directory, config, task):
         f"{settings['num_heads']} heads, {settings['max_sequence_length']} positions"
         + (f", {parameters:,} parameters" if parameters else ""),
     ]
+    rate = settings.get("finetuning_learning_rate")
+    if rate is not None:
+        lines.append(f"- Learning rate that is good to fine-tune it with: {rate:g}")
     tokenizer = _read(directory, "tokenizer.json")
     if tokenizer:
         case = {True: ", lower case", False: ", cased"}.get(tokenizer["config"].get("lowercase"))

@@ -9,11 +9,11 @@ import functools
 import json
 import os
 import re
-import tempfile
 import unicodedata
 import warnings
 
 from kerasbert.data.corpus import blocks
+from kerasbert.files import fills_output, new_files, output_folder
 from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -26,6 +26,7 @@ MOST_WORDS_MERGED = 50_000_000  # with repetitions
 BLOCK = 1 << 22
 
 
+@fills_output
 def vocab(
     corpus,
     output,
@@ -90,7 +91,8 @@ def vocab(
             f"size={size} leaves no room for words beside {len(SPECIAL_TOKENS) + 1} special and "
             f"{unused} unused tokens; make it larger, or pass unused=0."
         )
-    output = _folder(output, overwrite)
+    output = output_folder(output, "output")
+    _check_output(output, overwrite)
     if strip_accents is None:
         strip_accents = lowercase
     split = functools.partial(
@@ -120,7 +122,7 @@ def vocab(
     tokens += first + inside + pieces
     if len(tokens) < size - 1:  # One may be left, where the next character needs two.
         warnings.warn(
-            f"The corpus has words for {len(tokens)} tokens, not for size={size}.", stacklevel=2
+            f"The corpus has words for {len(tokens)} tokens, not for size={size}.", stacklevel=3
         )
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -198,7 +200,7 @@ def _warn_of_accents(counts):
         warnings.warn(
             "Dropping accents takes Hangul apart and the marks off kana: pass strip_accents=False "
             "(--keep-accents) for Korean and Japanese.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -281,26 +283,18 @@ def _check(size, unused, min_frequency, max_characters):
             raise ValueError(f"{name}={value!r} is not a whole number of {minimum} or more.")
 
 
-def _folder(output, overwrite):
-    """The folder to write to, before any work is done."""
-    output = os.path.expanduser(os.fspath(output))
-    if os.path.exists(output) and not os.path.isdir(output):
-        raise ValueError(f"'{output}' is a file; name the folder that vocab.txt is written to.")
+def _check_output(output, overwrite):
     path = os.path.join(output, "vocab.txt")
     if os.path.exists(path) and not overwrite:
         raise ValueError(f"'{path}' is there; choose another folder, or pass overwrite=True.")
-    return output
 
 
 def _write(output, tokens, config):
     """Both files, whole or not at all."""
-    os.makedirs(output, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".kerasbert-", dir=output) as folder:
+    with new_files(output) as folder:
         with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="") as file:
             file.writelines(f"{token}\n" for token in tokens)
         path = os.path.join(folder, "tokenizer_config.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file, indent=2)
             file.write("\n")
-        for name in ("tokenizer_config.json", "vocab.txt"):
-            os.replace(os.path.join(folder, name), os.path.join(output, name))

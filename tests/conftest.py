@@ -9,6 +9,9 @@ import warnings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # See kerasbert/__init__.py.
 
+import kerasbert  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/_triton.py.
+
+# isort: split
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
@@ -68,74 +71,19 @@ _CLASSES = {
 SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")
 
 
-# Where the tests of a folder or file are among the fast ones; on other backends they are slow.
-# Most of these compute nothing on Keras' backend, only in TensorFlow's graph or in Python; those of
-# files of weights move arrays, and PyTorch compiles nothing.
-FAST_ON = {
-    "tensorflow": (
-        *("data", "examples", "preprocessors", "presets", "tokenizers", "visualize"),
-        *("test_metrics", "test_real_data", "test_upload", "test_vocabulary", "test_readers"),
-        "test_decoding",
-    ),
-    "torch": (
-        *("cli", "test_converter", "test_huggingface_files", "test_sentence_transformers"),
-        *("test_name_map", "test_hub", "test_presets", "test_finetune", "tasks/test_tasks"),
-        "test_without_tensorflow",
-    ),
-}
-# What stays fast of a file or folder on a backend, by parts of the tests' names: of models PyTorch
-# runs all, those that trace and compile their contracts and training.
-COMPILED = ("contract", "test_learns", "test_datasets")
-HEADS = ("equals_transformers", "keras_hub[Bert]", "google")
-STAYS = {
-    "tensorflow": {
-        "models": COMPILED,
-        "test_fit": ("learns", "datasets", "default_compile", "arrays", "pairs"),
-        # Gradients and int8 of the other families: PyTorch.
-        "test_backbone": ("[bert", "graph", "saving", "padding", "defaults", "bfloat16", "inside"),
-        "test_masked_lm_heads": HEADS,
-        "test_optimizers": ("compiled", "rates[bert]", "is_that_of", "start_late"),
-        "test_pretrain": ("text_to_preset", "equal_to_the_bit"),
-    },
-    "jax": {
-        # Contracts of the other heads compile what these do; the CI runs them among the slow tests.
-        "models": ("test_learns_on_arrays",),
-        "test_fit": ("test_learns",),
-        **dict.fromkeys(("test_classifier", "test_masked_lm"), ("contract", "test_learns")),
-        "test_backbone": ("[bert", "saving", "padding", "test_too_long", "test_local"),
-        "test_optimizers": ("compiled",),
-        "test_pretrain": ("equal_to_the_bit",),
-        "test_masked_lm_heads": HEADS,
-        "test_huggingface": (
-            *("equals", "gradients", "losses", "encoder", "choice[bert", "classifier[bert"),
-            *("regressor[bert", "predictor[bert"),
-        ),
-        "test_keras_hub": ("[Bert-{}]",),
-        "export": (),
-    },
-    "torch": {"export": ("test_answers_as_the_model", "test_refused")},
-}
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    """Leave out the tests that are marked for other backends."""
     here = keras.backend.backend()
+    others = []
     for item in items:
-        folder, file = item.path.parent.name, item.path.stem
-        own = item.get_closest_marker("fast_on")  # Before that of its file.
-        places = (f"{folder}/{file}", file, folder)
-        fast_on = (
-            own.args if own else [name for name, those in FAST_ON.items() if {*places} & {*those}]
-        )
-        elsewhere = bool(fast_on) and here not in fast_on
-        stays = STAYS[here]
-        place = next((place for place in places if place in stays), None)
-        if place and not own:
-            elsewhere |= not any(name in item.name for name in stays[place])
-        # What is slow everywhere stays among the slow ones, also of those that run once.
-        if elsewhere and not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.elsewhere)
+        mark = item.get_closest_marker("backends")
+        if mark and here not in mark.args:
+            others.append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @dataclasses.dataclass
@@ -256,8 +204,8 @@ def reference(tmp_path_factory):
     Every weight is moved away from its initial value, so that each bias and gain matters, and far
     enough that logits are of the order of 1.
     """
-    torch = pytest.importorskip("torch", reason="the reference models run on torch")
-    pytest.importorskip("transformers", reason="the reference models are those of transformers")
+    import torch
+
     torch.set_num_threads(1)  # Tiny tensors, and others compute on the same cores.
     made = {}
 

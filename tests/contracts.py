@@ -99,12 +99,6 @@ def batch(model, lengths=(7, 4, 5), length=7, seed=3):
     return {name: value.astype("int32") for name, value in features.items()}
 
 
-# Of a whole way, from texts to a served model: slow on the other backends, see conftest.py.
-only_tensorflow_is_fast = pytest.mark.fast_on("tensorflow")
-# Of training several models, which are compiled elsewhere.
-only_torch_is_fast = pytest.mark.fast_on("torch")
-
-
 def array(value):
     """A float32 or integer array of a tensor of any backend."""
     value = ops.convert_to_tensor(value)
@@ -190,7 +184,7 @@ def compile_for(model, targets, optimizer):
     """Squared errors for every output, run eagerly: no test waits for a compiler."""
     for name, task in getattr(model, "tasks", {}).items():
         compile_for(task, targets[name], None)
-    losses = keras.tree.map_structure(lambda _: "mse", targets)
+    losses = None if hasattr(model, "tasks") else keras.tree.map_structure(lambda _: "mse", targets)
     model.compile(optimizer, loss=losses, metrics=None, run_eagerly=True)
 
 

@@ -15,6 +15,7 @@ from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
+    BertMaskedLMPreprocessor,
     BertMultipleChoice,
     BertNextSentencePredictor,
     BertPretrainer,
@@ -29,7 +30,6 @@ from tests.contracts import (
     array,
     arrays,
     batch,
-    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
     tiny_classifier,
@@ -93,7 +93,8 @@ def write(source, target, **arguments):
 
 def load(directory, name, **arguments):
     """The model of transformers in a directory, which holds its weights and no others."""
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     model, report = getattr(transformers, name).from_pretrained(
         directory, output_loading_info=True, **arguments
     )
@@ -117,6 +118,8 @@ def run(model, inputs):
         return model(**arguments)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family, head, settings", ROWS, ids=str)
 def test_huggingface(reference, tmp_path, family, head, settings):
     name, its, cls = HEADS[head]
@@ -165,8 +168,9 @@ def _names(directory):
         return list(file.keys())
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_tags_of_a_scheme(tmp_path):
-    pytest.importorskip("transformers")
     tagger = perturb(BertTokenClassifier(tiny_backbone(pooler=False), labels=["A"], scheme="BIO"))
     said = write(tagger, tmp_path / "out")
     assert load(tmp_path / "out", said["written"]).config.id2label == {0: "O", 1: "B-A", 2: "I-A"}
@@ -177,6 +181,8 @@ def test_tags_of_a_scheme(tmp_path):
     write(tagger, tmp_path / "ours", format="kerasbert")
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("head, name", [("", "AutoModel"), ("classes", None)])
 def test_auto_classes(reference, tmp_path, head, name):
     theirs = reference("bert", HEADS[head][0], **HEADS[head][1]) if head else reference("bert")
@@ -184,6 +190,8 @@ def test_auto_classes(reference, tmp_path, head, name):
     load(tmp_path / "out", name or "AutoModelForSequenceClassification")
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_shards(reference, tmp_path):
     theirs = reference("bert", *HEADS["classes"][:1], **HEADS["classes"][1])
     said = write(theirs.directory, tmp_path / "out", max_shard_size=2e-5)
@@ -196,17 +204,19 @@ def test_shards(reference, tmp_path):
     assert theirs.compare(classifier, lengths=(9,)) <= 1e-5
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", ("bert", "roberta", "albert"))
 def test_an_encoder_without_a_pooler(tmp_path, family):
-    pytest.importorskip("transformers")
     encoder = tiny_backbone(family, pooler=False)
     with pytest.warns(UserWarning, match="has a pooler and this encoder none: load it there with"):
         said = write(encoder, tmp_path / "out")
     load(tmp_path / "out", said["written"], add_pooling_layer=False)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_a_pooler_that_transformers_does_not_have(tmp_path):
-    pytest.importorskip("transformers")
     encoder = tiny_backbone("electra", pooler=True)
     with pytest.raises(ValueError, match="ElectraModel of transformers has no pooler"):
         write(encoder, tmp_path / "out")
@@ -222,9 +232,10 @@ def test_a_pooler_that_transformers_does_not_have(tmp_path):
     assert np.abs(run(model, features).logits.numpy() - array(classifier(features))).max() <= 1e-5
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_rows_that_keras_hub_leaves_out(tmp_path):
     """KerasHub's RoBERTa has no segments and counts from row 0; transformers' has both."""
-    pytest.importorskip("transformers")
     settings = {"num_segments": 0, "position_offset": 0, "pooler": False}
     classifier = perturb(BertTextClassifier(tiny_backbone("roberta", **settings), 3))
     said = write(classifier, tmp_path / "out")
@@ -248,20 +259,21 @@ def classifier():
     return perturb(BertTextClassifier(backbone, labels=["a", "b"], preprocessor=preprocessor))
 
 
-TEXTS = ["Unable café.", "東", "cafe [MASK]."]
+TEXTS = ["Unable café.", "東", "cafe [MASK].", "un[SEP]cafe [CLS]."]
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_texts_in_transformers(classifier, tmp_path):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     said = write(classifier, tmp_path / "out", tokenizer=None)
     assert said["tokenizer"] == "BertTokenizer" and "vocab.txt" in said["files"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     model = load(tmp_path / "out", "AutoModelForSequenceClassification")
-    texts = TEXTS[:2]
-    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     found = model(**inputs).logits.detach().numpy()
-    assert np.abs(found - classifier.predict(texts, verbose=0)).max() <= 1e-5
+    assert np.abs(found - classifier.predict(TEXTS, verbose=0)).max() <= 1e-5
     config = json.load(open(tmp_path / "out" / "tokenizer_config.json"))
     assert (config["do_lower_case"], config["strip_accents"]) == (True, False)
     assert config["model_max_length"] == 16
@@ -274,25 +286,119 @@ def test_texts_in_transformers(classifier, tmp_path):
     assert (tokenizer.lowercase, tokenizer.strip_accents) == (True, False)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("format", ["huggingface", "google"])
+def test_special_tokens_in_texts(format, tmp_path):
+    import transformers
+
+    plain = BertTokenizer(TOKENS, lowercase=True)
+    preprocessor = BertMaskedLMPreprocessor(plain, sequence_length=12)
+    model = perturb(BertMaskedLM(tiny_backbone(pooler=True), preprocessor=preprocessor))
+
+    # The encoder of Google's format has one, and masked words need none.
+    warnings.filterwarnings("ignore", ".*has no pooler: pooled_dense is left out")
+
+    def read(model, name):
+        write(model, tmp_path / name, format=format, tokenizer=plain)
+        return transformers.BertTokenizer.from_pretrained(tmp_path / name)
+
+    texts = TEXTS[2:]
+    for tokenizer, ours in (
+        (read(model.backbone, "encoder"), plain),
+        (read(model, "model"), plain.with_special_tokens()),  # As `fill_mask` looks for them.
+    ):
+        assert tokenizer(texts, add_special_tokens=False)["input_ids"] == ours(texts)
+    if format == "huggingface":
+        pipe = transformers.pipeline("fill-mask", str(tmp_path / "model"), top_k=1)
+        assert pipe("cafe [MASK].")[0]["token"] == model.fill_mask("cafe [MASK].")[0]["token_id"]
+    again = BertMaskedLM.from_preset(str(tmp_path / "model")).preprocessor.tokenizer
+    assert not again.special_tokens_in_strings
+
+
+@pytest.mark.backends("torch")
 def test_a_tokenizer_of_ones_own(tmp_path):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     tokenizer = BertTokenizer(TOKENS)
     said = write(tiny_backbone(), tmp_path / "out", tokenizer=tokenizer)
     assert said["tokenizer"] == "BertTokenizer"
     assert BertTokenizer.from_preset(str(tmp_path / "out")).get_vocabulary() == TOKENS
 
 
+@pytest.mark.backends("torch")
 def test_a_tokenizer_that_does_not_go_with_the_positions(tmp_path):
     with pytest.raises(ValueError, match="counts RoBERTa's positions from pad_token_id . 1: posit"):
         write(tiny_backbone("roberta"), tmp_path / "out", tokenizer=BertTokenizer(TOKENS))
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_without_tokenizer_files(reference, tmp_path):
     theirs = reference("bert")
     with pytest.warns(UserWarning, match="No tokenizer is written: .* has no tokenizer files"):
         said = kerasbert.convert(theirs.directory, tmp_path / "out")
     assert said["tokenizer"] is None
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_ids_of_special_tokens_without_tokenizer_files(tmp_path, family):
+    """What the source's configuration says of them, and no more."""
+    write(tiny_backbone(family), tmp_path / "source")
+    path = tmp_path / "source" / "config.json"
+    config = json.loads(path.read_text())
+    ids = {"cls_token_id": 7, "eos_token_id": [3, 4], "mask_token_id": None}
+    if family != "roberta":  # Whose positions begin after it.
+        ids["pad_token_id"] = 5
+    config = {key: x for key, x in config.items() if not key.endswith("_token_id")}
+    path.write_text(json.dumps({**config, **ids}))
+    write(tmp_path / "source", tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "config.json").read_text())
+    if family == "roberta":
+        ids["pad_token_id"] = 1
+    assert {key: x for key, x in found.items() if key.endswith("_token_id")} == ids
+    # A model alone knows none.
+    write(tiny_backbone(family), tmp_path / "model")
+    found = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert "cls_token_id" not in found or found["cls_token_id"] is None
+
+
+@pytest.mark.backends("tensorflow")  # It reads and writes the format.
+@pytest.mark.parametrize("name", ["g[1]", "g*", "g?{a}"])
+def test_folders_whose_names_are_patterns(tmp_path, name):
+    model = tiny_backbone("bert")
+    write(model, tmp_path / name / "out", format="google")
+    # As fine-tuning leaves it; a path in it may be of another machine.
+    (tmp_path / name / "out" / "checkpoint").write_text(
+        'model_checkpoint_path: "/elsewhere/bert_model.ckpt"\n'
+    )
+    again = BertBackbone.from_preset(str(tmp_path / name / "out"))
+    for one, other in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(array(one), array(other))
+
+
+@pytest.mark.parametrize("format", ["huggingface", "keras_hub", "kerasbert"])
+def test_blocks_in_a_layer(tmp_path, format):
+    """ALBERT's layers of several blocks, in groups that share them."""
+    model = tiny_backbone(
+        "albert",
+        num_layers=4,
+        num_groups=2,
+        num_inner_repetitions=3,
+        activation="gelu_approximate",
+    )
+    perturb(model)
+    assert len({id(block) for block in model.transformer_layers}) == 6
+    write(model, tmp_path / "out", format=format)
+    again = BertBackbone.from_preset(str(tmp_path / "out"))
+    assert again.num_inner_repetitions == 3
+    inside = model.feature_model(output_attentions=True)
+    features = batch(model)
+    assert [len(inside(features)[x]) for x in ("hidden_states", "attentions")] == [5, 4]
+    student = model.with_layers([0, 2])
+    expected = [model.transformer_layers[i] for i in (0, 1, 2, 6, 7, 8)]
+    for block, copy in zip(expected, student.transformer_layers, strict=True):
+        for one, other in zip(block.weights, copy.weights, strict=True):
+            np.testing.assert_array_equal(array(one), array(other))
 
 
 # --- Google ---
@@ -347,9 +453,11 @@ def tiny(cls, family="bert", **settings):
     return perturb(cls(backbone, **({"num_classes": 2} if cls is BertTextClassifier else {})))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("cls", GOOGLE_HEADS)
 def test_google(tmp_path, cls):
-    tf = pytest.importorskip("tensorflow", reason="the format is TensorFlow's")
+    import tensorflow as tf
+
     model = tiny(cls)
     said = write(model, tmp_path / "out", format="google", tokenizer=BertTokenizer(TOKENS))
     assert {"bert_config.json", "vocab.txt", "bert_model.ckpt.index"} <= set(said["files"])
@@ -397,10 +505,10 @@ def test_google(tmp_path, cls):
     ]
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_from_google_to_transformers_and_back(tmp_path):
     """A classifier as run_classifier.py leaves it; by default what the source holds is taken."""
-    pytest.importorskip("tensorflow", reason="the format is TensorFlow's")
-    pytest.importorskip("transformers")
     model = tiny(BertTextClassifier)
     tokenizer = BertTokenizer(TOKENS, lowercase=True)
     write(model, tmp_path / "google", format="google", tokenizer=tokenizer)
@@ -415,8 +523,9 @@ def test_from_google_to_transformers_and_back(tmp_path):
     assert two.preprocessor.tokenizer.lowercase
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_other_forms_of_gelu(reference, tmp_path):
-    pytest.importorskip("tensorflow", reason="the format is TensorFlow's")
     theirs = reference("bert")
     for format in ("google", "keras_hub"):
         with pytest.raises(ValueError, match="'gelu'.*'gelu_approximate'"):
@@ -444,6 +553,7 @@ KERAS_HUB = [
 ]
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family, cls, name", KERAS_HUB, ids=str)
 def test_keras_hub(tmp_path, family, cls, name):
     import keras_hub
@@ -472,8 +582,8 @@ def test_keras_hub(tmp_path, family, cls, name):
         assert gap[tokens].max() <= 1e-5 if gap.ndim == 3 else gap.max() <= 1e-5
 
 
+@pytest.mark.backends("torch")
 def test_texts_in_keras_hub(tmp_path):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     import keras_hub
 
     preprocessor = BertTextClassifierPreprocessor(
@@ -483,10 +593,11 @@ def test_texts_in_keras_hub(tmp_path):
     write(model, tmp_path / "out", format="keras_hub", tokenizer=None)
     theirs = keras_hub.models.BertTextClassifier.from_preset(str(tmp_path / "out"))
     assert theirs.preprocessor.sequence_length == 12
-    found = theirs.predict(np.array(TEXTS[:2]), verbose=0)
-    assert np.abs(found - model.predict(TEXTS[:2], verbose=0)).max() <= 1e-5
+    found = theirs.predict(np.array(TEXTS), verbose=0)
+    assert np.abs(found - model.predict(TEXTS, verbose=0)).max() <= 1e-5
 
 
+@pytest.mark.backends("torch")
 def test_a_number_and_names_in_keras_hub(tmp_path):
     with pytest.warns(UserWarning, match="KerasHub has no regressor: this is a BertTextClassifier"):
         write(tiny(BertTextRegressor), tmp_path / "number", format="keras_hub")
@@ -495,6 +606,7 @@ def test_a_number_and_names_in_keras_hub(tmp_path):
         write(model, tmp_path / "names", format="keras_hub")
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "family, cls, settings, message",
     [
@@ -519,6 +631,8 @@ def test_what_keras_hub_cannot_hold(tmp_path, family, cls, settings, message):
 # --- ours ---
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_kerasbert(reference, classifier, tmp_path):
     theirs = reference("roberta", HEADS["classes"][0], **HEADS["classes"][1])
     said = write(theirs.directory, tmp_path / "ours", format="kerasbert")
@@ -533,7 +647,7 @@ def test_kerasbert(reference, classifier, tmp_path):
     assert said["model"] == "BertBackbone" and "task.json" not in said["files"]
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_int8_and_adapters(tmp_path):
     model = tiny_classifier()
     model.backbone.enable_lora(2)
@@ -558,6 +672,8 @@ def test_int8_and_adapters(tmp_path):
 # --- which class ---
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_which_class_is_taken(reference, tmp_path):
     theirs = reference("bert", HEADS["classes"][0], **HEADS["classes"][1])
     for task, name in (
@@ -585,6 +701,8 @@ def test_which_class_is_taken(reference, tmp_path):
     )
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_heads_that_are_left_out_are_named(reference, tmp_path):
     theirs = reference("electra", "ForPreTraining")
     with pytest.warns(UserWarning, match="Read as a BertBackbone; left out: discriminator_predict"):
@@ -595,6 +713,7 @@ def test_heads_that_are_left_out_are_named(reference, tmp_path):
 # --- errors ---
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "family, cls, settings, message",
     [
@@ -620,6 +739,7 @@ def test_what_transformers_cannot_hold(tmp_path, family, cls, settings, message)
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.backends("torch")
 def test_heads_that_transformers_cannot_hold(tmp_path):
     backbone = tiny_backbone()
     for settings, message in (
@@ -635,14 +755,15 @@ def test_heads_that_transformers_cannot_hold(tmp_path):
     assert json.load(open(tmp_path / "out" / "config.json"))["classifier_dropout"] == 0.5
 
 
+@pytest.mark.backends("torch")
 def test_google_holds_bert_alone(tmp_path):
-    pytest.importorskip("tensorflow", reason="the format is TensorFlow's")
     with pytest.raises(ValueError, match="holds BERT alone, and this is of the family roberta"):
         write(tiny_backbone("roberta"), tmp_path / "out", format="google")
     with pytest.raises(ValueError, match=r"cannot hold layer_norm_epsilon=0.001 \(there 1e-12\)"):
         write(tiny_backbone(layer_norm_epsilon=1e-3), tmp_path / "out", format="google")
 
 
+@pytest.mark.backends("torch")
 def test_bad_arguments(tmp_path):
     encoder = tiny_backbone()
     with pytest.raises(ValueError, match="format='onnx' is unknown; use one of huggingface, goo"):
@@ -659,6 +780,7 @@ def test_bad_arguments(tmp_path):
         write("bert_base_en_uncase", tmp_path / "out")
 
 
+@pytest.mark.backends("torch")
 def test_nothing_half_written(tmp_path, monkeypatch):
     encoder = tiny_backbone()
     target = tmp_path / "out"
@@ -694,6 +816,7 @@ def test_nothing_half_written(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["home", "out"]
 
 
+@pytest.mark.backends("torch")
 def test_what_is_read_back_is_compared(tmp_path, monkeypatch):
     """A fault in a table or a file system shows before the directory gets its name."""
     save = to_huggingface._save
@@ -721,6 +844,8 @@ def command(*arguments):
     return CliRunner().invoke(app, ["convert", *map(str, arguments)])
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_command(reference, tmp_path):
     theirs = reference("bert", HEADS["classes"][0], **HEADS["classes"][1])
     out = tmp_path / "out"

@@ -19,12 +19,8 @@ from kerasbert.models import BertPretrainer
 from tests import several_devices
 from tests.contracts import FAMILY_SETTINGS, tiny_backbone
 
-pytest.importorskip("tensorflow_text", reason="texts are among what is trained on")
 SCRIPT = Path(__file__).parent / "several_devices.py"
 BACKEND = keras.backend.backend()
-is_jax = pytest.mark.skipif(BACKEND != "jax", reason="a way of JAX")
-is_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="a way of TensorFlow")
-is_torch = pytest.mark.skipif(BACKEND != "torch", reason="a way of PyTorch")
 
 
 def start(mode, folder, *launcher, **variables):
@@ -79,7 +75,7 @@ def assert_same(found, expected):
             np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
 
 
-@is_jax
+@pytest.mark.backends("jax")
 @pytest.mark.slow
 def test_data_parallel_on_jax(one, tmp_path):
     (found,) = results(tmp_path, start("data", tmp_path))
@@ -87,7 +83,7 @@ def test_data_parallel_on_jax(one, tmp_path):
     assert_same(found, one)
 
 
-@is_jax
+@pytest.mark.backends("jax")
 @pytest.mark.slow
 def test_model_parallel_on_jax(one, tmp_path):
     (found,) = results(tmp_path, start("model", tmp_path))
@@ -101,7 +97,7 @@ def test_model_parallel_on_jax(one, tmp_path):
     assert len(state) == len(cut) / 3 == 13
 
 
-@is_tensorflow
+@pytest.mark.backends("tensorflow")
 @pytest.mark.slow
 def test_mirrored_strategy(one, tmp_path):
     (found,) = results(tmp_path, start("mirrored", tmp_path))
@@ -109,7 +105,7 @@ def test_mirrored_strategy(one, tmp_path):
     assert_same(found, one)
 
 
-@is_tensorflow
+@pytest.mark.backends("tensorflow")
 @pytest.mark.slow
 def test_multi_worker_mirrored_strategy(one, tmp_path):
     workers = [f"localhost:{free_port()}" for _ in range(2)]
@@ -125,7 +121,7 @@ def test_multi_worker_mirrored_strategy(one, tmp_path):
         assert_same(found, one)
 
 
-@is_torch
+@pytest.mark.backends("torch")
 def test_processes_on_torch(one, tmp_path):
     port = str(free_port())
     launcher = "-m torch.distributed.run --nproc-per-node 2 --master-addr localhost".split()

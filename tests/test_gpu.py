@@ -10,8 +10,6 @@ from tests.contracts import array, tiny_backbone
 
 RANDOM = np.random.default_rng(0)
 MASK = (np.arange(6) < np.array([[6], [4]]))[:, None, None]  # (B, 1, 1, T)
-on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX alone")
-on_torch = pytest.mark.skipif(keras.backend.backend() != "torch", reason="of PyTorch alone")
 
 
 def normal(*shape):
@@ -33,7 +31,7 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr(_device, "on_gpu", lambda: True)
 
 
-@on_jax
+@pytest.mark.backends("jax")
 def test_attention_with_dropout_is_the_formula():
     import jax
 
@@ -61,7 +59,7 @@ def test_attention_with_dropout_is_the_formula():
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-5)
 
 
-@on_jax
+@pytest.mark.backends("jax")
 @pytest.mark.parametrize("has_beta", (True, False))
 def test_layer_norm_is_the_formula(has_beta):
     import jax
@@ -88,7 +86,7 @@ def test_layer_norm_is_the_formula(has_beta):
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-5)
 
 
-@on_jax
+@pytest.mark.backends("jax")
 def test_dropped_shares_are_right_and_masks_independent():
     seed = keras.random.SeedGenerator(1)
     masks = [np.array(_jax.keep_mask(_jax._random_bits(seed), 0.1, (200, 50, 50))) for _ in "ab"]
@@ -106,13 +104,13 @@ def test_dropped_shares_are_right_and_masks_independent():
     assert float(dropped.mean()) == pytest.approx(1, abs=0.01)
 
 
-@on_jax
+@pytest.mark.backends("jax")
 def test_the_mask_of_a_fused_kernel_has_a_row_for_each_query():
     assert _jax.full_mask(MASK, 6).shape == (2, 1, 6, 6)
     assert _jax.full_mask(np.ones((2, 1, 6, 6), bool), 6).shape == (2, 1, 6, 6)
 
 
-@on_jax
+@pytest.mark.backends("jax")
 def test_repeated_rows_and_their_gradient():
     import jax
 
@@ -141,7 +139,7 @@ def trained(dropout, remat=False):
     return logits, losses
 
 
-@on_jax
+@pytest.mark.backends("jax")
 def test_a_model_trains_as_on_a_cpu(as_on_gpu, monkeypatch):
     logits, losses = trained(0.0)
     dropped = trained(0.1)[1]
@@ -153,7 +151,7 @@ def test_a_model_trains_as_on_a_cpu(as_on_gpu, monkeypatch):
     assert dropped != pytest.approx(losses, abs=1e-4) and dropped == pytest.approx(losses, abs=0.5)
 
 
-@on_torch
+@pytest.mark.backends("torch")
 def test_attention_of_pytorch():
     import torch
 
@@ -169,7 +167,7 @@ def test_attention_of_pytorch():
     assert np.isfinite(nowhere).all()
 
 
-@on_torch
+@pytest.mark.backends("torch")
 def test_cross_entropy_of_pytorch():
     import torch
 

@@ -12,6 +12,9 @@ from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.tokenizers import BertTokenizer
 from tests.stand_in import COMMIT, OTHER, files_of, hub_stand_in
 
+# What is fetched is the same on every backend, and JAX would compile each model.
+pytestmark = pytest.mark.backends("tensorflow", "torch")
+
 server = pytest.fixture(hub_stand_in)
 
 
@@ -38,18 +41,21 @@ def bert(reference, server):
     return theirs
 
 
+@pytest.mark.peers
 def test_loads_from_hugging_face(server, bert):
     classifier = BertTextClassifier.from_preset("hf://org/bert", preprocessor=None)
     assert bert.compare(classifier, lengths=(13,)) <= 1e-5
     assert set(server.fetched) == {"config.json", "model.safetensors", "vocab.txt"}
 
 
+@pytest.mark.peers
 def test_no_weights_where_none_are_needed(server, bert):
     assert BertTokenizer.from_preset("hf://org/bert")("w3") == [8]
     BertBackbone.from_preset("hf://org/bert", load_weights=False)
     assert set(server.fetched) == {"config.json", "vocab.txt"}
 
 
+@pytest.mark.peers
 def test_fetches_once_and_then_works_offline(server, bert):
     BertBackbone.from_preset("hf://org/bert")
     fetched = list(server.fetched)
@@ -60,6 +66,7 @@ def test_fetches_once_and_then_works_offline(server, bert):
     BertBackbone.from_preset("hf://org/bert")
 
 
+@pytest.mark.peers
 def test_bin_where_there_is_no_safetensors(server, bert):
     del bert.files["model.safetensors"]
     assert "pytorch_model.bin" in hub._wanted(bert.files, weights=True)
@@ -67,6 +74,7 @@ def test_bin_where_there_is_no_safetensors(server, bert):
         BertBackbone.from_preset("hf://org/bert")
 
 
+@pytest.mark.peers
 def test_shards(server, bert):
     whole = bert.files.pop("model.safetensors")
     bert.files["model-00001-of-00001.safetensors"] = whole
@@ -76,6 +84,7 @@ def test_shards(server, bert):
     assert "pytorch_model.bin" not in server.fetched
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("folder", ["", "0_Transformer/"])
 def test_sentence_transformers(server, bert, folder):
     """How texts are pooled comes along, and the encoder from where old directories keep it."""
@@ -95,6 +104,7 @@ def test_sentence_transformers(server, bert, folder):
     assert set(server.fetched) == {*needed, "modules.json", "1_Pooling/config.json"}
 
 
+@pytest.mark.peers
 def test_revision(server, bert):
     config = {**json.loads(bert.files["config.json"]), "hidden_dropout_prob": 0.5}
     files = {**bert.files, "config.json": json.dumps(config).encode()}
@@ -128,6 +138,7 @@ def test_hub_out_of_reach(server):
         BertBackbone.from_preset("hf://org/bert")
 
 
+@pytest.mark.peers
 def test_built_in_name(server, bert, monkeypatch):
     """A name goes to its handle, and its description wins over the files."""
     described = {

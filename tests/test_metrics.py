@@ -16,8 +16,9 @@ import scipy.stats
 import sklearn.metrics
 
 from kerasbert import metrics
-from tests.contracts import only_tensorflow_is_fast
 
+# They know no backend, and scikit-learn takes its time.
+pytestmark = pytest.mark.backends("tensorflow")
 CASES = 1000
 
 
@@ -49,7 +50,6 @@ def matthews_by_hand(y, predicted):
     return (a * b).sum() / norm if norm else 0.0
 
 
-@only_tensorflow_is_fast  # They know no backend, and scikit-learn takes its time.
 @pytest.mark.filterwarnings("error")
 def test_scores_of_classes():
     for case, (y, predicted) in enumerate(class_cases(4)):

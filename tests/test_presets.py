@@ -46,13 +46,10 @@ def assert_same_weights(ours, theirs):
         np.testing.assert_array_equal(numpy(a), numpy(b))
 
 
-def text_files_needed():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
-
-
 # --- ours ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("shard", [None, 2e-6])
 def test_backbone_goes_there_and_back(tmp_path, shard):
     backbone = BertBackbone.from_family("modernbert", **SIZES)
@@ -68,8 +65,8 @@ def test_backbone_goes_there_and_back(tmp_path, shard):
     assert np.abs(gap).max() > 0
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_task_goes_there_and_back(tmp_path):
-    text_files_needed()
     task = classifier(dropout=0.25)
     directory = str(tmp_path / "preset")
     task.save_to_preset(directory)
@@ -89,8 +86,8 @@ def test_task_goes_there_and_back(tmp_path):
         BertTextClassifier.from_preset(directory, load_weights=False)
 
 
+@pytest.mark.backends("torch")
 def test_trained_task_leaves_its_optimizer_behind(tmp_path):
-    text_files_needed()
     task = classifier()
     task.fit(["good film", "bad film"], ["yes", "no"], verbose=0)
     before, after = str(tmp_path / "new"), str(tmp_path / "trained")
@@ -103,8 +100,8 @@ def test_trained_task_leaves_its_optimizer_behind(tmp_path):
         assert_same_weights(BertTextClassifier.from_preset(after), task)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_tokenizer_and_preprocessor_saved_alone(tmp_path):
-    text_files_needed()
     preprocessor = classifier().preprocessor
     preprocessor.save_to_preset(str(tmp_path / "both"))
     preprocessor.tokenizer.save_to_preset(str(tmp_path / "one"))
@@ -118,6 +115,7 @@ def test_tokenizer_and_preprocessor_saved_alone(tmp_path):
         BertBackbone.from_preset(str(tmp_path / "both"))
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("whole", [True, False])
 def test_new_head_on_a_preset_of_ours(tmp_path, whole):
     task = classifier(preprocessor=None, multi_label=True)
@@ -132,6 +130,7 @@ def test_new_head_on_a_preset_of_ours(tmp_path, whole):
     assert_same_weights(again.backbone, task.backbone)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("cls", [BertTokenClassifier, BertNextSentencePredictor])
 def test_another_task_brings_no_preprocessor_of_its_own(tmp_path, cls):
     preprocessor = cls.preprocessor_cls(BertTokenizer(TOKENS, lowercase=True), sequence_length=12)
@@ -141,10 +140,10 @@ def test_another_task_brings_no_preprocessor_of_its_own(tmp_path, cls):
         task = BertTextClassifier.from_preset(str(tmp_path), labels=["no", "yes"])
     assert type(task.preprocessor) is BertTextClassifierPreprocessor
     assert task.preprocessor.sequence_length == 12
-    text_files_needed()
     assert task.predict(["good film", "bad"], verbose=0).shape == (2, 2)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_no_head_in_a_preset_of_ours(tmp_path):
     BertBackbone(**SIZES).save_to_preset(str(tmp_path))
     with pytest.raises(ValueError, match="has no classification head; pass num_classes=2"):
@@ -165,6 +164,7 @@ def test_quantized_preset_of_ours(tmp_path):
     )
 
 
+@pytest.mark.backends("torch")
 def test_trains_after_loading(tmp_path):
     """Weights that were never drawn at random are variables like any other."""
     task = classifier(preprocessor=None)
@@ -178,6 +178,7 @@ def test_trains_after_loading(tmp_path):
         assert len(list(again.parameters())) >= len(again.trainable_weights)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_loading_draws_no_random_values(tmp_path, monkeypatch):
     backbone = BertBackbone(**SIZES)
     backbone.save_to_preset(str(tmp_path))
@@ -194,6 +195,7 @@ class _Full(OSError):
     pass
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("existing", [False, True])
 def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, existing):
     task = classifier(preprocessor=None)
@@ -212,10 +214,36 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, existing):
     assert [path.name for path in tmp_path.iterdir()] == (["preset"] if existing else [])
 
 
+@pytest.mark.backends("torch")
+def test_a_name_of_a_folder_that_is_empty(tmp_path, monkeypatch):
+    """It used to be the folder that we are in."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="preset_dir='' names no folder"):
+        classifier(preprocessor=None).save_to_preset("")
+    with pytest.raises(ValueError, match="target='' names no folder"):
+        convert(classifier(preprocessor=None), "")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_modes_of_a_preset_follow_the_umask(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        classifier(preprocessor=None).save_to_preset(str(tmp_path / "preset"))
+        convert(str(tmp_path / "preset"), tmp_path / "google", format="google", task="encoder")
+        convert(str(tmp_path / "preset"), tmp_path / "huggingface")
+    finally:
+        os.umask(before)
+    for name in ("preset", "google", "huggingface"):
+        assert os.stat(tmp_path / name).st_mode & 0o777 == 0o777 & ~umask
+        for path in (tmp_path / name).iterdir():
+            assert path.stat().st_mode & 0o777 == 0o666 & ~umask, path
+
+
 @pytest.mark.parametrize("keras_hub", [False, True])
 def test_a_full_disk_does_not_end_the_process(keras_hub, tmp_path):
     """As h5py does, where the file of weights may not grow."""
-    resource = pytest.importorskip("resource")
+    resource = pytest.importorskip("resource")  # Not of Windows.
     task = classifier(preprocessor=None)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, limits[1]))
@@ -230,6 +258,7 @@ def test_a_full_disk_does_not_end_the_process(keras_hub, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_saving_over_a_file(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="it is a file, not a folder"):
@@ -237,6 +266,7 @@ def test_saving_over_a_file(tmp_path):
     assert (tmp_path / "file").read_text() == "x"
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     "file", ["model.weights.h5", "task.weights.h5", "task.json", "config.json"]
 )
@@ -250,6 +280,7 @@ def test_cut_off(tmp_path, file, share):
         BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("file", ["model.weights.h5", "task.weights.h5"])
 def test_missing_weights(tmp_path, file):
     classifier(preprocessor=None).save_to_preset(str(tmp_path))
@@ -261,6 +292,7 @@ def test_missing_weights(tmp_path, file):
 # --- built-in names ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("name", ["bert_tiny_en_uncased", "electra_small_generator_uncased_en"])
 def test_architecture_of_a_built_in_name_needs_no_download(name, monkeypatch):
     def fetch(*arguments):
@@ -289,6 +321,8 @@ def stand_in(monkeypatch, directory, **described):
     monkeypatch.setattr(presets.hub, "fetch", lambda handle, weights=True: str(directory))
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_settings_of_the_description_win(reference, tmp_path, monkeypatch):
     """rinna's RoBERTa counts positions from 0, whatever its pad_token_id says."""
     theirs = reference("roberta")
@@ -302,6 +336,8 @@ def test_settings_of_the_description_win(reference, tmp_path, monkeypatch):
     np.testing.assert_array_equal(table, expected)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_no_tokenizer_for_a_built_in_name(reference, monkeypatch):
     theirs = reference("bert", "ForSequenceClassification", num_labels=3)
     stand_in(monkeypatch, theirs.directory, tokenizer=None)
@@ -312,6 +348,7 @@ def test_no_tokenizer_for_a_built_in_name(reference, monkeypatch):
     BertTextClassifier.from_preset("some", preprocessor=None)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_every_description_names_what_exists():
     import inspect
 
@@ -327,6 +364,7 @@ def test_every_description_names_what_exists():
 # --- names and arguments ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     "name, near",
     [
@@ -341,6 +379,7 @@ def test_unknown_name(name, near):
         BertBackbone.from_preset(name)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_file_and_empty_directory_and_no_string(tmp_path):
     with pytest.raises(ValueError, match="is no checkpoint that kerasbert knows"):
         BertBackbone.from_preset(tmp_path)
@@ -353,6 +392,8 @@ def test_file_and_empty_directory_and_no_string(tmp_path):
         BertBackbone.from_preset(3)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_arguments_of_a_task(tmp_path, reference):
     ours = tmp_path / "ours"
     classifier(preprocessor=None).save_to_preset(str(ours))
@@ -390,8 +431,9 @@ def hugging_face(reference, target, tokens, family="bert"):
     return theirs, directory
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_classifies_texts(reference, tmp_path):
-    text_files_needed()
     tokens = TOKENS + [f"[unused{i}]" for i in range(90)]
     theirs, directory = hugging_face(reference, tmp_path, tokens)
     task = BertTextClassifier.from_preset(directory)
@@ -404,10 +446,12 @@ def test_classifies_texts(reference, tmp_path):
     assert preprocessor.sequence_length == 8
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_tokenizer_json_alone(reference, tmp_path):
     """As transformers 5 saves: no vocab.txt."""
-    text_files_needed()
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     theirs = reference("bert", "ForSequenceClassification", num_labels=3)
     directory = theirs.copy(tmp_path)
     tokens = TOKENS + [f"[unused{i}]" for i in range(90)]
@@ -418,8 +462,9 @@ def test_tokenizer_json_alone(reference, tmp_path):
     assert task.preprocessor.tokenizer("Good film.") == [5, 7, 8]
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_vocabulary_of_the_wrong_size(reference, tmp_path):
-    text_files_needed()
     tokens = TOKENS + [f"[unused{i}]" for i in range(100)]
     _, directory = hugging_face(reference, tmp_path, tokens)
     message = "The tokenizer has 109 tokens, but the encoder's vocabulary_size is 99"
@@ -431,6 +476,8 @@ def test_vocabulary_of_the_wrong_size(reference, tmp_path):
         BertTextClassifier.from_preset(directory)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_no_tokenizer_files(reference):
     theirs = reference("bert", "ForSequenceClassification", num_labels=3)
     with pytest.raises(ValueError, match="has no tokenizer files"):
@@ -443,8 +490,8 @@ def test_no_tokenizer_files(reference):
 @pytest.mark.slow
 def test_three_cosines_of_minilm():
     """Mean pooling and length 1 of the real checkpoint; published with the model."""
-    text_files_needed()
-    real_data = pytest.importorskip("real_data")
+    import real_data
+
     directory = real_data.or_skip(real_data.minilm_dir)
     embedder = BertTextEmbedder.from_preset(directory)
     assert (embedder.pooling, embedder.normalize) == ("mean", True)

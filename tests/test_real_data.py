@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import real_data
 
+# They know no backend.
+pytestmark = pytest.mark.backends("tensorflow")
+
 
 def deb(files):
     """Bytes of a Debian package with the given `{name: bytes}`."""

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from kerasbert._errors import PRECISIONS
+from kerasbert._triton import import_triton
 
 app = typer.Typer(
     help="BERT in Keras 3: presets of the whole family, by name, trained, scored and served.",
@@ -97,6 +98,7 @@ def _start_keras(backend):
         cache = os.path.join(os.path.expanduser("~"), ".cache", "kerasbert", "jax")
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
     with _silent():
+        import_triton()
         import keras_hub  # noqa: F401
 
 

@@ -113,6 +113,13 @@ def export(
     format: Annotated[
         str, typer.Option(help="saved_model, onnx, litert or openvino.")
     ] = "saved_model",
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="Of onnx: kerasbert, or transformers, a folder for optimum, "
+            "sentence-transformers, fastembed and transformers.js."
+        ),
+    ] = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="Weights of int8 (onnx and litert).")
     ] = False,
@@ -154,8 +161,9 @@ def export(
       kerasbert export out/model served/spam --version 3 --warmup texts.txt
       kerasbert export reader served/reader --set top_k=3 --signature serving_default
       kerasbert export out/model spam_onnx --format onnx --int8
+      kerasbert export out/model for_javascript --format onnx --layout transformers
     """
-    if format != "saved_model" or int8 or sequence_length is not None:
+    if format != "saved_model" or int8 or sequence_length is not None or layout is not None:
         with command(backend):
             of_saved_model = {
                 "--version": version,
@@ -165,7 +173,8 @@ def export(
                 "--tokens-only": tokens_only or None,
                 "--set": setting or None,
             }
-            path = _export_graph(model, directory, format, int8, sequence_length, of_saved_model)
+            of_graphs = {"int8": int8, "sequence_length": sequence_length, "layout": layout}
+            path = _export_graph(model, directory, format, of_saved_model, **of_graphs)
         print(json.dumps({"path": path}) if as_json else path)
         return
     with command(backend):
@@ -211,7 +220,7 @@ def _warmup(path):
     return rows
 
 
-def _export_graph(source, directory, format, int8, sequence_length, of_saved_model):
+def _export_graph(source, directory, format, of_saved_model, int8, sequence_length, layout):
     """Write a model from token ids on; returns the path of its file."""
     from kerasbert.converter import load_source
     from kerasbert.export import export_litert, export_onnx, export_openvino
@@ -219,7 +228,7 @@ def _export_graph(source, directory, format, int8, sequence_length, of_saved_mod
     calls = {"onnx": export_onnx, "litert": export_litert, "openvino": export_openvino}
     if format not in calls:
         if format == "saved_model":
-            raise ValueError("--int8 and --sequence-length are for the other formats.")
+            raise ValueError("--int8, --sequence-length and --layout are for the other formats.")
         raise ValueError(f"--format '{format}' is unknown; use saved_model, {', '.join(calls)}.")
     for name, value in of_saved_model.items():
         if value is not None:
@@ -229,6 +238,10 @@ def _export_graph(source, directory, format, int8, sequence_length, of_saved_mod
         settings["sequence_length"] = sequence_length
     elif sequence_length is not None:
         raise ValueError(f"--sequence-length is for --format litert; {format} takes any length.")
+    if format == "onnx":
+        settings["layout"] = layout or "kerasbert"
+    elif layout is not None:
+        raise ValueError(f"--layout is for --format onnx; leave it out for {format}.")
     loaded, tokenizer = load_source(source)
     try:
         return calls[format](loaded, directory, tokenizer=tokenizer or False, **settings)

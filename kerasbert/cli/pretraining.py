@@ -48,9 +48,17 @@ def vocab(
     console = Console(stderr=True)
     shown = Progress(console=console, transient=True, disable=not console.is_terminal)
     with command(), shown as bar:
+        from kerasbert.tasks.recording import Pulse
         from kerasbert.vocabulary import vocab
 
         task = bar.add_task("", total=1)
+        pulse = Pulse(lambda text: typer.echo(text, err=True))
+
+        def progress(what, share):
+            bar.update(task, description=what, completed=share)
+            if bar.disable:
+                pulse.tick(lambda: f"{what}, {share:.0%}")
+
         done = vocab(
             corpus,
             output,
@@ -64,7 +72,7 @@ def vocab(
             encoding=encoding,
             errors=errors,
             overwrite=overwrite,
-            progress=lambda what, share: bar.update(task, description=what, completed=share),
+            progress=progress,
         )
     print(
         f"{done['size']:,} tokens ({done['characters']:,} characters) from {done['words']:,} words "
@@ -153,6 +161,9 @@ def pretrain(
     optimizer_state: Annotated[
         str, _training(help="new, or kept: that of the other pretrain that --preset names.")
     ] = "new",
+    finetuning_learning_rate: Annotated[
+        float | None, _training(help="What the preset records as good to fine-tune it with.")
+    ] = None,
     seed: Annotated[int, _training(help="Of the weights, the examples and their order.")] = 0,
     xla: Annotated[
         bool | None, _training("--xla/--no-xla", help="Compile; else as Keras chooses.")
@@ -206,6 +217,7 @@ def pretrain(
             learning_rate=learning_rate,
             warmup_steps=warmup_steps,
             optimizer_state=optimizer_state,
+            finetuning_learning_rate=finetuning_learning_rate,
             accumulate=accumulate,
             precision=precision or "float32",
             masking=masking,

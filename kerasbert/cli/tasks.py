@@ -37,6 +37,9 @@ ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
 ]
 BatchOption = Annotated[int, typer.Option(min=1, help="Examples at a time.")]
+EncodingOption = Annotated[
+    str | None, typer.Option(help="Of files that are not UTF-8: cp949, shift_jis, utf-16, ...")
+]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="The most examples.")]
 
 
@@ -119,12 +122,23 @@ def finetune(
     ] = None,
     choice_start: Annotated[str, _own(help="Column that all choices begin with.")] = "",
     id_column: Annotated[str, _own("--id", help="Column of the examples' names.")] = "",
+    encoding: Annotated[
+        str | None, _own(help="Of files that are not UTF-8: cp949, shift_jis, utf-16, ...")
+    ] = None,
     metrics: Annotated[str | None, _own(help="Scores; the first one chooses: f1,accuracy.")] = None,
     batch_sizes: Annotated[
         str | None, _grid(help="By default those of the task's paper; 32 for your own files.")
     ] = None,
-    learning_rates: Annotated[str | None, _grid(help="Likewise; 3e-5 for your own files.")] = None,
+    learning_rates: Annotated[
+        str | None, _grid(help="By default what PRESET records; else likewise, or 3e-5.")
+    ] = None,
     epochs: Annotated[str | None, _grid(help="Likewise; 3 for your own files.")] = None,
+    record_rate: Annotated[
+        bool,
+        _grid(
+            "--record-rate", help="Write the best learning rate into PRESET, a directory of ours."
+        ),
+    ] = False,
     seeds: Annotated[str, _grid(help="Every setting runs with each of them.")] = "0",
     sequence_length: Annotated[
         int | None, _training(min=1, help="The most tokens of a row.")
@@ -179,9 +193,11 @@ def finetune(
     """
     stopped = f"Stopped. What is done is kept in '{output}': the same command goes on from there."
     with command(backend, stopped):
+        from kerasbert import presets
         from kerasbert.tasks.finetune import finetune
         from kerasbert.tasks.report import grid_table, score_table
 
+        presets.check(preset)  # Before files are read.
         lists = {
             "batch_sizes": _list("--batch-sizes", batch_sizes, int),
             "learning_rates": _list("--learning-rates", learning_rates, float),
@@ -195,6 +211,7 @@ def finetune(
             "choices": None if choices is None else choices.split(","),
             "choice_start": choice_start,
             "id": id_column,
+            "encoding": encoding,
             "metrics": None if metrics is None else metrics.split(","),
         }
         found = _task(task, data, {"train": train, "dev": dev, "test": test}, str(head), own)
@@ -213,6 +230,7 @@ def finetune(
             model=settings("--set", model),
             dev_share=dev_share,
             limit=limit,
+            record_rate=record_rate,
             overwrite=overwrite,
         )
     if as_json:
@@ -238,6 +256,7 @@ def evaluate(
     text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of labels, if another one.")] = None,
+    encoding: EncodingOption = None,
     batch_size: BatchOption = 32,
     limit: LimitOption = None,
     backend: BackendOption = None,
@@ -263,6 +282,7 @@ def evaluate(
             split=split,
             columns=_columns(text, text_b),
             label=label,
+            encoding=encoding,
             batch_size=batch_size,
             precision=None if precision is None else str(precision),
             limit=limit,
@@ -271,7 +291,7 @@ def evaluate(
         print(json.dumps(results, ensure_ascii=False, indent=1))
         return
     show(score_table(results))
-    print(f"{results['examples']:,} examples.")
+    print(_count(results["examples"], limit))
 
 
 @app.command()
@@ -279,7 +299,10 @@ def predict(
     model: ModelArgument,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="DATA", help="A file, or the folder of a task's official files."),
+        typer.Argument(
+            metavar="DATA",
+            help="A table, a .txt of a text a line, or the folder of a task's official files.",
+        ),
     ] = None,
     output: Annotated[
         str | None, typer.Option(help="A folder for the file to hand in; by default it is shown.")
@@ -288,17 +311,19 @@ def predict(
     split: Annotated[str, typer.Option(help="Which split of a folder.")] = "test",
     text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
+    encoding: EncodingOption = None,
     batch_size: BatchOption = 32,
     limit: LimitOption = None,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ):
-    """Write what a model says of examples.
+    """Write what a model says of examples: names, answers, and their probabilities.
 
     \b
     Examples:
       kerasbert predict out/model new.csv
+      kerasbert predict out/model messages.txt > answers.tsv
       kerasbert predict out/model glue_data --output handed_in
       kerasbert predict out/model glue_data --task mnli_mismatched --output handed_in
     """
@@ -312,6 +337,7 @@ def predict(
             task=task,
             split=split,
             columns=_columns(text, text_b),
+            encoding=encoding,
             batch_size=batch_size,
             precision=None if precision is None else str(precision),
             limit=limit,
@@ -324,10 +350,34 @@ def predict(
     else:
         ids, rows = results["ids"], results["predictions"]
         # Sentences of a document have no names of their own.
-        for name, row in zip(ids if len(ids) == len(rows) else range(len(rows)), rows):
-            print(
-                name, row if isinstance(row, str) else json.dumps(row, ensure_ascii=False), sep="\t"
-            )
+        names = ids if len(ids) == len(rows) else range(len(rows))
+        probabilities = results["probabilities"] or [None] * len(rows)
+        for name, row, probable in zip(names, rows, probabilities):
+            cells = [name, row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)]
+            if probable is not None:
+                cells.append(f"{_largest(probable):.4f}")
+            print(*cells, sep="\t")
+    if limit is not None:
+        typer.echo(_count(len(results["ids"]), limit), err=True)
+
+
+def _largest(probabilities):
+    """The probability of the answer: the number itself, or the largest one."""
+    if isinstance(probabilities, dict):
+        probabilities = probabilities.values()
+    return probabilities if isinstance(probabilities, float) else max(probabilities)
+
+
+def _count(examples, limit):
+    """How many examples there were; with a limit that was reached, which.
+
+    >>> _count(7, None), _count(5, 5)
+    ('7 examples.', 'The first 5 examples alone (--limit).')
+    """
+    is_cut = limit is not None and examples >= limit
+    return (
+        f"The first {examples:,} examples alone (--limit)." if is_cut else f"{examples:,} examples."
+    )
 
 
 def _task(task, data, files, head, own):
@@ -347,11 +397,12 @@ def _task(task, data, files, head, own):
         first = next(path for path in files.values() if path is not None)
         return file_task(**files, head=head, name=_name(first), **own)
     found = get_task(task)
+    encoding = own.pop("encoding") if has_files else None
     for name, value in own.items():
         if value:
             option = {"columns": "text", "choice_start": "choice-start"}.get(name, name)
             raise ValueError(f"--{option} is for your own files; the task '{task}' knows its own.")
-    return found.with_files(**files) if has_files else found
+    return found.with_files(encoding, **files) if has_files else found
 
 
 def _name(path):

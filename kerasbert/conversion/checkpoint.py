@@ -1,13 +1,13 @@
 """What a foreign checkpoint says of itself, and its tensors, read one at a time."""
 
 import functools
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kerasbert._errors import first_line
-from kerasbert.conversion.name_map import NameMap
+from kerasbert.conversion.name_map import FLOATS, NameMap, check_dtype
+from kerasbert.files import inside, read_json
 
 
 @dataclass
@@ -28,6 +28,9 @@ class Checkpoint:
         tied: dict of a tensor that only repeats another one to that one.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
         tokenizer: function that makes the checkpoint's tokenizer.
+        refused: dict of a head's kind to why its weights cannot be loaded, a sentence.
+        token_ids: dict of "pad_token_id", ... to what the checkpoint says of its special tokens
+            beside its tokenizer; `None` where it says nothing of any.
     """
 
     source: str
@@ -42,20 +45,8 @@ class Checkpoint:
     tied: dict = field(default_factory=dict)
     is_head: Callable = bool
     tokenizer: Callable = None
-
-
-def read_json(path):
-    """Read a JSON object, with a clear error for a file that is missing or broken."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except FileNotFoundError as error:
-        raise ValueError(f"'{path}' is missing; fetch the whole checkpoint again.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"'{path}' is no valid JSON ({error}); download it again.") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"'{path}' holds a {type(value).__name__} where an object is expected.")
-    return value
+    refused: dict = field(default_factory=dict)
+    token_ids: dict = None
 
 
 class Tensors(Mapping):
@@ -102,13 +93,29 @@ class TensorFiles(Tensors):
     def __getitem__(self, name):
         file, tensor = self.index[name]
         if file is not None:
+            stored = file.get_slice(tensor).get_dtype()
+            check_dtype(name, _SAFETENSORS.get(stored, stored), self.directory)
             return file.get_tensor(tensor)
-        return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+        is_plain = str(tensor.layout) == "torch.strided"
+        dtype = str(tensor.dtype).removeprefix("torch.") if is_plain else str(tensor.layout)
+        check_dtype(name, dtype, self.directory)
+        # A training script's own `torch.save` leaves parameters among the tensors.
+        return tensor.detach().float().numpy()
 
     def shape(self, name):
         """The shape of a tensor, without reading it."""
         file, tensor = self.index[name]
         return tuple(tensor.shape if file is None else file.get_slice(tensor).get_shape())
+
+
+# safetensors' names of types.
+_SAFETENSORS = {
+    **dict(zip(("F16", "BF16", "F32", "F64"), FLOATS, strict=True)),
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    "BOOL": "bool",
+    "C64": "complex64",
+}
 
 
 def _weight_files(directory):
@@ -130,14 +137,11 @@ def _shards(directory, index):
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"'{index}' names no shards; download it again.")
     names = sorted(set(map(str, weight_map.values())))
-    for name in names:
-        if name != os.path.basename(name) or "\\" in name or name in ("", ".", ".."):
-            raise ValueError(
-                f"'{index}' names the shard '{name}', which leaves its directory; do not use it."
-            )
-        if not os.path.isfile(os.path.join(directory, name)):
+    paths = [inside(directory, name, index) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if not os.path.isfile(path):
             raise ValueError(f"'{index}' names the shard '{name}', which is missing; fetch it.")
-    return [os.path.join(directory, name) for name in names]
+    return paths
 
 
 def _open_safetensors(path):

@@ -5,12 +5,15 @@ Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_s
 
 import glob
 import os
+import tempfile
 
 from kerasbert import tokenizers
-from kerasbert._errors import first_line
+from kerasbert._errors import check_fields, first_line
 from kerasbert._tensorflow import tf_modules
-from kerasbert.conversion.checkpoint import Checkpoint, Tensors, read_json
-from kerasbert.conversion.name_map import NameMap
+from kerasbert.conversion.checkpoint import Checkpoint, Tensors
+from kerasbert.conversion.name_map import NameMap, check_dtype
+from kerasbert.families import SETTINGS
+from kerasbert.files import read_json
 
 CONFIG = {
     "vocabulary_size": "vocab_size",
@@ -69,6 +72,7 @@ def read_checkpoint(directory):
     """Describe a Google directory; returns a `Checkpoint`."""
     path = os.path.join(directory, "bert_config.json")
     config = read_json(path)
+    check_fields(config, {CONFIG[name]: SETTINGS[name] for name in CONFIG}, path)
     missing = [key for key in CONFIG.values() if key not in config and key != "initializer_range"]
     if missing:
         raise ValueError(f"'{path}' lacks {', '.join(missing)}; download it again.")
@@ -125,19 +129,37 @@ class _Tensors(Tensors):
             )
         # Fine-tuning leaves model.ckpt-<step> and a file that names the last one.
         found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
-        prefix = tf.train.latest_checkpoint(self.directory) or found[0].removesuffix(".index")
+        prefix = found[0].removesuffix(".index")
         try:
-            reader = tf.train.load_checkpoint(prefix)
+            state = tf.train.get_checkpoint_state(self.directory)
+            last = os.path.basename(state.model_checkpoint_path) if state else ""
+            if os.path.exists(os.path.join(self.directory, f"{last}.index")):
+                prefix = os.path.join(self.directory, last)
+            reader = tf.train.load_checkpoint(self._plain_name(prefix))
             shapes = reader.get_variable_to_shape_map()
         except Exception as error:
             raise ValueError(
                 f"'{prefix}' is cut off or no TensorFlow checkpoint ({first_line(error)}); "
                 "download it again."
             ) from error
-        return {name: (reader, shapes[name]) for name in sorted(shapes) if _is_weight(name)}
+        dtypes = reader.get_variable_to_dtype_map()
+        names = filter(_is_weight, sorted(shapes))
+        return {name: (reader, shapes[name], dtypes[name]) for name in names}
+
+    def _plain_name(self, prefix):
+        """Another name of the files, where TensorFlow takes theirs for a pattern, as with "[1]"."""
+        if not set(prefix) & set("[]*?{}"):
+            return prefix
+        # There as long as `self` is, which reads them one tensor at a time.
+        self.links = tempfile.TemporaryDirectory(prefix="kerasbert-")
+        for path in glob.glob(glob.escape(prefix) + ".*"):
+            end = os.path.abspath(path).removeprefix(os.path.abspath(prefix))
+            os.symlink(os.path.abspath(path), os.path.join(self.links.name, "model" + end))
+        return os.path.join(self.links.name, "model")
 
     def __getitem__(self, name):
-        reader, _ = self.index[name]
+        reader, _, dtype = self.index[name]
+        check_dtype(name, dtype.name, self.directory)
         try:
             return reader.get_tensor(name)
         except Exception as error:

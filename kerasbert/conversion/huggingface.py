@@ -5,10 +5,14 @@ Facts follow `transformers` 5.23; its classes are named beside the tables.
 
 import functools
 import os
+import reprlib
 
 from kerasbert import tokenizers
-from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles, read_json
+from kerasbert._errors import check_fields, check_value
+from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles
 from kerasbert.conversion.name_map import NameMap
+from kerasbert.families import SETTINGS, get_family
+from kerasbert.files import read_json
 
 # transformers' name of an activation: ours. "gelu" is the erf form here, the tanh form in Google's.
 ACTIVATIONS = {
@@ -18,6 +22,8 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_approximate",
     "gelu_pytorch_tanh": "gelu_approximate",
     "gelu_accurate": "gelu_approximate",
+    "gelu_python_tanh": "gelu_approximate",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "relu6": "relu6",
     "silu": "silu",
@@ -77,6 +83,7 @@ CONFIGS = {
         "activation": ("hidden_act", "gelu_new"),
         "embedding_dim": ("embedding_size", 128),
         "num_groups": ("num_hidden_groups", 1),
+        "num_inner_repetitions": ("inner_group_num", 1),
     },
     "modernbert": {
         "vocabulary_size": ("vocab_size", 50368),
@@ -94,6 +101,46 @@ CONFIGS = {
         "use_bias": ("norm_bias", False),
     },
 }
+# Another name of a field, which wins where both are there.
+ALIASES = {
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    }
+}
+# Fields of heads, and of all families, and what each can be; see `check_value`.
+_FIELDS = {
+    "classifier_dropout": "share?",
+    "classifier_dropout_prob": "share?",
+    "qa_dropout": "share?",
+    "seq_classif_dropout": "share?",
+    "summary_last_dropout": "share?",
+    "summary_type": "name",
+    "summary_use_proj": "flag",
+    "summary_activation": "name?",
+    "norm_bias": "flag",
+    "attention_bias": "flag",
+    "mlp_bias": "flag",
+    "decoder_bias": "flag",
+    "classifier_bias": "flag",
+    "classifier_pooling": "name",
+    "classifier_activation": "name",
+    "global_attn_every_n_layers": "count",
+    "layer_types": "names?",
+    "rope_parameters": "object?",
+    "rope_scaling": "object?",
+    "global_rope_theta": "positive?",
+    "local_rope_theta": "positive?",
+    "tie_word_embeddings": "flag",
+    "num_labels": "count",
+    "id2label": "object?",
+    "problem_type": "name?",
+    "pad_token_id": "whole?",
+    "architectures": "names?",
+}
+# Ids of special tokens, which some configurations say beside the tokenizer.
+TOKEN_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
 # Their learned positions begin at a row above 0.
 OFFSET_FAMILIES = ("roberta", "xlm_roberta")
 # Where a head's dropout stands, if not under "classifier_dropout"; without it, the encoder's.
@@ -114,12 +161,22 @@ DROPOUTS = {
         for kind in ("text_classifier", "token_classifier", "question_answering", "multiple_choice")
     },
 }
+# Where a head's activation stands, if not under "classifier_activation".
+ACTIVATION_KEYS = {("electra", "multiple_choice"): "summary_activation"}
 # Settings that change the numbers and that no released encoder of these families uses.
 _REFUSED = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "position_embedding_type": ("absolute", None),
-    "inner_group_num": (1,),
+    "per_layer_config": (None, {}),
+}
+# The same of one head.
+_REFUSED_OF_HEADS = {
+    ("electra", "multiple_choice"): {
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_proj_to_labels": False,
+    },
 }
 
 _BERT = {  # BertModel
@@ -136,7 +193,7 @@ _BERT = {  # BertModel
     "transformer_layer_{i}/output_layer_norm": "encoder.layer.{i}.output.LayerNorm",
     "pooled_dense": "pooler.dense",
 }
-_GROUP = "encoder.albert_layer_groups.{i}.albert_layers.0"
+_GROUP = "encoder.albert_layer_groups.{i}.albert_layers.{j}"
 ENCODERS = {
     "bert": _BERT,
     "roberta": _BERT,  # RobertaModel
@@ -238,12 +295,27 @@ MASKED_LMS = {
     "modernbert": _mlm_head("head.dense", "head.norm", "decoder"),
 }
 # Their layer that holds the token embedding and the output bias once more, in older files.
-_DECODERS = {
+DECODERS = {
     "bert": "cls.predictions.decoder",
     "roberta": "lm_head.decoder",
     "xlm_roberta": "lm_head.decoder",
     "albert": "predictions.decoder",
 }
+
+
+def masked_lm_names(family, tied=True):
+    """The table of `...ForMaskedLM`, whose decoder is the token embedding or has its own weights.
+
+    >>> masked_lm_names("electra", tied=False)["mlm_head/decoder"]
+    'generator_lm_head'
+    """
+    names = MASKED_LMS[family]
+    if tied:
+        return names
+    decoder = DECODERS.get(family, names["mlm_head"])
+    return {**names, "mlm_head": decoder, "mlm_head/decoder": decoder}
+
+
 # ...ForPreTraining
 PRETRAINERS = {
     family: {**table, **NEXT_SENTENCE_PREDICTORS.get(family, {})}
@@ -298,7 +370,7 @@ def read_checkpoint(directory):
         ValueError: for a model type that is none of the seven, or a setting that we do not have.
     """
     path = os.path.join(directory, "config.json")
-    config = read_json(path)
+    config = read_config(path)
     # The first ones named no type: all were BERT.
     family = str(config.get("model_type", "bert")).replace("-", "_")
     if family not in ENCODERS:
@@ -315,23 +387,43 @@ def read_checkpoint(directory):
                 f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; "
                 f"only {key}={fine[0]!r} can be loaded."
             )
+    kinds = {key: SETTINGS[ours] for ours, (key, _) in CONFIGS[family].items()}
+    check_fields(config, _FIELDS | kinds, path)
+    tied = config.get("tie_word_embeddings", True)
+    tables = {kind: names[family] for kind, names in HEADS.items() if family in names}
+    masked_lm = masked_lm_names(family, tied)
+    tables |= {kind: tables[kind] | masked_lm for kind in ("masked_lm", "pretrainer")}
+    encoder = _encoder_settings(family, config, path)
     return Checkpoint(
         source=directory,
         family=family,
-        encoder=_encoder_settings(family, config, path),
-        tensors=_Tensors(directory, ENCODERS[family]["token_embedding"] + ".weight"),
-        encoder_map=NameMap(ENCODERS[family], "torch"),
-        head_maps={
-            kind: NameMap(tables[family], "torch")
-            for kind, tables in HEADS.items()
-            if family in tables
-        },
+        encoder=encoder,
+        tensors=_Tensors(directory, family, tied),
+        encoder_map=NameMap(
+            ENCODERS[family], "torch", inner=encoder.get("num_inner_repetitions", 1)
+        ),
+        head_maps={kind: NameMap(names, "torch") for kind, names in tables.items()},
         head=_head_settings(family, config, path),
         classes=functools.partial(_classes, config, path),
-        tied=_tied(family),
+        tied=_tied(family) if tied else {},
         is_head=_is_head,
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
+        refused={
+            kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
+            f"{fine!r} can be loaded for the head '{kind}'. Pass new_head=True for a new one."
+            for (its_family, kind), settings in _REFUSED_OF_HEADS.items()
+            for key, fine in settings.items()
+            if its_family == family and config.get(key, fine) != fine
+        },
+        token_ids={key: config[key] for key in TOKEN_IDS if key in config},
     )
+
+
+def read_config(path):
+    """A `config.json` of transformers, with one name for each field."""
+    config = read_json(path)
+    aliases = ALIASES.get(str(config.get("model_type")), {})
+    return {**config, **{ours: config[key] for key, ours in aliases.items() if key in config}}
 
 
 def _encoder_settings(family, config, path):
@@ -341,8 +433,21 @@ def _encoder_settings(family, config, path):
         # Their positions count from padding_idx + 1, and the table's rows include those before.
         padding = config.get("pad_token_id")
         offset = 2 if padding is None else padding + 1
+        if offset >= settings["max_sequence_length"]:
+            raise ValueError(
+                f"'{path}' has pad_token_id={padding}, and positions count from the next row, but "
+                f"max_position_embeddings={settings['max_sequence_length']}; the two do not "
+                "belong together."
+            )
         settings["position_offset"] = offset
         settings["max_sequence_length"] -= offset
+    layers, groups = settings["num_layers"], settings.get("num_groups")
+    some = range(min(layers, 1000))  # More is refused where they are counted.
+    if groups and any(int(i / (layers / groups)) != i * groups // layers for i in some):
+        raise ValueError(
+            f"'{path}' has num_hidden_layers={layers} in num_hidden_groups={groups}, of which "
+            "transformers rounds a quotient down one group too low; kerasbert does not."
+        )
     if family == "electra" and settings["embedding_dim"] == settings["hidden_dim"]:
         settings["embedding_dim"] = None
     if family == "modernbert":
@@ -356,6 +461,12 @@ def _modernbert_settings(config, path):
         raise ValueError(
             f"'{path}' has norm_bias, attention_bias, mlp_bias = {biases}; kerasbert has biases "
             "in all three or in none."
+        )
+    width, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
+    if config.get("head_dim") not in (None, width / heads):
+        raise ValueError(
+            f"'{path}' has head_dim={config['head_dim']!r} beside hidden_size={width} and "
+            f"num_attention_heads={heads}; kerasbert turns heads of their whole width only."
         )
     layers = config.get("num_hidden_layers", 22)
     every = config.get("global_attn_every_n_layers", 3)
@@ -375,6 +486,8 @@ def _modernbert_settings(config, path):
         ("local_rotary_base", "sliding_attention", "local_rope_theta", 10000.0),
     ):
         rope = ropes.get(kind) or {}
+        check_value(f"rope_parameters[{kind!r}]", rope, "object", path)
+        check_fields(rope, {"rope_theta": "positive?"}, path)
         if rope.get("rope_type", "default") != "default" or config.get("rope_scaling"):
             raise ValueError(
                 f"'{path}' scales its rotary positions ({rope or config['rope_scaling']}); "
@@ -411,13 +524,19 @@ def _head_settings(family, config, path):
     pooled = dict(shared)
     if family == "modernbert":
         pooled["pooling"] = config.get("classifier_pooling", "cls")
+    masked_lm = {**shared, "tie_weights": config.get("tie_word_embeddings", True)}
     heads = {
         "text_classifier": {**pooled, **dropout("text_classifier")},
         "token_classifier": {**shared, **dropout("token_classifier")},
         "question_answering": shared,
         "multiple_choice": {**pooled, **dropout("multiple_choice")},
-        "masked_lm": dict(shared),
+        "masked_lm": masked_lm,
     }
+    for (its_family, kind), key in ACTIVATION_KEYS.items():
+        if its_family == family:
+            # Without one there is still the dense layer.
+            name = config.get(key, get_family(family).multiple_choice["head_activation"])
+            heads[kind]["head_activation"] = _activation(name or "linear", path)
     if family == "modernbert":
         heads["masked_lm"]["output_bias"] = config.get("decoder_bias", True)
     if (family, "question_answering") in DROPOUTS:
@@ -438,6 +557,11 @@ def _classes(config, path):
         )
     names = config.get("id2label")
     if names:
+        if any(not str(key).isdecimal() for key in names):
+            raise ValueError(
+                f"'{path}' has id2label={reprlib.repr(names)}, whose keys have to be the numbers "
+                "of the classes; mend it, or pass num_classes or labels for a new head."
+            )
         classes = {"labels": [names[key] for key in sorted(names, key=int)]}
     else:
         classes = {"num_classes": config.get("num_labels", 2)}
@@ -447,7 +571,7 @@ def _classes(config, path):
 def _tied(family):
     """Tensors that repeat another one: a dict of name to name."""
     output = MASKED_LMS[family]["mlm_head"]
-    decoder = _DECODERS.get(family, output)
+    decoder = DECODERS.get(family, output)
     tied = {f"{decoder}.weight": ENCODERS[family]["token_embedding"] + ".weight"}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}
 
@@ -459,9 +583,13 @@ def _is_head(name):
 class _Tensors(TensorFiles):
     """Weights by their names without the model's prefix ("bert.", "roberta.", "model.", ...)."""
 
-    def __init__(self, directory, anchor):
+    def __init__(self, directory, family, tied):
         super().__init__(directory)
-        self.anchor = anchor
+        self.anchor = ENCODERS[family]["token_embedding"] + ".weight"
+        # Where the decoder has weights of its own, its bias is the one that counts.
+        self.unused = None
+        if not tied and family in DECODERS:
+            self.unused = MASKED_LMS[family]["mlm_head"] + ".bias", DECODERS[family] + ".bias"
 
     def rename(self, names):
         found = [name for name in names if name == self.anchor or name.endswith("." + self.anchor)]
@@ -481,4 +609,8 @@ class _Tensors(TensorFiles):
                 if ours.endswith(old):
                     ours = ours.removesuffix(old) + new
             renamed[ours] = name
+        if self.unused is not None and self.unused[0] in renamed:
+            # Files that store both as one have it under the first name alone.
+            unused = renamed.pop(self.unused[0])
+            renamed.setdefault(self.unused[1], unused)
         return renamed

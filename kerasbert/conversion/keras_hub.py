@@ -7,9 +7,13 @@ import keras_hub
 from keras import ops
 
 from kerasbert import tokenizers
-from kerasbert._errors import first_line
-from kerasbert.conversion.checkpoint import Checkpoint, Tensors, read_json
+from kerasbert._errors import check_fields, check_value, first_line
+from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap
+from kerasbert.conversion.sizes import check_sizes, h5_size
+from kerasbert.families import SETTINGS as KINDS
+from kerasbert.files import read_json
+from kerasbert.from_preset import check_content
 
 # KerasHub's backbone: our family.
 FAMILIES = {
@@ -39,6 +43,14 @@ _SHARED = (
     "max_sequence_length",
 )
 
+# What its fields can be: as ours of that name are.
+_FIELDS = {**{name: KINDS[name] for name in _SHARED}, "vocab_size": "count"}
+_FIELDS |= {
+    name: KINDS[name]
+    for name in ("vocabulary_size", "num_segments", "num_groups", "num_inner_repetitions")
+}
+_FIELDS |= {"embedding_dim": "count"}
+
 _BLOCK = {
     "attention/qkv": "self_attention_layer/[query|key|value]",
     "attention/output": "self_attention_layer/attention_output",
@@ -67,7 +79,7 @@ ENCODERS = {
     "xlm_roberta": _encoder("embeddings/"),
     "distilbert": _encoder("token_and_position_embedding/"),
     "electra": _encoder(),
-    "albert": _encoder(block="group_{i}_inner_layer_0", projection="embedding_projection"),
+    "albert": _encoder(block="group_{i}_inner_layer_{j}", projection="embedding_projection"),
 }
 _PREFIX = "task/"  # Keeps a head's names apart from the encoder's.
 TEXT_CLASSIFIERS = {
@@ -95,8 +107,16 @@ def _class_name(directory, file):
     path = os.path.join(directory, file)
     if not os.path.exists(path):
         return None
-    package, _, name = read_json(path).get("registered_name", "").rpartition(">")
+    package, _, name = str(read_json(path).get("registered_name")).rpartition(">")
     return name if package in ("keras_hub", "keras_nlp") else None
+
+
+def _config(directory, file):
+    """The settings in one of its JSON files."""
+    path = os.path.join(directory, file)
+    config = read_json(path).get("config")
+    check_value("config", config, "object", path)
+    return config
 
 
 def read_checkpoint(directory):
@@ -112,23 +132,30 @@ def read_checkpoint(directory):
             f"'{path}' holds a {name}, which is not of the BERT family; kerasbert reads "
             f"{', '.join(FAMILIES)}."
         )
+    for file in ("config.json", "task.json", "preprocessor.json", "tokenizer.json"):
+        if os.path.exists(os.path.join(directory, file)):
+            check_content(read_json(os.path.join(directory, file)))
     family = FAMILIES[name]
-    config = read_json(path)["config"]
+    config = _config(directory, "config.json")
+    check_fields(config, _FIELDS, path)
+    lacks = [
+        name
+        for name in ("num_layers", "num_heads", "hidden_dim", "intermediate_dim")
+        if name not in config
+    ]
+    if lacks:
+        raise ValueError(f"'{path}' lacks {', '.join(lacks)}; download it again.")
     settings = {**SETTINGS[family], **{key: config[key] for key in _SHARED if key in config}}
     settings["vocabulary_size"] = config.get("vocabulary_size", config.get("vocab_size"))
     if "num_segments" in config:
         settings["num_segments"] = config["num_segments"]
     if family == "albert":
-        if config.get("num_inner_repetitions", 1) != 1:
-            raise ValueError(
-                f"'{path}' has num_inner_repetitions={config['num_inner_repetitions']}; kerasbert "
-                "has 1 only."
-            )
-        settings["num_groups"] = config["num_groups"]
-        settings["embedding_dim"] = config["embedding_dim"]
+        settings["num_groups"] = config.get("num_groups", 1)
+        settings["num_inner_repetitions"] = config.get("num_inner_repetitions", 1)
+        settings["embedding_dim"] = config.get("embedding_dim", 128)
     if family == "electra":
-        narrow = config["embedding_dim"] != config["hidden_dim"]
-        settings["embedding_dim"] = config["embedding_dim"] if narrow else None
+        width = config.get("embedding_dim", 768)
+        settings["embedding_dim"] = width if width != config["hidden_dim"] else None
     heads = {"masked_lm": NameMap(MASKED_LM, "keras_hub", verbatim=MASKED_LM_BIAS)}
     # Fixed in its code, whatever the encoder has.
     masked_lm = {
@@ -141,8 +168,10 @@ def read_checkpoint(directory):
         source=directory,
         family=family,
         encoder=settings,
-        tensors=_Tensors(directory, name),
-        encoder_map=NameMap(ENCODERS[family], "keras_hub"),
+        tensors=_Tensors(directory, name, settings),
+        encoder_map=NameMap(
+            ENCODERS[family], "keras_hub", inner=settings.get("num_inner_repetitions", 1)
+        ),
         head_maps=heads,
         head={
             "masked_lm": masked_lm,
@@ -167,9 +196,10 @@ def _classes(directory):
             "labels=['ham', 'spam'] for a new one."
         )
     path = os.path.join(directory, "task.json")
-    config = read_json(path)["config"]
+    config = _config(directory, "task.json")
+    check_fields(config, {"num_classes": "count?", "hidden_dim": "count?"}, path)
     hidden = config.get("hidden_dim")
-    if hidden not in (None, config["backbone"]["config"]["hidden_dim"]):
+    if hidden not in (None, _config(directory, "config.json").get("hidden_dim")):
         raise ValueError(
             f"'{path}' has a head of hidden_dim={hidden}, other than the encoder's width, which "
             "kerasbert does not have; pass num_classes or labels for a new head."
@@ -182,29 +212,42 @@ def _embedder(directory):
     """Arguments of `BertTextEmbedder`; none where the preset is of another task."""
     if not (_class_name(directory, "task.json") or "").endswith("TextEmbedder"):
         return {}
-    config = read_json(os.path.join(directory, "task.json"))["config"]
+    config = _config(directory, "task.json")
     return {"pooling": config["pooling_mode"], "normalize": config["normalize"]}
 
 
 class _Tensors(Tensors):
     """The variables of KerasHub's own model."""
 
-    def __init__(self, directory, backbone_name):
+    def __init__(self, directory, backbone_name, settings):
         super().__init__(directory)
         self.backbone_name = backbone_name
+        self.settings = settings
 
     def _open(self):
         # float32, so that no default policy rounds what is stored.
         task = _task(self.directory)
         if not os.path.exists(os.path.join(self.directory, "task.weights.h5")):
             task = None  # KerasHub would leave the head random.
+        held = h5_size(self.directory, "model")
+        check_sizes(self.settings, held, self.directory)
+        if task:
+            h5_size(self.directory, "task")
+            path = os.path.join(self.directory, "task.json")
+            config = _config(self.directory, "task.json")
+            check_fields(config, {"num_classes": "count?"}, path)
+            if (config.get("num_classes") or 0) > held:
+                raise ValueError(
+                    f"'{path}' has num_classes={config['num_classes']}, and the preset holds "
+                    f"{held} weights; the two do not belong together: download it again."
+                )
         name = task or self.backbone_name
         arguments = {"preprocessor": None} if task else {}
         try:
             model = getattr(keras_hub.models, name).from_preset(
                 self.directory, dtype="float32", **arguments
             )
-        except (OSError, KeyError) as error:
+        except Exception as error:  # Of Keras, KerasHub and h5py, which have many.
             raise ValueError(
                 f"KerasHub cannot read the weights in '{self.directory}' ({first_line(error)}); "
                 "download them again."
@@ -229,8 +272,10 @@ def _tokenizer(directory, **overrides):
     name = _class_name(directory, "tokenizer.json")
     if name is None:
         raise ValueError(f"'{directory}' has no tokenizer of KerasHub's; pass preprocessor=None.")
-    config = read_json(os.path.join(directory, "tokenizer.json"))["config"]
-    settings = {"special_tokens_in_strings": config.get("special_tokens_in_strings", False)}
+    config = _config(directory, "tokenizer.json")
+    # The second is how byte-pair tokenizers say it.
+    finds = config.get("special_tokens_in_strings", bool(config.get("unsplittable_tokens")))
+    settings = {"special_tokens_in_strings": finds}
     if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"):
         name = "BertTokenizer"
         # KerasHub keeps accents where it lowers case; the checkpoints were trained without.

@@ -1,7 +1,8 @@
 """One two-way engine between our weights and those of other packages.
 
 A table is a dict from our layer to theirs, written once and read in both directions:
-`{i}` stands for a layer's number, `[a|b|c]` for parts that we hold side by side in one matrix.
+`{i}` stands for a layer's number, `{i}` and `{j}` for those of a layer and of a block in it, and
+`[a|b|c]` for parts that we hold side by side in one matrix.
 """
 
 import math
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# What weights are stored in. Whole numbers are those of quantized models, whose scales we lack.
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 # How another package calls the weights of a layer, and whether its matrices are transposed.
 LEAVES = {
     "torch": {
@@ -47,6 +50,7 @@ class NameMap:
         layout: "torch", "google" or "keras_hub".
         verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a name
             that ends in ".T" is transposed.
+        inner: int. How many of our blocks stand in one of their layers; see `{j}`.
 
     >>> names = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
     >>> names.theirs("layer_3/qkv/bias")
@@ -56,6 +60,7 @@ class NameMap:
     layers: dict
     layout: str
     verbatim: dict = None
+    inner: int = 1
 
     def theirs(self, path):
         """Their names of our weight at `path`, or `None` where the table has none."""
@@ -70,7 +75,8 @@ class NameMap:
             return None
         name = self.layers[pattern]
         if pattern != layer:
-            name = name.replace("{i}", number.group(1))
+            layer, block = divmod(int(number.group(1)), self.inner)
+            name = name.replace("{i}", str(layer)).replace("{j}", str(block))
         leaf = LEAVES[self.layout][leaf]
         if leaf:
             name += SEPARATORS[self.layout] + leaf
@@ -110,9 +116,19 @@ class NameMap:
             return [math.prod(part) for part in theirs] == [math.prod(part) for part in ours]
         return theirs == ours
 
-    def read(self, path, shape, tensors):
-        """Our weight at `path`, of `shape`, from their `tensors`, which fit."""
-        parts = [np.asarray(tensors[name]) for name in self.theirs(path)]
+    def read(self, path, shape, tensors, source="the checkpoint"):
+        """Our weight at `path`, float32 of `shape`, from their `tensors`, which fit.
+
+        Raises:
+            ValueError: for tensors that `check_dtype` or `check_finite` refuse.
+        """
+        parts = []
+        for name in self.theirs(path):
+            part = np.asarray(tensors[name])
+            check_dtype(name, part.dtype.name, source)
+            part = part.astype("float32", copy=False)
+            check_finite(name, part, source)
+            parts.append(part)
         if self._transposed(path):
             parts = [part.T for part in parts]
         elif self.layout == "keras_hub":
@@ -132,6 +148,36 @@ class NameMap:
         return {name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)}
 
 
+def check_dtype(name, dtype, source):
+    """Raise for a tensor that holds no plain floating-point numbers.
+
+    Args:
+        name: string. The tensor.
+        dtype: string. Its type, as NumPy calls it.
+        source: string. The checkpoint.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    if dtype not in FLOATS:
+        raise ValueError(
+            f"The tensor '{name}' of '{source}' holds {dtype}, and weights are one of "
+            f"{', '.join(FLOATS)}; use the checkpoint as it was before it was quantized or cast."
+        )
+
+
+def check_finite(name, value, source):
+    """Raise for an array that holds NaN or an infinity; see `check_dtype`."""
+    if not np.isfinite(value).all():
+        wrong = np.argwhere(~np.isfinite(value))
+        place = tuple(int(i) for i in wrong[0])
+        raise ValueError(
+            f"The tensor '{name}' of '{source}' holds {value[place]} at {list(place)}"
+            f"{f' and {len(wrong) - 1} more of the kind' if len(wrong) > 1 else ''}, which makes "
+            "every output NaN; its training diverged, or the file is damaged: use another one."
+        )
+
+
 def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_new=()):
     """Fill our weights from their tensors, strictly: all of them, or none on an error.
 
@@ -147,7 +193,8 @@ def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_n
         The list of paths that stay new.
 
     Raises:
-        ValueError: where a weight is missing or left over, with both lists, or has another shape.
+        ValueError: where a weight is missing or left over, with both lists, or has another shape,
+            or where a tensor holds no floating-point numbers, or NaN.
     """
     read, missing, new, plan = set(), [], [], []
     for weight in weights:
@@ -176,8 +223,7 @@ def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_n
                 f"{weight.path} is {tuple(weight.shape)}; the two do not belong together."
             )
     for weight in plan:
-        value = name_map.read(weight.path, tuple(weight.shape), tensors)
-        weight.assign(value.astype("float32"))
+        weight.assign(name_map.read(weight.path, tuple(weight.shape), tensors, source))
     return new
 
 

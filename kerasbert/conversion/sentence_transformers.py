@@ -4,13 +4,12 @@ Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
 """
 
 import functools
-import json
 import os
 import warnings
 
 from kerasbert.conversion import huggingface
-from kerasbert.conversion.checkpoint import read_json
 from kerasbert.conversion.writing import write_json
+from kerasbert.files import inside, read_json
 
 # One flag a pooling, in the order in which several stand side by side; later ones write the names.
 _FLAGS = {
@@ -63,15 +62,24 @@ def read_checkpoint(directory):
     return checkpoint
 
 
+def has_place_for(embedder):
+    """Whether these directories can say how an embedder makes its vectors."""
+    return embedder.layers_used == "last" and set(_modes(embedder)) <= set(_POOLINGS)
+
+
+def _modes(embedder):
+    return [embedder.pooling] if isinstance(embedder.pooling, str) else embedder.pooling
+
+
 def write_modules(embedder, directory):
     """Write how an embedder makes its vectors beside its encoder, which `to_huggingface` writes.
 
     Where the pooling or the layers have no place there nothing is written, and what reads the
     directory finds other settings.
     """
-    modes = [embedder.pooling] if isinstance(embedder.pooling, str) else embedder.pooling
-    if embedder.layers_used != "last" or not set(modes) <= set(_POOLINGS):
+    if not has_place_for(embedder):
         return
+    modes = _modes(embedder)
     kinds = ["Transformer", "Pooling", *(["Normalize"] if embedder.normalize else [])]
     modules = [
         {
@@ -105,9 +113,8 @@ def _model_max_length(folder):
 
 def _modules(directory):
     path = os.path.join(directory, "modules.json")
+    modules = read_json(path, list)
     try:
-        with open(path, encoding="utf-8") as file:
-            modules = json.load(file)
         modules = sorted(modules, key=lambda module: module["idx"])
         if not all(isinstance(module[key], str) for module in modules for key in ("path", "type")):
             raise TypeError("a path or type is no string")
@@ -127,12 +134,8 @@ def _kind(module):
 
 def _path(directory, module):
     path = module["path"]
-    if os.path.isabs(path) or ".." in path.replace("\\", "/").split("/"):
-        raise ValueError(
-            f"'{os.path.join(directory, 'modules.json')}' names the folder '{path}', which leaves "
-            "its directory; do not use it."
-        )
-    return os.path.join(directory, path) if path else directory
+    source = os.path.join(directory, "modules.json")
+    return inside(directory, path, source) if path else directory
 
 
 def _embedder(directory, modules):

@@ -64,7 +64,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
     tensors |= named_tensors(head, checkpoint.head_maps.get(kind), WHAT)
     if tokenizer is not None:
         length = settings["max_sequence_length"]
-        files = transformers_files(tokenizer, "bert", length, has_segments=True)
+        finds_special = hasattr(model, "fill_mask")
+        files = transformers_files(tokenizer, "bert", length, True, finds_special)
         # Beside the vocabulary the settings that Google's scripts take as flags.
         for file in ("vocab.txt", "tokenizer_config.json"):
             with open(os.path.join(directory, file), "wb") as opened:

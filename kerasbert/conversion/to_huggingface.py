@@ -52,6 +52,7 @@ HEAD_CONFIG = {
     "head_bias": "classifier_bias",
     "pooling": "classifier_pooling",
     "output_bias": "decoder_bias",
+    "tie_weights": "tie_word_embeddings",
 }
 REMEDY = "Set them otherwise with encoder={...} where that is meant, or use format='kerasbert'."
 
@@ -74,7 +75,7 @@ def architecture(family, kind):
     return CLASSES[family][0] + ARCHITECTURES[kind][0]
 
 
-def write(model, tokenizer, directory, max_shard_size=None):
+def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     """Write a model as transformers saves it, an embedder as sentence-transformers does.
 
     Args:
@@ -82,6 +83,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
         tokenizer: a tokenizer of ours, or `None`.
         directory: string. An empty directory.
         max_shard_size: float. The most GB in a file of weights.
+        token_ids: dict. The `token_ids` of the `Checkpoint` that the model is of, which are written
+            where there is no tokenizer.
 
     Returns:
         `(architecture, settings)`: the class of transformers, and our settings of what is there
@@ -97,16 +100,14 @@ def write(model, tokenizer, directory, max_shard_size=None):
     weights = _without_pooler(model, encoder.weights, name, kind)
     values, head = values_of(weights), values_of(head_weights(model))
     changed = _fill_rows(settings, values, family, tokenizer)
-    config = {"architectures": [name], **_encoder_config(settings, family)}
-    config |= _token_ids(tokenizer, config, family)
-    config |= _class_config(model, kind)
-    config |= _head_config(model, kind, config, family)
-    config["dtype"] = "float32"
+    config = config_of(model, settings, tokenizer, token_ids)
     write_json(directory, "config.json", config)
     if tokenizer is not None:
         has_segments = settings["num_segments"] > 1
         length = settings["max_sequence_length"]
-        for file, data in transformers_files(tokenizer, family, length, has_segments).items():
+        finds_special = hasattr(model, "fill_mask")
+        files = transformers_files(tokenizer, family, length, has_segments, finds_special)
+        for file, data in files.items():
             with open(os.path.join(directory, file), "wb") as opened:
                 opened.write(data)
     checkpoint = huggingface.read_checkpoint(directory)
@@ -116,10 +117,34 @@ def write(model, tokenizer, directory, max_shard_size=None):
         prefix = CLASSES[family][1]
         tensors = {prefix + key: value for key, value in tensors.items()}
         tensors |= named_tensors(head, checkpoint.head_maps.get(kind), name)
+        if not getattr(model, "tie_weights", True) and family in huggingface.DECODERS:
+            # Their class has the bias twice, and reads the decoder's.
+            bias = huggingface.MASKED_LMS[family]["mlm_head"] + ".bias"
+            tensors[bias] = tensors[huggingface.DECODERS[family] + ".bias"]
     _save(tensors, directory, max_shard_size)
     if getattr(model, "head", None) == "text_embedder":
         sentence_transformers.write_modules(model, directory)
     return name, changed
+
+
+def config_of(model, settings, tokenizer, token_ids=None):
+    """What is in `config.json` of a model.
+
+    Args:
+        model: an encoder or a task of ours.
+        settings: dict. Those of its encoder.
+        tokenizer: a tokenizer of ours, or `None`.
+        token_ids: dict. See `write`.
+
+    Raises:
+        ValueError: for a head or a setting that transformers does not have.
+    """
+    family, kind = encoder_of(model).family, head_kind(model)
+    config = {"architectures": [architecture(family, kind)], **_encoder_config(settings, family)}
+    config |= _token_ids(tokenizer, config, family, token_ids)
+    config |= _class_config(model, kind)
+    config |= _head_config(model, kind, config, family)
+    return {**config, "dtype": "float32"}
 
 
 def _without_pooler(model, weights, name, kind):
@@ -188,7 +213,6 @@ def _encoder_config(settings, family):
         config["embedding_size"] = settings["embedding_dim"] or settings["hidden_dim"]
     if "num_hidden_groups" in config:
         config["num_hidden_groups"] = settings["num_groups"] or settings["num_layers"]
-        config["inner_group_num"] = 1
     if family in huggingface.OFFSET_FAMILIES:
         config["max_position_embeddings"] += settings["position_offset"]
         config["pad_token_id"] = settings["position_offset"] - 1
@@ -228,8 +252,15 @@ def _activation(name):
     )
 
 
-def _token_ids(tokenizer, config, family):
-    """Ids of special tokens; `None` where there is no tokenizer, over defaults that may not fit."""
+def _token_ids(tokenizer, config, family, known):
+    """Ids of special tokens.
+
+    Without a tokenizer those that are `known`; where nobody knows `None`, over transformers'
+    defaults, which may lie outside the vocabulary.
+    """
+    if tokenizer is None and known is not None:
+        # RoBERTa's padding says where positions begin, and is there already.
+        return {key: id for key, id in known.items() if key not in config}
     if tokenizer is None:
         keys = ("pad", "bos", "eos", "cls", "sep")
         ids = {f"{key}_token_id": None for key in keys if family == "modernbert"}
@@ -277,7 +308,10 @@ def _head_config(model, kind, config, family):
     for ours, key in HEAD_CONFIG.items():
         if ours in read:
             value = getattr(model, ours)
-            found[key] = _activation(value) if ours == "head_activation" else value
+            if ours == "head_activation":
+                key = huggingface.ACTIVATION_KEYS.get((family, kind), key)
+                value = _activation(value)
+            found[key] = value
     return found
 
 

@@ -195,10 +195,19 @@ def _tokenizer(tokenizer, prefix):
             strip_accents=bool(accents),
             split_on_cjk=tokenizer.split_on_cjk,
             oov_token=tokenizer.unk_token,
+            special_tokens_in_strings=tokenizer.special_tokens_in_strings,
         )
     if base == "Roberta":
         vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
-        return cls(vocabulary, list(tokenizer.merges))
+        # KerasHub's finds these, and all special tokens by default.
+        found = tokenizer.special_tokens if tokenizer.special_tokens_in_strings else []
+        return cls(vocabulary, list(tokenizer.merges), unsplittable_tokens=found)
+    if tokenizer.special_tokens_in_strings:
+        raise ValueError(
+            f"KerasHub's {cls.__name__} does not look for special tokens in texts, and this one "
+            "does (special_tokens_in_strings=True); convert with tokenizer=False, or use "
+            "format='huggingface'."
+        )
     proto = tokenizer.proto
     if isinstance(tokenizer, XLMRobertaTokenizer):
         proto = original_order(tokenizer)

@@ -22,7 +22,7 @@ SOFT = (
     "multi_label",
 )
 # What says nothing about the numbers.
-_NAMES = ("name", "dtype", "trainable", "family", "pooler")
+_NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")
 
 
 def write_json(directory, name, value):

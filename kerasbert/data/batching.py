@@ -9,6 +9,7 @@ import os
 import keras
 import numpy as np
 
+from kerasbert._errors import check_whole
 from kerasbert._tensorflow import tf_modules
 
 # Steps of at most a quarter: on short texts half the padding of steps of 16, for a few more
@@ -136,16 +137,20 @@ def batch_dataset(plan, make_batch, seeds=None):
     def one_epoch():
         epoch = next(epochs)
         batches = plan(epoch)
-        rows = tf.RaggedTensor.from_row_lengths(
-            np.concatenate(batches), [len(batch) for batch in batches]
-        )
+        ends = np.cumsum([len(batch) for batch in batches])
         random = np.random.default_rng((0,) if seeds is None else seeds(epoch))
-        yield rows, random.integers(2**62, size=(len(batches), 2))
+        drawn = random.integers(2**62, size=(len(batches), 2))
+        yield np.concatenate(batches), np.append(0, ends[:-1]), ends, drawn
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(rows, begins, ends, drawn):
+        # Not by a ragged tensor, of whose type TensorFlow's log complains at length here.
+        parts = tf.data.Dataset.from_tensor_slices((begins, ends, drawn))
+        return parts.map(lambda begin, end, seed: (rows[begin:end], seed))
 
     num_batches = len(plan(0))
-    spec = (tf.RaggedTensorSpec((None, None), tf.int64), tf.TensorSpec((None, 2), tf.int64))
-    rows = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    rows = rows.flat_map(lambda rows, seeds: tf.data.Dataset.from_tensor_slices((rows, seeds)))
+    spec = (*[tf.TensorSpec([None], tf.int64)] * 3, tf.TensorSpec((None, 2), tf.int64))
+    rows = tf.data.Dataset.from_generator(one_epoch, output_signature=spec).flat_map(cut)
     # Keras shows the steps of an epoch only where the number is known.
     rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
 
@@ -174,6 +179,5 @@ def _checked(lengths, batch_size):
     lengths = np.asarray(lengths)
     if not len(lengths):
         raise ValueError("There are no examples to batch; pass at least one.")
-    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r} is not a whole number of 1 or more.")
-    return lengths, int(batch_size)
+    check_whole("batch_size", batch_size)
+    return lengths, batch_size

@@ -14,6 +14,8 @@ import os
 import re
 import zlib
 
+from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
+
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1 << 23  # bytes of a document; a longer one becomes several
 DOCUMENT_ENDS = ("empty_line", "line", "file")
@@ -21,17 +23,15 @@ JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip", ".parquet")
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".lzma": "lzma"}
 COMPRESSED[".zst"] = "backports.zstd"  # Python 3.14 has it itself
-# Marks at the start of a file, the longer of two that begin alike first.
-BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 # sentencex takes the square of the time for long Chinese or Japanese paragraphs: they go to it in
 # parts of about this many characters.
 PART = 1000
+# Bytes and lines at the start of a file that say how its sentences are written, and the share of
+# lines with several that makes it prose: of sentences a line, 0.01 have several by sentencex, of
+# paragraphs of two 0.7.
+SAMPLE = 1 << 16
+SAMPLE_LINES = 200
+PROSE = 0.3
 EAST_ASIAN_END = re.compile("[。！？][”’」』）]*")
 NUMBER_BEGINS = re.compile(r"\d[.．]$")
 CLOSING = "」』”）】》〉"
@@ -64,11 +64,13 @@ def documents(
             `"empty_line"` for others. A JSON line is always a document. One of more than 8 MiB
             becomes several.
         sentences: string. `"lines"` takes each line for a sentence, `"split"` splits running prose
-            into sentences. `None` is `"lines"` where documents end at empty lines, else `"split"`.
+            into sentences. `None` is `"split"`, but `"lines"` for files whose documents end at
+            empty lines and that begin with a sentence a line.
         language: string. ISO code of the language, whose abbreviations (`Mr.`) end no sentence.
             Other rules are the same for all: Chinese, Japanese and Korean need no other value.
         wrapped: bool. Whether lines of prose are broken at some width, so that a sentence goes on
-            in the next one. `None` looks at the lengths of each document's lines.
+            in the next one. `None` looks at the lengths of the file's first lines, or of each
+            document's where it ends elsewhere than at an empty line.
         text_key: string. Where in a JSON line the text is: a string, or a list of strings, one a
             line. Given, every file has JSON lines; `None` is `"text"`.
         encoding: string. Of the files without a byte-order mark.
@@ -169,6 +171,8 @@ class Piece:
     line: int
     kind: str  # "json", or where a document ends
     data: bytes
+    sentences: str = "split"
+    wrapped: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,13 +189,10 @@ class _Settings:
         _one_of("document_end", self.document_end, (None, *DOCUMENT_ENDS))
         _one_of("sentences", self.sentences, (None, "lines", "split"))
         _one_of("errors", self.errors, ("strict", "replace", "ignore"))
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError:
-            raise ValueError(
-                f"encoding={self.encoding!r} is not known; 'utf-8', 'cp949', 'shift_jis' and "
-                "'gb18030' are."
-            ) from None
+        check_encoding(self.encoding)
+
+
+READING = tuple(field.name for field in dataclasses.fields(_Settings))
 
 
 def _one_of(name, value, allowed):
@@ -293,11 +294,8 @@ def _chunks(path, settings, size):
     """Yield `(data, position)`: UTF-8 whose lines end in newlines alone, and the bytes read."""
     with _unpacked(path) as (file, raw):
         chunk = file.read(size)
-        encoding = codecs.lookup(settings.encoding).name
-        for mark, marked in BYTE_ORDER_MARKS:
-            if chunk.startswith(mark):
-                chunk, encoding = chunk[len(mark) :], marked
-                break
+        marked, chunk = split_mark(chunk)
+        encoding = marked or codecs.lookup(settings.encoding).name
         decoder = None
         if encoding != "utf-8":
             decoder = codecs.getincrementaldecoder(encoding)(settings.errors)
@@ -321,10 +319,12 @@ def _chunks(path, settings, size):
             chunk = more
 
 
-def _undecodable(path, line, encoding):
+def _undecodable(path, line, encoding, raw=b""):
+    likely = likely_encoding(raw)
     return ValueError(
-        f"'{path}' is not {encoding.upper()} in line {line}; name its `encoding`, or pass "
-        "errors='replace'."
+        f"'{path}' is not {encoding.upper()} in line {line}; "
+        + (f"it may be {likely}: name its `encoding`" if likely else "name its `encoding`")
+        + ", or pass errors='replace'."
     )
 
 
@@ -336,6 +336,7 @@ def _pieces(path, kind, size, settings):
     # No more than the longest document, so that documents do not depend on the size of blocks.
     size = min(size, LONGEST)
     line, data, searched = 1, bytearray(), 0
+    form = _form(path, kind, settings)
     # In quarters, so that a piece is not much larger.
     for chunk, position in _chunks(path, settings, min(CHUNK, max(64, size // 4))):
         data += chunk
@@ -346,12 +347,57 @@ def _pieces(path, kind, size, settings):
             if end < 0:
                 searched = max(0, data.rfind(b"\n"))
                 break
-            yield Piece(path, line, kind, bytes(data[:end])), position
+            yield Piece(path, line, kind, bytes(data[:end]), *form), position
             line += data.count(b"\n", 0, end)
             del data[:end]
             searched = 0
     if data:
-        yield Piece(path, line, kind, bytes(data)), position
+        yield Piece(path, line, kind, bytes(data), *form), position
+
+
+def _form(path, kind, settings):
+    """How a file is written, as its first lines say: `(sentences, wrapped)`, as in a `Piece`."""
+    if kind != "empty_line" or settings.sentences is not None:
+        return "split", None
+    data, _ = next(_chunks(path, settings, SAMPLE), (b"", 0))
+    # A line that is cut counts for what is there of it; what is no text is said where it is read.
+    lines = [line.strip() for line in data.decode("utf-8", "replace").split("\n")][:SAMPLE_LINES]
+    if settings.wrapped or (settings.wrapped is None and _are_wrapped(lines)):
+        return "split", True
+    lines = list(filter(None, lines))
+    several = sum(len(_sentences(line, settings)) > 1 for line in lines)
+    return ("split" if several > PROSE * len(lines) else "lines"), False
+
+
+def describe_files(corpus, **settings):
+    """How the files of a corpus are read: a string for each way, with the first such file.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "two.txt")
+    ...     _ = path.write_text("It rains. It pours.\\n\\nThe sun shines. It is hot.\\n")
+    ...     describe_files(path)[0].replace(folder, "")
+    "'/two.txt': prose, split into sentences; documents end at empty lines"
+    """
+    settings = _Settings(**settings)
+    found = {}
+    for path, kind in _files(corpus, settings):
+        sentences, wrapped = _form(path, kind, settings)
+        sentences = settings.sentences or sentences
+        how = {"split": "prose, split into sentences", "lines": "a sentence a line"}[sentences]
+        if wrapped:
+            how = "prose of wrapped lines, joined and split into sentences"
+        ends = {
+            "json": "a document is a line of JSON",
+            "file": "a document is a file",
+            "line": "a document is a line",
+            "empty_line": "documents end at empty lines",
+        }[kind]
+        found.setdefault(f"{how}; {ends}", []).append(path)
+    return [
+        f"'{paths[0]}'" + (f" and {len(paths) - 1:,} more" if paths[1:] else "") + f": {how}"
+        for how, paths in found.items()
+    ]
 
 
 def _last_end(data, kind, start):
@@ -383,12 +429,11 @@ def _any_end(data):
 
 def _documents(piece, settings):
     """Yield the documents of a piece, lists of sentences."""
-    sentences = settings.sentences
-    if sentences is None:
-        sentences = "lines" if piece.kind == "empty_line" else "split"
+    sentences = settings.sentences or piece.sentences
+    wrapped = piece.wrapped if settings.wrapped is None else settings.wrapped
     for lines in _lines_of_documents(piece, settings):
         if sentences == "split":
-            document = _split(lines, settings)
+            document = _split(lines, settings, wrapped)
         else:
             document = [line for line in map(str.strip, lines) if line]
         if document:
@@ -401,7 +446,7 @@ def _lines_of_documents(piece, settings):
         lines = piece.data.decode("utf-8", settings.errors).split("\n")
     except UnicodeDecodeError as error:
         line = piece.line + piece.data.count(b"\n", 0, error.start)
-        raise _undecodable(piece.path, line, "utf-8") from None
+        raise _undecodable(piece.path, line, "utf-8", piece.data) from None
     if piece.kind == "json":
         for number, line in enumerate(lines, piece.line):
             if line.strip():
@@ -444,20 +489,27 @@ def _json_text(line, number, path, settings):
 # Sentences
 
 
-def _split(lines, settings):
-    """Lines of prose to sentences, by Wikimedia's sentencex.
+def _split(lines, settings, wrapped):
+    """Lines of prose to sentences; whether they are wrapped they say where that is not known."""
+    lines = [line.strip() for line in lines]
+    wrapped = _are_wrapped(lines) if wrapped is None else wrapped
+    found = []
+    for paragraph in _paragraphs(lines) if wrapped else lines:
+        found += _sentences(paragraph, settings) if paragraph else ()
+    return found
+
+
+def _sentences(paragraph, settings):
+    """A paragraph's sentences, by Wikimedia's sentencex.
 
     Of the libraries tried on Brown, Korean and Japanese manuals and Chinese news it was the
     fastest (10 to 28 MB a second) among those that know all four; it needs no model.
     """
     from sentencex import segment
 
-    lines = [line.strip() for line in lines]
-    wrapped = _are_wrapped(lines) if settings.wrapped is None else settings.wrapped
     found = []
-    for paragraph in _paragraphs(lines) if wrapped else lines:
-        for part in _parts(paragraph) if paragraph else ():
-            found += _mended(segment(settings.language, part))
+    for part in _parts(paragraph):
+        found += _mended(segment(settings.language, part))
     return found
 
 

@@ -12,12 +12,12 @@ import gzip
 import hashlib
 import itertools
 import os
+import warnings
 import zlib
 
 import numpy as np
 
-from kerasbert._errors import check_whole
-from kerasbert._files import new_file
+from kerasbert._errors import check_whole, first_line
 from kerasbert._tensorflow import tf_modules
 from kerasbert.data.batching import buckets_up_to, map_ahead
 from kerasbert.data.block_examples import BlockExamples
@@ -33,6 +33,7 @@ from kerasbert.data.manifest import (
 )
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.processes import map_in_processes
+from kerasbert.files import fills_output, inside, new_file, output_folder
 
 # A random next sentence comes from one of this many documents at least, where the corpus has so
 # many, or a block of this many bytes would be exceeded.
@@ -42,11 +43,14 @@ LARGEST = 1 << 25
 FEW = 16
 # Shards that are read in turns.
 IN_TURNS = 16
+# The share of random pairs from which a warning says so; it is about a half in running text.
+ONE_SIDED = 0.9
 
 
 # === Writing ===
 
 
+@fills_output
 def write_examples(
     corpus,
     output,
@@ -145,7 +149,7 @@ def write_examples(
     check_whole("blocks_per_shard", blocks_per_shard)
     if workers is not None:
         check_whole("workers", workers)
-    output = os.fspath(output)
+    output = output_folder(output, "output")
     settings = {
         **make.settings,
         "block_bytes": block_bytes,
@@ -162,34 +166,69 @@ def write_examples(
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
             with new_file(os.path.join(output, name)) as file:
-                text, counts = hashlib.sha256(), collections.Counter()
+                text, data = hashlib.sha256(), hashlib.sha256()
+                counts = collections.Counter()
                 for part, (records, counted) in group:
                     file.write(records)
+                    data.update(records)
                     text.update(part.digest)
                     counts.update(counted)
                     if progress is not None:
                         progress(part.share, examples + counts["examples"])
                 size = file.tell()
-            shards.append({"name": name, "bytes": size, "text_sha256": text.hexdigest(), **counts})
+            hashes = {"sha256": data.hexdigest(), "text_sha256": text.hexdigest()}
+            shards.append({"name": name, "bytes": size, **hashes, **counts})
             examples += counts["examples"]
             manifest["complete"] = False
             write_manifest(output, manifest)
     counts = total(shards)
     if not counts["examples"]:
-        for name in (NAME, *(shard["name"] for shard in shards)):
-            os.remove(os.path.join(output, name))
+        _remove(output, shards)
         raise ValueError(
-            f"The corpus {corpus!r} makes no example: none of its {counts['documents']} documents "
-            "has two sentences, which the objective 'sentence_order' needs."
+            f"The corpus {corpus!r} makes no example: none of its {counts['documents']:,} "
+            "documents has two sentences, which the objective 'sentence_order' needs."
         )
+    if objective == "next_sentence":
+        _check_labels(corpus, output, shards, counts)
     manifest |= {"counts": counts, "complete": True}
     write_manifest(output, manifest)
     return manifest
 
 
+def _remove(output, shards):
+    for name in (NAME, *(shard["name"] for shard in shards)):
+        os.remove(os.path.join(output, name))
+
+
+def _check_labels(corpus, output, shards, counts):
+    """Raise where no pair can be a sentence and its next one, and warn where few are."""
+    if counts["sentences"] == counts["documents"]:
+        _remove(output, shards)
+        raise ValueError(one_sided(f"The corpus {corpus!r}", counts["documents"]))
+    share = counts["not_next"] / counts["examples"]
+    if share > ONE_SIDED and counts["examples"] >= 100:
+        warnings.warn(
+            f"{share:.1%} of the pairs that the corpus {corpus!r} makes are random: most of its "
+            f"{counts['documents']:,} documents have one sentence. Next-sentence prediction learns "
+            "little of them and its accuracy says nothing; see `document_end` and `sentences` for "
+            "how text is read, or take the objective 'full_sentences'.",
+            stacklevel=3,
+        )
+
+
+def one_sided(what, documents):
+    """What is said of documents that have no next sentence."""
+    return (
+        f"{what} has {documents:,} documents of one sentence each, so that no sentence has a next "
+        "one: every pair would be random, and next-sentence prediction right without learning. "
+        "If these are parts of larger documents, say where those end (document_end='empty_line' "
+        "or 'file'; --reading document_end=file); else take the objective 'full_sentences', which "
+        "has no pairs."
+    )
+
+
 def _begin(output, manifest):
     """The new manifest, or that of the run to go on with."""
-    os.makedirs(output, exist_ok=True)
     found = read_manifest(output)
     if found is None:
         return manifest
@@ -210,8 +249,8 @@ def _begin(output, manifest):
 
 
 def check_shard(folder, shard):
-    """Path of a shard, which is there and as long as it was when it was written."""
-    path = os.path.join(folder, shard["name"])
+    """Path of a shard, which is there and as it was when it was written."""
+    path = inside(folder, shard["name"], os.path.join(folder, NAME))
     if not os.path.exists(path):
         raise ValueError(f"The shard '{path}' is missing; write the examples anew.")
     size = os.path.getsize(path)
@@ -219,6 +258,14 @@ def check_shard(folder, shard):
         raise ValueError(
             f"The shard '{path}' has {size} bytes, and had {shard['bytes']} when it was written: "
             "it is cut short or damaged; remove the folder and write the examples anew."
+        )
+    with open(path, "rb") as file:
+        # Several hundred MB a second, once, before hours of training.
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != (shard.get("sha256") or found):
+        raise ValueError(
+            f"The shard '{path}' has other bytes than those that were written: it is damaged; "
+            "remove the folder and write the examples anew."
         )
     return path
 
@@ -257,10 +304,24 @@ def _with_others(found, corpus):
     if _count(ready, 2) < 2:
         raise ValueError(
             f"The corpus {corpus!r} has one document only, and the random next sentence comes from "
-            "another one: end documents with an empty line, or name another `document_end`, or "
-            "another objective, 'sentence_order' or 'full_sentences'."
+            f"another one: {_other_end(ready)}, or take another objective, 'sentence_order' or "
+            "'full_sentences'."
         )
     yield ready
+
+
+def _other_end(block):
+    """What would make several documents of one."""
+    for end in ("empty_line", "line"):
+        pieces = tuple(dataclasses.replace(piece, kind=end) for piece in block.pieces)
+        count = _count(dataclasses.replace(block, pieces=pieces), 1000)
+        if count > 1 and all(piece.kind != "json" for piece in block.pieces):
+            ends = {"empty_line": "its empty lines", "line": "the ends of its lines"}[end]
+            return (
+                f"if documents end at {ends} ({count:,}{' or more' if count == 1000 else ''}), "
+                f"pass document_end='{end}' (--reading document_end={end})"
+            )
+    return "end documents with an empty line"
 
 
 def _join(block, other):
@@ -349,6 +410,7 @@ def read_examples(
     start_step=0,
     shuffle_buffer=1 << 16,
     repeat=True,
+    shards=None,
 ):
     """Batches of examples for `BertPretrainer.fit`, from `write_examples` or google-research/bert.
 
@@ -382,6 +444,8 @@ def read_examples(
         shuffle_buffer: int. 0 keeps the order of files and records.
         repeat: bool. `True` never ends, one epoch after the other, also inside a batch; `False`
             is one epoch, and the last batch may be smaller.
+        shards: list of strings. Of a folder with a manifest, the names of the shards to read;
+            `None` is all of them.
 
     Returns:
         A `tf.data.Dataset` of `(x, y, sample_weight)`: `x` a dict of `token_ids` (B, T),
@@ -399,7 +463,7 @@ def read_examples(
     check_whole("start_step", start_step, 0)
     check_whole("shuffle_buffer", shuffle_buffer, 0)
     with tf.device("cpu"):
-        source = _source(files, tokenizer)
+        source = _source(files, tokenizer, shards)
         if next_sentence is None:
             next_sentence = source.next_sentence
         if masking == "static":
@@ -440,13 +504,16 @@ class _Source:
     described: dict | None  # the tokenizer, of a manifest
 
 
-def _source(files, tokenizer):
+def _source(files, tokenizer, shards=None):
     """Find and check the files."""
     if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
         manifest = read_manifest(files)
         if manifest is None:
             files = os.path.join(files, "*.tfrecord*")
         else:
+            if shards is not None:
+                named = [shard for shard in manifest["shards"] if shard["name"] in shards]
+                manifest = {**manifest, "shards": named, "counts": total(named)}
             return _written(os.fspath(files), manifest, tokenizer)
     given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     paths = []
@@ -469,6 +536,7 @@ def _source(files, tokenizer):
 
 
 def _written(folder, manifest, tokenizer):
+    tf, _ = tf_modules("Reading examples")
     if not manifest["complete"]:
         raise ValueError(
             f"The examples in '{folder}' are not complete: writing was interrupted after "
@@ -477,11 +545,20 @@ def _written(folder, manifest, tokenizer):
     if tokenizer is not None:
         check_vocabulary(manifest, tokenizer, folder)
     settings = manifest["settings"]
+    paths = [check_shard(folder, shard) for shard in manifest["shards"]]
+    if not paths:
+        raise ValueError(f"'{os.path.join(folder, NAME)}' names no shards; write them anew.")
+    with _reading(paths[0]):
+        sizes = _sizes(next(iter(_open(tf.constant(paths[0])))), paths[0])
+    if sizes != (settings["sequence_length"], settings["mask_selection_length"]):
+        raise ValueError(
+            f"'{paths[0]}' has rows of {sizes[0]} tokens with {sizes[1]} predictions, other than "
+            f"'{os.path.join(folder, NAME)}' says; remove the folder and write the examples anew."
+        )
     return _Source(
-        [check_shard(folder, shard) for shard in manifest["shards"]],
+        paths,
         manifest["counts"]["examples"],
-        settings["sequence_length"],
-        settings["mask_selection_length"],
+        *sizes,
         settings["objective"] != "full_sentences",
         manifest["tokenizer"],
     )
@@ -491,39 +568,82 @@ def _look(path, tokenizer):
     """Go through a file without a manifest: its number of examples, T and P."""
     tf, _ = tf_modules("Reading examples")
     records = _open(tf.constant(path))
+    with _reading(path):
+        _check_frames(path)
+        first = next(iter(records))
+        length, slots = _sizes(first, path)
+        spec = _spec(length, slots)
+        count = most = 0
+        for some in records.batch(4096):
+            parsed = tf.io.parse_example(some, spec)
+            limits = {"masked_lm_positions": length, "segment_ids": 2, "next_sentence_labels": 2}
+            for name in ("input_ids", "masked_lm_ids", *limits):
+                low, high = (int(f(parsed[name])) for f in (tf.reduce_min, tf.reduce_max))
+                if low < 0 or high >= limits.get(name, 1 << 31):
+                    raise ValueError(
+                        f"The examples of '{path}' have {name} from {low} to {high}: make it again."
+                    )
+                most = max(most, high if name in ("input_ids", "masked_lm_ids") else 0)
+            if not tf.reduce_all(tf.math.is_finite(parsed["masked_lm_weights"])):
+                raise ValueError(f"The examples of '{path}' have masked_lm_weights of nan or inf.")
+            count += int(tf.size(some))
+        ids = tf.io.parse_single_example(first, spec)["input_ids"].numpy()
+    if tokenizer is not None and (
+        ids[0] != tokenizer.start_token_id or most >= tokenizer.vocabulary_size()
+    ):
+        raise ValueError(
+            f"The examples of '{path}' were made with another vocabulary: the first begins with "
+            f"{ids[0]} and they have ids up to {most}, and the tokenizer's rows begin with "
+            f"{tokenizer.start_token_id} and have ids below {tokenizer.vocabulary_size()}."
+        )
+    return count, length, slots
+
+
+@contextlib.contextmanager
+def _reading(path):
+    """Say in a sentence what is wrong with a file of examples."""
+    tf, _ = tf_modules("Reading examples")
     try:
-        if path.endswith(".gz"):
-            # TensorFlow may take a short file's last part for its end.
-            with gzip.open(path) as file:
-                while file.read(1 << 20):
-                    pass
-        count = sum(int(tf.size(some)) for some in records.batch(4096))
-        example = tf.train.Example.FromString(next(iter(records)).numpy())
+        yield
     except (tf.errors.DataLossError, EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(
             f"'{path}' is cut short, damaged or no TFRecords: make it again."
         ) from None
     except StopIteration:
         raise ValueError(f"'{path}' has no examples: make it again.") from None
+    except ValueError:
+        raise
     except Exception as error:
-        raise ValueError(f"'{path}' has records that are no examples ({error}).") from None
-    features = example.features.feature
+        raise ValueError(
+            f"'{path}' has records that are no examples ({first_line(error)}): make it again."
+        ) from None
+
+
+def _sizes(record, path):
+    """How many tokens and predictions an example has."""
+    tf, _ = tf_modules("Reading examples")
+    features = tf.train.Example.FromString(record.numpy()).features.feature
     names = ("input_ids", "masked_lm_positions")
-    lacks = [name for name in names if not features[name].int64_list.value]
-    if lacks:
-        raise ValueError(
-            f"The examples of '{path}' have no {lacks[0]!r}; those of pre-training do."
-        )
-    ids, positions = (features[name].int64_list.value for name in names)
-    if tokenizer is not None and (
-        ids[0] != tokenizer.start_token_id or max(ids) >= tokenizer.vocabulary_size()
-    ):
-        raise ValueError(
-            f"The examples of '{path}' were made with another vocabulary: the first begins with "
-            f"{ids[0]} and has ids up to {max(ids)}, and the tokenizer's rows begin with "
-            f"{tokenizer.start_token_id} and have ids below {tokenizer.vocabulary_size()}."
-        )
-    return count, len(ids), len(positions)
+    sizes = tuple(len(features[name].int64_list.value) for name in names)
+    for name, size in zip(names, sizes, strict=True):
+        if not size:
+            raise ValueError(
+                f"The examples of '{path}' have no {name!r}; those of pre-training do."
+            )
+    return sizes
+
+
+def _check_frames(path):
+    """Raise an `EOFError` where a record is longer than the file, or than any example.
+
+    TensorFlow would first ask for the memory; and of a short compressed file it may take the last
+    part for its end.
+    """
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+        while header := file.read(12):
+            length = int.from_bytes(header[:8], "little")
+            if len(header) < 12 or length > LARGEST or len(file.read(length + 4)) < length + 4:
+                raise EOFError
 
 
 def _open(path):
@@ -557,10 +677,10 @@ def _records(source, seed, skip, shuffle_buffer, repeat):
     return epochs.flat_map(tf.autograph.experimental.do_not_convert(one_epoch))
 
 
-def _parse(serialized, length, slots):
+def _spec(length, slots):
     tf, _ = tf_modules("Reading examples")
     feature = tf.io.FixedLenFeature
-    spec = {
+    return {
         "input_ids": feature([length], tf.int64),
         "input_mask": feature([length], tf.int64),
         "segment_ids": feature([length], tf.int64),
@@ -569,7 +689,11 @@ def _parse(serialized, length, slots):
         "masked_lm_weights": feature([slots], tf.float32),
         "next_sentence_labels": feature([1], tf.int64),
     }
-    parsed = tf.io.parse_example(serialized, spec)
+
+
+def _parse(serialized, length, slots):
+    tf, _ = tf_modules("Reading examples")
+    parsed = tf.io.parse_example(serialized, _spec(length, slots))
     return {
         name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32)
         for name, value in parsed.items()

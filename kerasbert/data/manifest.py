@@ -1,17 +1,42 @@
 """The manifest beside records: what they were made of, how, and whether all are there.
 
-`manifest.json` holds `settings`, `tokenizer`, `shards` (name, bytes, the counts of examples,
-documents, sentences and tokens, and a hash of the text), the sums as `counts`, and `complete`.
+`manifest.json` holds `settings`, `tokenizer`, `shards` (name, bytes and their hash, the counts of
+examples, documents, sentences and tokens, and a hash of the text), the sums as `counts`, and
+`complete`.
 """
 
 import hashlib
 import json
 import os
 
-from kerasbert._files import write_text
+from kerasbert._errors import check_value
+from kerasbert.files import read_json, write_text
 
 NAME = "manifest.json"
 FORMAT = 1
+# What each field that is read has to be.
+_MANIFEST = {
+    "complete": "flag",
+    "settings": "object",
+    "tokenizer": "object",
+    "counts": "object",
+    "shards": "list",
+}
+_COUNTS = ("documents", "sentences", "tokens", "examples", "not_next", "masked")
+_SHARD = {
+    "name": "name",
+    "bytes": "whole",
+    "sha256": "name?",  # Older ones have none.
+    "text_sha256": "name",
+    **dict.fromkeys(_COUNTS, "whole"),
+}
+_SETTINGS = {"sequence_length": "count", "mask_selection_length": "count", "objective": "name"}
+_TOKENIZER = {
+    "vocabulary_size": "count",
+    "vocabulary_sha256": "name",
+    "special_token_ids": "list",
+    "mask_token_id": "whole",
+}
 
 
 def new_manifest(settings, tokenizer):
@@ -29,8 +54,7 @@ def new_manifest(settings, tokenizer):
 
 def total(shards):
     """The counts of all shards: a dict."""
-    names = ("documents", "sentences", "tokens", "examples", "not_next", "masked")
-    return {name: sum(shard[name] for shard in shards) for name in names}
+    return {name: sum(shard[name] for shard in shards) for name in _COUNTS}
 
 
 def describe_tokenizer(tokenizer):
@@ -76,15 +100,29 @@ def read_manifest(folder):
     if not os.path.exists(path):
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            manifest = json.load(file)
-        if manifest["format"] != FORMAT:
-            raise ValueError(f"format {manifest['format']}, not {FORMAT}")
-    except (ValueError, KeyError, TypeError) as error:
+        manifest = read_json(path)
+        if manifest.get("format") != FORMAT:
+            raise ValueError(f"format {manifest.get('format')!r}, not {FORMAT}")
+        _check_fields(manifest, _MANIFEST)
+        for shard in manifest["shards"]:
+            check_value("a shard", shard, "object")
+            _check_fields(shard, _SHARD)
+        if manifest["complete"]:
+            check_value("examples", manifest["counts"].get("examples"), "count")
+        _check_fields(manifest["settings"], _SETTINGS)
+        _check_fields(manifest["tokenizer"], _TOKENIZER)
+        for id in manifest["tokenizer"]["special_token_ids"]:
+            check_value("a special token's id", id, "whole")
+    except ValueError as error:
         raise ValueError(
             f"'{path}' is no manifest of records ({error}); remove the folder and write them anew."
         ) from None
     return manifest
+
+
+def _check_fields(values, kinds):
+    for name, kind in kinds.items():
+        check_value(name, values.get(name), kind)
 
 
 def write_manifest(folder, manifest):

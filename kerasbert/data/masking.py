@@ -25,6 +25,7 @@ def check_rates(
     random_token_rate,
     mask_selection_length=None,
     unit="token",
+    may_hide_nothing=False,
 ):
     """Raise a ValueError for settings of `mask_tokens` that make no sense."""
     for name, rate in (
@@ -34,7 +35,7 @@ def check_rates(
     ):
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
             raise ValueError(f"{name}={rate!r} has to be a number from 0 to 1.")
-    if mask_selection_rate == 0:
+    if mask_selection_rate == 0 and not may_hide_nothing:
         raise ValueError("mask_selection_rate=0 leaves nothing to predict; use 0.15, for example.")
     if mask_token_rate + random_token_rate > 1 + 1e-6:
         raise ValueError(
@@ -141,7 +142,7 @@ def mask_tokens(
         mask_token_id: int.
         lengths: int32 (B,). n of each row, special tokens included; `None` takes the maskable
             tokens and two more.
-        mask_selection_rate: float.
+        mask_selection_rate: float. 0 hides nothing; P is `mask_selection_length` then, or 1.
         mask_selection_length: int. The most tokens to choose in a row; `None` for no such limit.
         mask_token_rate: float.
         random_token_rate: float.
@@ -172,7 +173,12 @@ def mask_tokens(
     """
     tf, _ = tf_modules("Masking")
     check_rates(
-        mask_selection_rate, mask_token_rate, random_token_rate, mask_selection_length, unit
+        mask_selection_rate,
+        mask_token_rate,
+        random_token_rate,
+        mask_selection_length,
+        unit,
+        may_hide_nothing=True,
     )
     if unit == "word" and word_starts is None:
         raise ValueError(
@@ -181,11 +187,15 @@ def mask_tokens(
         )
     token_ids = tf.convert_to_tensor(token_ids, tf.int32)
     maskable = tf.convert_to_tensor(maskable)
+    if mask_selection_rate == 0:
+        maskable = tf.zeros_like(maskable)
     candidates = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1)  # (B,)
     lengths = candidates + 2 if lengths is None else tf.convert_to_tensor(lengths)
     count = prediction_slots(lengths, mask_selection_rate, mask_selection_length)
     length = _shape(token_ids)[1]
     slots = prediction_slots(length, mask_selection_rate, mask_selection_length)
+    if mask_selection_rate == 0:
+        slots = tf.minimum(mask_selection_length or 1, length)
     count = tf.minimum(tf.minimum(count, candidates), slots)
     # The same generator on every device.
     draws = tf.random.stateless_uniform((4, *_shape(token_ids)), seed, alg="philox")

@@ -15,8 +15,8 @@ import numpy as np
 
 from kerasbert._errors import first_line
 from kerasbert._tensorflow import tf_modules
-from kerasbert.export.graphs import axes, run_model
-from kerasbert.export.serving import load
+from kerasbert.export.graphs import axes, input_type, run_model
+from kerasbert.export.serving import end_with_parent, load
 from kerasbert.layers import attention, dense, embeddings, norm
 
 OPSET = 18
@@ -38,13 +38,13 @@ def main(folder):
     to_file(model, os.path.join(folder, "files"), job)
 
 
-def specs_of(model, length=None):
+def specs_of(model, layout, length=None):
     """The `tf.TensorSpec` of each input by name, with T = `length`, or any."""
     tf, _ = tf_modules("export")
     specs = {}
-    for name, names in axes(model).items():
+    for name, names in axes(model, layout).items():
         shape = [length if axis.endswith("tokens") else None for axis in names]
-        specs[name] = tf.TensorSpec(shape, tf.int32, name)
+        specs[name] = tf.TensorSpec(shape, input_type(layout), name)
     return specs
 
 
@@ -54,9 +54,10 @@ def write_onnx(model, folder, job):
     import tf2onnx
 
     tf, _ = tf_modules("export_onnx")
-    specs = [specs_of(model)]
+    layout = job["layout"]
+    specs = [specs_of(model, layout)]
     function = tf.function(
-        lambda features: run_model(model, features), input_signature=specs, autograph=False
+        lambda features: run_model(model, features, layout), input_signature=specs, autograph=False
     )
     with (
         mock.patch.object(norm, "has_onednn", lambda: True),
@@ -77,7 +78,7 @@ def write_onnx(model, folder, job):
                 "SelectV2": (_to_where, []),
             },
         )
-    _name_axes(proto.graph, {**axes(model), **job["axes"]})
+    _name_axes(proto.graph, {**axes(model, layout), **job["axes"]})
     onnx.checker.check_model(proto)
     path = os.path.join(folder, "model.onnx")
     onnx.save_model(proto, path)
@@ -230,7 +231,7 @@ def write_litert(model, folder, job):
     function = tf.function(lambda **features: run_model(model, features), autograph=False)
     saved = os.path.join(os.path.dirname(folder), "saved_model")
     with mock.patch.object(norm, "has_onednn", lambda: False):
-        concrete = function.get_concrete_function(**specs_of(model, job["length"]))
+        concrete = function.get_concrete_function(**specs_of(model, job["layout"], job["length"]))
     module = tf.Module()
     module.weights = list(concrete.variables)
     tf.saved_model.save(module, saved, signatures=concrete)
@@ -243,6 +244,7 @@ def write_litert(model, folder, job):
 
 
 if __name__ == "__main__":
+    end_with_parent()
     try:
         main(sys.argv[1])
     except Exception as error:

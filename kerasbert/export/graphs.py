@@ -9,17 +9,17 @@ as it does the SavedModel; the runtime that it is for then has to answer as the 
 import contextlib
 import json
 import os
-import tempfile
 
 import keras
 import numpy as np
 
 from kerasbert import models
 from kerasbert._tensorflow import tf_modules
+from kerasbert.conversion import sentence_transformers, to_huggingface
+from kerasbert.conversion.writing import write_json
 from kerasbert.export.serving import (
     check_finite,
     computes_in_float32,
-    existing_folder,
     full_float32,
     load,
     neighbouring,
@@ -27,22 +27,50 @@ from kerasbert.export.serving import (
     rounding,
     run_child,
 )
+from kerasbert.files import names_in, output_folder, put, scratch
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask, encoder_of
 from kerasbert.tokenizers.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
-# What the outputs of int8 may be off, as a part of their size. What they are off where a runtime
-# computes them wrong is of their size itself.
+# What the outputs of int8 may be off, as a part of their size, or of what they move by where the
+# weights alone are rounded: outputs that are small by chance are as exact as large ones. The inputs
+# of products are rounded too, and outputs were seen off by up to 6 times that. What they are off
+# where a runtime computes them wrong is of their size itself.
 INT8_TOLERANCE = 0.25
+INT8_ROUNDING = 16
 PRECISIONS = ("float32", "int8")
 # The most tokens of a row in the checks: attention takes their square.
 LONGEST = 1024
+# And the most logits over the vocabulary, of layout "transformers".
+MOST_LOGITS = 2**25
+LAYOUTS = ("kerasbert", "transformers")
+# The names of transformers.
+_THEIR_INPUTS = {
+    "token_ids": "input_ids",
+    "padding_mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+}
+_THEIR_OUTPUTS = {
+    "sequence_output": "last_hidden_state",
+    "pooled_output": "pooler_output",
+    "mlm_logits": "prediction_logits",
+    "nsp_logits": "seq_relationship_logits",
+    "score": "logits",
+}
 INPUTS = ("token_ids", "segment_ids", "padding_mask", "mask_positions")
 
 
 @contextlib.contextmanager
-def exported(model, directory, format, precision="float32", length=None, tokenizer=None):
+def exported(
+    model,
+    directory,
+    format,
+    precision="float32",
+    length=None,
+    tokenizer=None,
+    layout="kerasbert",
+):
     """A new directory with a graph and its tokenizer's files, which appears when all is well.
 
     Args:
@@ -52,6 +80,7 @@ def exported(model, directory, format, precision="float32", length=None, tokeniz
         precision: string. One of `PRECISIONS`.
         length: int. The T of the graph, or `None` for any.
         tokenizer: a tokenizer of ours; `None` takes the model's, `False` none.
+        layout: string. One of `LAYOUTS`; "transformers" puts the graph into a folder `onnx`.
 
     Yields:
         `(target, folder, check)`: the directory that it will be; the folder so far, with
@@ -63,39 +92,39 @@ def exported(model, directory, format, precision="float32", length=None, tokeniz
     _check(model, call, precision)
     if tokenizer is None:
         tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
+    _check_layout(model, layout, tokenizer)
     tf_modules(call)
     target = _new_directory(directory)
-    place = existing_folder(os.path.dirname(target))
-    # Beside the final place, so that a rename puts all of it there at once.
-    with tempfile.TemporaryDirectory(prefix=".kerasbert-", dir=place) as work:
+    with scratch(target, by=call) as work:
+        _new_directory(target)  # Somebody else may have written it by now.
         preset, folder = os.path.join(work, "preset"), os.path.join(work, "files")
         os.mkdir(folder)
-        os.chmod(folder, 0o755)
         model.save_to_preset(preset)
-        probes = _probes(model, length)
+        probes = _probes(model, length, layout)
         name = keras.saving.get_registered_name(type(model))
         in_float32 = model if computes_in_float32(model) else load(preset, name)[0]
-        expected = _answers(in_float32, probes)
-        allowed = 0.0
-        if precision == "float32":
-            with neighbouring(in_float32.weights):
-                allowed = max(map(rounding, expected, _answers(in_float32, probes)))
+        expected = _answers(in_float32, probes, layout)
+        allowed = _allowed(in_float32, probes, expected, precision, layout)
         job = {
             "class": name,
             "format": format,
             "precision": precision,
             "length": length,
-            "axes": _output_axes(model, probes[0], expected[0]),
+            "layout": layout,
+            "axes": _output_axes(model, probes[0], expected[0], layout),
         }
         with open(os.path.join(work, "job.json"), "w", encoding="utf-8") as file:
             json.dump(job, file)
         run_child("kerasbert.export.graph", work, f"No file for {call}")
-        if tokenizer:
+        if layout == "transformers":
+            os.mkdir(os.path.join(folder, "onnx"))
+            os.rename(os.path.join(folder, "model.onnx"), os.path.join(folder, "onnx/model.onnx"))
+            _write_as_transformers(tokenizer, model, folder)
+        elif tokenizer:
             _write_tokenizer(tokenizer, model, folder)
         yield target, folder, lambda run: _compare(run, probes, expected, precision, allowed)
         try:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.rename(folder, target)
+            put(folder, target)
         except OSError as error:
             raise ValueError(f"Cannot put the files at '{target}': {error}.") from error
 
@@ -105,8 +134,8 @@ def named_inputs(model):
     return {x.name: x for x in keras.tree.flatten(model.input)}
 
 
-def run_model(model, features):
-    """The outputs by name of a model on a dict of its inputs by name.
+def run_model(model, features, layout="kerasbert"):
+    """The outputs by name of a model on a dict of its inputs by name, in a layout.
 
     A classifier gives logits whatever its activation.
 
@@ -114,6 +143,8 @@ def run_model(model, features):
         A dict: `logits`, `score` of a regressor, `embedding` of an embedder; what has several
         outputs has their own names, and those of several tasks begin with the task's.
     """
+    if layout == "transformers":
+        return _run_as_transformers(model, features)
     if isinstance(model, models.BertTextClassifier):
         call = keras.Model(model.input, model.output_activation.input)
     else:
@@ -127,8 +158,40 @@ def run_model(model, features):
     }
 
 
-def axes(model):
+def _run_as_transformers(model, features):
+    """As its classes of the same heads do: a masked language model on all tokens.
+
+    An embedder gives the tokens' vectors, which those that load it make one of.
+    """
+    ops = keras.ops
+    ids = {ours: features[name] for ours, name in _THEIR_INPUTS.items() if name in features}
+    ids = {ours: ops.cast(x, "int32") for ours, x in ids.items()}
+    ids.setdefault("segment_ids", ops.zeros_like(ids["token_ids"]))
+    ids["mask_positions"] = ops.cumsum(ops.ones_like(ids["token_ids"]), axis=-1) - 1
+    is_embedder = isinstance(model, models.BertTextEmbedder)
+    inner = model.backbone if is_embedder else model
+    outputs = run_model(inner, {name: ids[name] for name in named_inputs(inner)})
+    if is_embedder:
+        outputs = {"sequence_output": outputs["sequence_output"]}
+    if isinstance(model, models.BertTextRegressor):
+        outputs = {"score": outputs["score"][:, None]}
+    return {_THEIR_OUTPUTS.get(name, name): x for name, x in outputs.items()}
+
+
+def input_type(layout):
+    """The type of the inputs of a layout."""
+    return "int64" if layout == "transformers" else "int32"
+
+
+def axes(model, layout="kerasbert"):
     """The names of the axes of each input, by the input's name; several tasks have their own."""
+    if layout == "transformers":
+        skipped = () if encoder_of(model).num_segments > 1 else ("segment_ids",)
+        return {
+            _THEIR_INPUTS[name]: names
+            for name, names in axes(model).items()
+            if name in _THEIR_INPUTS and name not in skipped
+        }
     found = {}
     for name, x in named_inputs(model).items():
         task = name.removesuffix(next(end for end in INPUTS if name.endswith(end)))
@@ -138,12 +201,12 @@ def axes(model):
     return found
 
 
-def _output_axes(model, features, outputs):
+def _output_axes(model, features, outputs, layout):
     """The names of the axes of each output, `None` for a fixed one, by the sizes in a batch."""
     found = {}
     for output, value in outputs.items():
         sizes = {}
-        for name, names in axes(model).items():
+        for name, names in axes(model, layout).items():
             if output.startswith(names[0].removesuffix("batch").rstrip("_")):
                 sizes |= dict(zip(features[name].shape, names))
         found[output] = [sizes.get(size) for size in value.shape]
@@ -166,20 +229,65 @@ def _check(model, call, precision):
         )
 
 
+def _check_layout(model, layout, tokenizer):
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}.")
+    if layout == "kerasbert":
+        return
+    if isinstance(model, models.BertMultiTask):
+        raise ValueError(
+            "transformers has no class of several tasks; export each of model.tasks by itself, or "
+            "use layout='kerasbert'."
+        )
+    if tokenizer is None:
+        raise ValueError(
+            "layout='transformers' is a folder with a tokenizer, and this model has none; pass "
+            "tokenizer=..., or False to write the graph without."
+        )
+    if isinstance(model, models.BertTextEmbedder) and not sentence_transformers.has_place_for(
+        model
+    ):
+        raise ValueError(
+            f"sentence-transformers has no place for pooling={model.pooling!r} with layers="
+            f"{model.layers_used!r}; use layout='kerasbert', whose graph gives the vectors."
+        )
+    _config(tokenizer, model)
+
+
+def _config(tokenizer, model):
+    """`config.json` of transformers."""
+    try:
+        settings = encoder_of(model).get_config()
+        return to_huggingface.config_of(model, settings, tokenizer or None)
+    except ValueError as error:
+        raise ValueError(
+            f"layout='transformers' has no config.json for this model: {error} Or use "
+            "layout='kerasbert'."
+        ) from error
+
+
 def _new_directory(directory):
-    directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
-    if os.path.isfile(directory):
-        raise ValueError(f"Cannot export to '{directory}': it is a file, not a folder.")
-    if os.path.isdir(directory) and os.listdir(directory):
+    directory = output_folder(directory, "directory")
+    if names_in(directory):
         raise ValueError(f"'{directory}' is not empty; choose another directory.")
     return directory
 
 
-def _probes(model, length):
+def _probes(model, length, layout="kerasbert"):
     """Batches of random inputs by name: the first has axes of different sizes, then B = 1."""
     most = encoder_of(model).max_sequence_length
-    lengths = [length] * 2 if length else [min(7, most), 1, min(most, LONGEST)]
-    return [_batch(model, 3 if i == 0 else 1, length, i) for i, length in enumerate(lengths)]
+    longest = min(most, LONGEST)
+    if layout == "transformers" and "mask_positions" in named_inputs(model):
+        longest = min(longest, max(7, MOST_LOGITS // encoder_of(model).vocabulary_size))
+    lengths = [length] * 2 if length else [min(7, most), 1, longest]
+    batches = [_batch(model, 3 if i == 0 else 1, length, i) for i, length in enumerate(lengths)]
+    if layout == "transformers":
+        names = {name: ours for ours, name in _THEIR_INPUTS.items()}
+        return [
+            {name: batch[names[name]].astype("int64") for name in axes(model, layout)}
+            for batch in batches
+        ]
+    return batches
 
 
 def _batch(model, size, length, seed):
@@ -203,37 +311,65 @@ def _batch(model, size, length, seed):
     return {name: value.astype("int32") for name, value in features.items()}
 
 
-def _answers(model, probes):
+def _answers(model, probes, layout="kerasbert"):
     """The outputs by name for each of the probes."""
     found = []
     with full_float32():
         for features in probes:
-            tensors = {name: keras.ops.convert_to_tensor(x) for name, x in features.items()}
-            outputs = run_model(model, tensors).items()
+            tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
+            outputs = run_model(model, tensors, layout).items()
             found.append({name: keras.ops.convert_to_numpy(x) for name, x in outputs})
             check_finite(found[-1])
     return found
+
+
+def _allowed(model, probes, expected, precision, layout="kerasbert"):
+    """What each output of a file may be off from the model's `expected`: a dict by name."""
+    int8 = precision == "int8"
+    with neighbouring(model.weights, _int8_spacing if int8 else np.spacing):
+        nudged = _answers(model, probes, layout)
+    moved = max(map(rounding, expected, nudged))
+    found = {}
+    for name in expected[0]:
+        sizes = (np.abs(x[name]).max(where=_is_real(x[name]), initial=0) for x in expected)
+        scale = max(sizes)
+        found[name] = max(moved, TOLERANCE * max(1, scale))
+        if int8:
+            moved = max(_off(x[name], y[name], int8) for x, y in zip(nudged, expected))
+            found[name] = max(INT8_ROUNDING * moved, INT8_TOLERANCE * scale)
+    return found
+
+
+def _int8_spacing(values):
+    """How far values are off in the mean when their columns are rounded to int8."""
+    if values.ndim < 2:
+        return np.zeros_like(values)  # No factor of a product.
+    return np.abs(values).max(axis=-2, keepdims=True) / 127 / np.sqrt(12)
+
+
+def _is_real(outputs):
+    """What is impossible is -1e9, which would hide all else."""
+    return outputs > -1e8
+
+
+def _off(found, wanted, int8):
+    """How far outputs are off: the farthest, of int8 the mean of the squares' root."""
+    gap = (found - wanted)[_is_real(wanted)]
+    return np.sqrt(np.mean(gap**2)) if int8 and gap.size else np.abs(gap).max(initial=0)
 
 
 def _compare(run, probes, expected, precision, allowed):
     for features, outputs in zip(probes, expected, strict=True):
         found = run(features)
         for name, wanted in outputs.items():
-            got = found[name]
+            got, most = found[name], allowed[name]
             if got.shape != wanted.shape:
                 raise RuntimeError(
                     f"The file's {name} are {got.shape}, the model's {wanted.shape}."
                 )
-            # What is impossible is -1e9, which would hide all else.
-            is_real = wanted > -1e8
-            if not np.array_equal(got > -1e8, is_real):
+            if not np.array_equal(_is_real(got), _is_real(wanted)):
                 raise RuntimeError(f"The file's {name} are masked elsewhere than the model's.")
-            if not is_real.any():
-                continue
-            gap, scale = got[is_real] - wanted[is_real], np.abs(wanted[is_real]).max()
-            off, most = np.abs(gap).max(), max(allowed, TOLERANCE * max(1, scale))
-            if precision == "int8":
-                off, most = np.sqrt(np.mean(gap**2)), INT8_TOLERANCE * scale
+            off = _off(got, wanted, precision == "int8")
             if not off <= most:
                 raise RuntimeError(
                     f"The {name} of the file differ from the model's by {off:.2g}, where {most:.2g}"
@@ -241,11 +377,31 @@ def _compare(run, probes, expected, precision, allowed):
                 )
 
 
+def _write_as_transformers(tokenizer, model, folder):
+    """What transformers, sentence-transformers and others look for beside the graph."""
+    write_json(folder, "config.json", _config(tokenizer, model))
+    if tokenizer:
+        encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
+        # Where they cut texts, as the model itself does.
+        length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
+        has_segments = encoder.num_segments > 1
+        files = transformers_files(tokenizer, encoder.family, length, has_segments)
+        for name, data in files.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(data)
+    if isinstance(model, models.BertTextEmbedder):
+        sentence_transformers.write_modules(model, folder)
+
+
 def _write_tokenizer(tokenizer, model, folder):
     """The tokenizer in the form that `tokenizers` and `transformers` read, and the labels."""
     encoder = encoder_of(model)
     files = transformers_files(
-        tokenizer, encoder.family, encoder.max_sequence_length, encoder.num_segments > 1
+        tokenizer,
+        encoder.family,
+        encoder.max_sequence_length,
+        encoder.num_segments > 1,
+        finds_special=hasattr(model, "fill_mask"),
     )
     config = {"model_type": encoder.family.replace("xlm_", "xlm-")}
     labels = getattr(model, "label_names", None)

@@ -6,7 +6,7 @@ from kerasbert._errors import need_packages
 from kerasbert.export.graphs import exported
 
 
-def export_onnx(model, directory, precision="float32", tokenizer=None):
+def export_onnx(model, directory, precision="float32", tokenizer=None, layout="kerasbert"):
     """Write `model.onnx`, with the tokenizer's files beside it, and check it with ONNX Runtime.
 
     The inputs are the model's, int32 and of any batch size and length: `token_ids`, `segment_ids`
@@ -27,13 +27,23 @@ def export_onnx(model, directory, precision="float32", tokenizer=None):
             "int8", a quarter of the size: weights of the products are int8, with a scale for each
             column, and their inputs become int8 as they come.
         tokenizer: a tokenizer, for an encoder; `None` takes the model's, `False` writes none.
+        layout: "kerasbert", or "transformers": a folder that optimum, sentence-transformers
+            (`backend="onnx"`), fastembed and transformers.js load as it is. The graph is
+            `onnx/model.onnx` in each precision, its inputs `input_ids`, `attention_mask` and, where
+            the tokenizer gives them, `token_type_ids` are int64, and its outputs those of the class
+            of transformers in `config.json`: `last_hidden_state`, `pooler_output`, `logits` (B, 1)
+            of a regressor, `logits` (B, T, V) of a masked language model. An embedder gives
+            `last_hidden_state` with sentence-transformers' pooling beside it. Texts are cut where
+            the preprocessor cuts them. For pairs of texts, transformers.js' tokenizer wants to hear
+            `return_token_type_ids: true`.
 
     Returns:
         The path of `model.onnx`.
 
     Raises:
         TypeError: if `model` is no encoder or task of ours.
-        ValueError: for a model or a folder that cannot be exported.
+        ValueError: for a model or a folder that cannot be exported, or a model that transformers
+            has no class for.
         ImportError: if a package of the extra `onnx` is missing.
         RuntimeError: if the file cannot be built, or answers differently from the model.
 
@@ -49,10 +59,11 @@ def export_onnx(model, directory, precision="float32", tokenizer=None):
     'model.onnx'
     """
     need_packages("export_onnx", "onnx", "onnx", "onnxruntime", "tf2onnx")
-    arguments = directory, "onnx", precision, None, tokenizer
+    arguments = directory, "onnx", precision, None, tokenizer, layout
+    name = os.path.join("onnx" if layout == "transformers" else "", "model.onnx")
     with exported(model, *arguments) as (target, folder, check):
-        check(_onnx_runtime(os.path.join(folder, "model.onnx")))
-    return os.path.join(target, "model.onnx")
+        check(_onnx_runtime(os.path.join(folder, name)))
+    return os.path.join(target, name)
 
 
 def export_openvino(model, directory, precision="float32", tokenizer=None):

@@ -14,7 +14,7 @@ import urllib.parse
 import numpy as np
 
 from kerasbert._tensorflow import tf_modules
-from kerasbert.export.serving import load
+from kerasbert.export.serving import end_with_parent, load
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
 from kerasbert.export.signatures import served
 from kerasbert.models.spans import MASKED
@@ -69,7 +69,7 @@ def write(task, job, path):
     _set_methods(path, {name: signature.method for name, signature in known.items()})
     extra = os.path.join(path, "assets.extra")
     os.mkdir(extra)
-    _write_json(os.path.join(extra, "card.json"), card(task, job, known, functions))
+    _write_json(os.path.join(extra, "card.json"), card(task, job, known, functions, ops_in(path)))
     if job["labels"]:
         _write_json(os.path.join(extra, "labels.json"), job["labels"])
     if job["warmup"]:
@@ -101,7 +101,7 @@ def _read(path):
     return saved_model
 
 
-def card(task, job, signatures, functions):
+def card(task, job, signatures, functions, ops):
     """What there is to know of the SavedModel: a dict for `card.json`."""
 
     def describe(specs):
@@ -128,6 +128,9 @@ def card(task, job, signatures, functions):
             for name, signature in signatures.items()
         },
     }
+    if ops & TENSORFLOW_TEXT_OPS:
+        # A server has these ops; a process in Python has them from that package.
+        found["python"] = "import tensorflow_text before tf.saved_model.load"
     if "serving_default" in signatures:
         body = {"instances": [task.example()]}
         found["request"] = body
@@ -169,12 +172,22 @@ def _field(number, data):
     return bytes([number << 3 | 2]) + length + bytes([size]) + data
 
 
+def ops_in(path):
+    """The names of the ops in the graph: a set."""
+    return {node.op for meta_graph in _read(path).meta_graphs for node in _nodes(meta_graph)}
+
+
+def _nodes(meta_graph):
+    """Those of the graph and of its functions."""
+    functions = meta_graph.graph_def.library.function
+    nodes = [node for function in functions for node in function.node_def]
+    return [*nodes, *meta_graph.graph_def.node]
+
+
 def check_ops(path):
     """Raise where the graph has what a stock TensorFlow Serving 2.12 does not run."""
     for meta_graph in _read(path).meta_graphs:
-        functions = meta_graph.graph_def.library.function
-        nodes = [node for function in functions for node in function.node_def]
-        nodes += meta_graph.graph_def.node
+        functions, nodes = meta_graph.graph_def.library.function, _nodes(meta_graph)
         calls = {function.signature.name for function in functions}
         unknown = {node.op for node in nodes} - calls - TENSORFLOW_OPS - TENSORFLOW_TEXT_OPS
         if unknown:
@@ -221,7 +234,9 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
             signature = loaded[name]
             feeds = {signature.inputs[key].name: value for key, value in inputs.items()}
             outputs = {key: tensor.name for key, tensor in signature.outputs.items()}
-            return session.run(outputs, feeds)
+            found = session.run(outputs, feeds)
+            check_rows(name, inputs, found)
+            return found
 
         least = max(1, rounding / tolerance)
         for name, features, outputs in batches:
@@ -239,6 +254,14 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
         for name, inputs in warmup:
             inputs = {key: _encoded(value) for key, value in inputs.items()}
             _check_finite(name, inputs, run(name, inputs))
+
+
+def check_rows(name, inputs, outputs):
+    """Raise unless outputs have a row for each of the inputs: servers that batch cut them there."""
+    rows = len(next(iter(inputs.values())))
+    for key, value in outputs.items():
+        if value.shape[:1] != (rows,):
+            raise ValueError(f"The {key} of '{name}' are {value.shape} for {rows} rows of inputs.")
 
 
 def _column(key, values):
@@ -275,7 +298,7 @@ def _check_finite(name, inputs, outputs):
 def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
     """Raise where answers are not the model's, in rows that say so by a margin."""
     clear = wanted.pop("clear", None)
-    if set(found) - {"row"} != set(wanted):
+    if set(found) != set(wanted):
         raise ValueError(f"'{name}' gives {sorted(found)}, but the model {sorted(wanted)}.")
     for key, answers in wanted.items():
         if clear is None or answers.dtype.kind == "f" and key in ("probabilities", "scores"):
@@ -319,6 +342,7 @@ def _largest(values):
 
 
 if __name__ == "__main__":
+    end_with_parent()
     try:
         main(sys.argv[1])
     except Exception as error:

@@ -9,17 +9,16 @@ import contextlib
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
+import threading
 
 import keras
 import numpy as np
 
-from kerasbert._files import write_text
 from kerasbert._tensorflow import tf_modules
 from kerasbert.export.signatures import MARGIN, TASKS, served
+from kerasbert.files import names_in, output_folder, put, scratch, write_text
 from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask
 
@@ -35,7 +34,7 @@ batch_timeout_micros { value: 2000 }
 max_enqueued_batches { value: 100 }
 num_batch_threads { value: %d }
 """
-_UNFINISHED = ".kerasbert-export-"
+_PIPE = "KERASBERT_PARENT"  # the variable with the number of a pipe
 # Libraries were seen to differ by up to twice as much as a model does from its neighbours.
 ROUNDING = 4
 
@@ -71,7 +70,9 @@ def export_serving(
     - `BertMultiTask`: those of each task under its name, `name` and `name_tokens` and so on;
       `serving_default` is the first one's.
 
-    `tokens` takes int32 token ids instead, and `preprocess` gives them. Positions are characters
+    `tokens` takes int32 token ids instead, and `preprocess` gives them: of a
+    `BertQuestionAnswering` as windows (N, W, T) of which the first `count` (N,) are there. Each
+    output has a row for each row of the input, so that servers may batch. Positions are characters
     of the text that came in. `assets.extra/card.json` has the shapes and a request to try.
     Weights are float32 with LoRA merged in, or int8 as quantized. A failure leaves nothing behind.
 
@@ -111,6 +112,7 @@ def export_serving(
     ... )
     >>> preprocessor = BertTextClassifierPreprocessor(BertTokenizer(tokens))
     >>> model = BertTextClassifier(backbone, preprocessor=preprocessor, labels=["no", "yes"])
+    >>> import tempfile
     >>> path = export_serving(model, os.path.join(tempfile.mkdtemp(), "demo"))
     >>> sorted(os.listdir(path))
     ['assets', 'assets.extra', 'fingerprint.pb', 'saved_model.pb', 'variables']
@@ -124,20 +126,18 @@ def export_serving(
     task.settings = _check_settings(task, settings)
     names = _check_signatures(task, signatures, tokens_only)
     warmup = _check_warmup(task, warmup, names)
-    directory = os.path.abspath(os.path.expanduser(directory))
-    place = existing_folder(directory)
+    directory = output_folder(directory, "directory")
     version = _check_version(directory, version)
     target = os.path.join(directory, str(version))
     try:
-        for folder in {place, os.path.dirname(place)}:
-            _remove_unfinished(folder)
-        # Beside the final place, so that a rename puts all of it there at once.
-        with _locked_folder(place) as (folder, lock):
+        with scratch(target, by="export_serving") as folder:
+            _check_version(directory, version)  # Somebody else may have written it by now.
             _write_job(folder, task, mode, names, warmup, tokens_only, directory)
-            run_child("kerasbert.export.saved_model", folder, "No SavedModel", lock)
-            os.makedirs(directory, exist_ok=True)
-            os.rename(os.path.join(folder, "saved_model"), target)
+            run_child("kerasbert.export.saved_model", folder, "No SavedModel")
+            put(os.path.join(folder, "saved_model"), target)
         _write_configs(directory)
+    except BlockingIOError:
+        raise
     except OSError as error:
         reason = f"Cannot write the SavedModel to '{target}': {error.strerror or error}"
         raise OSError(*filter(None, [error.errno]), reason) from error
@@ -268,18 +268,8 @@ def _check_warmup(task, warmup, names):
     return rows
 
 
-def existing_folder(directory):
-    """`directory`, or the nearest folder above that exists."""
-    place = directory
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    if not os.path.isdir(place):
-        raise ValueError(f"Cannot export to '{directory}': '{place}' is a file, not a folder.")
-    return place
-
-
 def _check_version(directory, version):
-    names = os.listdir(directory) if os.path.isdir(directory) else []
+    names = names_in(directory)
     others = [n for n in sorted(names) if not _is_version(n) and not n.startswith(".")]
     others = [name for name in others if name not in (MODELS_CONFIG, BATCHING_CONFIG)]
     if others:
@@ -302,45 +292,6 @@ def _check_version(directory, version):
 
 def _is_version(name):
     return name.isascii() and name.isdecimal()
-
-
-# === Folders ===
-
-
-@contextlib.contextmanager
-def _locked_folder(place):
-    """A new hidden folder in `place`, and a lock on it that dies with us and our child."""
-    import fcntl
-
-    # It gets its name when it is locked, so that no other export takes it for left behind.
-    folder = tempfile.mkdtemp(prefix=".kerasbert-", dir=place)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        named = os.path.join(place, _UNFINISHED + os.path.basename(folder).split("-")[-1])
-        os.rename(folder, named)
-        folder = named
-        yield folder, lock
-    finally:
-        os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_unfinished(place):
-    """Remove what exports that were killed left in a folder."""
-    import fcntl
-
-    for name in os.listdir(place) if os.access(place, os.R_OK) else []:
-        if not name.startswith(_UNFINISHED):
-            continue
-        folder = os.path.join(place, name)
-        with contextlib.suppress(OSError):  # It is in use, or gone by now.
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-            finally:
-                os.close(lock)
 
 
 def _write_configs(directory):
@@ -437,15 +388,21 @@ def check_finite(outputs):
             )
 
 
-def neighbouring(weights):
-    """A context in which each float32 weight is a neighbour of itself among the floats."""
+def neighbouring(weights, spacing=np.spacing):
+    """A context in which each float32 weight is off by its `spacing`, up or down.
+
+    Args:
+        weights: list of a model's.
+        spacing: function of a float32 array to one of its shape; by default to what lies between
+            each and its neighbour among the floats.
+    """
     random, moved = np.random.default_rng(0), []
     for weight in weights:
         value = keras.ops.convert_to_numpy(weight.value)
         if value.dtype == "float32":
-            up = random.integers(0, 2, value.shape, dtype=bool)
-            away = np.where(up, np.float32(np.inf), np.float32(-np.inf))
-            moved.append((weight, keras.ops.convert_to_tensor(np.nextafter(value, away))))
+            sign = random.choice(np.array([-1, 1], "float32"), value.shape)
+            value = value + sign * spacing(value).astype("float32")
+            moved.append((weight, keras.ops.convert_to_tensor(value)))
     return keras.StatelessScope(state_mapping=moved)
 
 
@@ -510,35 +467,52 @@ def full_float32():
         put(before)
 
 
-def run_child(module, folder, nothing, lock=None):
-    """Run `python -m module folder` on TensorFlow, in a process of its own.
+def run_child(module, folder, nothing):
+    """Run `python -m module folder` on TensorFlow, in a process that ends with this one.
 
     Args:
         nothing: string. What there is not, if it fails.
-        lock: int. An open file that the process keeps open too.
 
     Raises:
         RuntimeError: with what went wrong there, in one sentence.
     """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    # We hold one end: the system closes it when we end, however that is.
+    theirs, ours = os.pipe()
     environment = {
         **os.environ,
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # The parent may hold all of its memory.
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        _PIPE: str(theirs),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", module, folder],
-        env=environment,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        pass_fds=[] if lock is None else [lock],
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, folder],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            pass_fds=[theirs],
+        )
+    finally:
+        os.close(theirs)
+        os.close(ours)
     if done.returncode == 0:
         return
     reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     if done.returncode < 0:
         reason = f"it was killed by signal {-done.returncode}; is there enough memory?"
     raise RuntimeError(f"{nothing} was written, TensorFlow's process failed: {reason}")
+
+
+def end_with_parent():
+    """In a process of `run_child`: end as soon as the one that started it does."""
+    pipe = int(os.environ.pop(_PIPE))
+
+    def wait():
+        os.read(pipe, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -30,7 +30,7 @@ from kerasbert.models import (
     BertTextRegressor,
     BertTokenClassifier,
 )
-from kerasbert.models.task import BertTask
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.packing import BertPreprocessor
 
 # Texts on which the SavedModel has to answer as the model does.
@@ -471,9 +471,8 @@ class ServedEncoder(ServedTexts):
     """`BertBackbone`, with the output names of TF Hub's encoders."""
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
-        super().__init__(model, preprocessor, labels, settings)
         # It has to fit as that of a task.
-        BertTask._adopt_preprocessor(self, model, preprocessor)
+        super().__init__(model, own_preprocessor(model, preprocessor), labels, settings)
 
     def decode(self, outputs, features):
         default = outputs.get("pooled_output")
@@ -586,10 +585,20 @@ class ServedReader(Served):
     settings = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
 
     def pack(self, question, context):
-        preprocessor = self.preprocessor
+        """Windows (N, W, T), of which the first `count` (N,) are there.
+
+        Not one after the other: a server that batches cuts outputs where requests end.
+        """
+        tf, preprocessor = _tf(), self.preprocessor
         segments = preprocessor.tokenize((question, context))
-        rows, *_ = preprocessor._cut(segments)
-        return {**self.features_in_graph(preprocessor.assemble(segments)), "row": rows}
+        rows, *_ = preprocessor._cut(segments)  # (R,)
+        features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
+        fills = {"token_ids": preprocessor.tokenizer.pad_token_id}
+        packed = {}
+        for name, x in features.items():
+            x = tf.RaggedTensor.from_value_rowids(x, rows, tf.size(question), validate=False)
+            packed[name] = x.to_tensor(fills.get(name, 0))
+        return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
 
     def answer(self, question, context):
         tf, preprocessor = _tf(), self.preprocessor
@@ -652,9 +661,12 @@ class ServedReader(Served):
         contexts = [text for text, ids in zip(contexts, tokens) if ids]
         questions = ["Who met Bob?", "Где?", "", "日本語?"]
         questions = [questions[i % 4] for i in range(len(contexts))]
-        return [("serving_default", {"question": questions, "context": contexts})]
+        inputs = {"question": questions, "context": contexts}
+        return [("serving_default", inputs), ("preprocess", inputs)]
 
     def expected(self, signature, inputs):
+        if signature == "preprocess":
+            return self._packed(inputs)
         top_k = self.settings["top_k"]
         rows = self.model.answer(
             inputs["question"], inputs["context"], **{**self.settings, "top_k": top_k + 1}
@@ -673,6 +685,22 @@ class ServedReader(Served):
             column = [[-1 if value is None else value for value in row] for row in column]
             columns[name] = [row[0] for row in column] if top_k == 1 else column
         return columns
+
+    def _packed(self, inputs):
+        """What `preprocess` has to give."""
+        x = inputs["question"], inputs["context"]
+        rows = self.preprocessor.windows(x).examples
+        count = np.bincount(rows, minlength=len(x[0]))
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+        found = {"count": count.astype("int32")}
+        features = self.preprocessor(x)
+        for name in self.model.input:
+            values = keras.ops.convert_to_numpy(features[name])  # (R, T)
+            fill = self.preprocessor.tokenizer.pad_token_id if name == "token_ids" else 0
+            shape = (len(count), count.max(), values.shape[1])
+            found[name] = np.full(shape, fill, "int32")
+            found[name][rows, place] = values
+        return found
 
     def example(self):
         return {"question": "Who met Bob?", "context": "Anna met Bob in Rome."}

@@ -10,13 +10,14 @@ from keras import ops
 
 from kerasbert import _jax, _torch
 from kerasbert._device import jax_on_gpu, on_gpu
-from kerasbert.layers.dense import TokenDense, matmul_transposed
+from kerasbert._keywords import ChecksKeywords
+from kerasbert.layers.dense import TokenDense, at_least_float32, matmul_transposed
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import rotate
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class AttentionMask(keras.layers.Layer):
+class AttentionMask(ChecksKeywords, keras.layers.Layer):
     """Which tokens a token may look at.
 
     Args:
@@ -108,7 +109,7 @@ def _has_kernel():
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head self-attention (arXiv 1706.03762).
 
     The backend's fused attention runs where it has one, in most cases without attention dropout.
@@ -215,9 +216,9 @@ class SelfAttention(keras.layers.Layer):
             Outputs (B, T, N, H), and the maps (B, N, T, T).
         """
         query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-        scores = ops.cast(matmul_transposed(query, key), "float32")
+        scores = at_least_float32(matmul_transposed(query, key))
         if mask is not None:
-            scores = scores + ops.where(mask, 0.0, -1e9)
+            scores = scores + ops.cast(ops.where(mask, 0.0, -1e9), scores.dtype)
         scores = ops.cast(ops.softmax(scores), query.dtype)
         if dropout:
             scores = self.dropout_layer(scores, training=True)

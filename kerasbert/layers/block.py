@@ -6,6 +6,7 @@ B batch, T tokens, D width, I width of the feed-forward.
 import keras
 from keras import ops
 
+from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense, activation_function
 from kerasbert.layers.dropout import TokenDropout
@@ -33,13 +34,13 @@ def tokens_at(x, positions):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     """A transformer encoder layer.
 
     Args:
         num_heads: int.
         intermediate_dim: int. Width of the feed-forward.
-        activation: string. A Keras activation, or "gelu_approximate".
+        activation: string. See `kerasbert.layers.dense.activation_function`.
         dropout: float. Dropout of what each half adds.
         attention_dropout: float. Dropout of the attention maps.
         layer_norm_epsilon: float.

@@ -8,23 +8,32 @@ from keras import ops
 
 from kerasbert import _tensorflow
 from kerasbert._device import jax_on_gpu
+from kerasbert._keywords import ChecksKeywords
 from kerasbert._torch import addmm
 
 
 def activation_function(name):
-    """Keras' activation of that name; "gelu_approximate" is GELU's tanh form.
+    """Keras' activation of that name, or one of the two forms of GELU that Keras has no name for.
+
+    "gelu_approximate" is the tanh form, "quick_gelu" x * sigmoid(1.702 x).
 
     >>> float(activation_function("gelu_approximate")(np.array([1.0]))[0]) < 0.8413
     True
     """
-    if name == "gelu_approximate":
-        return _gelu_approximate
+    if name in ("gelu_approximate", "quick_gelu"):
+        return _gelu_approximate if name == "gelu_approximate" else _quick_gelu
     return keras.activations.get(name)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 def _gelu_approximate(x):
     return ops.gelu(x, approximate=True)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+def _quick_gelu(x):
+    """Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2."""
+    return x * ops.sigmoid(1.702 * x)
 
 
 def matmul_transposed(x, y):
@@ -40,8 +49,18 @@ def matmul_transposed(x, y):
     return ops.matmul(x, ops.swapaxes(y, -1, -2))
 
 
+def at_least_float32(x):
+    """The same in float32, or in its own type where that is wider.
+
+    >>> keras.backend.standardize_dtype(at_least_float32(np.ones(2, "float16")).dtype)
+    'float32'
+    """
+    is_wide = keras.backend.standardize_dtype(x.dtype) == "float64"
+    return ops.cast(x, "float64" if is_wide else "float32")
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TokenDense(keras.layers.Dense):
+class TokenDense(ChecksKeywords, keras.layers.Dense):
     """`Dense` on all the tokens of a batch as the rows of one matrix.
 
     In that form a product takes bias and activation along: TensorFlow fuses the three (GELU of its

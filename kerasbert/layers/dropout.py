@@ -4,10 +4,11 @@ import keras
 
 from kerasbert import _jax, _tensorflow
 from kerasbert._device import jax_on_gpu
+from kerasbert._keywords import ChecksKeywords
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TokenDropout(keras.layers.Dropout):
+class TokenDropout(ChecksKeywords, keras.layers.Dropout):
     """`Dropout`, with a cheaper source of random numbers on a CPU with TensorFlow, a GPU with JAX.
 
     Takes the arguments of `keras.layers.Dropout`.

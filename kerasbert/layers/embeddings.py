@@ -9,10 +9,12 @@ from keras import ops
 
 from kerasbert import _jax
 from kerasbert._device import jax_on_gpu
+from kerasbert._keywords import ChecksKeywords
+from kerasbert.layers.dense import at_least_float32
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
     """A learned vector for each position, added by the caller.
 
     RoBERTa counts from `offset` = 2: its table has two rows more than it has positions.
@@ -84,11 +86,12 @@ def rotate(x, base):
     """
     width = x.shape[-1]
     length = ops.shape(x)[1]
-    frequency = (1.0 / base ** (np.arange(0, width, 2, dtype="float32") / width)).astype("float32")
-    angle = ops.expand_dims(ops.arange(length, dtype="float32"), -1)  # (T, 1)
+    wide = at_least_float32(x)
+    dtype = keras.backend.standardize_dtype(wide.dtype)
+    frequency = (1.0 / base ** (np.arange(0, width, 2, dtype=dtype) / width)).astype(dtype)
+    angle = ops.expand_dims(ops.arange(length, dtype=dtype), -1)  # (T, 1)
     angle = angle * ops.convert_to_tensor(frequency)  # (T, H/2)
     angle = ops.expand_dims(ops.concatenate([angle, angle], axis=-1), (0, 2))  # (1, T, 1, H)
-    wide = ops.cast(x, "float32")
     first, second = ops.split(wide, 2, axis=-1)
     turned = ops.concatenate([-second, first], axis=-1)
     return ops.cast(wide * ops.cos(angle) + turned * ops.sin(angle), x.dtype)

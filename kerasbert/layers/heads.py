@@ -7,6 +7,7 @@ of the vocabulary.
 import keras
 from keras import ops
 
+from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function, matmul_transposed
 
@@ -15,7 +16,7 @@ MISSING = -1e9
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class Pooling(keras.layers.Layer):
+class Pooling(ChecksKeywords, keras.layers.Layer):
     """One vector a text from one vector a token.
 
     Args:
@@ -60,7 +61,7 @@ class Pooling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BiLSTM(keras.layers.Layer):
+class BiLSTM(ChecksKeywords, keras.layers.Layer):
     """An LSTM in each direction over the tokens, their outputs side by side; padding is left out.
 
     Args:
@@ -110,7 +111,7 @@ class BiLSTM(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class ChoicesToRows(keras.layers.Layer):
+class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
     """Lays the choices of all examples below each other, for the encoder.
 
     Example:
@@ -141,7 +142,7 @@ class ChoicesToRows(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class RowsToChoices(keras.layers.Layer):
+class RowsToChoices(ChecksKeywords, keras.layers.Layer):
     """Puts the logits of the rows beside each other again; those of missing choices are -1e9.
 
     Example:
@@ -166,11 +167,12 @@ class RowsToChoices(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class MaskedLMHead(keras.layers.Layer):
+class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
     """Logits of the vocabulary at the masked positions: dense, norm, then the token embedding.
 
     The projection to the vocabulary is most of a small model's cost, and runs at the P masked
-    positions alone. It is the token embedding, transposed: one variable for both.
+    positions alone. It is the token embedding, transposed: one variable for both, or with
+    `tie_weights=False` a dense layer of its own, `decoder`.
 
     Args:
         token_embedding: a `keras.layers.ReversibleEmbedding` (V, E), which stays the encoder's.
@@ -179,6 +181,7 @@ class MaskedLMHead(keras.layers.Layer):
         use_bias: bool. A bias of the dense layer.
         norm_bias: bool. A bias of the norm.
         output_bias: bool. A bias of each token's logit.
+        tie_weights: bool. Whether the projection is the token embedding.
         kernel_initializer: an initializer.
 
     Example:
@@ -200,6 +203,7 @@ class MaskedLMHead(keras.layers.Layer):
         use_bias=True,
         norm_bias=True,
         output_bias=True,
+        tie_weights=True,
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
@@ -210,6 +214,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.use_bias = use_bias
         self.norm_bias = norm_bias
         self.output_bias = output_bias
+        self.tie_weights = tie_weights
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, inputs_shape, mask_positions_shape=None):
@@ -228,6 +233,16 @@ class MaskedLMHead(keras.layers.Layer):
         self.dense.build(inputs_shape)
         self.layer_norm = layer_norm(self.layer_norm_epsilon, self.norm_bias, dtype, "layer_norm")
         self.layer_norm.build((*inputs_shape[:-1], width))
+        self.decoder = None
+        if not self.tie_weights:
+            self.decoder = keras.layers.Dense(
+                self.token_embedding.input_dim,
+                use_bias=False,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=dtype,
+                name="decoder",
+            )
+            self.decoder.build((None, width))
         self.bias = None
         if self.output_bias:
             # Logits are float32 under any policy.
@@ -250,11 +265,13 @@ class MaskedLMHead(keras.layers.Layer):
         x = ops.reshape(x, (-1, self.token_embedding.output_dim))  # (B * P, E)
         logits = ops.cast(self._project(x), "float32")  # (B * P, V)
         if self.bias is not None:
-            logits = logits + self.bias
+            logits = logits + ops.cast(self.bias, logits.dtype)
         return ops.reshape(logits, (batch, slots, self.token_embedding.input_dim))
 
     def _project(self, x):
         """Map (B * P, E) to (B * P, V)."""
+        if self.decoder is not None:
+            return self.decoder(x)
         embedding = self.token_embedding
         if embedding.quantization_mode is not None:
             return embedding(x, reverse=True)
@@ -274,6 +291,7 @@ class MaskedLMHead(keras.layers.Layer):
             "use_bias": self.use_bias,
             "norm_bias": self.norm_bias,
             "output_bias": self.output_bias,
+            "tie_weights": self.tie_weights,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 
@@ -283,7 +301,7 @@ class MaskedLMHead(keras.layers.Layer):
         return cls(**{**config, "token_embedding": embedding})
 
 
-class ScalarMix(keras.layers.Layer):
+class ScalarMix(ChecksKeywords, keras.layers.Layer):
     """A learned average of layers: `gamma * sum(softmax(scalars) * layers)`.
 
     It starts as the plain average.

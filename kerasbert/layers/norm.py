@@ -7,11 +7,12 @@ import keras
 
 from kerasbert import _jax
 from kerasbert._device import jax_on_gpu
+from kerasbert._keywords import ChecksKeywords
 from kerasbert._tensorflow import has_onednn, layer_norm
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TokenNorm(keras.layers.LayerNormalization):
+class TokenNorm(ChecksKeywords, keras.layers.LayerNormalization):
     """`LayerNormalization` over the width, fused by TensorFlow where nothing trains.
 
     Takes the arguments of `keras.layers.LayerNormalization`.

@@ -3,7 +3,6 @@
 B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
 """
 
-import json
 import numbers
 import os
 import warnings
@@ -12,18 +11,21 @@ import keras
 import keras_hub
 from keras import ops
 
-from kerasbert._errors import check_whole
-from kerasbert.families import get_family
+from kerasbert._errors import check_value
+from kerasbert._process import check_process
+from kerasbert.families import SETTINGS, get_family
+from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import PositionEmbedding
+from kerasbert.models.keras_export import KerasExport
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertBackbone(FromPreset, keras_hub.models.Backbone):
+class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
     """A transformer encoder: BERT with its defaults, its relatives with other settings.
 
     Inputs are a dict of `token_ids` (B, T), `segment_ids` (B, T) where the family has segments,
@@ -40,12 +42,14 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         max_sequence_length: int. The number of positions.
         num_segments: int. 0 for a family without segments.
         attention_dropout: float. Dropout of the attention maps; `None` takes `dropout`.
-        activation: string. A Keras activation, or "gelu_approximate", the tanh form of GELU.
+        activation: string. A Keras activation, or "gelu_approximate", the tanh form of GELU, or
+            "quick_gelu", its sigmoid form.
         layer_norm_epsilon: float.
         pooler: bool. Dense and tanh on the first token, as `pooled_output`.
         embedding_dim: int. Width of the embeddings where a projection to `hidden_dim` follows
             (ALBERT, ELECTRA).
         num_groups: int. The layers share weights in this many groups (ALBERT); `None` shares none.
+        num_inner_repetitions: int. Each layer is this many blocks, one after the other (ALBERT).
         position_embedding: "learned" or "rotary".
         position_offset: int. The row of the first position in the learned table (RoBERTa: 2).
         rotary_base: float. Base of the rotary angles.
@@ -59,6 +63,9 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         is_causal: bool. Left-to-right attention (the paper's ablation).
         initializer_range: float. Standard deviation of the truncated normal initializer.
         family: string. Whose checkpoints these settings are; only conversion reads it.
+        finetuning_learning_rate: float. The peak rate that was found good to fine-tune these
+            weights with, which `finetune` and the tasks' `compile` then take; `None` is not known.
+            Presets of ours keep it, other formats have no place for it.
         dtype: string or policy, for example "mixed_bfloat16".
 
     Example:
@@ -89,6 +96,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         pooler=True,
         embedding_dim=None,
         num_groups=None,
+        num_inner_repetitions=1,
         position_embedding="learned",
         position_offset=0,
         rotary_base=10000.0,
@@ -101,23 +109,15 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         is_causal=False,
         initializer_range=0.02,
         family="bert",
+        finetuning_learning_rate=None,
         dtype=None,
         **kwargs,
     ):
+        check_process()
         attention_dropout = dropout if attention_dropout is None else attention_dropout
-        for name, value in (
-            ("vocabulary_size", vocabulary_size),
-            ("num_layers", num_layers),
-            ("num_heads", num_heads),
-            ("hidden_dim", hidden_dim),
-            ("intermediate_dim", intermediate_dim),
-            ("max_sequence_length", max_sequence_length),
-            ("global_every", global_every),
-        ):
-            check_whole(name, value)
-        for name, value in (("dropout", dropout), ("attention_dropout", attention_dropout)):
-            if not 0 <= value < 1:
-                raise ValueError(f"{name}={value!r} has to be from 0 to below 1.")
+        given = dict(locals())
+        for name, kind in SETTINGS.items():
+            check_value(name, given[name], kind)
         get_family(family)  # A ValueError for an unknown one.
         if hidden_dim % num_heads:
             raise ValueError(
@@ -186,7 +186,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
             self.attention_masks.append(
                 AttentionMask(is_causal, local_window, name="local_attention_mask")
             )
-        # Layer i runs block i of `blocks`; blocks repeat where layers share weights.
+        # The blocks in the order they run; they repeat where layers share weights.
         groups = num_groups or num_layers
         unique = [
             TransformerBlock(
@@ -205,16 +205,20 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
                     None
                     if position_embedding == "learned"
                     else rotary_base
-                    if local_window is None or i % global_every == 0
+                    if local_window is None or i // num_inner_repetitions % global_every == 0
                     else local_rotary_base or rotary_base
                 ),
                 kernel_initializer=initializer(),
                 dtype=dtype,
                 name=f"transformer_layer_{i}",
             )
-            for i in range(groups)
+            for i in range(groups * num_inner_repetitions)
         ]
-        self.transformer_layers = [unique[i * groups // num_layers] for i in range(num_layers)]
+        self.transformer_layers = [
+            unique[i * groups // num_layers * num_inner_repetitions + inner]
+            for i in range(num_layers)
+            for inner in range(num_inner_repetitions)
+        ]
         self.final_layer_norm = None
         if norm_first:
             self.final_layer_norm = layer_norm(
@@ -245,6 +249,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         self.pooler = pooler
         self.embedding_dim = embedding_dim
         self.num_groups = num_groups
+        self.num_inner_repetitions = num_inner_repetitions
         self.position_embedding = position_embedding
         self.position_offset = position_offset
         self.rotary_base = rotary_base
@@ -257,6 +262,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         self.is_causal = is_causal
         self.initializer_range = initializer_range
         self.family = family
+        self.finetuning_learning_rate = finetuning_learning_rate
         self.cls_token_index = 0
 
         # === Functional model ===
@@ -292,8 +298,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
     def from_own_preset(cls, directory, **kwargs):
         if kwargs.get("dtype") is None:
             # KerasHub's loader drops the saved type, without which nothing is quantized.
-            with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
-                dtype = json.load(file)["config"].get("dtype")
+            dtype = read_json(os.path.join(directory, "config.json"))["config"].get("dtype")
             if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
                 kwargs["dtype"] = dtype
         return super().from_own_preset(directory, **kwargs)
@@ -326,7 +331,8 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
                     f"every {self.global_every}th looks everywhere, and with norm_first the first "
                     "has no norm of its own; choose a layer of the same kind."
                 )
-        blocks = [self.transformer_layers[layer] for layer in layers]
+        inner = self.num_inner_repetitions
+        blocks = [self.transformer_layers[layer * inner] for layer in layers]  # The first of each.
         settings = {**self.get_config(), "num_layers": len(layers), "trainable": True}
         if self.num_groups is not None:
             groups = list(dict.fromkeys(map(id, blocks)))
@@ -338,7 +344,8 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
                 )
         settings.pop("name")
         model = type(self).from_config(settings)
-        for block, copy in zip(blocks, model.transformer_layers, strict=True):
+        for place, copy in enumerate(model.transformer_layers):
+            block = self.transformer_layers[layers[place // inner] * inner + place % inner]
             copy.set_weights(block.get_weights())
         inside = {id(w) for block in model.transformer_layers for w in block.weights}
         own = {weight.path: weight for weight in self.weights}
@@ -364,17 +371,21 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
             x = self.embeddings_projection(x)  # (B, T, D)
         masks = [mask(inputs["padding_mask"]) for mask in self.attention_masks]
         hidden_states, maps = [x], []
-        for i, layer in enumerate(self.transformer_layers):
-            x = layer(
+        inner = self.num_inner_repetitions
+        for i, block in enumerate(self.transformer_layers):
+            x = block(
                 x,
-                attention_mask=masks[0 if i % self.global_every == 0 else -1],
+                attention_mask=masks[0 if i // inner % self.global_every == 0 else -1],
                 return_attention_scores=attention_scores,
-                positions=positions if i == self.num_layers - 1 else None,
+                positions=positions if i == len(self.transformer_layers) - 1 else None,
             )
             if attention_scores:
                 x, scores = x
-                maps.append(scores)
+            if (i + 1) % inner:
+                continue  # The last block of a layer speaks for it.
             hidden_states.append(x)
+            if attention_scores:
+                maps.append(scores)
         if self.final_layer_norm is not None:
             hidden_states[-1] = self.final_layer_norm(x)
         return hidden_states, maps
@@ -417,6 +428,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
 
         The last layer's feed-forward, of mini a sixth of the encoder, then runs for them alone.
         """
+        check_process()
         inputs = self.fill_in(inputs)  # `fit` and `predict` on JAX come in here.
         if positions is None:
             return super().call(inputs, training=training, mask=None, **kwargs)
@@ -482,7 +494,9 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
         if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
             # KerasHub's own map forgets the policy of the layers that are not quantized.
             dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
+        rate = self.finetuning_learning_rate  # Versions before it read configs without it.
         return {
+            **({} if rate is None else {"finetuning_learning_rate": rate}),
             "name": self.name,
             "trainable": self.trainable,
             "dtype": keras.dtype_policies.serialize(dtype),
@@ -500,6 +514,7 @@ class BertBackbone(FromPreset, keras_hub.models.Backbone):
             "pooler": self.pooler,
             "embedding_dim": self.embedding_dim,
             "num_groups": self.num_groups,
+            "num_inner_repetitions": self.num_inner_repetitions,
             "position_embedding": self.position_embedding,
             "position_offset": self.position_offset,
             "rotary_base": self.rotary_base,

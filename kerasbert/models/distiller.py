@@ -6,6 +6,7 @@ B batch, T tokens, D width of the teacher, C classes.
 import keras
 from keras import ops
 
+from kerasbert._device import without_gradients
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
 from kerasbert.models.task import BertTask
@@ -28,7 +29,7 @@ class BertDistiller(BertTask):
 
     Args:
         student: a task model, for example `teacher.with_layers([0, 2, 4])`.
-        teacher: a trained task model of the same class, labels and tokenizer. It is frozen.
+        teacher: a trained task model of the same class, labels and tokenizer. It does not train.
         temperature: float. Above 1 the teacher's less likely classes count more.
         soft_weight: float.
         label_weight: float.
@@ -110,11 +111,9 @@ class BertDistiller(BertTask):
         self.output_names = student.output_names
         self.student = student
         self.teacher = teacher
-        teacher.trainable = False
         self._teacher_features = keras.Model(
             teacher.input,
             {"outputs": teacher_outputs, "hidden_states": teacher_states},
-            trainable=False,
             name="teacher_features",
         )
         only_blocks_remat([self, *self.operations, *self._teacher_features.operations])
@@ -141,6 +140,9 @@ class BertDistiller(BertTask):
         """The student's."""
         return self.student.default_metrics()
 
+    def untrained_weights(self):
+        return [*self.student.untrained_weights(), *self.teacher.weights]
+
     def predict(self, x=None, batch_size=None, **kwargs):
         """The student's outputs."""
         return self.student.predict(x, batch_size=batch_size, **kwargs)
@@ -153,7 +155,8 @@ class BertDistiller(BertTask):
         outputs, states = y_pred["outputs"], y_pred["hidden_states"]
         x = self.teacher.backbone.fill_in(x)
         features = {name: x[name] for name in self.teacher.input}
-        target = self._teacher_features(features, training=False)
+        with without_gradients():
+            target = self._teacher_features(features, training=False)
         target = keras.tree.map_structure(ops.stop_gradient, target)
         loss = 0.0
         if self.label_weight:
@@ -223,6 +226,12 @@ class BertDistiller(BertTask):
             name: keras.saving.deserialize_keras_object(config[name])
             for name in ("student", "teacher")
         }
+        # Files of 0.1 hold the vocabulary of a tokenizer that both shared once.
+        parts = [model.preprocessor for model in models.values() if model.preprocessor]
+        tokenizers = [part.tokenizer for part in parts]
+        if len(parts) == 2 and all(tokenizer.vocabulary is None for tokenizer in tokenizers):
+            if type(tokenizers[0]) is type(tokenizers[1]):
+                parts[1].tokenizer = tokenizers[0]
         return cls(**{**config, **models})
 
 

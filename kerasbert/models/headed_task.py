@@ -12,6 +12,7 @@ from kerasbert.layers.block import layer_norm
 from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import BiLSTM, Pooling
 from kerasbert.models.task import BertTask
+from kerasbert.preprocessors.texts import label_list
 
 HEAD_SETTINGS = (
     "dropout",
@@ -104,7 +105,6 @@ class HeadedTask(BertTask):
                     backbone.layer_norm_epsilon, backbone.use_bias, dtype, "head_norm"
                 )
         self.output_dense = dense(units, "logits")
-        self._freeze_unused_pooler(backbone)
 
     def _logits(self, inputs):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
@@ -135,14 +135,21 @@ class HeadedTask(BertTask):
         return {**super().get_config(), **{name: getattr(self, name) for name in HEAD_SETTINGS}}
 
 
+def pair_pooling(backbone):
+    """What a next-sentence head reads: BERT's pooler, or all that left-to-right tokens have seen.
+
+    Left to right, the first token sees itself alone.
+    """
+    return "mean" if backbone.is_causal else "pooler"
+
+
 def check_classes(num_classes, labels):
     """Check the classes that a caller gave, by number or by name, and complete them.
 
     Returns:
         `(num_classes, labels)`; `labels` is a list of strings, or `None`.
     """
-    if isinstance(labels, str):
-        raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
+    labels = label_list(labels)
     if labels is None and num_classes is None:
         raise ValueError(
             "A classifier needs its classes: pass num_classes=2, or labels=['ham', 'spam']."
@@ -150,7 +157,6 @@ def check_classes(num_classes, labels):
     if labels is None:
         check_whole("num_classes", num_classes)
         return num_classes, None
-    labels = [str(label) for label in labels]
     if len(set(labels)) != len(labels) or not labels:
         raise ValueError(f"labels={labels} has to hold at least one name, each once.")
     if num_classes not in (None, len(labels)):

@@ -14,11 +14,11 @@ from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask
+from kerasbert.models.task import BertTask, own_preprocessor
 from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
 from kerasbert.preprocessors.texts import text_columns
 
-_SETTINGS = ("head_activation", "head_bias", "head_norm_epsilon", "output_bias")
+_SETTINGS = ("head_activation", "head_bias", "head_norm_epsilon", "output_bias", "tie_weights")
 
 
 class MaskedTask(BertTask):
@@ -39,6 +39,7 @@ class MaskedTask(BertTask):
             "head_bias": True,
             "head_norm_epsilon": backbone.layer_norm_epsilon,
             "output_bias": True,
+            "tie_weights": True,
             **get_family(backbone.family).masked_lm,
         }
         for name in _SETTINGS:
@@ -50,13 +51,13 @@ class MaskedTask(BertTask):
             use_bias=self.head_bias,
             norm_bias=backbone.use_bias,
             output_bias=self.output_bias,
+            tie_weights=self.tie_weights,
             kernel_initializer=keras.initializers.TruncatedNormal(
                 stddev=backbone.initializer_range
             ),
             dtype=backbone.dtype_policy,
             name="mlm_head",
         )
-        self._freeze_unused_pooler(backbone)
         positions = keras.Input((None,), dtype="int32", name="mask_positions")
         return {**backbone.input, "mask_positions": positions}
 
@@ -69,18 +70,34 @@ class MaskedTask(BertTask):
         return inputs
 
     def predict(self, x=None, batch_size=None, **kwargs):
-        """Logits of ready arrays; see `keras.Model.predict`. For texts there is `fill_mask`."""
+        """Logits of ready arrays; see `keras.Model.predict`.
+
+        Of N texts, it hides the tokens that `evaluate` does, and gives their logits (N, P, V); P
+        is that of the longest text, and a shorter one's last slots mean nothing. For mask tokens
+        in a text there is `fill_mask`.
+        """
         if self._is_raw(x):
-            raise ValueError(
-                "predict() takes ready arrays here, as of texts it would hide tokens at random; "
-                "call fill_mask(texts) on texts with a mask token, or evaluate(texts)."
-            )
+            self._refuse_masks(x)
         _check_positions(x)
         return super().predict(x, batch_size, **kwargs)
+
+    def _refuse_masks(self, x):
+        """Raise for texts with mask tokens: `predict` hides others, and does not see these."""
+        mask = self.preprocessor.tokenizer.mask_token
+        for column in self.preprocessor.columns(x)[0]:
+            for position, text in enumerate(column):
+                if mask in (text.decode("utf-8", "replace") if isinstance(text, bytes) else text):
+                    raise ValueError(
+                        f"The text at position {position} has a {mask}, and predict() hides tokens "
+                        "of its own choice; call fill_mask(texts)."
+                    )
 
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
         _check_positions(x)
         return super()._run(method, x, y, sample_weight, batch_size, shuffle, **kwargs)
+
+    def _needs_labels(self, is_raw):
+        return not is_raw  # The preprocessor hides tokens, or says what it lacks.
 
     def fill_mask(self, texts, top_k=5, batch_size=32):
         """The likeliest tokens in place of the mask tokens in a text.
@@ -107,7 +124,7 @@ class MaskedTask(BertTask):
         if len(columns) > 1:
             raise ValueError("fill_mask() takes single texts; join the two texts of a pair.")
         check_whole("top_k", top_k)
-        texts = [text.decode() if isinstance(text, bytes) else text for text in columns[0]]
+        texts = [text.decode() if isinstance(text, bytes) else str(text) for text in columns[0]]
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()
         tokens = list(zip(*tokenizer.tokenize_with_offsets(texts), strict=True))
         masks = [
@@ -197,8 +214,10 @@ class BertMaskedLM(MaskedTask):
         head_bias: bool. The bias of that layer.
         head_norm_epsilon: float. Of the norm after it.
         output_bias: bool. A bias of each token's logit.
+        tie_weights: bool. `False` projects to the vocabulary by weights of the head's own in place
+            of the token embedding's.
 
-    The last four follow the encoder and its family where they are not given.
+    The last five follow the encoder and its family where they are not given.
 
     Example:
 
@@ -225,16 +244,17 @@ class BertMaskedLM(MaskedTask):
         head_bias=None,
         head_norm_epsilon=None,
         output_bias=None,
+        tie_weights=None,
         **kwargs,
     ):
-        self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(backbone, preprocessor)
         given = {
             "head_activation": head_activation,
             "head_bias": head_bias,
             "head_norm_epsilon": head_norm_epsilon,
             "output_bias": output_bias,
+            "tie_weights": tie_weights,
         }
         inputs = self._make_mlm_head(backbone, given)
         encoded = backbone(backbone.input, positions=inputs["mask_positions"])

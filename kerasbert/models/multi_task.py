@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert.from_preset import check_content
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
@@ -66,11 +67,6 @@ class BertMultiTask(BertTask):
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         self._keeps_metrics = False
-        if any(task.freezes_pooler for task in tasks.values()) and any(
-            task.uses_pooler for task in tasks.values()
-        ):
-            # One task did not need it, another one does.
-            self.backbone.pooled_dense.trainable = True
         inputs = {
             name: {
                 key: keras.Input(x.shape[1:], dtype=x.dtype, name=f"{name}_{key}")
@@ -85,6 +81,18 @@ class BertMultiTask(BertTask):
     def call(self, inputs, training=None):
         """Map a dict of inputs by task, of all or some, to a dict of their outputs."""
         return {name: self.tasks[name](x, training=training) for name, x in inputs.items()}
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configure training; see `BertTask.compile`. Losses and metrics are those of the tasks."""
+        given = {"loss": loss, "metrics": metrics, **kwargs}
+        for name in ("loss", "metrics", "weighted_metrics", "loss_weights"):
+            if given.get(name) not in (None, "auto"):
+                first = next(iter(self.tasks))
+                raise ValueError(
+                    f"compile({name}=...) would change nothing: each task trains with its own; "
+                    f"compile the task, for example model.tasks[{first!r}].compile({name}=...)."
+                )
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def default_loss(self):
         """None: each task has its own, as it was compiled with."""
@@ -114,11 +122,8 @@ class BertMultiTask(BertTask):
 
     def _not_in(self, names):
         """Weights that train, but have no part in the loss of these tasks."""
-        used = set()
-        for task in map(self.tasks.get, names):
-            pooler = self.backbone.pooled_dense.weights if self.backbone.pooler else []
-            unused = set() if task.uses_pooler else set(map(id, pooler))
-            used |= set(map(id, task.weights)) - unused
+        tasks = map(self.tasks.get, names)
+        used = {id(weight) for task in tasks for weight in task.trainable_weights}
         return [weight for weight in self.trainable_weights if id(weight) not in used]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -128,6 +133,10 @@ class BertMultiTask(BertTask):
             found = self.tasks[name].compute_metrics(x[name], y[name], outputs, weights)
             results.update(_prefixed(name, found))
         return results
+
+    @property
+    def uses_pooler(self):
+        return any(task.uses_pooler for task in self.tasks.values())
 
     @property
     def metrics(self):
@@ -376,6 +385,7 @@ class BertMultiTask(BertTask):
 
     @classmethod
     def from_config(cls, config):
+        check_content(config)
         config = dict(config)
         shared = [config.pop(part, None) for part in ("backbone", "preprocessor")]
         backbone, shared = (
@@ -457,7 +467,6 @@ def _checked(tasks):
                 f"The tasks '{first}' and '{name}' have different tokenizers, but one encoder; "
                 "load both from the same preset."
             )
-        task.preprocessor.tokenizer = tokenizer
     longest = max(task.preprocessor.sequence_length for task in raw.values())
     num_segments = raw[first].preprocessor.num_segments
     return tasks[first].backbone, BertPreprocessor(

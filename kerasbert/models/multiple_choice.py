@@ -8,8 +8,10 @@ import numpy as np
 
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
+from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
 
 
@@ -57,9 +59,8 @@ class BertMultipleChoice(HeadedTask):
         bilstm_units=None,
         **kwargs,
     ):
-        self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(backbone, preprocessor)
         self._make_head(
             backbone,
             1,
@@ -84,11 +85,11 @@ class BertMultipleChoice(HeadedTask):
 
     def default_loss(self):
         """Cross-entropy over the choices."""
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return ClassCrossEntropy(from_logits=True)
 
     def default_metrics(self):
         """Accuracy."""
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [ClassAccuracy()]
 
     def predict(self, x=None, batch_size=None, **kwargs):
         """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.
@@ -155,8 +156,7 @@ class BertMultipleChoice(HeadedTask):
             For each prompt a dict of `choice`, its `index`, its `score` (its probability) and the
             `scores` of all choices, in their order. One dict for a single prompt.
         """
-        texts, _ = self._as_lists((prompt, choices), "choose()")
-        (prompts, choices), batched = self.preprocessor.columns(texts)
+        (prompts, choices), single = self._as_lists((prompt, choices), "choose()")
         logits = self.predict((prompts, choices), batch_size=batch_size, verbose=0)
         results = []
         for row, names in zip(logits.astype("float64"), choices, strict=True):
@@ -171,7 +171,7 @@ class BertMultipleChoice(HeadedTask):
                     "scores": scores.tolist(),
                 }
             )
-        return results if batched else results[0]
+        return results[0] if single else results
 
 
 def _array(value, name):

@@ -8,8 +8,10 @@ import numpy as np
 
 from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
+from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HEAD_SETTINGS, HeadedTask
+from kerasbert.models.headed_task import HEAD_SETTINGS, HeadedTask, pair_pooling
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 
 
@@ -21,7 +23,8 @@ class BertNextSentencePredictor(HeadedTask):
     was trained on the order of sentences tells which of two neighbours comes first: 0, A; 1, B.
 
     Args:
-        backbone: a `BertBackbone` with a pooler.
+        backbone: a `BertBackbone` with a pooler, or a left-to-right one, of which the mean over
+            the tokens is taken.
         preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for ready arrays.
         dropout: float. Before the logits; by default that of the family's checkpoints.
         sentence_order: bool. What the head tells; see `BertPretrainer`.
@@ -43,12 +46,11 @@ class BertNextSentencePredictor(HeadedTask):
     head = "next_sentence"
 
     def __init__(self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs):
-        self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(backbone, preprocessor)
         row = get_family(backbone.family).next_sentence
         self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order
-        self._make_head(backbone, 2, pooling="pooler", dropout=dropout)
+        self._make_head(backbone, 2, pooling=pair_pooling(backbone), dropout=dropout)
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         inputs = backbone.input
         outputs = self.output_activation(self._logits(inputs))  # (B, 2)
@@ -57,11 +59,11 @@ class BertNextSentencePredictor(HeadedTask):
 
     def default_loss(self):
         """Cross-entropy."""
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return ClassCrossEntropy(from_logits=True)
 
     def default_metrics(self):
         """Accuracy."""
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [ClassAccuracy()]
 
     def follows(self, a, b, batch_size=32):
         """The probability that `b` follows `a`.

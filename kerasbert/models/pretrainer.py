@@ -8,9 +8,12 @@ import numpy as np
 
 from kerasbert.families import get_family
 from kerasbert.layers.block import only_blocks_remat
+from kerasbert.layers.heads import Pooling
 from kerasbert.losses import Perplexity, TokenAccuracy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.headed_task import pair_pooling
 from kerasbert.models.masked_lm import MaskedTask
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
 
 
@@ -26,16 +29,18 @@ class BertPretrainer(MaskedTask):
     pairs of raw strings with labels 0 and 1, and hide tokens themselves.
 
     Args:
-        backbone: a `BertBackbone`, with a pooler for `next_sentence`.
+        backbone: a `BertBackbone`, with a pooler for `next_sentence`. Of a left-to-right one, the
+            mean over the tokens is taken instead.
         preprocessor: a `BertPretrainerPreprocessor`, or `None` for ready arrays.
         next_sentence: bool. `False` leaves the second task and `nsp_logits` out (RoBERTa).
         sentence_order: bool. What `nsp_logits` tell: the order of A and B (ALBERT), or whether B
             follows A at all. By default as the family's checkpoints were trained.
         dropout: float. Before `nsp_logits`; by default that of the family's checkpoints.
-        head_activation: string. See `BertMaskedLM`, as for the next three.
+        head_activation: string. See `BertMaskedLM`, as for the next four.
         head_bias: bool.
         head_norm_epsilon: float.
         output_bias: bool.
+        tie_weights: bool.
 
     Example:
 
@@ -68,16 +73,17 @@ class BertPretrainer(MaskedTask):
         head_bias=None,
         head_norm_epsilon=None,
         output_bias=None,
+        tie_weights=None,
         **kwargs,
     ):
-        if next_sentence and not backbone.pooler:
+        self.pooling = pair_pooling(backbone) if next_sentence else None
+        if self.uses_pooler and not backbone.pooler:
             raise ValueError(
                 "next_sentence=True needs an encoder with a pooler, and this one has pooler=False; "
                 "set next_sentence=False, or pooler=True on the encoder."
             )
-        self._adopt_preprocessor(backbone, preprocessor, next_sentence=next_sentence)
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(backbone, preprocessor, next_sentence=next_sentence)
         self.next_sentence = next_sentence
         row = get_family(backbone.family).next_sentence
         self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order
@@ -87,12 +93,21 @@ class BertPretrainer(MaskedTask):
             "head_bias": head_bias,
             "head_norm_epsilon": head_norm_epsilon,
             "output_bias": output_bias,
+            "tie_weights": tie_weights,
         }
         inputs = self._make_mlm_head(backbone, given)
-        encoded = backbone(backbone.input, positions=inputs["mask_positions"])
-        outputs = {"mlm_logits": self.mlm_head(encoded["sequence_output"])}  # (B, P, V)
+        positions = inputs["mask_positions"]
+        if self.pooling == "mean":
+            states = backbone(backbone.input)["sequence_output"]  # (B, T, D)
+            outputs = {"mlm_logits": self.mlm_head(states, mask_positions=positions)}  # (B, P, V)
+            pooling = Pooling("mean", dtype=backbone.dtype_policy, name="pooling")
+            pooled = pooling(states, padding_mask=inputs["padding_mask"])
+        else:
+            encoded = backbone(backbone.input, positions=positions)
+            outputs = {"mlm_logits": self.mlm_head(encoded["sequence_output"])}  # (B, P, V)
+            pooled = encoded.get("pooled_output")
         if next_sentence:
-            outputs["nsp_logits"] = self._next_sentence_logits(encoded["pooled_output"])  # (B, 2)
+            outputs["nsp_logits"] = self._next_sentence_logits(pooled)  # (B, D) -> (B, 2)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         only_blocks_remat([self, *self.operations])
 
@@ -115,7 +130,7 @@ class BertPretrainer(MaskedTask):
 
     @property
     def uses_pooler(self):
-        return self.next_sentence
+        return self.pooling == "pooler"
 
     @classmethod
     def output_weight(cls, settings):
@@ -136,6 +151,14 @@ class BertPretrainer(MaskedTask):
         if self.next_sentence:
             metrics["nsp_logits"] = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
         return metrics
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        if self.next_sentence and self._is_raw(x):
+            raise ValueError(
+                "predict() takes ready arrays here, as pairs of texts come with labels for "
+                "training; call fill_mask(texts), or evaluate(pairs, labels)."
+            )
+        return super().predict(x, batch_size, **kwargs)
 
     def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
         if not self._is_raw(x):

@@ -12,6 +12,7 @@ from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask
 from kerasbert.models.spans import MASKED, best_spans
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
 
 _OUTPUTS = ("start_logits", "end_logits")
@@ -67,9 +68,8 @@ class BertQuestionAnswering(HeadedTask):
         bilstm_units=None,
         **kwargs,
     ):
-        self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(backbone, preprocessor)
         self._make_head(
             backbone,
             2,
@@ -152,7 +152,8 @@ class BertQuestionAnswering(HeadedTask):
                 raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
         if null_threshold is not None and not isinstance(null_threshold, (int, float, np.number)):
             raise ValueError(f"null_threshold={null_threshold!r} is no number; pass one or None.")
-        texts, single = self._as_lists((question, context), "answer()")
+        texts, _ = self._as_lists((question, context), "answer()")
+        single = isinstance(question, (str, bytes))
         windows = self.preprocessor.windows(texts)
         logits = self.predict(texts, batch_size=batch_size, verbose=0)
         results = []

@@ -7,12 +7,18 @@ import keras
 import keras_hub
 import numpy as np
 
+from kerasbert._errors import check_whole
+from kerasbert._process import check_process
+from kerasbert._tensorflow import tf_modules
 from kerasbert.data.batching import restore_order
 from kerasbert.from_preset import FromPreset
-from kerasbert.optimizers import AdamW
+from kerasbert.models.class_weights import class_numbers, class_weights, count_classes, weigh
+from kerasbert.models.compiling import fitting_losses, fitting_metrics
+from kerasbert.models.keras_export import KerasExport
+from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW
 
 
-class BertTask(FromPreset, keras_hub.models.Task):
+class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
     """Base of the task models.
 
     Raw texts are tokenized once, batched with others of similar length and padded to the longest
@@ -24,43 +30,32 @@ class BertTask(FromPreset, keras_hub.models.Task):
     # Whether a checkpoint has to hold weights of the task's own.
     needs_head = True
 
-    def _adopt_preprocessor(self, backbone, preprocessor, **settings):
-        """Check that the preprocessor fits the encoder, and hand it what it shares with us."""
-        if preprocessor is None:
-            return
-        # A `.keras` file gives the vocabulary after the model.
-        is_empty = preprocessor.tokenizer.vocabulary is None
-        tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()
-        if tokens > backbone.vocabulary_size:
-            raise ValueError(
-                f"The tokenizer has {tokens} tokens, but the encoder's vocabulary_size is "
-                f"{backbone.vocabulary_size}; load both from the same preset."
-            )
-        if tokens < 0.9 * backbone.vocabulary_size:
-            warnings.warn(
-                f"The tokenizer has only {tokens} tokens for the encoder's vocabulary_size of "
-                f"{backbone.vocabulary_size}; is its vocabulary file whole?",
-                stacklevel=3,
-            )
-        if preprocessor.sequence_length > backbone.max_sequence_length:
-            raise ValueError(
-                f"The preprocessor's sequence_length {preprocessor.sequence_length} exceeds the "
-                f"encoder's {backbone.max_sequence_length} positions; set sequence_length="
-                f"{backbone.max_sequence_length} or less."
-            )
-        preprocessor.num_segments = min(backbone.num_segments, 2)
-        for name, value in settings.items():
-            setattr(preprocessor, name, value)
-
-    # Whether the outputs rest on the encoder's pooler, and whether this task froze it.
+    # Whether the outputs rest on the encoder's pooler.
     uses_pooler = False
-    freezes_pooler = False
 
-    def _freeze_unused_pooler(self, backbone):
-        """Nothing trains it here, but weight decay would shrink it."""
-        if backbone.pooler and not self.uses_pooler:
-            self.freezes_pooler = backbone.pooled_dense.trainable
-            backbone.pooled_dense.trainable = False
+    def untrained_weights(self):
+        """Weights of this model that it never trains, whoever else may: an unused pooler's."""
+        if self.uses_pooler or not self.backbone.pooler:
+            return []
+        return self.backbone.pooled_dense.weights
+
+    # Weight decay would shrink them, and JAX has a gradient of zero for them.
+
+    @property
+    def trainable_variables(self):
+        return _without(self.untrained_weights(), super().trainable_variables)
+
+    @property
+    def non_trainable_variables(self):
+        return _without(self.trainable_variables, self.variables)
+
+    @property
+    def trainable_weights(self):
+        return _without(self.untrained_weights(), super().trainable_weights)
+
+    @property
+    def non_trainable_weights(self):
+        return _without(self.trainable_weights, self.weights)
 
     # Heads of other classes that a preset of this one holds too.
     lends = ()
@@ -145,34 +140,52 @@ class BertTask(FromPreset, keras_hub.models.Task):
         """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
 
         Args:
-            optimizer: "auto" is `kerasbert.optimizers.AdamW()`: at 5e-5, decay 0.01 but on norms
-                and biases, clipped at 1.
-            loss: "auto" is `default_loss()`.
-            metrics: "auto" is `default_metrics()`.
+            optimizer: "auto" is `kerasbert.optimizers.AdamW` with the encoder's
+                `finetuning_learning_rate`, 3e-5 where it has none, decay 0.01 but on norms and
+                biases, clipped at 1.
+            loss: "auto" is `default_loss()`. A name such as "sparse_categorical_crossentropy"
+                counts from what the task gives: logits, but for an `activation` of its own.
+            metrics: "auto" is `default_metrics()`. Names as of losses.
             **kwargs: as in `keras.Model.compile`.
+
+        Raises:
+            ValueError: for a loss or metric object that takes the outputs for what they are not.
         """
         if isinstance(optimizer, str) and optimizer == "auto":
-            optimizer = AdamW()
+            encoder = getattr(self, "backbone", None)
+            rate = getattr(encoder, "finetuning_learning_rate", None)
+            optimizer = AdamW(FINETUNING_LEARNING_RATE if rate is None else rate)
         if isinstance(loss, str) and loss == "auto":
             loss = self.default_loss()
             kwargs.setdefault("loss_weights", self.default_loss_weights())
         if isinstance(metrics, str) and metrics == "auto":
             metrics = None
             kwargs.setdefault("weighted_metrics", self.default_metrics())
+        loss, metrics = fitting_losses(self, loss), fitting_metrics(self, metrics)
+        if "weighted_metrics" in kwargs:
+            kwargs["weighted_metrics"] = fitting_metrics(self, kwargs["weighted_metrics"])
         # Keras keeps those of an earlier `compile` where there are none now.
         self._compile_metrics = None
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
+    def gives_logits(self):
+        """Whether the outputs are logits, and no probabilities."""
+        return True
+
     def get_compile_config(self):
         config = super().get_compile_config()
-        if config:
-            config["optimizer_built"] = self.optimizer is not None and self.optimizer.built
+        if config and isinstance(config.get("optimizer"), dict):
+            # In there, as `keras.models.clone_model` hands all else to Keras' own `compile`.
+            config["optimizer"]["built"] = self.optimizer is not None and self.optimizer.built
         return config
 
     def compile_from_config(self, config):
         # Keras leaves a model uncompiled after loading where `compile` is not its own.
+        optimizer = config.get("optimizer")
+        is_built = isinstance(optimizer, dict) and optimizer.get("built", False)
         config = keras.saving.deserialize_keras_object(config)
-        is_built = config.pop("optimizer_built", False)
+        # Where files of 0.1 have it.
+        is_built = config.pop("optimizer_built", is_built)
         self.compile(**config)
         if is_built:
             self.optimizer.build(self.trainable_variables)
@@ -186,18 +199,23 @@ class BertTask(FromPreset, keras_hub.models.Task):
         validation_data=None,
         validation_split=None,
         shuffle=True,
+        class_weight=None,
         **kwargs,
     ):
         """Train, on raw texts or on ready arrays; see `keras.Model.fit`.
 
         Args:
-            x: texts (list, numpy, pandas), a tuple of two of them for pairs, a `tf.data.Dataset`
-                of batches, or what the encoder takes.
+            x: texts (list, numpy, pandas), a tuple of two of them for pairs, what the encoder
+                takes, or a `tf.data.Dataset`, a generator or a `keras.utils.PyDataset` of batches
+                of either.
             y: labels.
             batch_size: int, 32 by default.
             shuffle: bool. A new order of texts and batches every epoch.
+            class_weight: dict of names or numbers of classes to weights, or "balanced", for which
+                all classes count alike.
             **kwargs: as in `keras.Model.fit`.
         """
+        _check_batch_size(batch_size)
         if validation_split and validation_data is None and self._is_raw(x):
             (x, y, sample_weight), validation_data = _split((x, y, sample_weight), validation_split)
         elif validation_split:
@@ -206,8 +224,8 @@ class BertTask(FromPreset, keras_hub.models.Task):
             parts = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             if self._is_raw(parts[0]):
                 validation_data = self._sorted_batches(*parts, batch_size=batch_size)[0]
-            elif _is_dataset(validation_data):
-                validation_data = self._preprocess_dataset(validation_data)
+            elif not isinstance(validation_data, tuple):
+                validation_data = self._read(validation_data, batch_size)
         return self._run(
             keras.Model.fit,
             x,
@@ -216,6 +234,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
             batch_size,
             shuffle,
             validation_data=validation_data,
+            class_weight=class_weight,
             **kwargs,
         )
 
@@ -228,9 +247,13 @@ class BertTask(FromPreset, keras_hub.models.Task):
 
         Raw texts run sorted by length, so that none is padded far.
         """
+        check_process()
+        _check_batch_size(batch_size)
         if not self._is_raw(x):
+            x = self._read(x, batch_size)
             if _is_dataset(x):
-                return self._predict_batches(self._preprocess_dataset(x), **kwargs)
+                return self._predict_batches(x, **kwargs)
+            self._check_ids(x)
             self.check_arrays(x)
             return keras.Model.predict(self, x, batch_size=batch_size, **kwargs)
         dataset, order = self._sorted_batches(x, batch_size=batch_size)
@@ -239,7 +262,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
     def _predict_batches(self, dataset, **kwargs):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
         if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
-            return keras.Model.predict(self, dataset, **kwargs)
+            return self._reading(keras.Model.predict, dataset, **kwargs)
         parts = [outputs for _, outputs in self._batch_outputs(dataset, **kwargs)]
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
@@ -292,23 +315,121 @@ class BertTask(FromPreset, keras_hub.models.Task):
             for part in (x, y, sample_weight)
         ]
 
-    def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
-        if self._is_raw(x):
-            if method is keras.Model.fit:
-                dataset = self.preprocessor.batches(
+    def _run(self, method, x, y, sample_weight, batch_size, shuffle, class_weight=None, **kwargs):
+        check_process()
+        _check_batch_size(batch_size)
+        is_fit = method is keras.Model.fit
+        is_raw = self._is_raw(x)
+        if is_raw:
+            if is_fit:
+                x = self.preprocessor.batches(
                     x, y, sample_weight, batch_size or 32, shuffle, buckets=self._compiles_shapes()
                 )
-                kwargs["shuffle"] = False  # The dataset shuffles itself.
             else:
-                dataset, _ = self._sorted_batches(x, y, sample_weight, batch_size)
-            return method(self, dataset, **kwargs)
-        if method is keras.Model.fit:
-            kwargs["shuffle"] = shuffle and not _is_dataset(x)
-        if _is_dataset(x):
-            x = self._preprocess_dataset(x, anew=method is keras.Model.fit)
-            return method(self, x, **kwargs)
-        self.check_arrays(x, y)
-        return method(self, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
+                x, _ = self._sorted_batches(x, y, sample_weight, batch_size)
+            self._check_labelled(y, is_raw)  # After the texts, which may be what is wrong.
+        else:
+            x = self._read(x, batch_size, anew=is_fit, shuffle=is_fit and shuffle)
+        if is_fit:
+            kwargs["shuffle"] = shuffle and not _is_dataset(x)  # A dataset shuffles itself.
+        if not _is_dataset(x):
+            if _is_in_memory(x):
+                self._check_labelled(y, is_raw)
+                self._check_ids(x)
+            self.check_arrays(x, y)
+            if class_weight is not None:
+                sample_weight = self._weigh_arrays(class_weight, y, sample_weight)
+            return self._reading(
+                method, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs
+            )
+        if not isinstance(x.element_spec, tuple) or len(x.element_spec) < 2:
+            self._check_labelled(None, is_raw=not _is_ready(x))
+        if class_weight is not None:
+            x = self._weigh_dataset(class_weight, x, is_raw)
+        return self._reading(method, x, **kwargs)
+
+    def _reading(self, method, *args, **kwargs):
+        """Run a method of Keras; an error of a generator comes as it is, not in TensorFlow's."""
+        self._reading_error = None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception:
+            if self._reading_error is not None:
+                raise self._reading_error from None
+            raise
+
+    def _needs_labels(self, is_raw):
+        """Whether training needs labels of the caller; a task that makes its own does not."""
+        return True
+
+    def _check_labelled(self, y, is_raw):
+        steps = ("compute_loss", "train_step")
+        is_own = any(getattr(type(self), n) is not getattr(keras.Model, n) for n in steps)
+        if y is None and getattr(self, "loss", None) and self._needs_labels(is_raw) and not is_own:
+            raise ValueError(
+                f"{type(self).__name__} was given no labels to train on or to compare with; pass "
+                "them as y, one for each text, or use predict()."
+            )
+
+    def _check_ids(self, x):
+        """Refuse token ids that the encoder has no vectors of, where they are in NumPy or lists."""
+        ids = x.get("token_ids") if isinstance(x, dict) else None
+        if isinstance(ids, (list, tuple)):
+            try:
+                ids = np.asarray(ids)
+            except ValueError:  # No rectangle: Keras or `check_arrays` says so.
+                return
+        if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iuf" or not ids.size:
+            return
+        count = self.backbone.vocabulary_size
+        if ids.min() < 0 or ids.max() >= count:
+            place = np.argwhere((ids < 0) | (ids >= count))[0]
+            raise ValueError(
+                f"token_ids has {ids[tuple(place)]} at {place.tolist()}, but the encoder's "
+                f"vocabulary_size is {count}: ids are 0 to {count - 1}; tokenize with the "
+                "tokenizer of this model's preset."
+            )
+
+    # === Weights by class ===
+
+    def _class_weights(self, class_weight, count):
+        names = getattr(self, "label_names", None)
+        if names is None or getattr(self, "multi_label", False):
+            raise ValueError(
+                f"class_weight={class_weight!r} counts on one class for each label, which this "
+                f"{type(self).__name__} has not; pass sample_weight."
+            )
+        return class_weights(class_weight, names, count)
+
+    def _weigh_arrays(self, class_weight, y, sample_weight):
+        rank = len(self.output.shape) - 1
+        y = class_numbers(keras.ops.convert_to_numpy(y) if keras.ops.is_tensor(y) else y, rank)
+        classes = self.output.shape[-1]
+        weights = self._class_weights(
+            class_weight, lambda: count_classes(y, sample_weight, classes)
+        )
+        weights = weights[np.clip(y, 0, classes - 1)]
+        return weights if sample_weight is None else weights * np.asarray(sample_weight)
+
+    def _weigh_dataset(self, class_weight, dataset, is_raw):
+        rank = len(self.output.shape) - 1
+
+        def count():
+            if not is_raw:
+                raise ValueError(
+                    "class_weight='balanced' counts labels that are in memory; give texts or "
+                    "arrays with y, or a dict of weights."
+                )
+            batches = (keras.utils.unpack_x_y_sample_weight(b) for b in dataset.as_numpy_iterator())
+            classes = self.output.shape[-1]
+            return sum(count_classes(class_numbers(y, rank), w, classes) for _, y, w in batches)
+
+        weights = self._class_weights(class_weight, count)
+
+        def weighted(x, y, sample_weight=None):
+            return x, y, weigh(y, sample_weight, weights, rank)
+
+        return dataset.map(weighted)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # TensorFlow's alone. In the scope of a strategy Keras 3.15 averages a batch over the
@@ -336,6 +457,7 @@ class BertTask(FromPreset, keras_hub.models.Task):
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
     def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
+        _check_batch_size(batch_size)
         return self.preprocessor.sorted_batches(
             x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes()
         )
@@ -345,21 +467,84 @@ class BertTask(FromPreset, keras_hub.models.Task):
         return keras.config.backend() == "jax" or bool(self.jit_compile)
 
     def _as_lists(self, texts, method):
-        """`(texts, single)`: one text, or a tuple of two, as a list or tuple of lists."""
+        """`(texts, single)`: what a person's method takes, as a list or tuple of two lists.
+
+        All of them read texts here, so that each takes the same kinds and refuses the same.
+        """
         if self.preprocessor is None:
             raise ValueError(f"{method} takes texts, and this model has no preprocessor.")
-        parts = texts if isinstance(texts, tuple) else (texts,)
-        single = all(isinstance(part, str) for part in parts)
-        if single:
-            parts = tuple([part] for part in parts)
-        return (parts if len(parts) > 1 else parts[0]), single
+        columns, batched = self.preprocessor.columns(texts)
+        return (columns if len(columns) > 1 else columns[0]), not batched
 
-    def _preprocess_dataset(self, dataset, anew=False):
-        """Map the preprocessor over a `tf.data.Dataset` of raw batches."""
-        spec = dataset.element_spec
-        spec = spec[0] if isinstance(spec, tuple) else spec
-        if self.preprocessor is None or (isinstance(spec, dict) and "token_ids" in spec):
+    # === Batches that come one by one ===
+
+    def _read(self, x, batch_size=None, anew=False, shuffle=False):
+        """A `tf.data.Dataset` of features, of a dataset, generator or `PyDataset` of texts.
+
+        What gives ready arrays stays as it is.
+        """
+        if _is_dataset(x):
+            return self._preprocess_dataset(x, anew, batch_size)
+        if hasattr(x, "__next__"):
+            return self._read_generator(x, batch_size)
+        if isinstance(x, keras.utils.PyDataset) and self._is_raw(_inputs_of(x[0])):
+            return self._dataset_from(lambda: _passes(x, shuffle), x[0], x.num_batches)
+        return x
+
+    def _read_generator(self, batches, batch_size):
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("The generator gives no batch; make it anew for each use.")
+        batches = itertools.chain([first], batches)
+        if not self._is_raw(_inputs_of(first)):
+            self._build_on(first)
+            return (batch for batch in batches)  # Keras takes no other iterator.
+        if _is_single(_inputs_of(first)):
+            batches = _grouped(batches, batch_size or 32)
+            first = next(batches)
+            batches = itertools.chain([first], batches)
+        return self._dataset_from(lambda: batches, first)
+
+    def _dataset_from(self, batches, first, size=None):
+        """A dataset of features of what `batches()` gives; `first` is such a batch."""
+        tf, _ = tf_modules("Preprocessing")
+
+        def preprocess(batch):
+            try:
+                parts = batch if isinstance(batch, tuple) else (batch,)
+                return keras.tree.map_structure(
+                    keras.ops.convert_to_numpy, self.preprocessor(*parts)
+                )
+            except Exception as error:
+                self._reading_error = error
+                raise
+
+        def spec(array):
+            return tf.TensorSpec([None] * array.ndim, array.dtype)
+
+        first = preprocess(first)
+        self._build_on(first)
+        signature = keras.tree.map_structure(spec, first)
+        dataset = tf.data.Dataset.from_generator(
+            lambda: map(preprocess, batches()), output_signature=signature
+        )
+        if size is not None:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(size))
+        return dataset.prefetch(2)
+
+    def _build_on(self, batch):
+        """Build loss and metrics now: Keras would take a batch for it that no one trains on."""
+        if isinstance(batch, tuple) and len(batch) > 1:
+            self._symbolic_build(data_batch=batch)
+
+    def _preprocess_dataset(self, dataset, anew=False, batch_size=None):
+        """Map the preprocessor over a `tf.data.Dataset` of raw batches, or of texts to batch."""
+        if self.preprocessor is None or _is_ready(dataset):
             return dataset
+        spec = dataset.element_spec
+        parts = keras.tree.flatten(spec[0] if isinstance(spec, tuple) else spec)
+        if all(part.shape.rank == 0 and part.dtype == "string" for part in parts):
+            dataset = dataset.batch(batch_size or 32)
         return self.preprocessor.map_dataset(dataset, anew)
 
 
@@ -372,6 +557,49 @@ def head_weights(model):
     """The weights of a task that are not its encoder's."""
     inner = {id(weight) for weight in encoder_of(model).weights}
     return [weight for weight in model.weights if id(weight) not in inner]
+
+
+def own_preprocessor(backbone, preprocessor, **settings):
+    """A task's own copy of the preprocessor that it is given, with what the two share.
+
+    The tokenizer is not copied.
+
+    Args:
+        backbone: the `BertBackbone` that it has to fit.
+        preprocessor: a preprocessor, or `None`.
+        **settings: those of the task; a preprocessor that does not know one goes without.
+    """
+    if preprocessor is None:
+        return None
+    # A `.keras` file gives the vocabulary after the model.
+    is_empty = preprocessor.tokenizer.vocabulary is None
+    tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()
+    if tokens > backbone.vocabulary_size:
+        raise ValueError(
+            f"The tokenizer has {tokens} tokens, but the encoder's vocabulary_size is "
+            f"{backbone.vocabulary_size}; load both from the same preset."
+        )
+    if tokens < 0.9 * backbone.vocabulary_size:
+        warnings.warn(
+            f"The tokenizer has only {tokens} tokens for the encoder's vocabulary_size of "
+            f"{backbone.vocabulary_size}; is its vocabulary file whole?",
+            stacklevel=3,
+        )
+    if preprocessor.sequence_length > backbone.max_sequence_length:
+        raise ValueError(
+            f"The preprocessor's sequence_length {preprocessor.sequence_length} exceeds the "
+            f"encoder's {backbone.max_sequence_length} positions; set sequence_length="
+            f"{backbone.max_sequence_length} or less."
+        )
+    config = {**preprocessor.get_config(), "tokenizer": preprocessor.tokenizer}
+    settings["num_segments"] = min(backbone.num_segments, 2)
+    config.update((name, value) for name, value in settings.items() if name in config)
+    return type(preprocessor).from_config(config)
+
+
+def _without(left_out, variables):
+    left_out = set(map(id, left_out))
+    return [variable for variable in variables if id(variable) not in left_out]
 
 
 def _holds_text(x):
@@ -390,6 +618,54 @@ def _join_padded(parts, value):
         return np.pad(part, [(0, 0), *missing], constant_values=value)
 
     return np.concatenate([pad(part) for part in parts])
+
+
+def _check_batch_size(batch_size):
+    if batch_size is not None:
+        check_whole("batch_size", batch_size)
+
+
+def _is_in_memory(x):
+    return isinstance(x, (dict, list, tuple, np.ndarray)) or keras.ops.is_tensor(x)
+
+
+def _is_ready(dataset):
+    """Whether a `tf.data.Dataset` has token ids already."""
+    spec = dataset.element_spec
+    spec = spec[0] if isinstance(spec, tuple) else spec
+    return isinstance(spec, dict) and "token_ids" in spec
+
+
+def _inputs_of(batch):
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def _passes(dataset, shuffle):
+    """One epoch of a `keras.utils.PyDataset`, as Keras goes through it."""
+    dataset.on_epoch_begin()
+    size = dataset.num_batches
+    order = itertools.count() if size is None else range(size)
+    for i in np.random.permutation(size) if shuffle and size is not None else order:
+        yield dataset[int(i)]
+    dataset.on_epoch_end()
+
+
+def _is_single(x):
+    """Whether `x` is one text or one pair of them."""
+    if isinstance(x, dict):
+        x = tuple(x.values())
+    return isinstance(x, (str, bytes)) or isinstance(x, tuple) and _is_single(x[0])
+
+
+def _grouped(rows, size):
+    """Batches of single examples, each of `x`, `(x, y)` or `(x, y, sample_weight)`."""
+    while group := [
+        row if isinstance(row, tuple) else (row,) for row in itertools.islice(rows, size)
+    ]:
+        x, *targets = map(list, zip(*group, strict=True))
+        if isinstance(x[0], dict):
+            x = {name: [row[name] for row in x] for name in x[0]}
+        yield (x, *targets)
 
 
 def _is_dataset(x):

@@ -7,8 +7,10 @@ import keras
 import numpy as np
 
 from kerasbert.layers.block import only_blocks_remat
+from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask, check_classes, class_names
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 
 
@@ -22,7 +24,8 @@ class BertTextClassifier(HeadedTask):
         backbone: a `BertBackbone`.
         num_classes: int. Or give `labels`.
         preprocessor: a `BertTextClassifierPreprocessor`, or `None` for ready arrays.
-        labels: list of names, one a class; they are kept in the preset.
+        labels: list of names, one a class, or a dict such as {0: "ham", 1: "spam"}; they are kept
+            in the preset.
         multi_label: bool. Each class is a yes or no of its own; labels are (B, C).
         activation: of the output; `None` gives logits.
         dropout: float. Before the logits.
@@ -74,17 +77,15 @@ class BertTextClassifier(HeadedTask):
         **kwargs,
     ):
         num_classes, labels = check_classes(num_classes, labels)
-        self._adopt_preprocessor(
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = own_preprocessor(
             backbone,
             preprocessor,
             labels=labels,
             multi_label=multi_label,
             num_classes=num_classes,
         )
-
-        # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
         self._make_head(
             backbone,
             num_classes,
@@ -114,17 +115,18 @@ class BertTextClassifier(HeadedTask):
     def default_loss(self):
         """Cross-entropy, with `multi_label` a binary one for each class."""
         if self.multi_label:
-            return keras.losses.BinaryCrossentropy(from_logits=self._gives_logits())
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
+            return keras.losses.BinaryCrossentropy(from_logits=self.gives_logits())
+        return ClassCrossEntropy(from_logits=self.gives_logits())
 
     def default_metrics(self):
         """Accuracy."""
         if self.multi_label:
-            threshold = 0.0 if self._gives_logits() else 0.5
+            threshold = 0.0 if self.gives_logits() else 0.5
             return [keras.metrics.BinaryAccuracy(threshold=threshold, name="accuracy")]
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [ClassAccuracy()]
 
-    def _gives_logits(self):
+    def gives_logits(self):
+        """Whether the outputs are logits, as they are without an `activation`."""
         return self.activation == keras.activations.linear
 
     @property
@@ -135,7 +137,7 @@ class BertTextClassifier(HeadedTask):
     def predict_proba(self, texts, batch_size=32):
         """Probabilities (N, C) of N texts, in their order."""
         outputs = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
-        if not self._gives_logits():
+        if not self.gives_logits():
             return outputs
         if self.multi_label:
             return 1 / (1 + np.exp(-outputs))

@@ -10,7 +10,7 @@ from keras import ops
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.heads import Pooling, ScalarMix, unit_length
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask
+from kerasbert.models.task import BertTask, own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
 
 # What a vector is made of: the fewest encoder layers that it takes.
@@ -49,7 +49,9 @@ class BertTextEmbedder(BertTask):
             "sum_last_four", "concat_last_four", "sum_all" (of all layers, without the
             embeddings), or "scalar_mix", an average of embeddings and all layers whose shares
             are trained.
-        normalize: bool. Divide each vector by its length.
+        normalize: bool. Divide each vector by its length. By default `False`, and with
+            `pooling_mode` `True`, as in KerasHub.
+        pooling_mode: KerasHub's name for `pooling`, for code that comes from there.
 
     Example:
 
@@ -75,18 +77,27 @@ class BertTextEmbedder(BertTask):
         preprocessor=None,
         pooling="mean",
         layers="last",
-        normalize=False,
+        normalize=None,
+        pooling_mode=None,
         **kwargs,
     ):
+        if pooling_mode is not None:
+            if pooling not in ("mean", pooling_mode):
+                raise ValueError(
+                    f"pooling={pooling!r} and pooling_mode={pooling_mode!r} are two names of one "
+                    "setting; leave one of them out."
+                )
+            pooling = pooling_mode
+        if normalize is None:
+            normalize = pooling_mode is not None
         pooling = pooling if isinstance(pooling, str) else list(pooling)
         _check(backbone, pooling, layers)
-        self._adopt_preprocessor(backbone, preprocessor)
 
         # === Layers ===
         # Not tracked, as KerasHub does it on Torch: our weights are those that the vectors need. A
         # layer without a gradient would be warned of, and shrink by weight decay.
         object.__setattr__(self, "_backbone", backbone)
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(backbone, preprocessor)
         self.scalar_mix = None
         if layers == "scalar_mix":
             self.scalar_mix = ScalarMix(dtype="float32", name="scalar_mix")
@@ -140,6 +151,11 @@ class BertTextEmbedder(BertTask):
     def uses_pooler(self):
         return self.pooling == "pooler"
 
+    @property
+    def pooling_mode(self):
+        """KerasHub's name for `pooling`."""
+        return self.pooling
+
     def default_loss(self):
         """The mean squared error to given vectors."""
         return keras.losses.MeanSquaredError()
@@ -147,6 +163,23 @@ class BertTextEmbedder(BertTask):
     def default_metrics(self):
         """The cosine to given vectors."""
         return [keras.metrics.CosineSimilarity(name="cosine")]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self._check_vectors(y, y_pred)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self._check_vectors(y, y_pred)  # Keras may come here before the loss.
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _check_vectors(self, y, y_pred):
+        if isinstance(self.loss, keras.losses.MeanSquaredError) and y is not None:
+            if len(y.shape) != len(y_pred.shape):
+                raise ValueError(
+                    f"The labels have {len(y.shape)} axes and the vectors {len(y_pred.shape)}; "
+                    "the mean squared error takes one vector for each text: pass vectors, or "
+                    "compile with a loss of your own."
+                )
 
     def predict(self, x=None, batch_size=None, **kwargs):
         """Vectors in the order of `x`, on raw texts or on ready arrays.
@@ -180,6 +213,25 @@ class BertTextEmbedder(BertTask):
         else:
             vectors = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float32")
         return vectors[0] if single else vectors
+
+    # === KerasHub's names; the keyword arguments are those of `predict` ===
+
+    def encode_text(self, text, **kwargs):
+        """The vectors (N, D') of a list of N texts, or of one text, which makes a list of one."""
+        return self.predict([text] if isinstance(text, str) else text, **kwargs)
+
+    def encode_documents(self, documents, **kwargs):
+        """As `encode_text`."""
+        return self.encode_text(documents, **kwargs)
+
+    def similarity(self, query_embeddings, document_embeddings):
+        """The products of vectors (M, D') and (N, D'): their cosines where `normalize` is set.
+
+        Returns:
+            A tensor (M, N).
+        """
+        queries, documents = map(ops.convert_to_tensor, (query_embeddings, document_embeddings))
+        return ops.matmul(queries, ops.transpose(documents))
 
     def _token_vectors(self, texts, batch_size, **kwargs):
         """A list of float32 (T, D') of texts; Keras would join batches of one length only."""

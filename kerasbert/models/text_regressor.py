@@ -10,6 +10,7 @@ from keras import ops
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 
 
@@ -72,9 +73,8 @@ class BertTextRegressor(HeadedTask):
         bilstm_units=None,
         **kwargs,
     ):
-        self._adopt_preprocessor(backbone, preprocessor)
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(backbone, preprocessor)
         self._make_head(
             backbone,
             1,

@@ -8,8 +8,10 @@ import numpy as np
 
 from kerasbert.data.tagging import TagSet, tag_names
 from kerasbert.layers.block import only_blocks_remat
+from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask, check_classes, class_names
+from kerasbert.models.task import own_preprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
 
 
@@ -70,13 +72,11 @@ class BertTokenClassifier(HeadedTask):
         labels = None if labels is None else check_classes(None, labels)[1]
         names = None if labels is None else tag_names(labels, scheme)
         num_classes, names = check_classes(num_classes, names)
-        self._adopt_preprocessor(
-            backbone, preprocessor, labels=labels, scheme=scheme, num_classes=num_classes
-        )
-
         # === Layers ===
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor = own_preprocessor(
+            backbone, preprocessor, labels=labels, scheme=scheme, num_classes=num_classes
+        )
         self._make_head(
             backbone,
             num_classes,
@@ -102,13 +102,11 @@ class BertTokenClassifier(HeadedTask):
 
     def default_loss(self):
         """Cross-entropy, the mean over the pieces by their weights."""
-        return keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
+        return ClassCrossEntropy(from_logits=True, reduction="mean_with_sample_weight")
 
     def default_metrics(self):
         """Accuracy of the pieces that count."""
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [ClassAccuracy()]
 
     @property
     def label_names(self):
@@ -179,7 +177,7 @@ class BertTokenClassifier(HeadedTask):
             words, and `text` has them with spaces between) and `score`, the mean probability of
             its words' labels. What is labelled "O" is left out. One list for a single string.
         """
-        single = isinstance(x, str)
+        single = isinstance(x, (str, bytes))
         pieces, probabilities = self._probabilities([x] if single else x, batch_size, "tag()")
         tags = TagSet(self.label_names)
         results = []

@@ -43,6 +43,7 @@ class MaskingPreprocessor(BertPreprocessor):
             random_token_rate,
             mask_selection_length,
             mask_unit,
+            may_hide_nothing=True,
         )
         if word_boundaries not in BOUNDARIES:
             raise ValueError(
@@ -154,7 +155,7 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
         sequence_length: int. The most tokens in a row.
         truncate: string. See `BertPreprocessor`.
         num_segments: int. See `BertPreprocessor`.
-        mask_selection_rate: float. The share of tokens that are to be predicted.
+        mask_selection_rate: float. The share of tokens that are to be predicted; 0 for none.
         mask_selection_length: int. The most of them in a row; `None` for no such limit.
         mask_token_rate: float. The share of these that the model sees as the mask token.
         random_token_rate: float. The share of these that it sees as any other token. The rest it

@@ -4,7 +4,6 @@ N examples, B batch, T tokens of the packed row.
 """
 
 import inspect
-import json
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from kerasbert.data.batching import (
     similar_length_batches,
     sorted_batches,
 )
+from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
 
@@ -489,5 +489,4 @@ def _read_json(directory, name):
     path = os.path.join(directory, name)
     if not os.path.exists(path):
         return {}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    return read_json(path)

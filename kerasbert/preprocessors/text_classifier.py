@@ -10,7 +10,7 @@ import numpy as np
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import label_rows
+from kerasbert.preprocessors.texts import label_list, label_rows
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -27,7 +27,8 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         sequence_length: int. The most tokens in a row.
         truncate: string. See `BertPreprocessor`.
         num_segments: int. See `BertPreprocessor`.
-        labels: list of strings. The names of the classes, in the order of their numbers.
+        labels: list of strings. The names of the classes, in the order of their numbers; or a
+            dict of numbers and names.
         multi_label: bool. A text may have several labels, or none.
         num_classes: int. The number of classes, where they have no names.
 
@@ -58,11 +59,9 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
-        self.labels = labels
+        self.labels = label_list(labels)
         self.multi_label = multi_label
         self.num_classes = num_classes
-        if isinstance(labels, str):
-            raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
         names = self.names
         for position, name in enumerate(names):
             if not isinstance(name, str) or name in names[:position]:

@@ -5,17 +5,20 @@ import numpy as np
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import label_rows
+from kerasbert.preprocessors.texts import label_rows, number_rows
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextEmbedderPreprocessor(BertPreprocessor):
     """Packs texts or pairs as `BertPreprocessor` does; labels `y` are vectors (B, D').
 
+    For a loss of one's own, they may also be numbers (B,).
+
     Takes the arguments of `BertPreprocessor`.
 
     Raises:
-        ValueError: for labels that are no vectors of finite numbers, with their position.
+        ValueError: for labels that are no vectors of finite numbers, all of one width, with their
+            position.
 
     Example:
 
@@ -33,6 +36,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def check_labels(self, y, count):
         rows = label_rows(y, count)
         widths = [len(row) if isinstance(row, list) else None for row in rows]
+        if not any(isinstance(row, (list, str)) for row in rows):
+            return super().check_labels(number_rows(y, count, np.isfinite, "finite numbers"), count)
         for position, row in enumerate(rows):
             if widths[position] is None or widths[position] != widths[0]:
                 raise ValueError(
@@ -53,9 +58,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     def check_labels_in_graph(self, y):
         tf, _ = tf_modules(type(self).__name__)
-        y = tf.cast(y, tf.float32)
-        if y.shape.rank not in (None, 2):
+        if y.shape.rank not in (None, 1, 2):
             raise ValueError(
                 f"The dataset gives labels of shape {y.shape}; give one vector for each text."
             )
-        return y
+        return tf.cast(y, tf.float32) if y.shape.rank == 2 else y

@@ -12,8 +12,9 @@ def text_columns(x):
     """Read one text, a column of texts, or a pair of either.
 
     Args:
-        x: a string; a list, array, pandas column or string tensor of them; for pairs a tuple of
-            two of these, a list of pairs, a table of two columns, or a dict of `text`, `text_b`.
+        x: a string; a list, array, generator, pandas column or string tensor of them; for pairs a
+            tuple of two of these, a list of pairs, a table of two columns, or a dict of `text`,
+            `text_b`.
 
     Returns:
         `(columns, batched)`: a tuple of one or two lists of strings, and false for a single text.
@@ -177,6 +178,42 @@ def label_rows(y, count, name="labels"):
     return rows
 
 
+def label_list(labels):
+    """The names of classes in the order of their numbers.
+
+    Args:
+        labels: list of names; or a dict of number to name or of name to number, from 0 on.
+
+    Raises:
+        ValueError: for what has no order, and for numbers that are not 0, 1, 2, ...
+
+    >>> label_list({1: "spam", 0: "ham"}), label_list({"ham": 0, "spam": 1})
+    (['ham', 'spam'], ['ham', 'spam'])
+    """
+    if labels is None:
+        return None
+    if isinstance(labels, str):
+        raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
+    if isinstance(labels, (set, frozenset)):
+        raise ValueError(f"labels={labels!r} is a set, which has no order; pass a list of names.")
+    if not isinstance(labels, dict):
+        return [str(label) for label in labels]
+    by_number = {}
+    for key, value in labels.items():
+        # JSON has numbers as strings where they are keys.
+        is_number = isinstance(key, str) and key.isdecimal() and isinstance(value, str)
+        number, name = (key, value) if is_number or not isinstance(key, str) else (value, key)
+        is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+        if isinstance(name, str) and (is_whole or is_number):
+            by_number[int(number)] = name
+    if sorted(by_number) != list(range(len(labels))):
+        raise ValueError(
+            f"labels={labels!r} has to have the numbers 0 to {len(labels) - 1}, one for each name; "
+            "pass a list of names, or a dict such as {0: 'ham', 1: 'spam'}."
+        )
+    return [by_number[number] for number in range(len(labels))]
+
+
 def number_rows(y, count, fits, wanted):
     """Read labels of which each is one number, alone or in a list, into a list (N).
 
@@ -264,6 +301,14 @@ def _items(column):
     """A list of the column's values; a text itself for a single one."""
     if isinstance(column, (str, bytes, list)):
         return column
+    if hasattr(column, "__next__"):
+        return list(column)
+    if isinstance(column, (dict, set, frozenset)):
+        has = "names, not rows" if isinstance(column, dict) else "no order"
+        raise ValueError(
+            f"{_short(column)} was given where a column of texts is needed, and it has {has}; "
+            "pass a list of strings."
+        )
     if hasattr(column, "numpy") and not hasattr(column, "tolist"):
         column = column.numpy()  # TensorFlow; a scalar string gives bytes
     for method in ("tolist", "to_list"):

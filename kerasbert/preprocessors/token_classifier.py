@@ -234,6 +234,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     def read(self, x):
         """Tokenize texts or lists of words: a `Pieces`."""
         tf, _ = tf_modules(type(self).__name__)
+        x = list(x) if hasattr(x, "__next__") else x
         words = word_rows(x)
         if words is None:
             columns, batched = text_columns(x)

@@ -15,8 +15,8 @@ import numpy as np
 from keras import ops
 
 from kerasbert._errors import first_line
-from kerasbert._files import new_file
 from kerasbert._torch import random_states, set_random_states
+from kerasbert.files import new_file
 
 _KEY = "kerasbert"
 _ACCUMULATOR = "_gradient_accumulator"
@@ -72,7 +72,6 @@ def save_checkpoint(folder, model, step, kept=(), **facts):
         for tensor in tensors.values():
             value = ops.convert_to_numpy(tensor) if hasattr(tensor, "path") else tensor
             file.write(np.ascontiguousarray(value, _dtype(tensor)).tobytes())
-    _sync(folder)
     for other in _checkpoints(folder):
         if other != path:
             os.remove(other)
@@ -216,15 +215,3 @@ def _check(path, file, variables, others=()):
 
 def _some(names):
     return (", ".join(names[:3]) + (" and more" if len(names) > 3 else "")) or "nothing"
-
-
-def _sync(folder):
-    """Let a rename reach the disk, where folders can be opened."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

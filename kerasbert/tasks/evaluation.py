@@ -5,11 +5,12 @@ import sys
 from dataclasses import replace
 
 from kerasbert import converter, presets
-from kerasbert.conversion.checkpoint import read_json
+from kerasbert.files import read_json
 from kerasbert.models.task import BertTask
 from kerasbert.tasks import get_task
 from kerasbert.tasks.heads import HEADS
 from kerasbert.tasks.own import model_task
+from kerasbert.tasks.recording import Pulse
 from kerasbert.tasks.task import Task
 
 # Beside a preset: the task that it was trained on, its scores, and how.
@@ -25,6 +26,7 @@ def evaluate(
     split="dev",
     columns=None,
     label=None,
+    encoding=None,
     batch_size=32,
     precision=None,
     limit=None,
@@ -42,6 +44,7 @@ def evaluate(
         split: string. Which split to read from a folder or the library.
         columns: list of strings. The columns of text in the file, where they are other ones.
         label: string. The column of labels there, where it is another one.
+        encoding: string. Of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
         precision: string. "mixed_bfloat16", for example; `None` is Keras' own setting.
         limit: int. The most examples, the first ones.
@@ -56,7 +59,7 @@ def evaluate(
     """
     model, task, _ = open_model(model, task, precision)
     file, folder = _file_or_folder(data)
-    examples = _read(task, file, folder, "dev" if file else split, columns, label, limit)
+    examples = _read(task, file, folder, "dev" if file else split, columns, label, encoding, limit)
     predictions = predict_all(task, model, examples, batch_size, verbose)
     return {
         "task": task.name,
@@ -76,6 +79,7 @@ def predict(
     task=None,
     split="test",
     columns=None,
+    encoding=None,
     batch_size=32,
     precision=None,
     limit=None,
@@ -84,28 +88,30 @@ def predict(
     """What a model says of examples, and the files to hand in.
 
     Args:
-        model, data, task, columns, batch_size, precision, limit, verbose: see `evaluate`; a file
-            needs no labels.
+        model, data, task, columns, encoding, batch_size, precision, limit, verbose: see
+            `evaluate`; a file needs no labels, and in a `.txt` each line is a text, where the
+            first one does not name columns.
         output: string. A folder for the predictions in the official form; `None` writes none.
         split: string. Which split to read from a folder or the library.
 
     Returns:
-        Dict of `task`, `split`, `ids` (what the examples are called), `predictions` (see
-        `Task.predict`) and `files` (paths).
+        Dict of `task`, `split`, `ids` (what the examples are called), `predictions` and
+        `probabilities` (see `Task.answers`) and `files` (paths).
 
     Raises:
         ValueError: for a model or data that do not fit the task.
     """
     model, task, threshold = open_model(model, task, precision)
     file, folder = _file_or_folder(data)
-    examples = _read(task, file, folder, "test" if file else split, columns, None, limit)
-    predictions = predict_all(task, model, examples, batch_size, verbose)
+    examples = _read(task, file, folder, "test" if file else split, columns, None, encoding, limit)
+    predictions, probabilities = answer_all(task, model, examples, batch_size, verbose)
     files = [] if output is None else task.write(output, examples, predictions, threshold)
     return {
         "task": task.name,
         "split": os.path.basename(file) if file else split,
         "ids": examples.ids,
         "predictions": predictions,
+        "probabilities": probabilities,
         "files": files,
     }
 
@@ -145,17 +151,35 @@ def open_model(source, task=None, precision=None):
 
 
 def predict_all(task, model, examples, batch_size=32, verbose=True):
-    """`Task.predict`, with a progress bar where there is much to do and someone to see it."""
-    if not verbose or len(examples) <= _CHUNK or not sys.stderr.isatty():
-        return task.predict(model, examples, batch_size)
-    from rich.console import Console
-    from rich.progress import track
+    """`Task.predict`, with progress where there is much to do."""
+    return answer_all(task, model, examples, batch_size, verbose)[0]
 
+
+def answer_all(task, model, examples, batch_size=32, verbose=True):
+    """`Task.answers`, with progress where there is much to do: a bar, or lines where none fits."""
+    if not verbose or len(examples) <= _CHUNK:
+        return task.answers(model, examples, batch_size)
     parts = [slice(start, start + _CHUNK) for start in range(0, len(examples), _CHUNK)]
-    rows = []
-    for part in track(parts, "Predicting", console=Console(stderr=True)):
-        rows += task.predict(model, examples.take(part), batch_size)
-    return rows
+    rows, probabilities = [], []
+    for part in _shown(parts):
+        found, probable = task.answers(model, examples.take(part), batch_size)
+        rows += found
+        probabilities = None if probable is None else probabilities + probable
+    return rows, probabilities
+
+
+def _shown(parts):
+    """The parts, one after the other, with the share that is done."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track
+
+        yield from track(parts, "Predicting", console=Console(stderr=True))
+        return
+    pulse = Pulse(lambda text: print(text, file=sys.stderr, flush=True))
+    for number, part in enumerate(parts):
+        pulse.tick(lambda number=number: f"predicting, {number / len(parts):.0%} done")
+        yield part
 
 
 def _file_or_folder(data):
@@ -170,10 +194,10 @@ def _file_or_folder(data):
     raise ValueError(f"There is no file or folder '{data}'.")
 
 
-def _read(task, file, folder, split, columns, label, limit):
+def _read(task, file, folder, split, columns, label, encoding, limit):
     task = _with_columns(task, columns, label)
     if file is not None:
-        task = task.with_files(**{split: file})
+        task = task.with_files(encoding, **{split: file})
     elif not task.source.files and task.trained_on is None:
         raise ValueError(
             f"The task '{task.name}' has no data of its own: pass a file, or name a task."

@@ -19,12 +19,15 @@ from dataclasses import replace
 import keras
 import numpy as np
 
+from kerasbert import presets
 from kerasbert._errors import check_precision, check_whole
-from kerasbert.tasks import get_task
+from kerasbert.files import fills_output, output_folder
+from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.tasks.recording import lasting_interrupt
 from kerasbert.tasks.search import Search
 
 
+@fills_output
 def finetune(
     task,
     preset,
@@ -44,6 +47,7 @@ def finetune(
     model=None,
     dev_share=0.1,
     limit=None,
+    record_rate=False,
     overwrite=False,
     verbose=True,
 ):
@@ -62,7 +66,9 @@ def finetune(
         data: string. The folder with the task's official files; `None` asks the `datasets`
             library.
         batch_sizes, learning_rates, epochs: numbers or lists of them, the grid; `None` are the
-            task's own. Each number of epochs is a run of its own, as the rate falls to its end.
+            task's own, but the rate is the one that the preset records, where it does: the papers'
+            are those of their large encoders. Each number of epochs is a run of its own, as the
+            rate falls to its end.
         seeds: int or list of ints. Each point of the grid runs with every seed.
         warmup: float. The share of the steps in which the rate rises.
         sequence_length: int. The most tokens of a row.
@@ -78,6 +84,8 @@ def finetune(
         dev_share: float. The share of the training examples to choose by, where a task has no dev
             split; always the same ones.
         limit: int. The most examples of each split, drawn at random, to try things out.
+        record_rate: bool. Write the best of the learning rates, by the mean over all else, into
+            the preset, a directory of ours: later calls, and `compile` of models from it, take it.
         overwrite: bool. Remove the runs that are in the folder.
         verbose: bool. Whether to show progress.
 
@@ -94,16 +102,26 @@ def finetune(
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.3.
     """
     task = get_task(task) if isinstance(task, str) else task
+    presets.check(preset)
+    if record_rate:
+        presets.record_finetuning_learning_rate(preset)
+    notes = []
     task = _with_settings(task, batch_sizes, learning_rates, epochs, warmup, sequence_length)
+    if learning_rates is None:
+        task = _with_rate(task, preset, notes)
     seeds = _numbers("seeds", seeds, int, 0)
     if precision is not None:
         check_precision(precision)
-    for name, value in (("early_stopping", early_stopping), ("lora_rank", lora_rank)):
+    for name, value in (
+        ("early_stopping", early_stopping),
+        ("lora_rank", lora_rank),
+        ("limit", limit),
+    ):
         if value is not None:
             _numbers(name, value, int, 1)
-    notes = []
-    train, dev = _train_and_dev(task, data, dev_share, limit, notes)
-    test = _test(task, data, limit, notes)
+    train, dev = _train_and_dev(task, data, dev_share, notes)
+    test = _test(task, data, notes)
+    train, dev, test = _limited({"training": train, "dev": dev, "test": test}, limit, notes)
     shared = {
         "task": task.as_dict() | {"settings": None},
         "preset": os.fspath(preset),
@@ -117,7 +135,7 @@ def finetune(
         "data": _hash(train, dev),
         "backend": keras.backend.backend(),
     }
-    output = os.path.expanduser(os.fspath(output))
+    output = output_folder(output, "output")
     with lasting_interrupt() as check:
         search = Search(
             task=task,
@@ -142,7 +160,12 @@ def finetune(
             search.say(note)
         for number, point in enumerate(points, start=1):
             search.run(point, f"Run {number} of {len(points)}")
-        return search.finish(notes)
+        results = search.finish(notes)
+        if record_rate:
+            rate = _best_rate(results["grid"], task.mode)
+            presets.record_finetuning_learning_rate(preset, rate)
+            search.say(f"The learning rate {rate:g} is recorded in '{preset}'.")
+        return results
 
 
 # === What is given ===
@@ -180,9 +203,28 @@ def _with_settings(task, batch_sizes, learning_rates, epochs, warmup, sequence_l
     return replace(task, settings=replace(task.settings, **given))
 
 
-def _train_and_dev(task, data, dev_share, limit, notes):
-    if limit is not None:
-        _numbers("limit", limit, int, 1)
+def _with_rate(task, preset, notes):
+    """The task with the preset's learning rate in place of a paper's, or of none."""
+    rate = presets.finetuning_learning_rate(preset)
+    official = builtin_tasks().get(task.name)
+    rates = task.settings.learning_rates
+    is_own = rates is not None and (official is None or rates != official.settings.learning_rates)
+    if rate is None or is_own:
+        return task
+    notes.append(f"The learning rate {rate:g} is the one that '{preset}' records.")
+    return replace(task, settings=replace(task.settings, learning_rates=(float(rate),)))
+
+
+def _best_rate(grid, mode):
+    """The learning rate of the best mean score over all other settings that it ran with."""
+    means = {}
+    for row in grid:
+        if row["mean"] is not None:
+            means.setdefault(row["learning_rate"], []).append(row["mean"])
+    return (min if mode == "min" else max)(means, key=lambda rate: np.mean(means[rate]))
+
+
+def _train_and_dev(task, data, dev_share, notes):
     if "train" not in task.splits:
         raise ValueError(f"The task '{task.name}' has nothing to train on; give it a file.")
     train = task.read("train", data)
@@ -198,7 +240,7 @@ def _train_and_dev(task, data, dev_share, limit, notes):
             f"There is no dev split: {len(dev):,} of the training examples, the same in every run, "
             "are kept out of the training to choose by."
         )
-    return _some(train, limit), _some(dev, limit)
+    return train, dev
 
 
 def _cut(task, train, share):
@@ -212,19 +254,29 @@ def _cut(task, train, share):
     return train.take(sorted(rows[cut:])), train.take(sorted(rows[:cut]))
 
 
-def _some(examples, limit):
-    if limit is None or len(examples) <= limit:
-        return examples
-    rows = np.random.default_rng(0).permutation(len(examples))[:limit]
-    return examples.take(sorted(rows.tolist()))
+def _limited(splits, limit, notes):
+    """The splits, `None` for none, of which no more than so many examples are drawn."""
+    parts, said = [], []
+    for name, examples in splits.items():
+        if limit is not None and examples is not None and len(examples) > limit:
+            said.append(f"{limit:,} of the {len(examples):,} {name} examples")
+            rows = np.random.default_rng(0).permutation(len(examples))[:limit]
+            examples = examples.take(sorted(rows.tolist()))
+        parts.append(examples)
+    if said:
+        notes.append(
+            f"With limit={limit}, {', '.join(said)} are drawn: scores and predictions are of "
+            "these alone."
+        )
+    return parts
 
 
-def _test(task, data, limit, notes):
+def _test(task, data, notes):
     """The test set, `None` where it cannot be had: an official one may be withheld."""
     if "test" not in task.splits:
         return None
     try:
-        return _some(task.read("test", data), limit)
+        return task.read("test", data)
     except ValueError as error:
         if task.has_own_files:
             raise

@@ -28,8 +28,15 @@ class _Head:
         """A file as a `readers.Table`, or as what `examples` takes."""
         source = task.source
         wanted = [source.columns.get(name, name) for name in task.columns]
+        if _is_test(split) and path.lower().endswith(".txt"):
+            return readers.read_lines(path, wanted, source.encoding)
         return readers.read_table(
-            path, source.header, wanted, source.quotes, keep_broken=_is_test(split)
+            path,
+            source.header,
+            wanted,
+            source.quotes,
+            keep_broken=_is_test(split),
+            encoding=source.encoding,
         )
 
     def examples(self, task, table, split):
@@ -45,6 +52,10 @@ class _Head:
     def count(self, data):
         """How many predictions there are."""
         return len(data)
+
+    def answers(self, task, model, data, batch_size):
+        """`(predictions, probabilities)`, see `Task.answers`."""
+        raise NotImplementedError
 
     def scores(self, task, data, predictions):
         return _scores(task.metrics, data.gold, predictions)
@@ -90,9 +101,11 @@ class TextClassifier(_Head):
         unnamed = model.labels is None and model.num_classes == len(task.labels)
         return list(task.labels) if unnamed else model.label_names
 
-    def predict(self, task, model, data, batch_size):
+    def answers(self, task, model, data, batch_size):
         names = self._names(task, model)
-        return [names[i] for i in model.predict_proba(data.x, batch_size).argmax(axis=-1)]
+        rows = model.predict_proba(data.x, batch_size)
+        predictions = [names[i] for i in rows.argmax(axis=-1)]
+        return predictions, [dict(zip(names, row)) for row in rows.tolist()]
 
     def scores(self, task, data, predictions):
         number = {name: number for number, name in enumerate(task.labels)}
@@ -119,8 +132,8 @@ class TextRegressor(_Head):
             raise ValueError(f"{table.place(position)}: the label {value!r} is no number.")
         return number
 
-    def predict(self, task, model, data, batch_size):
-        return model.score(data.x, batch_size).tolist()
+    def answers(self, task, model, data, batch_size):
+        return model.score(data.x, batch_size).tolist(), None
 
     def files(self, task, data, predictions, threshold):
         least, most = task.range or (-math.inf, math.inf)
@@ -176,8 +189,9 @@ class MultipleChoice(_Head):
             )
         return int(text)
 
-    def predict(self, task, model, data, batch_size):
-        return [answer["index"] for answer in model.choose(*data.x, batch_size=batch_size)]
+    def answers(self, task, model, data, batch_size):
+        rows = model.choose(*data.x, batch_size=batch_size)
+        return [row["index"] for row in rows], [row["scores"] for row in rows]
 
     def files(self, task, data, predictions, threshold):
         lines = [f"{i},{choice}" for i, choice in zip(data.ids, predictions)]
@@ -189,7 +203,7 @@ class QuestionAnswering(_Head):
 
     def open(self, task, path, split):
         if os.path.splitext(path)[1].lower() == ".json":
-            return readers.read_squad(path)
+            return readers.read_squad(path, task.source.encoding)
         return super().open(task, path, split)
 
     def examples(self, task, table, split):
@@ -241,9 +255,10 @@ class QuestionAnswering(_Head):
             "'answer_start' with as many of each."
         )
 
-    def predict(self, task, model, data, batch_size):
-        answers = model.answer(*data.x, batch_size=batch_size)
-        return [{name: row[0][name] for name in ("answer", "null_score")} for row in answers]
+    def answers(self, task, model, data, batch_size):
+        rows = [found[0] for found in model.answer(*data.x, batch_size=batch_size)]
+        predictions = [{name: row[name] for name in ("answer", "null_score")} for row in rows]
+        return predictions, [row["score"] for row in rows]
 
     def scores(self, task, data, predictions):
         answers = [row["answer"] for row in predictions]
@@ -282,7 +297,8 @@ class TokenClassifier(_Head):
         ending = os.path.splitext(path)[1].lower()
         if ending in (".json", ".jsonl", ".parquet"):
             return super().open(task, path, split)
-        return readers.read_columns(path, task.source.comment), f"'{path}'"
+        source = task.source
+        return readers.read_columns(path, source.comment, source.encoding), f"'{path}'"
 
     def examples(self, task, table, split):
         documents = self._of_table(task, table) if isinstance(table, readers.Table) else None
@@ -379,17 +395,18 @@ class TokenClassifier(_Head):
     def count(self, data):
         return len(data) if data.sentences is None else sum(map(len, data.sentences))
 
-    def predict(self, task, model, data, batch_size):
+    def answers(self, task, model, data, batch_size):
         if task.units == "characters":
-            return [
+            rows = [
                 [(found["start"], found["end"], found["label"]) for found in row]
                 for row in model.tag(data.x, batch_size)
             ]
+            return rows, None
         predictions = []
         for row, document in zip(model.predict_labels(data.x, batch_size), data.sentences):
             tags = iter(OUTSIDE if tag is None else tag for tag in row)
             predictions += [list(itertools.islice(tags, len(words))) for words in document]
-        return predictions
+        return predictions, None
 
     def scores(self, task, data, predictions):
         if task.units == "characters":
@@ -540,7 +557,26 @@ def _texts(table, values):
 
 
 def _ids(task, table):
-    return table.columns.get(task.source.id) or list(range(len(table)))
+    """What the examples are called; they are counted where that is not said, or not clear."""
+    given, counted = task.source.id, list(range(len(table)))
+    if not task.has_own_files:  # Of the papers' tasks the numbers are what is handed in.
+        return table.columns.get(given) or counted
+    name = given or "id"
+    if name in table.columns:
+        ids = table.column(name) if given else table.columns[name]
+        is_clear = len(set(map(str, ids))) == len(ids) and not any(i in (None, "") for i in ids)
+        # Answers go by their ids: of two with one id, one would be lost.
+        if is_clear or (given and task.head != "question_answering"):
+            return ids
+        if not given and task.head != "question_answering":
+            return counted
+        lack = f"whose column '{name}' gives not each of them a name of its own"
+    elif given:
+        lack = f"which has no column '{name}'"
+    else:
+        return counted
+    warnings.warn(f"The examples of {table.source}, {lack}, are counted from 0.", stacklevel=2)
+    return counted
 
 
 def _examples(x, y, ids=None, gold=None, sentences=None):

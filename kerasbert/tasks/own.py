@@ -25,8 +25,8 @@ _COLUMNS = {
     "token_classifier": ("tokens",),
 }
 _LABELS = {"question_answering": "answers", "token_classifier": "tags"}
-# One run; the grid of the papers is for their tasks.
-_SETTINGS = Settings((32,), (3e-5,), (3,))
+# One run, at the preset's rate; the grid of the papers is for their tasks.
+_SETTINGS = Settings((32,), None, (3,))
 
 
 def file_task(
@@ -44,6 +44,7 @@ def file_task(
     metrics=None,
     settings=None,
     quotes=None,
+    encoding=None,
     name="own",
 ):
     """Make a task of your own files.
@@ -64,10 +65,12 @@ def file_task(
             training file (without one of the first one there is), sorted.
         choices: list of strings. The columns of the choices, or one column of lists.
         choice_start: string. A column that all choices begin with.
-        id: string. The column of what an example is called in the file of predictions.
+        id: string. The column of what an example is called in the file of predictions; by
+            default "id", where each row has another one.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one chooses models.
         settings: a `Settings`; by default of one run, with the middle of the papers' values.
         quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
+        encoding: string. Of files that are not UTF-8, such as "cp949" or "shift_jis".
         name: string.
 
     Returns:
@@ -102,7 +105,7 @@ def file_task(
         metrics=tuple(metrics or _METRICS[head]),
         settings=settings or _SETTINGS,
         source=Source(columns=numbers, id=id, quotes=quotes),
-    ).with_files(train=train, dev=dev, test=test)
+    ).with_files(encoding, train=train, dev=dev, test=test)
     source, files = task.source, task.source.files
     more = {}
     if head == "multiple_choice":
@@ -177,7 +180,7 @@ def _classes(files, source, columns, label):
 
 def _first_table(files, source, columns):
     path = files.get("train") or next(iter(files.values()))
-    return readers.read_table(path, (), columns, source.quotes)
+    return readers.read_table(path, (), columns, source.quotes, encoding=source.encoding)
 
 
 def _tags(files, source, columns, label):
@@ -190,7 +193,7 @@ def _tags(files, source, columns, label):
         place = source.columns.get(label, -1)
         found = {
             cells[place]
-            for document in readers.read_columns(path)
+            for document in readers.read_columns(path, encoding=source.encoding)
             for sentence in document
             for _, cells in sentence
             if len(cells) > max(place, 1)

@@ -15,8 +15,8 @@ import keras
 import numpy as np
 
 from kerasbert._errors import check_precision, check_whole, need_packages
-from kerasbert._files import write_text
 from kerasbert.data.sentence_pairs import OBJECTIVES
+from kerasbert.files import fills_output, new_folder, output_folder, remove, write_text
 from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
@@ -41,7 +41,15 @@ from kerasbert.tasks.pretraining_data import (
     of_records,
     split,
 )
-from kerasbert.tasks.recording import CURVES, LOG, Line, Recorder, draw_curves, handled_signals
+from kerasbert.tasks.recording import (
+    CURVES,
+    LOG,
+    Line,
+    Pulse,
+    Recorder,
+    draw_curves,
+    handled_signals,
+)
 from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
@@ -52,6 +60,7 @@ RATES = {"adamw": 1e-4, "lamb": 1e-3}
 SAMPLE = 2000
 
 
+@fills_output
 def pretrain(
     corpus,
     output,
@@ -76,6 +85,7 @@ def pretrain(
     warmup_steps=None,
     weight_decay=0.01,
     optimizer_state="new",
+    finetuning_learning_rate=None,
     accumulate=1,
     precision="float32",
     masking="dynamic",
@@ -134,6 +144,8 @@ def pretrain(
         weight_decay: float. Not of biases and norms.
         optimizer_state: string. "new", or "kept" to go on with that of an earlier training, whose
             `output` is the `preset`; the schedule begins anew.
+        finetuning_learning_rate: float. What the preset records as a good rate to fine-tune it
+            with; `finetune(..., learning_rates=[...], record_rate=True)` searches and records it.
         accumulate: int. Parts that a batch is computed in, to need less memory.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; weights stay in float32.
         masking: string. "dynamic" hides other tokens in each epoch, "static" once.
@@ -181,7 +193,7 @@ def pretrain(
     _check(objective, optimizer, optimizer_state, precision, masking, preset, held_out, locals())
     if tensorboard:
         need_packages("tensorboard=True", "tensorboard", "tensorboard")
-    output = os.path.abspath(os.path.expanduser(os.fspath(output)))
+    output = output_folder(output, "output")
     preset, earlier = _earlier_run(preset, optimizer_state)
     settings |= {
         "phases": [dataclasses.astuple(phase)[:3] for phase in phases],
@@ -210,13 +222,15 @@ def pretrain(
         "intermediate_dim": intermediate_dim,
         "family": family,
     }
+    recorded = {"finetuning_learning_rate": finetuning_learning_rate}
+    recorded = {name: rate for name, rate in recorded.items() if rate is not None}
     model = _model(
         preset,
         _tokenizer(vocabulary, lowercase),
         objective,
         longest,
         {name: value for name, value in size.items() if value is not None},
-        {"dtype": precision, **(encoder or {})},
+        {"dtype": precision, **recorded, **(encoder or {})},
     )
     tokenizer = model.preprocessor.tokenizer
     if examples is None:
@@ -225,7 +239,7 @@ def pretrain(
             made |= of_records(masker)
         examples = make_examples(corpus, output, tokenizer, phases, made, workers, resumed, line)
     data = Data(
-        split(examples, phases, objective, held_out, output, line),
+        split(examples, phases, objective, held_out, line),
         tokenizer,
         masking=masking,
         masker=masker,
@@ -293,6 +307,7 @@ _NOT_COMPARED = (
     "tensorboard",
     "callbacks",
     "card",
+    "finetuning_learning_rate",
     "workers",
     "verbose",
 )
@@ -433,11 +448,8 @@ def _described(value):
 
 def _start_over(output):
     """Remove what a training leaves, but not vocabulary and examples: they check themselves."""
-    for name in (SETTINGS, LOG, CURVES):
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(output, name))
-    for name in ("preset", "tensorboard"):
-        shutil.rmtree(os.path.join(output, name), ignore_errors=True)
+    for name in (SETTINGS, LOG, CURVES, "preset", "tensorboard"):
+        remove(os.path.join(output, name))
     newest = find_checkpoint(output) if os.path.isdir(output) else None
     while newest:
         os.remove(newest)
@@ -466,7 +478,14 @@ def _train_vocabulary(corpus, examples, output, size, lowercase, reading, line):
                 return folder
         os.remove(path)
     line.say(f"training a vocabulary of {size:,} tokens")
-    vocab(corpus, folder, overwrite=True, **settings)
+    pulse = Pulse(line.say)
+    vocab(
+        corpus,
+        folder,
+        overwrite=True,
+        progress=lambda what, share: pulse.tick(lambda: f"{what}, {share:.0%}"),
+        **settings,
+    )
     write_text(path, json.dumps(made_of))
     return folder
 
@@ -611,12 +630,9 @@ def _save(output, model, step):
 
 def _write_preset(model, output, log, scores, settings, card, line):
     """Write the preset with its card and curves; returns its folder."""
-    folder = os.path.join(output, "preset")
-    model.save_to_preset(folder)
+    place = os.path.join(output, "preset")
     curves = draw_curves(log, os.path.join(output, CURVES))
-    if curves:
-        shutil.copyfile(os.path.join(output, CURVES), os.path.join(folder, CURVES))
-    else:
+    if not curves:
         line.say("no picture of the curves: that needs matplotlib, `pip install kerasbert[plot]`")
     found = {
         "description": "An encoder that `kerasbert.pretrain` trained.",
@@ -627,8 +643,12 @@ def _write_preset(model, output, log, scores, settings, card, line):
         found["scored_on"] = "the examples that were held out"
     if isinstance(settings["preset"], str) and not os.path.isdir(settings["preset"]):
         found["base"] = settings["preset"]
-    write_card(folder, os.path.basename(output), {**found, **(card or {})})
-    return folder
+    with new_folder(place, keep=True) as folder:
+        model.save_to_preset(folder)
+        if curves:
+            shutil.copyfile(os.path.join(output, CURVES), os.path.join(folder, CURVES))
+        write_card(folder, os.path.basename(output), {**found, **(card or {})})
+    return place
 
 
 def _recipe(settings, log, curves):

@@ -6,9 +6,10 @@ import os
 
 import numpy as np
 
-from kerasbert.data.examples import read_examples, write_examples
-from kerasbert.data.manifest import read_manifest, total, write_manifest
-from kerasbert.tasks.recording import short_names
+from kerasbert.data.corpus import READING, describe_files
+from kerasbert.data.examples import one_sided, read_examples, write_examples
+from kerasbert.data.manifest import read_manifest
+from kerasbert.tasks.recording import Pulse, short_names
 
 # A corpus makes about as many shards, so that a share of them can be held out.
 SHARDS = 100
@@ -39,19 +40,28 @@ def of_records(masker):
 
 def make_examples(corpus, output, tokenizer, phases, settings, workers, resumed, line):
     """Examples by sequence length: a dict of folders."""
-    made = {}
+    made, made_any = {}, False
     for length in dict.fromkeys(phase.sequence_length for phase in phases):
         folder = made[length] = os.path.join(output, "examples", str(length))
         manifest = read_manifest(folder)
         if resumed and manifest is not None and manifest["complete"]:
             continue  # Checking it against the corpus would read all of that.
+        if not made_any:
+            reading = {x: settings[x] for x in settings.keys() & set(READING)}
+            for text in describe_files(corpus, **reading):
+                line.say(text)
+        made_any = True
         line.say(f"making examples of {length} tokens")
+        pulse = Pulse(line.say)
         write_examples(
             corpus,
             folder,
             tokenizer,
             sequence_length=length,
             workers=workers,
+            progress=lambda share, count, pulse=pulse: pulse.tick(
+                lambda: f"{share:.0%} of the text, {count:,} examples"
+            ),
             **_shard_sizes(corpus),
             **settings,
         )
@@ -72,10 +82,10 @@ def _shard_sizes(corpus):
     return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
 
 
-def split(examples, phases, objective, share, output, line):
+def split(examples, phases, objective, share, line):
     """Hold out a share of the shards: a dict of length to `(training, held out)`.
 
-    The shards stay where they are; each part has a manifest of its own.
+    Each part is a dict of arguments of `read_examples`, `None` for nothing held out.
     """
     parts = {}
     for length in dict.fromkeys(phase.sequence_length for phase in phases):
@@ -89,13 +99,14 @@ def split(examples, phases, objective, share, output, line):
         if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
             manifest = read_manifest(files)
         if manifest is None:
-            parts[length] = _split_list(_paths(files), share)
+            train, held = _split_list(_paths(files), share)
+            parts[length] = {"files": train}, ({"files": held} if held else None)
         else:
             _check_manifest(manifest, files, length, objective)
             train, held = _split_list(manifest["shards"], share)
             parts[length] = (
-                _write_part(files, manifest, train, output, length, "training"),
-                _write_part(files, manifest, held, output, length, "held_out") if held else None,
+                {"files": files, "shards": [shard["name"] for shard in train]},
+                {"files": files, "shards": [shard["name"] for shard in held]} if held else None,
             )
         if share and not parts[length][1]:
             line.say(f"all examples of {length} tokens are in one file: none are held out")
@@ -117,6 +128,9 @@ def _check_manifest(manifest, folder, length, objective):
         raise ValueError(
             f"The examples in '{folder}' are not complete; run `write_examples` again to go on."
         )
+    counts = manifest["counts"]
+    if objective == "next_sentence" and counts["documents"] == counts["sentences"]:
+        raise ValueError(one_sided(f"The text of the examples in '{folder}'", counts["documents"]))
 
 
 def _paths(files):
@@ -140,19 +154,6 @@ def _split_list(items, share):
     )
 
 
-def _write_part(folder, manifest, shards, output, length, name):
-    part = os.path.join(output, "split", str(length), name)
-    os.makedirs(part, exist_ok=True)
-    named = [{**shard, "name": _from(part, folder, shard["name"])} for shard in shards]
-    write_manifest(part, {**manifest, "shards": named, "counts": total(shards)})
-    return part
-
-
-def _from(part, folder, name):
-    """The name of a shard as seen from another folder."""
-    return os.path.relpath(os.path.join(os.path.abspath(folder), name), part)
-
-
 class Data:
     """Batches for training and evaluation.
 
@@ -168,8 +169,8 @@ class Data:
     def training(self, phase, accumulate, seed, start):
         """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
         return read_examples(
-            self.parts[phase.sequence_length][0],
-            phase.batch_size // accumulate,
+            **self.parts[phase.sequence_length][0],
+            batch_size=phase.batch_size // accumulate,
             seed=seed,
             start_step=start,
             **self.settings,
@@ -177,18 +178,22 @@ class Data:
 
     def held_out(self, phase, accumulate, examples=None):
         """Those held out, in order and always masked alike; `None` where there are none."""
-        files = self.parts[phase.sequence_length][1]
-        if not files:
+        part = self.parts[phase.sequence_length][1]
+        if part is None:
             return None
         # Small ones would take their time, and without gradients there is room for more.
         size = max(phase.batch_size // accumulate, 4096 // phase.sequence_length)
-        batches = read_examples(files, size, shuffle_buffer=0, repeat=False, **self.settings)
+        batches = read_examples(
+            **part, batch_size=size, shuffle_buffer=0, repeat=False, **self.settings
+        )
         return batches if examples is None else batches.take(max(1, examples // size))
 
     def tokens_per_step(self, phase):
         """Tokens of an update, as far as a thousand examples tell."""
-        files = self.parts[phase.sequence_length][0]
-        batches = read_examples(files, 100, shuffle_buffer=0, repeat=False, **self.settings)
+        part = self.parts[phase.sequence_length][0]
+        batches = read_examples(
+            **part, batch_size=100, shuffle_buffer=0, repeat=False, **self.settings
+        )
         lengths = [
             x["padding_mask"].sum(axis=1) for x, _, _ in batches.take(10).as_numpy_iterator()
         ]

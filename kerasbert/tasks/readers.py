@@ -1,6 +1,6 @@
 """Files to columns: tables, SQuAD's JSON, CoNLL's columns, and the `datasets` library.
 
-Bytes are UTF-8, with or without a byte-order mark, lines end as on Unix or Windows.
+Bytes are UTF-8, or what a byte-order mark or the caller says; lines end as on Unix or Windows.
 """
 
 import csv
@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass
 
 from kerasbert._errors import first_line
+from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
 
 
 @dataclass
@@ -22,12 +23,14 @@ class Table:
         source: string. The file, for errors.
         numbers: list of N ints. The line, or the row, of each.
         unit: string. "line" or "row".
+        repeated: names that several columns of the file have; `columns` has the last of each.
     """
 
     columns: dict
     source: str
     numbers: list
     unit: str = "line"
+    repeated: frozenset = frozenset()
 
     def __len__(self):
         return len(self.numbers)
@@ -36,8 +39,13 @@ class Table:
         """The values of a column.
 
         Raises:
-            ValueError: where there is none, with those that there are.
+            ValueError: where there is none, with those that there are, and where there are two.
         """
+        if name in self.repeated:
+            raise ValueError(
+                f"{self.source} has more than one column '{name}'{wanted}; rename all but one of "
+                "them."
+            )
         if name in self.columns:
             return self.columns[name]
         raise ValueError(
@@ -50,12 +58,13 @@ class Table:
         return f"{self.source}, {self.unit} {self.numbers[position]}"
 
 
-def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False):
+def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encoding=None):
     """Read a file of columns.
 
-    `.tsv` and `.txt` are split at tabs, `.csv` at commas (or semicolons or tabs, if its header
-    has those and no comma), `.jsonl` and `.json` hold dicts, one a line or in a list, whose inner
-    ones give columns such as "labels.score", and `.parquet` is read by pandas.
+    `.tsv` and `.txt` are split at tabs, `.csv` at commas, semicolons or tabs: at what gives its
+    header the wanted columns, or else the first of them that it has. `.jsonl` and `.json` hold
+    dicts, one a line or in a list, whose inner ones give columns such as "labels.score", and
+    `.parquet` is read by pandas.
 
     Args:
         path: string.
@@ -65,6 +74,7 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False):
         quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
         keep_broken: bool. Keep rows with too few values, with "" for these, as files do that are
             answered row by row; by default they are left out, with a warning.
+        encoding: string. See `read_text`.
 
     Returns:
         A `Table`.
@@ -76,11 +86,11 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False):
     source = f"'{path}'"
     if ending == ".parquet":
         return _read_parquet(path, source)
-    text = read_text(path)
+    text = read_text(path, encoding)
     if ending in (".json", ".jsonl", ".ndjson"):
         return _json_table(text, source)
     if ending == ".csv":
-        quotes, delimiter = quotes is None or quotes, _delimiter(text)
+        quotes, delimiter = quotes is None or quotes, _delimiter(text, wanted)
     elif ending in (".tsv", ".txt", ".tab"):
         quotes, delimiter = bool(quotes), "\t"
     else:
@@ -113,31 +123,90 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False):
     width = len(header)
     cells = [(cells + [""] * width)[:width] for _, cells in rows]
     columns = {name: [row[place] for row in cells] for place, name in enumerate(header)}
-    return Table(columns, source, [number for number, _ in rows])
+    repeated = frozenset(name for name in columns if header.count(name) > 1)
+    return Table(columns, source, [number for number, _ in rows], repeated=repeated)
 
 
-def read_text(path):
-    """The text of a UTF-8 file, with `\\n` at the ends of lines.
+def read_lines(path, columns, encoding=None):
+    """Read plain text, an example a line, to be answered line by line.
+
+    Args:
+        path: string. Where its first line names the columns, with tabs between, it is a table.
+        columns: list of strings. Of several, each line has as many texts, with tabs between.
+        encoding: string. See `read_text`.
+
+    Returns:
+        A `Table`, also of the empty lines.
+    """
+    lines = read_text(path, encoding).rstrip("\n").split("\n")
+    if set(columns) <= set(lines[0].split("\t")):
+        return read_table(path, (), columns, keep_broken=True, encoding=encoding)
+    rows = [[line] if len(columns) == 1 else line.split("\t") for line in lines]
+    table = Table({}, f"'{path}'", list(range(1, len(rows) + 1)))
+    for position, row in enumerate(rows):
+        if len(row) != len(columns):
+            raise ValueError(
+                f"{table.place(position)}, has {len(row)} text{'s' if len(row) > 1 else ''}; give "
+                f"{' and '.join(columns)}, with a tab between them, or a table that names them."
+            )
+    table.columns.update(zip(columns, map(list, zip(*rows))))
+    return table
+
+
+def read_text(path, encoding=None):
+    """The text of a file, with `\\n` at the ends of lines.
+
+    Args:
+        path: string.
+        encoding: string. Of a file that is not UTF-8 and has no byte-order mark; Excel writes
+            one with UTF-8 and UTF-16. It is not guessed: wrong text would come without a word.
 
     Raises:
-        ValueError: where it is empty, or not UTF-8.
+        ValueError: where it is empty, or in another encoding, with the one that it may be.
     """
+    if encoding is not None:
+        check_encoding(encoding)
     with open(path, "rb") as file:
         raw = file.read()
+    marked, data = split_mark(raw)
+    found = marked or ("utf-8" if encoding is None or _is_utf8(data) else encoding)
+    wrong = None
     try:
-        text = raw.decode("utf-8-sig")
+        text = data.decode(found)
+        # Of ASCII alone they are UTF-8, too.
+        if text.count("\0") > 0.1 * len(text) or "\x1b$" in text:
+            wrong = "zeros or escapes are in it"
     except UnicodeDecodeError as error:
+        wrong = f"byte {error.start}"
+    if wrong:
+        likely = None if marked or encoding else likely_encoding(raw)
+        guess = f"it may be {likely}, then pass --encoding {likely}. Else " if likely else ""
         raise ValueError(
-            f"'{path}' is not UTF-8 (byte {error.start}); save it again in that encoding."
-        ) from None
+            f"'{path}' is no {found.upper()} text ({wrong}); {guess}name its encoding, such as "
+            "--encoding cp949 or shift_jis (in Python encoding=), or save it again as UTF-8."
+        )
     if not text.strip():
         raise ValueError(f"'{path}' is empty.")
     return text.replace("\r\n", "\n")
 
 
-def _delimiter(text):
-    header = text[: text.find("\n")] if "\n" in text else text
-    return next((mark for mark in ",;\t" if mark in header), ",")
+def _is_utf8(data):
+    """Whether this is UTF-8 and nothing else; a character or two of cp949 may look like it."""
+    try:
+        return sum(not character.isascii() for character in data.decode()) >= 8
+    except UnicodeDecodeError:
+        return False
+
+
+def _delimiter(text, wanted):
+    header = text.partition("\n")[0]
+    marks = [mark for mark in ",;\t" if mark in header]
+    # A name of one column may hold the mark of another kind of table.
+    return max(marks, key=lambda mark: len(_cells(header, mark) & set(wanted)), default=",")
+
+
+def _cells(line, delimiter):
+    return set(next(csv.reader([line], delimiter=delimiter), ()))
 
 
 def _rows(text, delimiter, quotes, source):
@@ -167,6 +236,8 @@ def _rows(text, delimiter, quotes, source):
 def _json_table(text, source):
     try:
         rows = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{source} is nested deeper than JSON is read here.") from None
     except ValueError:
         rows = []
         for number, line in enumerate(text.split("\n"), start=1):
@@ -174,7 +245,7 @@ def _json_table(text, source):
                 continue
             try:
                 rows.append(json.loads(line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{source}, line {number} is no JSON ({error}).") from None
     if isinstance(rows, dict):
         rows = rows["data"] if isinstance(rows.get("data"), list) else [rows]
@@ -228,8 +299,8 @@ def _plain(value):
 # === SQuAD ===
 
 
-def read_squad(path):
-    """Read SQuAD's JSON, of 1.1 or 2.0 or another language.
+def read_squad(path, encoding=None):
+    """Read SQuAD's JSON, of 1.1 or 2.0 or another language, in an encoding, see `read_text`.
 
     Returns:
         A `Table` of `id`, `question`, `context` and `answers`, a dict of `text` and `answer_start`
@@ -237,7 +308,7 @@ def read_squad(path):
     """
     source = f"'{path}'"
     try:
-        articles = json.loads(read_text(path))["data"]
+        articles = json.loads(read_text(path, encoding))["data"]
         rows = [
             {
                 "id": str(qa["id"]),
@@ -249,7 +320,7 @@ def read_squad(path):
             for paragraph in article["paragraphs"]
             for qa in paragraph["qas"]
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):
             raise
         raise ValueError(
@@ -275,7 +346,7 @@ def _answers(qa):
 DOCUMENT = "-DOCSTART-"
 
 
-def read_columns(path, comment=None):
+def read_columns(path, comment=None, encoding=None):
     """Read one word a line, with its tags beside it, and an empty line after each sentence.
 
     Columns are separated by tabs, or else by any white space. A line of `-DOCSTART-` begins a new
@@ -284,12 +355,13 @@ def read_columns(path, comment=None):
     Args:
         path: string.
         comment: string. What lines to leave out begin with.
+        encoding: string. See `read_text`.
 
     Returns:
         List of documents, each a list of sentences, each a list of `(line, cells)`.
     """
     documents, sentence = [[]], []
-    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
+    for number, line in enumerate([*read_text(path, encoding).split("\n"), ""], start=1):
         if comment is not None and line.startswith(comment):
             continue
         first = line.split()[:1]

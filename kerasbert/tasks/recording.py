@@ -13,7 +13,7 @@ import time
 
 import keras
 
-from kerasbert._files import new_file, read_log
+from kerasbert.files import new_file, read_log
 from kerasbert.tasks.checkpoints import random_mark
 from kerasbert.visualize.figures import save
 from kerasbert.visualize.training import training_curves
@@ -185,6 +185,27 @@ def lasting_interrupt():
         yield check
 
 
+class Pulse:
+    """Says now and then how far long work is, where no bar can show it: in a file or a pipe.
+
+    Args:
+        say: function of a text.
+        every: float. Seconds between two lines, and before the first one.
+    """
+
+    EVERY = 30.0
+
+    def __init__(self, say, every=None):
+        self.say, self.every = say, self.EVERY if every is None else every
+        self._last = time.monotonic()
+
+    def tick(self, text):
+        """Say `text()` where it is time to."""
+        if time.monotonic() - self._last >= self.every:
+            self._last = time.monotonic()
+            self.say(text())
+
+
 class Line:
     """The line of progress: a bar on a terminal, elsewhere a line for each interval.
 
@@ -211,6 +232,7 @@ class Line:
             )
             self.task = self.bar.add_task("compiling")
         self._shown = 0.0
+        self.pulse = Pulse(self.say)
 
     def __enter__(self):
         if self.bar:
@@ -227,8 +249,10 @@ class Line:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def tick(self, step, total):
-        """Show a step, at most once a second."""
-        if self.bar and time.monotonic() - self._shown > 1:
+        """Show a step, at most once a second; a line of its own where intervals take long."""
+        if not self.bar:
+            self.pulse.tick(lambda: f"{step:,}/{total:,}")
+        elif time.monotonic() - self._shown > 1:
             self._shown = time.monotonic()
             self.bar.update(self.task, completed=step, total=total, refresh=True)
 
@@ -250,6 +274,7 @@ class Line:
                 self.task, completed=row["step"], total=total, description=text, refresh=True
             )
         else:
+            self.pulse = Pulse(self.say)
             self.say(f"{row['step']:,}/{total:,}: {text}")
 
 

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import shutil
 import sys
 import time
 import warnings
@@ -16,14 +15,14 @@ from dataclasses import dataclass
 
 import keras
 
-from kerasbert._files import write_text
-from kerasbert.conversion.checkpoint import read_json
+from kerasbert.files import link_files, names_in, new_folder, read_json, remove, write_text
 from kerasbert.metrics import ScoreCallback
 from kerasbert.optimizers import AdamW, LinearDecay
 from kerasbert.tasks import report
 from kerasbert.tasks.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 from kerasbert.tasks.evaluation import RECORD, predict_all
 from kerasbert.tasks.examples import Examples
+from kerasbert.tasks.recording import Pulse
 from kerasbert.tasks.task import Task
 from kerasbert.upload import write_card
 from kerasbert.visualize.figures import save
@@ -69,15 +68,13 @@ class Search:
     def check_output(self):
         """Refuse a folder with other things in it, or with runs of other settings."""
         settings = self.path("settings.json")
-        if os.path.isfile(self.output):
-            raise ValueError(f"'{self.output}' is a file; name a folder.")
-        if not os.path.isdir(self.output) or not os.listdir(self.output):
+        if not names_in(self.output):
             return
         if not os.path.exists(settings):
             raise ValueError(f"The folder '{self.output}' holds other things; name another one.")
         # What was stopped in its first epochs holds nothing.
         runs = self.path("runs")
-        if self.overwrite or not os.path.isdir(runs) or not os.listdir(runs):
+        if self.overwrite or not names_in(runs):
             self.overwrite = True
             return
         there = read_json(settings)
@@ -95,11 +92,15 @@ class Search:
     def begin(self):
         """Make the folder; called when a model is there and all of its input is read."""
         if self.overwrite:
-            shutil.rmtree(self.output, ignore_errors=True)
+            # The runs first: without them the folder holds nothing to go on with.
+            remove(self.path("runs"))
+            for name in names_in(self.output):
+                if name != "settings.json":
+                    remove(self.path(name))
             self.overwrite = False
+        # Before all else: it says whose folder this is.
+        _write_json(self.path("settings.json"), self.shared)
         os.makedirs(self.path("runs"), exist_ok=True)
-        text = json.dumps(self.shared, ensure_ascii=False, indent=1)
-        write_text(self.path("settings.json"), text + "\n")
 
     def done(self):
         """The runs that are done, in the order of the grid: a list of dicts."""
@@ -150,7 +151,7 @@ class Search:
         best = self.best(self.done())["run"]
         for other in others:
             if other["run"] != best:
-                shutil.rmtree(self.path("runs", other["run"]), ignore_errors=True)
+                remove(self.path("runs", other["run"]))
         value = run["scores"].get(self.task.main_metric)
         said = "diverged" if value is None else f"{self.task.main_metric} {value:.4f}"
         self.say(f"{said} on dev, {report.duration(run['seconds'])}")
@@ -182,7 +183,7 @@ class Search:
             self.say(f"It goes on after epoch {start}.")
         # Batches in another order than those of the first epochs.
         keras.utils.set_random_seed(point["seed"] + 1_000_003 * start)
-        in_line = sys.stdout.isatty() or "ipykernel" in sys.modules
+        in_line = watch.in_line
         if not watch.is_over():
             model.fit(
                 self.train.x,
@@ -254,8 +255,8 @@ class Search:
         """Bring the best run's model to its place."""
         directory, made = self.path("model"), self.path("runs", best["run"], "model")
         if os.path.isdir(made):
-            shutil.rmtree(directory, ignore_errors=True)
-            os.rename(made, directory)
+            with new_folder(directory) as folder:
+                link_files(made, folder)
         path = os.path.join(directory, RECORD)
         if not os.path.exists(path) or read_json(path)["run"] != best["run"]:
             raise ValueError(
@@ -264,7 +265,7 @@ class Search:
             )
         for other in os.scandir(self.path("runs")):
             if other.is_dir():
-                shutil.rmtree(other)
+                remove(other.path)
         return directory
 
     def draw(self, runs, best, dev_predictions, notes):
@@ -304,13 +305,21 @@ class Search:
             "scores": {key: round(value, 4) for key, value in results["scores"].items()},
             "scored_on": f"{task.title}, {results['examples']['dev']:,} dev examples",
         }
+        if results["test_scores"] is not None:
+            scores = {key: round(value, 4) for key, value in results["test_scores"].items()}
+            card["test_scores"] = scores
+            card["tested_on"] = f"{task.title}, {results['examples']['test']:,} test examples"
         if task.source.dataset:
             card["datasets"] = [task.source.dataset[0]]
+        limits = []
         if len(results["runs"]) > 1:
-            card["limits"] = (
-                f"It is the best of {len(results['runs'])} runs on the examples that it is scored "
-                "on, so that the scores may be a little too good."
+            limits.append(
+                f"It is the best of {len(results['runs'])} runs on the dev examples, so that the "
+                "scores there may be a little too good."
             )
+        limits += [note for note in results["notes"] if note.startswith("With limit=")]
+        if limits:
+            card["limits"] = " ".join(limits)
         # As far as it is the same on other machines.
         place = f"{os.path.basename(os.path.normpath(self.output))}/model"
         title = f"{name.rpartition('/')[2]}-{task.name}"
@@ -334,11 +343,15 @@ class _Watch(ScoreCallback):
         self.history = []
         self.best = []  # With patience, the weights of the best epoch.
         self.unsaved = 0.0
+        # Where Keras' bar can be drawn over; elsewhere it would be a line a batch.
+        self.in_line = sys.stdout.isatty() or "ipykernel" in sys.modules
+        self.steps = steps
         super().__init__(self._scores)
 
     def _scores(self, model):
         task, dev = self.search.task, self.search.dev
-        return task.score(dev, task.predict(model, dev, self.point["batch_size"]))
+        verbose = self.search.verbose and not self.in_line
+        return task.score(dev, predict_all(task, model, dev, self.point["batch_size"], verbose))
 
     def kept(self):
         """The epoch whose weights are kept: the last one, with patience the first best."""
@@ -354,6 +367,7 @@ class _Watch(ScoreCallback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._start, self._losses, self._sum = time.monotonic(), [], (0, 0.0)
+        self._pulse, self._epoch = Pulse(self.search.say), epoch + 1
 
     def on_train_batch_end(self, batch, logs=None):
         self.search.check_interrupt()
@@ -364,6 +378,16 @@ class _Watch(ScoreCallback):
             before, seen = self._sum
             self._losses.append([count, _finite((total - seen) / (count - before))])
             self._sum = count, total
+        if not self.in_line:
+            self._pulse.tick(lambda: self._far(count, float(logs["loss"])))
+
+    def _far(self, count, loss):
+        """How far the epoch is."""
+        left = (time.monotonic() - self._start) / count * (self.steps - count)
+        return (
+            f"epoch {self._epoch} of {self.point['epochs']}, batch {count:,} of {self.steps:,}: "
+            f"loss {loss:.4f}, {report.duration(left)} left of the epoch"
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, "loss": _finite(logs["loss"]), "scores": {}}
@@ -413,8 +437,8 @@ class _Watch(ScoreCallback):
         path = find_checkpoint(self.folder)
         if path is not None:
             os.remove(path)
-        if os.path.isdir(self.folder) and not os.listdir(self.folder):
-            os.rmdir(self.folder)
+        if os.path.isdir(self.folder) and not names_in(self.folder):
+            remove(self.folder)
 
 
 def _array(variable):

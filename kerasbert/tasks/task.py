@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, field
 
 from kerasbert import converter
-from kerasbert._files import write_text
+from kerasbert.files import write_text
 from kerasbert.metrics import MAIN_SCORES, ScoreCallback
+from kerasbert.optimizers import FINETUNING_LEARNING_RATE
 from kerasbert.tasks import heads, readers
 
 
@@ -16,7 +17,8 @@ class Settings:
     """How to fine-tune: one value of each, or more to search.
 
     Args:
-        batch_sizes, learning_rates, epochs: tuples.
+        batch_sizes, learning_rates, epochs: tuples; `None` for the learning rates is the one that
+            the preset records, 3e-5 where it has none.
         warmup: float. The share of the steps in which the rate rises; after it it falls to 0.
         sequence_length: int. The most tokens of a row.
 
@@ -27,7 +29,7 @@ class Settings:
     """
 
     batch_sizes: tuple = (16, 32)
-    learning_rates: tuple = (5e-5, 3e-5, 2e-5)
+    learning_rates: tuple | None = (5e-5, 3e-5, 2e-5)
     epochs: tuple = (2, 3, 4)
     warmup: float = 0.1
     sequence_length: int = 128
@@ -35,7 +37,8 @@ class Settings:
     def grid(self):
         """All combinations: a list of dicts of `batch_size`, `learning_rate` and `epochs`."""
         names = ("batch_size", "learning_rate", "epochs")
-        values = (self.batch_sizes, self.learning_rates, self.epochs)
+        rates = self.learning_rates or (FINETUNING_LEARNING_RATE,)
+        values = (self.batch_sizes, rates, self.epochs)
         return [dict(zip(names, point)) for point in itertools.product(*values)]
 
 
@@ -70,9 +73,11 @@ class Source:
             number in files of one word a line.
         header: tuple. The columns of files whose first line does not name them.
         values: tuple. How the files write the labels, where it is not by name.
-        id: string. The column of what an example is called; otherwise they are counted from 0.
+        id: string. The column of what an example is called; of your own files "id" by default,
+            where each row has another one. Otherwise they are counted from 0.
         quotes: bool. See `readers.read_table`.
         comment: string. See `readers.read_columns`.
+        encoding: string. Of your own files, see `readers.read_text`.
         dataset: tuple. The arguments of `datasets.load_dataset`; empty for none.
         splits: dict of split to that library's name of it, where it is another one.
     """
@@ -86,6 +91,7 @@ class Source:
     id: str = ""
     quotes: bool | None = None
     comment: str | None = None
+    encoding: str | None = None
     dataset: tuple = ()
     splits: dict = field(default_factory=lambda: {"dev": "validation"})
 
@@ -152,8 +158,9 @@ class Task:
         """
         files = {} if self.has_own_files else self.source.files
         task = dataclasses.replace(self, source=dataclasses.replace(self.source, files=files))
-        more = {"trained_on": self.trained_on and self.trained_on.as_dict()}
-        return {**dataclasses.asdict(task), **more}
+        values = dataclasses.asdict(task)
+        del values["source"]["encoding"]  # Of these files, too.
+        return {**values, "trained_on": self.trained_on and self.trained_on.as_dict()}
 
     @classmethod
     def from_dict(cls, values):
@@ -166,10 +173,11 @@ class Task:
             values["trained_on"] = cls.from_dict(values["trained_on"])
         return cls(**values)
 
-    def with_files(self, **paths):
+    def with_files(self, encoding=None, **paths):
         """The task with your own files in place of its data, in the form of the official ones.
 
         Args:
+            encoding: string. Of the files that are not UTF-8, such as "cp949".
             **paths: strings, the path of each split's file; `None` for none.
 
         Raises:
@@ -182,7 +190,9 @@ class Task:
             files[split] = os.path.abspath(os.path.expanduser(path))
             if not os.path.isfile(files[split]):
                 raise ValueError(f"There is no file '{path}' for {split}.")
-        source = dataclasses.replace(self.source, files=files, page="", license="", dataset=())
+        source = dataclasses.replace(
+            self.source, files=files, encoding=encoding, page="", license="", dataset=()
+        )
         # Nothing is published about them.
         task = dataclasses.replace(self, source=source, published=(), trained_on=None)
         if self.source.files and not self.has_own_files:
@@ -285,8 +295,21 @@ class Task:
             tags, one a sentence, or lists of spans `(start, end, type)`; for questions dicts of
             `answer` and `null_score`.
         """
+        return self.answers(model, data, batch_size)[0]
+
+    def answers(self, model, data, batch_size=32):
+        """`predict`, and how probable the model holds it.
+
+        Args:
+            model, data, batch_size: see `predict`.
+
+        Returns:
+            `(predictions, probabilities)`: of each example a dict by the names of its classes, a
+            list by its choices, or the number of a question's answer; `None` of regressors and
+            taggers.
+        """
         self.check_model(model)
-        return self._head.predict(self, model, data, batch_size)
+        return self._head.answers(self, model, data, batch_size)
 
     def score(self, data, predictions):
         """The task's scores of predictions.

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from kerasbert._tensorflow import rows_where, tf_modules
+from kerasbert.files import read_json
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id
 
@@ -98,7 +99,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         if "add_prefix_space" in files.config:
             arguments["add_prefix_space"] = files.config["add_prefix_space"]
         tokens = files.with_added_tokens(tokens_by_id(vocabulary))
-        arguments |= files.special_tokens(cls, tokens)
+        arguments |= files.special_tokens(cls, tokens) | files.settings()
         arguments["vocabulary"] = {token: id for id, token in enumerate(tokens)}
         arguments["merges"] = merges
         arguments["added_tokens"] = list(files.added_tokens().values())
@@ -111,19 +112,16 @@ class BytePairTokenizer(AddedTokensTokenizer):
             self._set_tokens(None)
             return
         if isinstance(vocabulary, (str, os.PathLike)):
-            with open(vocabulary, encoding="utf-8") as file:
-                vocabulary = json.load(file)
+            vocabulary = read_json(vocabulary)
         if isinstance(merges, (str, os.PathLike)):
             merges = read_merges(merges)
-        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+        merges = [_merge_text(pair) for pair in merges]
         if isinstance(vocabulary, dict):
             vocabulary = tokens_by_id(vocabulary)
         self.merges = tuple(merges)
         self._set_tokens(vocabulary)
         for pair in self.merges:
             parts = pair.split(" ")
-            if len(parts) != 2:
-                raise ValueError(f"The merge {pair!r} is not two tokens with a space between.")
             for token in (*parts, "".join(parts)):
                 if token not in self._token_ids:
                     raise ValueError(
@@ -379,6 +377,14 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _detokenize(self, ids):
         tf, _ = tf_modules(type(self).__name__)
         return tf.strings.reduce_join(tf.gather(tf.constant(self._tables()["contents"]), ids), -1)
+
+
+def _merge_text(pair):
+    if isinstance(pair, (list, tuple)) and all(isinstance(part, str) for part in pair):
+        pair = " ".join(pair)
+    if not isinstance(pair, str) or len(pair.split(" ")) != 2:
+        raise ValueError(f"The merge {pair!r} is not two tokens with a space between.")
+    return pair
 
 
 def _fingerprint(words):

@@ -1,8 +1,12 @@
 """What the files of a checkpoint say about its tokenizer."""
 
 import inspect
-import json
+import math
 import os
+import reprlib
+
+from kerasbert._errors import check_fields, check_value
+from kerasbert.files import read_json, settle
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
 # Names in use, for directories that do not say.
@@ -18,6 +22,48 @@ MODEL_FILES = {
     "WordPiece": ("vocab.txt",),
     "BPE": ("vocab.json",),
     "Unigram": ("spiece.model", "sentencepiece.bpe.model"),
+}
+# In place of the tokens that the ids of a vocabulary leave out, and how many these may be besides
+# as many as there are tokens.
+_NONE = "[no token {}]"
+SPARE = 10_000
+# What fields of the files can be.
+_TOKENS = {f"{role}_token": "token?" for role in ROLES}
+_CONFIG = {
+    **_TOKENS,
+    "tokenizer_class": "name?",
+    "added_tokens_decoder": "object?",
+    "split_special_tokens": "flag?",
+    "do_lower_case": "flag?",
+    "strip_accents": "flag?",
+    "tokenize_chinese_chars": "flag?",
+    "word_tokenizer_type": "name?",
+    "subword_tokenizer_type": "name?",
+    "keep_accents": "flag?",
+    "add_prefix_space": "flag?",
+}
+_JSON = {
+    "model": "object?",
+    "added_tokens": "list?",
+    "normalizer": "object?",
+    "pre_tokenizer": "object?",
+}
+_MODEL = {
+    "type": "name?",
+    "unk_token": "name?",
+    "continuing_subword_prefix": "name?",
+    "merges": "list?",
+    "unk_id": "whole?",
+}
+_STEP = {
+    "type": "name?",
+    "lowercase": "flag?",
+    "strip_accents": "flag?",
+    "handle_chinese_chars": "flag?",
+    "use_regex": "flag?",
+    "add_prefix_space": "flag?",
+    "prepend_scheme": "name?",
+    "precompiled_charsmap": "name?",
 }
 
 
@@ -42,16 +88,41 @@ def read_vocabulary(path):
 
 def read_merges(path):
     """Read a `merges.txt`: one pair a line, the most frequent first."""
-    with open(path, encoding="utf-8", newline="\n") as file:
-        lines = [line.rstrip("\r\n") for line in file]
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"'{path}' is not UTF-8 (byte {error.start}).") from None
     return [line for line in lines if line and not line.startswith("#version")]
 
 
 def tokens_by_id(vocabulary):
-    """A dict of tokens to ids as a list in the order of the ids."""
-    size = max(vocabulary.values(), default=-1) + 1
-    tokens = [f"[no token {id}]" for id in range(size)]
-    for token, id in vocabulary.items():
+    """A dict of tokens to ids as a list in the order of the ids.
+
+    Raises:
+        ValueError: for an id that is no number from 0, that two tokens have, or that is so far
+            from the others that the vocabulary would be mostly empty.
+    """
+    return _place([], {}, vocabulary.items())
+
+
+def _place(tokens, known, more):
+    """Put tokens at their ids into a list; `known` has the ids of those that are there."""
+    tokens, known = list(tokens), dict(known)
+    more = [(token, id) for token, id in more if token not in known]
+    limit = 2 * (len(tokens) + len(more)) + SPARE
+    for token, id in more:
+        if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < limit:
+            raise ValueError(
+                f"The token {token!r} has the id {id!r}, where one of 0..{limit - 1} is expected "
+                f"of a vocabulary of {len(tokens) + len(more)} tokens: fetch the file again."
+            )
+        tokens.extend(_NONE.format(i) for i in range(len(tokens), id + 1))
+        if tokens[id] != _NONE.format(id):
+            raise ValueError(
+                f"The tokens {tokens[id]!r} and {token!r} have one id, {id}, and each needs its "
+                "own: fetch the file again."
+            )
         tokens[id] = token
     return tokens
 
@@ -67,12 +138,13 @@ class TokenizerFiles:
         self.directory = os.fspath(directory)
         if not os.path.isdir(self.directory):
             raise ValueError(f"'{self.directory}' is not a directory.")
-        self.config = self.read_json("tokenizer_config.json")
-        self.special_tokens_map = self.read_json("special_tokens_map.json")
-        self.json = self.read_json("tokenizer.json")
+        settle(self.directory)
+        self.config = self.read_json("tokenizer_config.json", _CONFIG)
+        self.special_tokens_map = self.read_json("special_tokens_map.json", _TOKENS)
+        self.json = self.read_json("tokenizer.json", _JSON)
         self.model = self.json.get("model") or {}
-        if self.model and "vocab" not in self.model:
-            raise ValueError(f"The model in '{self.path('tokenizer.json')}' has no 'vocab'.")
+        if self.model:
+            self._check_model()
 
     def path(self, *names):
         """Path of the first of these files that is there, or `None`."""
@@ -82,19 +154,41 @@ class TokenizerFiles:
                 return path
         return None
 
-    def read_json(self, name):
-        """A JSON object of the directory; empty if there is no such file."""
+    def read_json(self, name, kinds=()):
+        """A JSON object of the directory, its fields of their kinds; empty if there is no file."""
         path = self.path(name)
         if path is None:
             return {}
-        try:
-            with open(path, encoding="utf-8-sig") as file:
-                data = json.load(file)
-        except ValueError as error:
-            raise ValueError(f"'{path}' is not JSON ({error}): fetch it again.") from None
-        if not isinstance(data, dict):
-            raise ValueError(f"'{path}' holds a JSON {type(data).__name__}, not an object.")
+        data = read_json(path)
+        check_fields(data, dict(kinds), path)
         return data
+
+    def _check_model(self):
+        """Raise unless the model of the `tokenizer.json` has the form of its kind."""
+        path, model = self.path("tokenizer.json"), self.model
+        check_fields(model, _MODEL, path)
+        if "vocab" not in model:
+            raise ValueError(f"The model in '{path}' has no 'vocab'.")
+        kind, vocabulary = self.model_type(), model["vocab"]
+        check_value("vocab", vocabulary, "list" if kind == "Unigram" else "object", path)
+        if kind == "BPE":
+            check_value("merges", model.get("merges"), "list", path)
+        if kind != "Unigram":
+            return
+        for id, row in enumerate(vocabulary):
+            fits = isinstance(row, list) and len(row) == 2 and isinstance(row[0], str)
+            fits = fits and isinstance(row[1], (int, float)) and math.isfinite(row[1])
+            if not fits:
+                raise ValueError(
+                    f"Piece {id} in '{path}' is {reprlib.repr(row)}, where a string and a number "
+                    "are expected: fetch it again."
+                )
+        unknown = model.get("unk_id")
+        if unknown is None or unknown >= len(vocabulary):
+            raise ValueError(
+                f"'{path}' has unk_id={unknown}, which is none of its {len(vocabulary)} pieces: "
+                "fetch it again."
+            )
 
     def model_type(self):
         """ "WordPiece", "BPE" or "Unigram"; `None` if no file tells."""
@@ -124,29 +218,43 @@ class TokenizerFiles:
 
     def added_tokens(self):
         """Added tokens by id: dicts of `content` and their settings."""
+        # One file may repeat another, and the later ones say more.
         tokens = {}
-        for token, id in self.read_json("added_tokens.json").items():
-            tokens[id] = {"content": token}
+        for content, id in self.read_json("added_tokens.json").items():
+            self._add(tokens, {}, id, {"content": content}, "added_tokens.json")
+        there = {}
         for id, token in (self.config.get("added_tokens_decoder") or {}).items():
-            tokens[int(id)] = token
+            id = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else id
+            self._add(tokens, there, id, token, "tokenizer_config.json")
+        there = {}
         for token in self.json.get("added_tokens") or []:
-            tokens[token["id"]] = token
+            id = token.get("id") if isinstance(token, dict) else None
+            self._add(tokens, there, id, token, "tokenizer.json")
         names = ("content", "lstrip", "rstrip", "normalized", "single_word", "special")
         return {
             id: {name: token[name] for name in names if token.get(name)}
             for id, token in sorted(tokens.items())
         }
 
+    def _add(self, tokens, there, id, token, name):
+        """Put an added token at its id; `there` has those that the same file names."""
+        path = self.path(name)
+        check_value("an added token", token, "object", path)
+        check_value("the content of an added token", token.get("content"), "name", path)
+        check_value(f"the id of {token['content']!r}", id, "whole", path)
+        if there.setdefault(id, token["content"]) != token["content"]:
+            raise ValueError(
+                f"The added tokens {there[id]!r} and {token['content']!r} in '{path}' have one id, "
+                f"{id}, and each needs its own: fetch it again."
+            )
+        tokens[id] = token
+
     def with_added_tokens(self, tokens):
         """The tokens, in the order of their ids, and the added ones at theirs."""
         tokens = list(tokens)
-        known = set(tokens)
-        for id, token in self.added_tokens().items():
-            if token["content"] in known:
-                continue
-            tokens.extend(f"[no token {i}]" for i in range(len(tokens), id + 1))
-            tokens[id] = token["content"]
-        return tokens
+        known = {token: id for id, token in enumerate(tokens)}
+        added = self.added_tokens().items()
+        return _place(tokens, known, ((token["content"], id) for id, token in added))
 
     def special_tokens(self, cls, tokens):
         """`{"unk_token": ...}`: as the files say, else as is usual for the class or for others."""
@@ -164,18 +272,29 @@ class TokenizerFiles:
             names[name] = token or (there or usual)[0]
         return names
 
+    def settings(self):
+        """Further arguments that all tokenizers have."""
+        split = self.config.get("split_special_tokens")
+        return {} if split is None else {"special_tokens_in_strings": not split}
+
     def normalizers(self):
         """The steps of the `tokenizer.json` before words are split."""
-        return _steps(self.json.get("normalizer"), "normalizers")
+        return self._steps("normalizer", "normalizers")
 
     def pre_tokenizers(self):
         """The steps of the `tokenizer.json` that split words."""
-        return _steps(self.json.get("pre_tokenizer"), "pretokenizers")
+        return self._steps("pre_tokenizer", "pretokenizers")
 
-
-def _steps(step, inner):
-    if not step:
-        return []
-    if step.get("type") == "Sequence":
-        return [x for part in step[inner] for x in _steps(part, inner)]
-    return [step]
+    def _steps(self, name, inner):
+        path, steps = self.path("tokenizer.json"), []
+        rest = [self.json[name]] if self.json.get(name) else []
+        while rest:
+            step = rest.pop(0)
+            check_value(name, step, "object", path)
+            check_fields(step, _STEP, path)
+            if step.get("type") == "Sequence":
+                check_value(inner, step.get(inner), "list", path)
+                rest = step[inner] + rest
+            else:
+                steps.append(step)
+        return steps

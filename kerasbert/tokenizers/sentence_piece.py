@@ -6,9 +6,11 @@ strings, no lower case for ALBERT and no ids of `tokenizer.json`.
 
 import base64
 import hashlib
+import math
 import os
 
 import keras
+import numpy as np
 
 from kerasbert._tensorflow import tf_modules
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
@@ -46,6 +48,52 @@ def read_proto(data):
     return proto
 
 
+def check_proto(proto):
+    """Raise for a model at which SentencePiece would stop, or read outside of its memory.
+
+    Raises:
+        ValueError: for a piece without text or score, for another number of unknown pieces than
+            one, and for a table of characters that is damaged.
+    """
+    unknown = [piece.piece for piece in proto.pieces if piece.type == piece.UNKNOWN]
+    if len(unknown) != 1:
+        raise ValueError(
+            f"The SentencePiece model has {len(unknown)} unknown pieces, where one is needed: "
+            "fetch it again."
+        )
+    for id, piece in enumerate(proto.pieces):
+        if not piece.piece or not math.isfinite(piece.score):
+            raise ValueError(
+                f"Piece {id} of the SentencePiece model, {piece.piece!r}, has the score "
+                f"{piece.score}: a text and a finite number are needed; fetch it again."
+            )
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    if charsmap and not _is_charsmap(charsmap):
+        raise ValueError(
+            f"The SentencePiece model has a table of characters (precompiled_charsmap) of "
+            f"{len(charsmap)} bytes that is damaged: fetch it again."
+        )
+
+
+def _is_charsmap(data):
+    """Whether a table of characters leads nowhere outside of itself.
+
+    Four bytes hold the size of a double array, then come the array, of Darts, and the strings
+    that it leads to, each ended by a zero.
+    """
+    size = int.from_bytes(data[:4], "little")
+    units, strings = data[4 : 4 + size], data[4 + size :]
+    if len(data) < 4 or len(units) != size or not size or size % 1024 or data[-1:] != b"\0":
+        return False
+    units = np.frombuffer(units, "<u4").astype("int64")
+    is_node = units >> 31 == 0
+    next_unit = np.arange(len(units)) ^ (units >> 10) << ((units & 1 << 9) >> 6)
+    if not (next_unit[is_node] | 255 < len(units)).all():
+        return False
+    has_value = is_node & (units >> 8 & 1 > 0)
+    return bool((units[next_unit[has_value]] & 0x7FFFFFFF < len(strings)).all())
+
+
 def build_proto(files):
     """A SentencePiece model from the unigram model of a `tokenizer.json`.
 
@@ -58,7 +106,14 @@ def build_proto(files):
     proto.trainer_spec.model_type = protos.TrainerSpec.UNIGRAM
     for step in files.normalizers():
         if step.get("type") == "Precompiled":
-            charsmap = base64.b64decode(step["precompiled_charsmap"] or "")
+            try:
+                charsmap = step.get("precompiled_charsmap") or ""
+                charsmap = base64.b64decode(charsmap, validate=True)
+            except ValueError as error:
+                raise ValueError(
+                    f"'{files.path('tokenizer.json')}' has a precompiled_charsmap that is no "
+                    f"base64 ({error}): fetch it again."
+                ) from None
             proto.normalizer_spec.precompiled_charsmap = charsmap
     for step in files.pre_tokenizers():
         if step.get("type") == "Metaspace":
@@ -151,7 +206,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             token for token in files.added_tokens().values() if token["content"] not in user_defined
         ]
         arguments["proto"] = proto.SerializeToString()
-        return cls(**arguments | cls._settings(files) | overrides)
+        return cls(**arguments | files.settings() | cls._settings(files) | overrides)
 
     @classmethod
     def _settings(cls, files):
@@ -174,6 +229,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             return
         special = {f"{role}_token": token for role, token in self._special_tokens().items()}
         proto = self._in_order_of_ids(read_proto(proto), special)
+        check_proto(proto)
         kinds = proto.SentencePiece
         for piece in proto.pieces:
             # Special tokens are found before the model sees the text, or not at all.

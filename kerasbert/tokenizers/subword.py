@@ -1,6 +1,5 @@
 """What every tokenizer here shares: input checks, offsets, ids back to text, special tokens."""
 
-import json
 import os
 import re
 import threading
@@ -10,6 +9,7 @@ import keras_hub
 import numpy as np
 
 from kerasbert._tensorflow import rows_where, tf_modules
+from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
 
 # N texts, P pieces of a text, V tokens of the vocabulary.
@@ -75,6 +75,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         kwargs.setdefault("dtype", "int32")
         super().__init__(**kwargs)
         self.special_tokens_in_strings = special_tokens_in_strings
+        # There is nothing to build; Keras took a batch of each `fit` to find out.
+        self.built = True
         self._forget_graphs()
 
     def __call__(self, inputs, **kwargs):
@@ -195,24 +197,29 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         return config
 
     @classmethod
-    def from_config(cls, config):
-        for name in ("vocabulary", "merges", "proto"):
-            if isinstance(config.get(name), str):
-                raise ValueError(
-                    f"The config of a {cls.__name__} names a file, {name}={config[name]!r}: "
-                    "a config must not open files; pass the content, or load the assets."
-                )
-        return cls(**config)
-
-    @classmethod
     def from_own_preset(cls, directory, **kwargs):
         # KerasHub's loader wants the encoder's config.json beside it.
-        with open(os.path.join(directory, "tokenizer.json"), encoding="utf-8") as file:
-            saved = json.load(file)
-        saved_class = keras.saving.get_registered_object(saved["registered_name"])
-        tokenizer = saved_class.from_config({**saved["config"], **kwargs})
+        path = os.path.join(directory, "tokenizer.json")
+        saved = read_json(path)
+        name, config = saved.get("registered_name"), saved.get("config")
+        saved_class = keras.saving.get_registered_object(name) if isinstance(name, str) else None
+        if not (isinstance(saved_class, type) and issubclass(saved_class, SubwordTokenizer)):
+            raise ValueError(
+                f"'{path}' names the class {name!r}, which is no tokenizer of kerasbert; save or "
+                "fetch the preset again."
+            )
+        if not isinstance(config, dict):
+            raise ValueError(f"'{path}' has no 'config'; save or fetch the preset again.")
+        tokenizer = saved_class.from_config({**config, **kwargs})
         tokenizer.load_preset_assets(directory)
         return tokenizer
+
+    def load_preset_assets(self, preset):
+        # The configuration says in which folder.
+        source = os.path.join(preset, self.config_file)
+        for asset in self.file_assets:
+            inside(preset, os.path.join("assets", self.config_file.split(".")[0], asset), source)
+        super().load_preset_assets(preset)
 
     # Vocabulary and special tokens
 
@@ -225,6 +232,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         else:
             # A tuple: Keras would wrap and track a list.
             self.vocabulary = tuple(vocabulary)
+            self._check_tokens()
             self._token_ids = {token: id for id, token in enumerate(self.vocabulary)}
             if len(self._token_ids) < len(self.vocabulary):
                 self._report_duplicates()
@@ -250,6 +258,18 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 f"{name}_token_id",
                 self._token_ids.get(token) if self._token_ids is not None else None,
             )
+
+    def _check_tokens(self):
+        try:
+            "".join(self.vocabulary).encode()
+        except (TypeError, UnicodeEncodeError):
+            for id, token in enumerate(self.vocabulary):
+                if not isinstance(token, str) or re.search("[\ud800-\udfff]", token):
+                    raise ValueError(
+                        f"Token {id} of the vocabulary, {token!r}, is no text: every token is a "
+                        "string without halves of surrogate pairs."
+                    ) from None
+            raise
 
     def _report_duplicates(self):
         first = {}

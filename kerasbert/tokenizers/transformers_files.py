@@ -7,6 +7,7 @@ Its classes for one model rebuild much by rules of their own; the generic class 
 import base64
 import json
 
+from kerasbert.tokenizers.added_tokens import FILLER
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer
 from kerasbert.tokenizers.choose import tokenizer_class
 from kerasbert.tokenizers.files import ROLES
@@ -22,14 +23,19 @@ from kerasbert.tokenizers.wordpiece import MAX_WORD_CHARACTERS, BertTokenizer
 GENERIC_CLASS = "PreTrainedTokenizerFast"
 
 
-def transformers_files(tokenizer, family, sequence_length, has_segments):
+def transformers_files(tokenizer, family, sequence_length, has_segments, finds_special=False):
     """The files of a tokenizer.
+
+    In raw text they find `[MASK]`, `[SEP]` and so on where the tokenizer does. A `tokenizer.json`
+    finds what it lists as added tokens, so the others are named in the configuration alone, from
+    where `transformers` knows them and, with `split_special_tokens`, does not look for them.
 
     Args:
         tokenizer: a tokenizer of ours.
         family: string. The family of the encoder it goes with.
         sequence_length: int. The most tokens that the encoder takes.
         has_segments: bool. Whether the encoder tells segments apart.
+        finds_special: bool. Look for special tokens in any case, as `fill_mask` does.
 
     Returns:
         A dict of file name to bytes.
@@ -38,6 +44,7 @@ def transformers_files(tokenizer, family, sequence_length, has_segments):
         ValueError: for a tokenizer that `transformers` has no form for.
     """
     tokenizer._check_vocabulary()
+    finds_special |= tokenizer.special_tokens_in_strings
     described = next(
         describe(tokenizer) for kind, describe in _DESCRIBE.items() if isinstance(tokenizer, kind)
     )
@@ -46,11 +53,12 @@ def transformers_files(tokenizer, family, sequence_length, has_segments):
     is_usual = tokenizer_class(model["type"], family) is type(tokenizer)
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
+    added = _added_tokens(tokenizer)
     content = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added_tokens(tokenizer),
+        "added_tokens": [token for token in added if finds_special or not token["special"]],
         **described,
         "post_processor": _post_processor(tokenizer),
         "model": model,
@@ -65,11 +73,19 @@ def transformers_files(tokenizer, family, sequence_length, has_segments):
             "attention_mask",
         ],
         **special,
+        "added_tokens_decoder": {
+            str(token["id"]): {name: x for name, x in token.items() if name != "id"}
+            for token in added
+        },
         **settings,
     }
+    if tokenizer.special_tokens_in_strings or not finds_special:
+        # Left out where it is the model that looks for them, so that we read the same tokenizer.
+        config["split_special_tokens"] = not finds_special
     files["tokenizer.json"] = _json(content)
     files["tokenizer_config.json"] = _json(config)
-    files["special_tokens_map.json"] = _json(special)
+    # Readers without `transformers` look for what is in here.
+    files["special_tokens_map.json"] = _json(special if finds_special else {})
     return files
 
 
@@ -244,6 +260,7 @@ def _sentence_piece(tokenizer):
             steps.append({"type": "NFC"})
         charsmap = base64.b64encode(charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    steps += _hidden(proto)
     scheme = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
     space = {
         "type": "Metaspace",
@@ -265,9 +282,43 @@ def _sentence_piece(tokenizer):
             "type": "Unigram",
             "unk_id": unknown[0] if unknown else None,
             "byte_fallback": False,
-            "vocab": [[piece.piece, piece.score] for piece in proto.pieces],
+            "vocab": _scored(proto),
         },
     }
+
+
+def _found(piece):
+    """Whether a text can become the piece, as none does a control piece."""
+    return piece.type in (piece.NORMAL, piece.USER_DEFINED)
+
+
+def _scored(proto):
+    """Pieces and their scores, the lowest ones for what no text becomes.
+
+    The format has no kinds of pieces, and `transformers` would find "<s>" as a piece like others:
+    so every other way to write it has to score higher.
+    """
+    lowest = min((piece.score for piece in proto.pieces if _found(piece)), default=0.0)
+    return [
+        [piece.piece, piece.score if _found(piece) else len(piece.piece) * lowest - 1]
+        for piece in proto.pieces
+    ]
+
+
+def _hidden(proto):
+    """Steps that hide control pieces that have no other way to be written.
+
+    Beside a character that is no piece, another one changes nothing: both are one unknown piece.
+    """
+    single = {piece.piece for piece in proto.pieces if _found(piece) and len(piece.piece) == 1}
+    steps = []
+    for piece in proto.pieces:
+        unknown = next((char for char in piece.piece if char not in single), None)
+        if not _found(piece) and unknown is not None:
+            hidden = piece.piece.replace(unknown, unknown + FILLER, 1)
+            pattern = {"String": piece.piece}
+            steps.append({"type": "Replace", "pattern": pattern, "content": hidden})
+    return steps
 
 
 _DESCRIBE = {

@@ -137,6 +137,7 @@ class BertTokenizer(SubwordTokenizer):
             "split_characters": config.get("subword_tokenizer_type") == "character",
             "suffix_indicator": files.model.get("continuing_subword_prefix") or "##",
             **files.special_tokens(cls, tokens),
+            **files.settings(),
         }
         words = config.get("word_tokenizer_type") or "basic"
         if words != "basic":

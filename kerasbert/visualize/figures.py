@@ -6,7 +6,7 @@ import io
 import logging
 import warnings
 
-from kerasbert._files import new_file
+from kerasbert.files import new_file
 
 # Fonts with the letters of Korean, Japanese and Chinese, which matplotlib's own has not.
 _FONTS = (

@@ -6,7 +6,7 @@ Positions are those of characters (code points) in the text, as `tag` and `answe
 import html
 import os
 
-from kerasbert._files import write_text
+from kerasbert.files import write_text
 
 # Light enough for black letters, each well apart from the one before.
 _COLORS = (

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from kerasbert._files import read_log
+from kerasbert.files import read_log
 from kerasbert.visualize.figures import new_figure, style
 
 # What the rows of a log say beside losses and scores.

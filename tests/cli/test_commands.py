@@ -12,6 +12,9 @@ from typer.testing import CliRunner
 from kerasbert.cli import app
 from kerasbert.cli.app import command, settings
 
+# A process each, of which one backend is enough.
+pytestmark = pytest.mark.backends("torch")
+
 COMMANDS = [info.name or info.callback.__name__ for info in app.registered_commands]
 
 

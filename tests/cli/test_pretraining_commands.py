@@ -11,7 +11,6 @@ import sys
 import pytest
 
 from tests.cli.test_commands import kerasbert
-from tests.contracts import only_torch_is_fast
 
 WORDS = "the a old good bad film was seen by ann lee in rome it and they went home".split()
 
@@ -34,7 +33,7 @@ def options(vocabulary, *phases):
     return [*found, *(part for phase in phases for part in ("--phase", phase))]
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 def test_from_text_to_a_preset(text, tmp_path):
     done = kerasbert("vocab", text, "-o", tmp_path / "vocab", "--size", 165)
     assert done.exit_code == 0 and done.stderr == ""
@@ -70,6 +69,7 @@ def test_from_text_to_a_preset(text, tmp_path):
         assert not (tmp_path / "no" / "preset").exists()
 
 
+@pytest.mark.backends("torch")
 def test_tensorboard_is_missing(text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     given = options(text, "16:2:8")

@@ -12,8 +12,8 @@ import pytest
 
 from kerasbert.cli import tasks
 from kerasbert.tasks import finetune as loop
+from kerasbert.tasks.recording import Pulse
 from tests.cli.test_commands import kerasbert
-from tests.contracts import only_torch_is_fast
 
 SMALL = ["--epochs", "1", "--learning-rates", "1e-2", "--batch-sizes", "8"]
 SMALL += ["--sequence-length", "40"]
@@ -46,7 +46,7 @@ def films(tmp_path):
     return tmp_path
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 def test_from_files_to_answers(films, tiny_preset):
     out = films / "out"
     files = ["--train", films / "train.csv", "--dev", films / "dev.csv"]
@@ -70,17 +70,36 @@ def test_from_files_to_answers(films, tiny_preset):
     assert (scored["split"], scored["examples"], scored["metric"]) == ("new.csv", 2, "accuracy")
     done = kerasbert("predict", out / "model", other, "--text", "review")
     answers = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [name for name, _ in answers] == ["0", "1"]
-    right = [answer == gold for (_, answer), gold in zip(answers, ["yes", "no"])]
+    assert [name for name, _, _ in answers] == ["0", "1"]
+    assert all(0.5 <= float(probability) <= 1 for _, _, probability in answers)
+    right = [answer == gold for (_, answer, _), gold in zip(answers, ["yes", "no"])]
     assert scored["scores"]["accuracy"] == sum(right) / 2
     done = kerasbert("predict", out / "model", other, "--text", "review", "--output", films / "in")
     (path,) = done.stdout.split()
     with open(path, encoding="utf-8") as file:
         assert file.read() == "index\tprediction\n" + "".join(
-            f"{name}\t{answer}\n" for name, answer in answers
+            f"{name}\t{answer}\n" for name, answer, _ in answers
         )
     shown = kerasbert("evaluate", out / "model", films / "dev.csv").stdout
     assert "this model, dev.csv" in shown and "4 examples." in shown
+    # Plain text, a text a line, or a table of one: every line has its answer, empty ones too.
+    (films / "my texts.txt").write_text("good\n\na bad one\n", encoding="utf-16")
+    shown = kerasbert("predict", out / "model", films / "my texts.txt").stdout.splitlines()
+    assert [line.split("\t")[0] for line in shown] == ["0", "1", "2"]
+    assert [shown[0].split("\t")[1:], shown[2].split("\t")[1:]] == [row[1:] for row in answers]
+    (films / "table.txt").write_text("id\ttext\nm1\tgood\nm2\tbad\n")
+    shown = kerasbert("predict", out / "model", films / "table.txt", "--limit", "1", "--json")
+    found = json.loads(shown.stdout)
+    assert found["ids"] == ["m1"] and sum(found["probabilities"][0].values()) == pytest.approx(1)
+    assert set(found["probabilities"][0]) == {"yes", "no"}
+    assert "The first 1 examples alone (--limit)." in shown.stderr
+    # Another encoding.
+    with open(films / "cp949.csv", "w", encoding="cp949") as file:
+        file.write("text\n이 영화는 재미있다\n")
+    done = kerasbert("predict", out / "model", films / "cp949.csv")
+    assert done.exit_code == 2 and "it may be cp949, then pass --encoding cp949" in done.stderr
+    done = kerasbert("predict", out / "model", films / "cp949.csv", "--encoding", "cp949")
+    assert done.exit_code == 0 and len(done.stdout.splitlines()) == 1
     # A model of the wrong kind, or none at all.
     done = kerasbert("evaluate", out / "model", films, "--task", "squad")
     assert done.exit_code == 2
@@ -122,7 +141,7 @@ def other_tasks(folder):
     }
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["pairs", "words", "questions", "choices"])
 def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
     options, submission = other_tasks(tmp_path)[name]
@@ -141,7 +160,7 @@ def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
     assert set(json.loads(done.stdout)["scores"]) == set(results["scores"])
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 def test_a_model_without_its_task(films, tiny_preset):
     """A classifier of any origin, whose task is not known."""
     done = kerasbert("evaluate", tiny_preset, films / "dev.csv", "--json")
@@ -194,6 +213,7 @@ def wrong_files(folder):
     }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "name",
     [
@@ -228,6 +248,41 @@ def test_bad_input(name, films, tiny_preset, monkeypatch):
     assert sorted(os.listdir()) == before
 
 
+def test_a_folder_that_is_no_checkpoint(films):
+    """It is said before any data are read, which may take minutes."""
+    (films / "empty").mkdir()
+    for preset, message in (
+        (films / "empty", "empty' is no checkpoint that kerasbert knows"),
+        (films / "train.csv", "train.csv' is a file; a preset is the directory"),
+        ("bert_tiny_en_uncasd", "Unknown preset 'bert_tiny_en_uncasd'"),
+    ):
+        for task in (["--train", "not_there.csv"], ["--task", "rte", "--data", "nowhere"]):
+            done = kerasbert("finetune", preset, films / "out", *task)
+            assert done.exit_code == 2 and message in done.stderr
+
+
+@pytest.mark.backends("torch")
+def test_a_limit_and_the_test_scores_are_said(films, tiny_preset, monkeypatch):
+    monkeypatch.setattr(Pulse, "EVERY", 0.0)
+    splits = {name: films / f"{name}.csv" for name in ("train", "dev")}
+    table(films / "test.csv", ["text", "label"], [["good film", "yes"], ["bad film", "no"]] * 4)
+    files = [x for name, path in splits.items() for x in (f"--{name}", path)]
+    files += ["--test", films / "test.csv"]
+    out = films / "out"
+    done = kerasbert("finetune", tiny_preset, out, *files, *SMALL, "--limit", "6", "--json")
+    assert done.exit_code == 0, done.output
+    said = "6 of the 16 training examples, 6 of the 8 test examples are drawn"
+    assert said in done.stderr
+    # Where no bar can be drawn, lines say that it goes on.
+    assert "epoch 1 of 1, batch 1 of 1: loss " in done.stderr
+    results = json.loads(done.stdout)
+    assert results["examples"] == {"train": 6, "dev": 4, "test": 6}
+    card = (out / "model" / "README.md").read_text(encoding="utf-8")
+    assert said in card and f"accuracy | {round(results['test_scores']['accuracy'], 4)} |" in card
+    assert "4 dev examples:" in card and "6 test examples:" in card
+
+
+@pytest.mark.backends("torch")
 def test_bad_models_and_data(films, tiny_preset, tmp_path):
     done = kerasbert("evaluate", tiny_preset)
     assert done.exit_code == 2 and "has no data of its own: pass a file, or" in done.stderr
@@ -252,6 +307,7 @@ def test_bad_models_and_data(films, tiny_preset, tmp_path):
         assert not (tmp_path / "served").exists()
 
 
+@pytest.mark.backends("torch")
 def test_ctrl_c_says_how_to_go_on(films, tiny_preset, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -321,6 +377,7 @@ def test_export(tiny_preset, tmp_path):
     assert done.exit_code == 0 and done.stdout.strip() == str(tmp_path / "served" / "7")
 
 
+@pytest.mark.backends("torch")
 def test_lists():
     assert tasks._list("--x", "1,2", int) == [1, 2]
     assert tasks._list("--x", "5e-5", float) == [5e-5]

@@ -6,14 +6,13 @@ import os
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
 
-tf = pytest.importorskip("tensorflow", reason="writing such a checkpoint needs TensorFlow")
-pytest.importorskip("torch", reason="the reference model runs on torch")
-pytest.importorskip("transformers", reason="the reference is transformers")
+pytestmark = pytest.mark.peers
 
 # modeling.py's names by those of BertModel in transformers; {} is a layer's number.
 NAMES = {

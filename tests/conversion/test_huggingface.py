@@ -16,10 +16,11 @@ from kerasbert.models import (
     BertTextRegressor,
     BertTokenClassifier,
 )
+from tests.conftest import _CLASSES
+from tests.peers import torch, transformers
 
-torch = pytest.importorskip("torch", reason="the reference models run on torch")
-transformers = pytest.importorskip("transformers", reason="the reference is transformers")
-safetensors_torch = pytest.importorskip("safetensors.torch")
+pytestmark = pytest.mark.peers
+
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 CLASSIFIER = "ForSequenceClassification"
@@ -36,6 +37,8 @@ ODD = [
     ("electra", {"layer_norm_eps": 1e-3, "hidden_act": "gelu_new", "num_attention_heads": 9}),
     ("albert", {"num_hidden_groups": 2, "num_hidden_layers": 4, "hidden_act": "gelu"}),
     ("albert", {"embedding_size": 36, "layer_norm_eps": 1e-3, "type_vocab_size": 4}),
+    ("albert", {"inner_group_num": 2, "num_hidden_groups": 2, "num_hidden_layers": 4}),
+    ("bert", {"hidden_act": "quick_gelu"}),
     ("modernbert", {"norm_eps": 1e-3, "hidden_activation": "relu", "num_attention_heads": 9}),
     ("modernbert", {"classifier_pooling": "mean", "classifier_bias": True}),
     ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
@@ -80,29 +83,17 @@ def test_predict_equals_transformers(reference, family):
     assert np.abs(logits - theirs(inputs)["logits"]).max() <= 1e-5
 
 
-def transformers_heads():
-    prefixes = {
-        "bert": "Bert",
-        "roberta": "Roberta",
-        "xlm_roberta": "XLMRoberta",
-        "distilbert": "DistilBert",
-        "electra": "Electra",
-        "albert": "Albert",
-        "modernbert": "ModernBert",
-    }
-    for family, prefix in prefixes.items():
-        for name in dir(transformers):
-            head = name.removeprefix(prefix)
-            if name != head and head.startswith(("For", "LMHeadModel")):
-                yield pytest.param(family, head, id=name)
-
-
-@pytest.mark.parametrize("family, head", list(transformers_heads()))
-def test_encoder_of_every_class_of_transformers(reference, family, head):
-    theirs = reference(family, head)
-    encoder = BertBackbone.from_preset(theirs.directory)
-    assert theirs.compare(encoder, lengths=(13,)) <= 1e-5
-    assert encoder.pooler == any("pooler." in name for name in theirs.tensors())
+@pytest.mark.parametrize("family, prefix", _CLASSES.items())
+def test_encoder_of_every_class_of_transformers(reference, family, prefix):
+    names = (name for name in dir(transformers) if name.startswith(prefix))
+    heads = [name.removeprefix(prefix) for name in names]
+    heads = [head for head in heads if head.startswith(("For", "LMHeadModel"))]
+    assert len(heads) >= 5
+    for head in heads:
+        theirs = reference(family, head)
+        encoder = BertBackbone.from_preset(theirs.directory)
+        assert theirs.compare(encoder, lengths=(13,)) <= 1e-5, head
+        assert encoder.pooler == any("pooler." in name for name in theirs.tensors()), head
 
 
 # --- the other heads on one vector a text ---
@@ -235,6 +226,7 @@ def test_token_classifier(reference, family, settings):
     assert abs(accuracy - right.mean()) <= 1e-6
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_new_token_classifier(reference):
     theirs = reference("bert")
     with pytest.raises(ValueError, match="has no token-classifier head; pass num_classes=2"):
@@ -246,6 +238,7 @@ def test_new_token_classifier(reference):
     assert tagger.num_classes == 5
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     ("family", "head", "cls", "extra"),
     [
@@ -263,6 +256,7 @@ def test_a_weight_left_over_in_the_head(reference, tmp_path, family, head, cls, 
         cls.from_preset(directory, preprocessor=None)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_new_heads_are_asked_for(reference):
     theirs = reference("bert")
     for cls in (BertTextRegressor, BertNextSentencePredictor, BertMultipleChoice):
@@ -367,6 +361,7 @@ def test_gradients_equal_torch(reference, family):
 # --- settings ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @EVERY
 def test_settings_are_read(reference, family):
     settings = {
@@ -397,12 +392,14 @@ def test_settings_are_read(reference, family):
     assert not classifier.multi_label
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_multi_label(reference, tmp_path):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
     directory = theirs.copy(tmp_path, problem_type="multi_label_classification")
     assert load_classifier(directory).multi_label
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_regression_is_no_classifier(reference, tmp_path):
     theirs = reference("bert", CLASSIFIER, num_labels=1)
     directory = theirs.copy(tmp_path, problem_type="regression")
@@ -413,6 +410,7 @@ def test_regression_is_no_classifier(reference, tmp_path):
         assert load_classifier(directory, num_classes=2).num_classes == 2
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("missing", ["architectures", "model_type"])
 def test_a_configuration_without(reference, tmp_path, missing):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
@@ -420,6 +418,7 @@ def test_a_configuration_without(reference, tmp_path, missing):
     assert theirs.compare(load_classifier(directory), lengths=(13,)) <= 1e-5
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_rotary_positions_by_another_name(reference, tmp_path):
     """modernbert-ja says "rope" where other configurations say nothing."""
     theirs = reference("modernbert")
@@ -427,6 +426,7 @@ def test_rotary_positions_by_another_name(reference, tmp_path):
     assert theirs.compare(BertBackbone.from_preset(directory), lengths=(13,)) <= 1e-5
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_old_names_of_rotary_bases(reference, tmp_path):
     theirs = reference("modernbert")
     directory = theirs.copy(
@@ -436,6 +436,7 @@ def test_old_names_of_rotary_bases(reference, tmp_path):
     assert (encoder.rotary_base, encoder.local_rotary_base) == (100.0, 50.0)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     "family, settings, message",
     [
@@ -443,7 +444,9 @@ def test_old_names_of_rotary_bases(reference, tmp_path):
         ("bert", {"is_decoder": True}, "is_decoder=True, which kerasbert does not have"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type="),
         ("bert", {"hidden_act": "snake"}, "activation 'snake'; kerasbert reads gelu,"),
-        ("albert", {"inner_group_num": 2}, "inner_group_num=2"),
+        ("albert", {"inner_group_num": 2}, "Missing, ours .theirs.: transformer_layer_1/"),
+        ("albert", {"num_hidden_layers": 18, "num_hidden_groups": 14}, "rounds a quotient down"),
+        ("modernbert", {"head_dim": 6}, "head_dim=6 beside hidden_size=36"),
         ("modernbert", {"mlp_bias": True}, r"\[False, False, True\]; kerasbert has biases"),
         (
             "modernbert",
@@ -467,6 +470,7 @@ def test_settings_that_are_refused(reference, tmp_path, family, settings, messag
 # --- heads ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @EVERY
 def test_a_new_head_is_named_in_one_warning(reference, family):
     theirs = reference(family)
@@ -482,6 +486,7 @@ def test_a_new_head_is_named_in_one_warning(reference, family):
     assert classifier.labels == ["ham", "spam"]
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_a_new_head_gets_a_new_pooler(reference, family):
     theirs = reference(family, "ForTokenClassification")
@@ -490,6 +495,7 @@ def test_a_new_head_gets_a_new_pooler(reference, family):
     assert numpy(classifier.backbone.pooled_dense.kernel).std() > 0.01
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @EVERY
 def test_no_head_is_an_error(reference, family):
     theirs = reference(family)
@@ -497,12 +503,14 @@ def test_no_head_is_an_error(reference, family):
         load_classifier(theirs.directory)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_loaded_head_warns_of_nothing(reference):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="New, random")
         load_classifier(reference("bert", CLASSIFIER, num_labels=3).directory)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_backbone_of_ones_own_stays_as_it_is(reference):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
     encoder = BertBackbone.from_preset(theirs.directory, load_weights=False)
@@ -514,6 +522,7 @@ def test_a_backbone_of_ones_own_stays_as_it_is(reference):
     np.testing.assert_array_equal(numpy(classifier.output_dense.bias), expected)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_without_weights(reference):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
     classifier = load_classifier(theirs.directory, load_weights=False)

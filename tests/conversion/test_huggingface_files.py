@@ -11,10 +11,11 @@ import pytest
 from kerasbert.families import FAMILIES
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
+from tests.peers import safetensors_torch, torch
 
-torch = pytest.importorskip("torch", reason="the reference models run on torch")
-pytest.importorskip("transformers", reason="the reference is transformers")
-safetensors_torch = pytest.importorskip("safetensors.torch")
+# Files are read alike on every backend, and PyTorch compiles nothing.
+pytestmark = pytest.mark.backends("torch")
+
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 CLASSIFIER = "ForSequenceClassification"
@@ -28,6 +29,7 @@ def load_classifier(directory, **arguments):
     return BertTextClassifier.from_preset(directory, preprocessor=None, **arguments)
 
 
+@pytest.mark.peers
 @EVERY
 @pytest.mark.parametrize("kind", ["bin", "bin shards", "safetensors shards"])
 def test_forms_of_files(reference, tmp_path, family, kind):
@@ -52,6 +54,7 @@ def test_forms_of_files(reference, tmp_path, family, kind):
     assert theirs.compare(load_classifier(directory), lengths=(13,)) <= 1e-5
 
 
+@pytest.mark.peers
 @EVERY
 def test_names_without_prefix_with_another_and_of_old(reference, tmp_path, family):
     theirs = reference(family)
@@ -70,6 +73,7 @@ def test_names_without_prefix_with_another_and_of_old(reference, tmp_path, famil
         assert theirs.compare(encoder, lengths=(13,)) <= 1e-5
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("bin", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(reference, tmp_path, dtype, bin):
@@ -82,6 +86,29 @@ def test_half_precision(reference, tmp_path, dtype, bin):
     np.testing.assert_array_equal(numpy(classifier.output_dense.kernel), kernel)
 
 
+@pytest.mark.peers
+def test_bin_of_parameters(reference, tmp_path):
+    """What `torch.save(dict(model.named_parameters()), ...)` writes."""
+    theirs = reference("bert", "ForSequenceClassification", num_labels=3)
+    parameters = dict(theirs.model.named_parameters())
+    assert all(parameter.requires_grad for parameter in parameters.values())
+    directory = theirs.copy_with(tmp_path, parameters, bin=True)
+    assert theirs.compare(load_classifier(directory), lengths=(5,)) <= 1e-5
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("bin", [False, True])
+def test_types_that_are_no_weights(reference, tmp_path, dtype, bin):
+    theirs = reference("bert", "ForSequenceClassification", num_labels=3)
+    tensors = theirs.tensors()
+    tensors["classifier.bias"] = tensors["classifier.bias"].to(getattr(torch, dtype))
+    directory = theirs.copy_with(tmp_path, tensors, bin=bin)
+    with pytest.raises(ValueError, match=r"tensor 'classifier.bias' of .* holds (F8|\w+), and wei"):
+        load_classifier(directory)
+
+
+@pytest.mark.peers
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
 def test_dtype_passes_through(reference, dtype):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
@@ -95,6 +122,7 @@ def test_dtype_passes_through(reference, dtype):
 # --- strictness and broken files ---
 
 
+@pytest.mark.peers
 def test_missing_and_left_over_are_both_listed(reference, tmp_path):
     theirs = reference("bert")
     tensors = theirs.tensors()
@@ -108,12 +136,14 @@ def test_missing_and_left_over_are_both_listed(reference, tmp_path):
     assert "Left over, theirs: encoder.layer.0.attention.extra.weight" in message
 
 
+@pytest.mark.peers
 def test_more_layers_than_the_configuration_says(reference, tmp_path):
     directory = reference("bert").copy(tmp_path, num_hidden_layers=1)
     with pytest.raises(ValueError, match=r"Left over, theirs: encoder.layer.1.*and 4 more"):
         BertBackbone.from_preset(directory)
 
 
+@pytest.mark.peers
 def test_left_over_part_of_the_head(reference, tmp_path):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
     tensors = {**theirs.tensors(), "classifier.more.weight": torch.ones(2)}
@@ -122,6 +152,7 @@ def test_left_over_part_of_the_head(reference, tmp_path):
         load_classifier(directory)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("bin", [False, True])
 def test_another_shape(reference, tmp_path, bin):
     theirs = reference("bert")
@@ -133,12 +164,14 @@ def test_another_shape(reference, tmp_path, bin):
         BertBackbone.from_preset(directory)
 
 
+@pytest.mark.peers
 def test_another_vocabulary_size(reference, tmp_path):
     directory = reference("bert").copy(tmp_path, vocab_size=98)
     with pytest.raises(ValueError, match=r"word_embeddings.weight \(99, 36\), where our"):
         BertBackbone.from_preset(directory)
 
 
+@pytest.mark.peers
 def test_another_family(reference, tmp_path):
     directory = reference("modernbert").copy(tmp_path, model_type="bert")
     with pytest.raises(ValueError, match=r"holds no encoder of the family its config.json names"):
@@ -152,6 +185,7 @@ def cut(path, share=0.5):
         file.write(data[: int(len(data) * share)])
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
 def test_truncated_safetensors(reference, tmp_path, share):
     directory = reference("bert").copy(tmp_path)
@@ -160,6 +194,7 @@ def test_truncated_safetensors(reference, tmp_path, share):
         BertBackbone.from_preset(directory)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
 def test_truncated_bin(reference, tmp_path, share):
     theirs = reference("bert")
@@ -177,6 +212,7 @@ class _Code:
         return (open, (self.path, "w"))
 
 
+@pytest.mark.peers
 def test_bin_with_code_is_not_run(reference, tmp_path):
     theirs = reference("bert")
     mark = tmp_path / "ran"
@@ -187,6 +223,7 @@ def test_bin_with_code_is_not_run(reference, tmp_path):
     assert not mark.exists()
 
 
+@pytest.mark.peers
 def test_bin_with_something_else(reference, tmp_path):
     theirs = reference("bert")
     for number, content in enumerate(({**theirs.tensors(), "epoch": 3}, [1, 2])):
@@ -195,6 +232,7 @@ def test_bin_with_something_else(reference, tmp_path):
             BertBackbone.from_preset(directory)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize(
     "weight_map, message",
     [
@@ -218,6 +256,7 @@ def test_broken_index(reference, tmp_path, weight_map, message):
         BertBackbone.from_preset(directory)
 
 
+@pytest.mark.peers
 def test_no_weights(reference, tmp_path):
     directory = reference("bert").copy(tmp_path)
     for path in glob.glob(os.path.join(directory, "*.safetensors")):

@@ -1,10 +1,14 @@
 """Heads of masked language models and of pre-training, against those that they come from."""
 
+import dataclasses
+import os
+
 import keras
 import keras_hub
 import numpy as np
 import pytest
 
+import kerasbert
 from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
@@ -13,11 +17,10 @@ from kerasbert.models import (
     BertPretrainer,
     BertTextClassifier,
 )
+from tests.contracts import tiny_backbone
 from tests.conversion import test_google as google
 from tests.conversion import test_keras_hub as hub
-
-torch = pytest.importorskip("torch", reason="the reference models run on torch")
-pytest.importorskip("transformers", reason="the reference is transformers")
+from tests.peers import torch
 
 HEAD = "ForMaskedLM"
 ODD = [
@@ -100,6 +103,7 @@ def logits_of(model, features):
     return keras.ops.convert_to_numpy(outputs)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize(
     "family, settings", [*((family, {}) for family in FAMILIES), *ODD], ids=str
 )
@@ -108,6 +112,8 @@ def test_equals_transformers(reference, family, settings):
     assert_same(load(BertMaskedLM, theirs.directory), theirs)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pretrainer_without_pairs(reference, family):
     theirs = reference(family, HEAD)
@@ -117,6 +123,7 @@ def test_pretrainer_without_pairs(reference, family):
         load(BertPretrainer, theirs.directory)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize(
     "family, pair, pair_labels",
     [
@@ -163,6 +170,8 @@ TIED = [
 ]
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family, names", TIED)
 def test_repeated_tensors(reference, tmp_path, family, names):
     theirs = reference(family, HEAD)
@@ -175,13 +184,83 @@ def test_repeated_tensors(reference, tmp_path, family, names):
     for i, name in enumerate(names):
         other = {**theirs.tensors(), **copies, name: copies[name] + 1}
         directory = theirs.copy_with(tmp_path / f"other{i}", other)
-        with pytest.raises(ValueError, match=f"has a {name} other than its .*; kerasbert has one"):
+        with pytest.raises(ValueError, match=f"has a {name} other than its .*set tie_word"):
             load(BertMaskedLM, directory)
+
+
+# --- decoders of their own ---
+
+
+def untied(reference, family, head=HEAD, **settings):
+    """Their model whose decoder, and its bias, are others than the embedding's."""
+    theirs = reference(family, head, tie_word_embeddings=False, **settings)
+    output, embedding = theirs.model.get_output_embeddings(), theirs.model.get_input_embeddings()
+    assert (output.weight - embedding.weight).abs().max() > 0.1
+    return theirs
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("family", FAMILIES)
+def test_untied(reference, tmp_path, family):
+    theirs = untied(reference, family)
+    model = load(BertMaskedLM, theirs.directory)
+    assert not model.tie_weights
+    assert_same(model, theirs)
+    # A preset of ours, a `.keras` file, and transformers' again.
+    model.save_to_preset(str(tmp_path / "preset"))
+    assert_same(load(BertMaskedLM, tmp_path / "preset"), theirs)
+    model.save(tmp_path / "model.keras")
+    assert_same(keras.models.load_model(tmp_path / "model.keras"), theirs)
+    kerasbert.convert(model, tmp_path / "back", tokenizer=False)
+    again, report = type(theirs.model).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(report.values()), report
+    inputs = theirs.inputs(9)
+    expected = their_outputs(theirs, inputs)["logits"]
+    theirs = dataclasses.replace(theirs, model=again.eval())
+    assert (their_outputs(theirs, inputs)["logits"] - expected).abs().max() <= 1e-5
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_untied_pretrainer(reference, tmp_path, family):
+    theirs = untied(reference, family, "ForPreTraining")
+    model = load(BertPretrainer, theirs.directory)
+    inputs = theirs.inputs(9)
+    expected = their_outputs(theirs, inputs)["prediction_logits"].numpy()
+    tokens = inputs["padding_mask"] == 1
+    assert np.abs(logits_of(model, ours(model, inputs)) - expected)[tokens].max() <= 1e-5
+    kerasbert.convert(model, tmp_path / "back", tokenizer=False)
+    again = load(BertPretrainer, tmp_path / "back")
+    assert np.abs(logits_of(again, ours(again, inputs)) - expected)[tokens].max() <= 1e-5
+    # It lends its head, with the decoder.
+    model.save_to_preset(str(tmp_path / "preset"))
+    masked = load(BertMaskedLM, tmp_path / "preset")
+    assert np.abs(logits_of(masked, ours(masked, inputs)) - expected)[tokens].max() <= 1e-5
+
+
+@pytest.mark.peers
+def test_files_with_one_bias_for_both(reference, tmp_path):
+    """Versions before 5 wrote one of the two biases, which were one."""
+    theirs = untied(reference, "roberta")
+    tensors = theirs.tensors()
+    tensors["lm_head.bias"] = tensors.pop("lm_head.decoder.bias")
+    model = load(BertMaskedLM, theirs.copy_with(tmp_path, tensors))
+    assert_same(model, theirs)
+
+
+@pytest.mark.parametrize("format", ["google", "keras_hub"])
+def test_formats_without_a_decoder(tmp_path, format):
+    model = BertMaskedLM(tiny_backbone("bert", pooler=True), tie_weights=False)
+    with pytest.raises(ValueError, match="has no name for mlm_head/decoder/kernel; nothing was"):
+        kerasbert.convert(model, tmp_path / "out", format=format)
+    assert not os.listdir(tmp_path)
 
 
 # --- what is missing or left over ---
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_new_head(reference, family):
     theirs = reference(family)
@@ -193,6 +272,8 @@ def test_a_new_head(reference, family):
     assert theirs.compare(model.backbone, lengths=(5,)) <= 1e-5
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_heads_of_other_classes(reference, tmp_path):
     classifier = reference("modernbert", "ForSequenceClassification", num_labels=2)
     with pytest.raises(ValueError, match="has no masked-lm head"):
@@ -230,6 +311,7 @@ def google_heads(model):
     }
 
 
+@pytest.mark.peers
 def test_equals_google(reference, tmp_path):
     """With the tanh form of GELU in the head too."""
     theirs = reference("bert", "ForPreTraining", hidden_act="gelu_new")
@@ -246,6 +328,7 @@ def test_equals_google(reference, tmp_path):
     assert np.abs(pairs - expected["seq_relationship_logits"].numpy()).max() <= 1e-5
 
 
+@pytest.mark.peers
 def test_google_without_heads(reference, tmp_path):
     theirs = reference("bert", "ForPreTraining", hidden_act="gelu_new")
     directory = google.write(tmp_path, theirs.model.bert)

@@ -12,8 +12,6 @@ from kerasbert.data.manifest import read_manifest
 from kerasbert.tokenizers import BertTokenizer
 from tests.data.test_examples import PIECES, SPECIAL, WORDS, T, files, parsed, text_of
 
-pytest.importorskip("tensorflow", reason="records are TensorFlow's")
-
 
 @pytest.fixture(scope="module")
 def bert():
@@ -35,8 +33,8 @@ def test_without_beam(bert, tmp_path, monkeypatch):
         pipeline.write_examples("any.txt", tmp_path, bert)
 
 
+@pytest.mark.peers
 def test_examples_of_a_pipeline(corpus, bert, tmp_path):
-    pytest.importorskip("apache_beam", reason="an extra")
     settings = {"sequence_length": T, "seed": 3}
     pattern = os.path.join(corpus, "part-*.txt")
     for name in ("one", "two"):
@@ -68,8 +66,8 @@ def test_examples_of_a_pipeline(corpus, bert, tmp_path):
     assert np.std([shard["documents"] for shard in manifest["shards"]]) < 30
 
 
+@pytest.mark.peers
 def test_bad_input_of_a_pipeline(bert, tmp_path):
-    pytest.importorskip("apache_beam", reason="an extra")
     with pytest.raises(ValueError, match="There is no file"):
         pipeline.write_examples(str(tmp_path / "none*.txt"), tmp_path / "out", bert)
     (tmp_path / "empty.txt").write_text("\n\n")

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import pickle
+import textwrap
 import tracemalloc
 
 import pytest
@@ -120,7 +121,7 @@ def test_folders_patterns_and_lists(write, tmp_path):
     folder = tmp_path / "news"
     in_folder = [["One a.", "One b."], ["Three."], ["Four."], ["Two now.", "Two then."]]
     assert read(folder) == in_folder
-    assert read(f"{folder}/**/*.txt") == [["One a."], ["One b."], ["Two now. Two then."]]
+    assert read(f"{folder}/**/*.txt") == [["One a."], ["One b."], ["Two now.", "Two then."]]
     assert read(f"{folder}/**/*.txt", document_end="file", sentences="split") == [
         ["One a.", "One b."],
         ["Two now.", "Two then."],
@@ -128,6 +129,62 @@ def test_folders_patterns_and_lists(write, tmp_path):
     assert read([folder / "b", folder, folder / "1.txt"]) == in_folder[-1:] + in_folder[:-1]
     # A name that is there is no pattern.
     assert read(write("[a].txt", "Brackets.")) == [["Brackets."]]
+
+
+STORIES = {
+    "en": [
+        ["The harbour lay still under a grey sky.", "Mr. Hill counted nine boats that morning."]
+        + ["None of them had gone out since the storm of last week, and nobody spoke of it."],
+        ["In spring the road to the mill is under water.", "We walk over the hill, then."]
+        + ["It takes an hour longer, but one sees the whole valley from up there."],
+    ],
+    "ko": [
+        ["오늘은 아침부터 비가 내렸다.", "나는 우산을 들고 역까지 천천히 걸어갔다."]
+        + ["기차는 십 분 늦게 도착했지만 아무도 화를 내지 않았다."],
+        ["도서관은 여덟 시에 문을 닫는다.", "그래서 우리는 저녁을 먼저 먹기로 했다."]
+        + ["골목 끝의 작은 식당에는 오래된 사진이 많이 걸려 있었다."],
+    ],
+    "ja": [
+        ["今日は朝から雨が降っていた。", "私は傘を持って駅までゆっくり歩いた。"]
+        + ["電車は十分遅れて着いたが、怒っている人は誰もいなかった。"],
+        ["図書館は八時に閉まる。", "だから私たちは先に夕食をとることにした。"]
+        + ["路地の奥の小さな食堂には、古い写真がたくさん飾ってあった。"],
+    ],
+}
+
+
+def paragraphs_a_line(document, space):
+    return space.join(document)
+
+
+def sentences_a_line(document, space):
+    return "\n".join(document)
+
+
+def wrapped_lines(document, space):
+    return "\n".join(textwrap.wrap(space.join(document), 36))
+
+
+@pytest.mark.parametrize("language", STORIES)
+@pytest.mark.parametrize("form", [paragraphs_a_line, sentences_a_line, wrapped_lines])
+def test_files_say_whether_they_are_prose(write, language, form):
+    stories, space = STORIES[language], "" if language == "ja" else " "
+    stories = stories * 4
+    text = "\n\n".join(form(document, space) for document in stories)
+    path = write("a.txt", text)
+    assert read(path) == stories
+    # The same in a folder, of files that are documents, and with blocks of any size.
+    for number, document in enumerate(stories):
+        write(f"folder/{number:03}.txt", form(document * 3, space))
+    assert read(path.parent / "folder") == [document * 3 for document in stories]
+    assert [d for _, block in blocks(path, block_bytes=64) for d in block] == stories
+    # What is said wins.
+    lines = [form(document, space).split("\n") for document in stories]
+    assert read(path, sentences="lines") == lines
+    (said,) = corpus_module.describe_files(path)
+    how = {paragraphs_a_line: "prose, split", sentences_a_line: "a sentence a line"}
+    assert how.get(form, "prose of wrapped lines, joined and split") in said
+    assert said.endswith("documents end at empty lines")
 
 
 def test_a_document_a_line(write):

@@ -1,6 +1,7 @@
 """From text to records and batches: the published statistics, seeds, resuming, and bad input."""
 
 import errno
+import gzip
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 import real_data
+import tensorflow as tf
 
 from kerasbert.data import documents, read_examples, write_examples
 from kerasbert.data.manifest import read_manifest
@@ -21,13 +23,12 @@ from tests.data import reference_examples
 from tests.data.test_sentence_pairs import compare_with_reference as pairs_with_reference
 from tests.data.test_sentence_pairs import same_distribution
 
-tf = pytest.importorskip("tensorflow", reason="records are TensorFlow's")
-
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"{a}{b}" for a in "bcdfghklmn" for b in "aeiou"]
 PIECES = [f"##{word}" for word in WORDS[:40]]
 PAD, UNK, CLS, SEP, MASK = range(5)
 T = 32
+P = 5
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -257,7 +258,7 @@ def test_an_interrupted_run_goes_on_at_the_shard(corpus, bert, written, tmp_path
         write(corpus, tmp_path, bert, progress=stop_after(0.7))
     half = files(tmp_path)
     assert "examples-00000.tfrecord.gz" in half and len(half) < len(manifest["shards"])
-    assert not any(name.endswith(".partial") for name in half)
+    assert not any(name.startswith(".") for name in half)
     with pytest.raises(ValueError, match=r"not complete: .* after \d shards; run `write_examples`"):
         read_examples(tmp_path, 4)
     times = os.stat(tmp_path / "examples-00000.tfrecord.gz").st_mtime_ns
@@ -380,14 +381,23 @@ def test_an_empty_corpus(bert, tmp_path):
     for objective in ("next_sentence", "sentence_order", "full_sentences"):
         with pytest.raises(ValueError, match="has no text: all of its files are empty"):
             write(tmp_path / "text.txt", tmp_path / "out", bert, objective=objective)
-    assert os.listdir(tmp_path / "out") == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_document(bert, tmp_path):
     (tmp_path / "text.txt").write_text("ba be\nbi bo fa\nca ce\n" * 30)
     with pytest.raises(ValueError, match="has one document only, and the random next sentence"):
         write(tmp_path / "text.txt", tmp_path / "out", bert)
-    assert os.listdir(tmp_path / "out") == []
+    assert not (tmp_path / "out").exists()
+    # What would make several of it is named, for a folder's files too.
+    with pytest.raises(ValueError, match="at the ends of its lines .90., pass document_end='line'"):
+        write(tmp_path / "text.txt", tmp_path / "out", bert)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.txt").write_text("ba be\nbi bo fa\n\nca ce\nba\n" * 30)
+    with pytest.raises(ValueError, match="at its empty lines .31., pass document_end='empty_line'"):
+        write(tmp_path / "books", tmp_path / "out", bert)
+    counts = write(tmp_path / "books", tmp_path / "out", bert, document_end="empty_line")["counts"]
+    assert counts["documents"] == 31 and 0 < counts["not_next"] < counts["examples"]
     for objective in ("sentence_order", "full_sentences"):
         output = tmp_path / objective
         assert write(tmp_path / "text.txt", output, bert, objective=objective)["counts"]["examples"]
@@ -397,7 +407,24 @@ def test_no_document_has_two_sentences(bert, tmp_path):
     (tmp_path / "text.txt").write_text("ba be\n\nbi bo fa\n\nca ce\n")
     with pytest.raises(ValueError, match="none of its 3 documents has two sentences"):
         write(tmp_path / "text.txt", tmp_path / "out", bert, objective="sentence_order")
-    assert os.listdir(tmp_path / "out") == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_of_one_label(bert, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("ba be\n\nbi bo fa\n\nca ce\n\n" * 9)
+    with pytest.raises(ValueError, match="documents of one sentence each.*'full_sentences'"):
+        write(path, tmp_path / "out", bert)
+    assert not (tmp_path / "out").exists()
+    assert write(path, tmp_path / "full", bert, objective="full_sentences")["counts"]["examples"]
+    path.write_text("ba be\n\nbi bo fa\n\nca ce\n\n" * 99 + "ba bo\nbe ca\n")
+    with pytest.warns(UserWarning, match="% of the pairs .* are random: most of its 298 docu"):
+        write(path, tmp_path / "few", bert)
+    # A paragraph a line has next sentences.
+    path.write_text("Ba be fa. Bi bo ca. Ce ba bo.\n\nCa ce. Be bi fa. Bo ba.\n\n" * 20)
+    counts = write(path, tmp_path / "prose", bert)["counts"]
+    assert counts["documents"] == 40 and counts["sentences"] > 80
+    assert 0.2 < counts["not_next"] / counts["examples"] < 0.8
 
 
 def test_sentences_that_are_too_long_and_sentences_without_tokens(bert, tmp_path):
@@ -439,7 +466,7 @@ def test_a_full_disk(which, corpus, bert, written, tmp_path, monkeypatch):
 
     def full(descriptor):
         syncs.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if os.path.basename(syncs[-1]) == f".{which}.partial":
+        if os.path.basename(syncs[-1]) == which:
             raise OSError(errno.ENOSPC, "No space left on device")
         sync(descriptor)
 
@@ -659,6 +686,9 @@ def test_damaged_files(written, of_reference, bert, corpus, tmp_path):
         read_examples(tmp_path, 4)
     with pytest.raises(ValueError, match=message):
         write(corpus, tmp_path, bert)
+    shard.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    with pytest.raises(ValueError, match="00001.tfrecord.gz' has other bytes than those that were"):
+        read_examples(tmp_path, 4)
     shard.unlink()
     with pytest.raises(ValueError, match="00001.tfrecord.gz' is missing; write the examples anew"):
         read_examples(tmp_path, 4)
@@ -674,6 +704,9 @@ def test_damaged_files(written, of_reference, bert, corpus, tmp_path):
         ("no.tfrecord", b"It rains. " * 50),
         ("no.tfrecord.gz", b"It rains. " * 50),
         ("flipped.tfrecord", plain[:500] + bytes([plain[500] ^ 1]) + plain[501:]),
+        # Sizes that no memory has.
+        ("long.tfrecord", (1 << 60).to_bytes(8, "little") + plain[8:]),
+        ("long.tfrecord.gz", gzip.compress((1 << 60).to_bytes(8, "little") + plain[8:])),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name}' is cut short, damaged or no TFRecords"):
@@ -701,6 +734,66 @@ def test_files_that_are_no_such_examples(of_reference, bert, written, tmp_path):
     both = [of_reference[0], os.path.join(folder, "examples-00000.tfrecord.gz")]
     with pytest.raises(ValueError, match="has rows of 32 tokens with 5 predictions, and"):
         read_examples(both, 4, tokenizer=bert)
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("input_ids", [-1] * T, "have input_ids from -1 to"),
+        ("input_ids", [1 << 40] * T, "have input_ids from 1 to 1099511627776"),
+        ("input_ids", [1] * (T - 1), "records that are no examples .*Key: input_ids"),
+        ("masked_lm_positions", [T] * P, f"have masked_lm_positions from 0 to {T}"),
+        ("next_sentence_labels", [2], "have next_sentence_labels from 0 to 2"),
+        ("segment_ids", [7] * T, "have segment_ids from 0 to 7"),
+        ("masked_lm_weights", [float("nan")] * P, "have masked_lm_weights of nan or inf"),
+        ("masked_lm_weights", None, "records that are no examples .*masked_lm_weights"),
+    ],
+)
+def test_damaged_records(name, value, message, tmp_path):
+    """The second of two examples, in which the first is as it should be."""
+    row = {
+        "input_ids": [1] * T,
+        "input_mask": [1] * T,
+        "segment_ids": [0] * T,
+        "masked_lm_positions": [0] * P,
+        "masked_lm_ids": [1] * P,
+        "masked_lm_weights": [0.0] * P,
+        "next_sentence_labels": [0],
+    }
+    path = str(tmp_path / "some.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for features in (row, {**row, name: value}):
+            example = tf.train.Example()
+            for key, values in features.items():
+                kind = "float_list" if key == "masked_lm_weights" else "int64_list"
+                getattr(example.features.feature[key], kind).value.extend(values or [])
+            writer.write(example.SerializeToString())
+    with pytest.raises(ValueError, match=f"some.tfrecord'.* {message}"):
+        read_examples(path, 2, masking="static")
+
+
+@pytest.mark.parametrize(
+    "part, name, value, message",
+    [
+        (None, "shards", {}, "shards=.. has to be a list"),
+        (None, "shards", [3], "a shard=3 has to be an object"),
+        (None, "complete", "yes", "complete='yes' has to be true or false"),
+        (None, "counts", {}, "examples=None has to be a whole number from 1"),
+        ("settings", "sequence_length", "32", "sequence_length='32' has to be a whole number"),
+        ("settings", "sequence_length", 10**9, "has rows of 32 tokens .*other than"),
+        ("tokenizer", "special_token_ids", ["0"], "special token's id='0' has to be a whole"),
+        ("tokenizer", "vocabulary_sha256", 5, "vocabulary_sha256=5 has to be a string"),
+    ],
+)
+def test_damaged_manifests(written, tmp_path, part, name, value, message):
+    for file, data in files(written[0]).items():
+        (tmp_path / file).write_bytes(data)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    (manifest[part] if part else manifest)[name] = value
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=message):
+        read_examples(tmp_path, 4)
 
 
 @pytest.mark.parametrize(

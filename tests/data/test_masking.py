@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.data.masking import (
     UNITS,
@@ -14,8 +15,6 @@ from kerasbert.data.masking import (
     prediction_slots,
     word_starts,
 )
-
-tf = pytest.importorskip("tensorflow", reason="masking runs in TensorFlow's graph")
 
 MASK, VOCABULARY = 4, 1000
 

@@ -7,8 +7,6 @@ import pytest
 
 from kerasbert.data.processes import map_in_processes
 
-pytest.importorskip("tensorflow", reason="the processes set TensorFlow up")
-
 
 def work(number, data):
     """Later tasks are done sooner; some fail."""

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.data.records import compressed_records, encode_examples
-
-tf = pytest.importorskip("tensorflow", reason="records are TensorFlow's")
 
 
 def example(row):

@@ -4,14 +4,11 @@ import random
 
 import keras
 import numpy as np
-import pytest
 
 from kerasbert.data import read_examples, write_examples
 from kerasbert.models import BertPretrainer
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import tiny_backbone
-
-pytest.importorskip("tensorflow", reason="records are TensorFlow's")
 
 WORDS = [f"{a}{b}" for a in "bcdfghklmn" for b in "aeiou"]
 

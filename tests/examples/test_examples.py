@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tensorflow_text")
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -13,7 +13,6 @@ from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import tiny_backbone
 from tests.examples.test_examples import run
 
-pytest.importorskip("tensorflow_text")
 SCRIPT = Path(__file__).parents[2] / "examples" / "features_bilstm.py"
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] don ' t stop play ##ing ##ed café ( )".split()
 TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
@@ -27,6 +26,7 @@ def example():
     return module
 
 
+@pytest.mark.backends("tensorflow")
 def test_word_vectors(example):
     preprocessor = BertTextEmbedderPreprocessor(BertTokenizer(TOKENS), sequence_length=16)
     embedder = BertTextEmbedder(tiny_backbone(), preprocessor, pooling="tokens")
@@ -41,6 +41,7 @@ def test_word_vectors(example):
         assert not row[len(words) :].any()
 
 
+@pytest.mark.backends("tensorflow")
 def test_baseline_and_scores(example):
     train = [[("a", "x"), ("a", "y"), ("a", "y"), ("b", "x")], [("c", "x")]]
     test = [[("a", "y"), ("new", "x")], [("b", "y")]]

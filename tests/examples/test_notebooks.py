@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
-pytest.importorskip("tensorflow_text")
+from tests.peers import nbformat
+
+# As they are stored, for TensorFlow.
+pytestmark = pytest.mark.backends("tensorflow")
+
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What the cell of parameters is told, and how many pictures and marked texts there are.
@@ -40,6 +41,7 @@ def test_every_notebook_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(SMALL) == set(SHOWN)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", SMALL)
 def test_notebook_as_it_is_stored(name):
     notebook = read(name)
@@ -53,6 +55,7 @@ def test_notebook_as_it_is_stored(name):
         assert f"\n{known} = " in f"\n{parameters.source}"
 
 
+@pytest.mark.peers
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_notebook(name, tmp_path):

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.data import tagging
 from kerasbert.data.windows import cut_windows, most_context
 from kerasbert.export import decoding
 from kerasbert.models import spans
 
-tf = pytest.importorskip("tensorflow")
-pytest.importorskip("tensorflow_text")
+# TensorFlow's graph alone.
+pytestmark = pytest.mark.backends("tensorflow")
 
 RNG = np.random.default_rng(0)
 ODD = "ab é.,!-\u0301\u200d\0\t\u00a0\u3000\u2028北京ー。한🙂\ufffd\ufdd0\u0600٪"

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import real_data
+import tensorflow as tf
+import tensorflow_text as tf_text
 
 from kerasbert.export import saved_model
 from kerasbert.families import get_family
@@ -27,9 +29,6 @@ from kerasbert.tokenizers import (
 from kerasbert.tokenizers.byte_pair import byte_characters
 from tests.export import tiny
 from tests.export.test_serving import ODD, TEXTS, session_run
-
-tf = pytest.importorskip("tensorflow")
-tf_text = pytest.importorskip("tensorflow_text")
 
 pytestmark = pytest.mark.slow
 
@@ -165,7 +164,8 @@ def sentence_pieces(kind, **settings):
     """A tokenizer of `kind` that was trained on a few words."""
     import io
 
-    sentencepiece = pytest.importorskip("sentencepiece")
+    import sentencepiece
+
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS * 20),

@@ -6,6 +6,7 @@ import os
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.export import saved_model
 from kerasbert.models import (
@@ -17,9 +18,6 @@ from kerasbert.models import (
 )
 from tests.export import tiny
 from tests.export.test_serving import ODD, TEXTS, session_run
-
-tf = pytest.importorskip("tensorflow")
-pytest.importorskip("tensorflow_text")
 
 RAW = [text.encode() for text in TEXTS] + ODD
 READ = [text.decode("utf-8", "replace") for text in RAW]
@@ -128,6 +126,18 @@ def check_reader(model, path, **settings):
                 assert abs(got["score"] - answer["score"]) < 1e-5
                 continue
             assert got["answer"] == answer["answer"].encode()
+    packed = session_run(path, "preprocess", question=raw(questions), context=raw(contexts))
+    rows = model.preprocessor.windows((questions, contexts)).examples
+    assert packed["count"].tolist() == np.bincount(rows).tolist() and packed["count"].max() > 1
+    features = model.preprocessor((questions, contexts))
+    is_there = np.arange(packed["count"].max()) < packed["count"][:, None]  # (N, W)
+    for name, wanted in features.items():
+        got = packed[name]
+        assert got.shape[:2] == is_there.shape and not got[~is_there].any()  # [PAD] is 0.
+        np.testing.assert_array_equal(got[is_there], keras.ops.convert_to_numpy(wanted))
+    flat = {name: packed[name][is_there] for name in features}
+    logits = session_run(path, "tokens", **flat)["start_logits"]
+    assert len(logits) == len(rows)
     # Without a token there is no answer.
     nothing = session_run(path, "serving_default", question=[b"who"], context=[b" \0"])
     assert nothing["start"].ravel()[0] == -1 and nothing["answer"].ravel()[0] == b""
@@ -255,8 +265,12 @@ def check_card(model, path):
     inputs = {name: raw([value]) for name, value in instance.items()}
     outputs = session_run(path, "serving_default", **inputs)
     assert set(outputs) == set(found["signatures"]["serving_default"]["outputs"])
-    # What REST answers row by row.
-    assert {len(value) for value in outputs.values()} == {1}
+    # What REST answers row by row, and what a server cuts that runs requests together.
+    for signature in ("serving_default", "preprocess"):
+        twice = {name: np.concatenate([x, x, x]) for name, x in inputs.items()}
+        outputs = session_run(path, signature, **twice)
+        assert {len(value) for value in outputs.values()} == {3}, signature
+    assert found["python"] == "import tensorflow_text before tf.saved_model.load"
     assert os.path.getsize(os.path.join(path, "assets.extra", "tf_serving_warmup_requests"))
 
 
@@ -269,7 +283,7 @@ def test_encoder(export):
     check_encoder(model, path)
     bare = tiny.shake(tiny.encoder(pooler=False), 0.2)
     path = export(bare, tokens_only=True)
-    assert list(card(path)["signatures"]) == ["tokens"]
+    assert list(card(path)["signatures"]) == ["tokens"] and "python" not in card(path)
     ids = {name: np.ones((2, 5), "int32") for name in bare.input}
     wanted = keras.ops.convert_to_numpy(bare(ids)["sequence_output"])
     close(session_run(path, "tokens", **ids)["sequence_output"], wanted)
@@ -317,6 +331,7 @@ def test_int8(name, export):
 DATA = "variables.data-00000-of-00001"
 
 
+@pytest.mark.backends("tensorflow")
 def test_arguments(export, tmp_path):
     reader, tagger = tiny.task("QuestionAnswering"), tiny.task("TokenClassifier")
     for model, arguments, message in [
@@ -339,6 +354,7 @@ def test_arguments(export, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.backends("tensorflow")
 def test_other_labels_and_few_signatures(export):
     """Types of entities are those of the labels that were given."""
     model = tiny.task("TokenClassifier")

@@ -329,7 +329,7 @@ def test_a_block_alone_in_a_remat_scope():
     assert np.abs(array(expected[0]) - array(expected[1])).max() > 1e-3
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow fuses it")
+@pytest.mark.backends("tensorflow")  # Which fuses it.
 @pytest.mark.parametrize("shape", [(3, 5, 16), (1, 1, 16), (0, 5, 16), (2, 0, 16)])
 def test_fused_norm(shape):
     import tensorflow as tf

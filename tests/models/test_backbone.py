@@ -88,6 +88,7 @@ def test_some_tokens_alone(family, monkeypatch):
         rows.clear()
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_feature_model_is_saved(tmp_path):
     model = tiny_backbone().feature_model(output_attentions=True)
     features = batch(model.backbone)
@@ -96,6 +97,7 @@ def test_feature_model_is_saved(tmp_path):
     assert_close(keras.saving.load_model(tmp_path / "model.keras")(features), expected, atol=0)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_causal():
     backbone = tiny_backbone(is_causal=True, pooler=False)
     features = batch(backbone, (7, 7))
@@ -125,6 +127,7 @@ def test_local_windows():
         assert np.abs(difference).max() > 1e-4
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_shared_layers():
     def count(**settings):
         return len(tiny_backbone("albert", num_groups=1, **settings).weights)
@@ -137,6 +140,7 @@ def test_shared_layers():
     assert len(backbone.feature_model()(batch(backbone))["hidden_states"]) == 5
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_dropouts_are_apart():
     for settings in ({"dropout": 0.5, "attention_dropout": 0.0}, {"attention_dropout": 0.5}):
         backbone = tiny_backbone(**{"dropout": 0.0, **settings})
@@ -149,6 +153,7 @@ def test_dropouts_are_apart():
     assert tiny_backbone(dropout=0.3).attention_dropout == 0.3
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_inference_is_fused(monkeypatch):
     backbone = tiny_backbone(attention_dropout=0.1)
     features, calls, original = batch(backbone), [], ops.dot_product_attention

@@ -50,7 +50,6 @@ def test_contract(family, check, tmp_path):
 
 
 def test_preprocessor_contract(tmp_path):
-    pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
     texts = ["good film", "a", "it was very very very very dull", "bad"]
     labels = ["good", "good", "bad", "bad"]
     preprocessor = make_preprocessor(labels=["bad", "good"])
@@ -58,6 +57,7 @@ def test_preprocessor_contract(tmp_path):
     check_preprocessor(preprocessor, (texts, texts[::-1]), labels, tmp_path)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_head_of_the_family(family):
     classifier = tiny_classifier(family)
@@ -76,6 +76,7 @@ def test_head_of_the_family(family):
     assert plain.pooling == "mean" and plain.dropout == 0.3
 
 
+@pytest.mark.backends("torch")
 def test_a_pooler_that_is_not_used_does_not_train():
     backbone = tiny_backbone("roberta")
     assert backbone.pooled_dense.trainable_weights
@@ -84,6 +85,7 @@ def test_a_pooler_that_is_not_used_does_not_train():
     assert any("pooled_dense" in weight.path for weight in tiny_classifier().trainable_weights)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("pooling", ["pooler", "cls", "mean"])
 def test_pooling(pooling, monkeypatch):
     classifier = BertTextClassifier(tiny_backbone(), num_classes=2, pooling=pooling)
@@ -103,6 +105,7 @@ def test_pooling(pooling, monkeypatch):
     assert len(rows) == 2 and rows[0] == 7 and (rows[1] == 7) == (pooling == "mean")
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_preset_keeps_names_and_preprocessor(tmp_path):
     classifier = raw_classifier(multi_label=True, labels=["dull", "fun", "long"])
     check_roundtrip(classifier, batch(classifier), tmp_path)
@@ -114,6 +117,7 @@ def test_preset_keeps_names_and_preprocessor(tmp_path):
     assert loaded.classify(texts) == classifier.classify(texts)
 
 
+@pytest.mark.backends("torch")
 def test_training_goes_on_after_a_keras_file(tmp_path):
     classifier = tiny_classifier()
     features, y = batch(classifier), np.array([0, 1, 2])
@@ -135,8 +139,8 @@ def test_training_goes_on_after_a_keras_file(tmp_path):
     )
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_classify():
-    pytest.importorskip("tensorflow", reason="tokenizing runs in TensorFlow's graph")
     classifier = raw_classifier()
     classifier.compile(run_eagerly=True)
     texts = ["good film", "it was very dull", "fun", "bad"]
@@ -162,8 +166,8 @@ def test_classify():
     assert raw_classifier(labels=None, num_classes=2).label_names == ["LABEL_0", "LABEL_1"]
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_classify_many_labels():
-    pytest.importorskip("tensorflow", reason="tokenizing runs in TensorFlow's graph")
     classifier = raw_classifier(multi_label=True, labels=["dull", "fun", "long"])
     classifier.compile(run_eagerly=True)
     row = classifier.predict(["good film"], verbose=0)[0]
@@ -193,6 +197,7 @@ def test_bad_settings(settings, message):
         BertTextClassifier(tiny_backbone(), **settings)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_what_does_not_fit():
     with pytest.raises(ValueError, match="needs an encoder with a pooler"):
         BertTextClassifier(tiny_backbone("electra"), num_classes=2, pooling="pooler")

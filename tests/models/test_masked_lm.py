@@ -11,6 +11,7 @@ from kerasbert.models import (
     BertMaskedLMPreprocessor,
     BertMultiTask,
     BertNextSentencePredictor,
+    BertPreprocessor,
     BertPretrainer,
     BertPretrainerPreprocessor,
     BertTextClassifier,
@@ -18,6 +19,7 @@ from kerasbert.models import (
 from tests.contracts import (
     array,
     arrays,
+    assert_close,
     batch,
     bert_tokenizer,
     check_padding,
@@ -38,7 +40,6 @@ def make(cls, family="bert", pooler=None, **settings):
 
 
 def make_raw(cls=BertMaskedLM, sequence_length=16, compiled=False, num_layers=2, **settings):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     keras.utils.set_random_seed(0)
     tokenizer = bert_tokenizer(TOKENS)
     pretrains = cls is BertPretrainer
@@ -64,6 +65,7 @@ def test_pretrainer_contract(family, check, tmp_path):
 # --- outputs and loss ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_logits_at_positions_are_those_of_the_tokens():
     model = make(BertMaskedLM)
     features = batch(model)
@@ -76,6 +78,7 @@ def test_logits_at_positions_are_those_of_the_tokens():
     np.testing.assert_allclose(model.predict(features, verbose=0), every, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
 def test_training_is_that_of_all_tokens():
     """Leaving out what nobody reads changes neither the loss nor a gradient."""
     model = make(BertPretrainer, dropout=0.0)
@@ -97,6 +100,7 @@ def test_training_is_that_of_all_tokens():
     assert sum(moved) > len(moved) / 2
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_one_table():
     """The token embedding is there once, and takes gradients from both its uses."""
     model = make(BertMaskedLM)
@@ -108,6 +112,7 @@ def test_one_table():
     assert np.abs(array(model(batch(model))) - before).max() > 0.1
 
 
+@pytest.mark.backends("torch")
 def test_loss_is_the_mean_over_what_is_hidden():
     model = make(BertMaskedLM)
     features = batch(model)
@@ -121,6 +126,7 @@ def test_loss_is_the_mean_over_what_is_hidden():
     assert found[1] == pytest.approx(right.sum() / weights.sum(), abs=1e-6)
 
 
+@pytest.mark.backends("torch")
 def test_rows_without_hidden_tokens():
     """A batch in which nothing is hidden has no loss, and moves nothing to NaN."""
     model = make(BertMaskedLM)
@@ -132,6 +138,7 @@ def test_rows_without_hidden_tokens():
     assert all(np.isfinite(array(weight)).all() for weight in model.weights)
 
 
+@pytest.mark.backends("torch")
 def test_half_precision_trains():
     model = make(BertPretrainer, dtype="mixed_bfloat16", num_layers=1)
     features = batch(model)
@@ -147,6 +154,7 @@ def test_half_precision_trains():
 # --- the pretrainer on arrays ---
 
 
+@pytest.mark.backends("torch")
 def test_pretrainer_loss_and_labels():
     model = make(BertPretrainer)
     features = batch(model)
@@ -174,6 +182,7 @@ def _log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_what_the_head_of_pairs_tells(tmp_path):
     assert not make(BertPretrainer).sentence_order
     assert make(BertPretrainer, "albert").sentence_order  # As its checkpoints were trained.
@@ -183,6 +192,7 @@ def test_what_the_head_of_pairs_tells(tmp_path):
     assert BertNextSentencePredictor.from_preset(str(tmp_path)).sentence_order
 
 
+@pytest.mark.backends("torch")
 def test_pretrainer_without_pairs():
     model = perturb(BertPretrainer(tiny_backbone("roberta", pooler=False), next_sentence=False))
     features = batch(model)
@@ -196,21 +206,23 @@ def test_pretrainer_without_pairs():
         BertPretrainer(tiny_backbone(pooler=False))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("cls", [BertMaskedLM, BertPretrainer])
 def test_a_pooler_that_is_not_used_does_not_train(cls):
     backbone = tiny_backbone()
     model = cls(backbone, **({} if cls is BertMaskedLM else {"next_sentence": False}))
-    assert not backbone.pooled_dense.trainable and model.freezes_pooler
-    # Together with a task that uses it, it does.
-    pretrainer = BertPretrainer(backbone)
-    assert not pretrainer.freezes_pooler
-    BertMultiTask({"hidden": model, "pairs": pretrainer})
+    pooler = set(map(id, backbone.pooled_dense.weights))
     assert backbone.pooled_dense.trainable
+    assert not pooler & set(map(id, model.trainable_weights))
+    # Together with a task that uses it, it does.
+    both = BertMultiTask({"hidden": model, "pairs": BertPretrainer(backbone)})
+    assert pooler <= set(map(id, both.trainable_weights))
 
 
 # --- raw text ---
 
 
+@pytest.mark.backends("torch")
 def test_fit_on_texts():
     model = make_raw(compiled=True)
     texts = TEXTS * 8
@@ -223,6 +235,7 @@ def test_fit_on_texts():
     assert model.fill_mask("the film was good [MASK]", 1)[0]["token"] in " ".join(TEXTS).split()
 
 
+@pytest.mark.backends("torch")
 def test_fit_repeats_with_its_seed():
     models = [make_raw(num_layers=1) for _ in range(2)]
     histories = []
@@ -232,6 +245,7 @@ def test_fit_repeats_with_its_seed():
     assert histories[0] == histories[1]
 
 
+@pytest.mark.backends("torch")
 def test_other_tokens_are_hidden_in_every_epoch():
     preprocessor = make_raw().preprocessor
     texts = [" ".join(f"word{i % 12}" for i in range(14))] * 8
@@ -250,9 +264,11 @@ def test_other_tokens_are_hidden_in_every_epoch():
     np.testing.assert_array_equal(places(dataset), places(dataset))
 
 
+@pytest.mark.backends("torch")
 def test_fit_on_a_dataset():
     """A `tf.data.Dataset` of raw batches: other tokens on every pass, the same for a seed."""
-    tf = pytest.importorskip("tensorflow")
+    import tensorflow as tf
+
     model = make_raw(num_layers=1)
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS * 4).batch(6)
     history = model.fit(dataset, epochs=3, verbose=0).history
@@ -270,6 +286,7 @@ def test_fit_on_a_dataset():
     assert next(iter(single))[0]["mask_positions"].shape == (2,)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_what_the_preprocessor_hides():
     preprocessor = make_raw().preprocessor
     texts = ["the 😀 film [SEP]", "", "the film was very very dull and very bad bad bad bad"]
@@ -287,6 +304,7 @@ def test_what_the_preprocessor_hides():
     assert array(weighted).sum(axis=1).tolist() == [0.5, 0, 4]
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_preset_of_the_preprocessor(tmp_path):
     model = make_raw()
     model.preprocessor.mask_selection_rate = 0.3
@@ -300,6 +318,7 @@ def test_preset_of_the_preprocessor(tmp_path):
         BertMaskedLM.from_preset(str(tmp_path), random_token_rate=0.5)
 
 
+@pytest.mark.backends("torch")
 def test_pretrainer_on_pairs(tmp_path):
     model = make_raw(BertPretrainer, compiled=True)
     a, b = ["the film", "it was"] * 16, ["fun fun fun", "dull dull dull"] * 16
@@ -326,6 +345,7 @@ def test_pretrainer_on_pairs(tmp_path):
         BertTextClassifier.from_preset(str(tmp_path))
 
 
+@pytest.mark.backends("torch")
 def test_pretrainer_on_single_texts(tmp_path):
     model = make_raw(BertPretrainer, num_layers=1, next_sentence=False)
     history = model.fit(TEXTS * 8, epochs=4, batch_size=8, verbose=0).history
@@ -339,6 +359,7 @@ def test_pretrainer_on_single_texts(tmp_path):
 # --- fill_mask ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask():
     model = perturb(make_raw(num_layers=1))
     found = model.fill_mask("The film was Good [MASK]", top_k=3)
@@ -362,6 +383,7 @@ def test_fill_mask():
             assert a == (pytest.approx(b, abs=1e-5) if isinstance(a, float) else b)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask_scores_are_those_of_the_logits():
     model = perturb(make_raw())
     found = model.fill_mask("good [MASK] film", top_k=30)
@@ -373,9 +395,9 @@ def test_fill_mask_scores_are_those_of_the_logits():
     assert [row["token_id"] for row in found] == np.argsort(-expected).tolist()
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask_names_tokens_only():
     """Where the encoder has more rows than the tokenizer has tokens."""
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     preprocessor = BertMaskedLMPreprocessor(bert_tokenizer(TOKENS), 16)
     model = BertMaskedLM(tiny_backbone(num_layers=1, vocabulary_size=33), preprocessor)
     model.mlm_head.bias.assign(np.where(np.arange(33) < 30, 0.0, 9.0))
@@ -383,6 +405,7 @@ def test_fill_mask_names_tokens_only():
     assert sorted(row["token_id"] for row in found) == list(range(30))
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask_joins_words():
     model = perturb(make_raw())
     texts = {
@@ -396,6 +419,7 @@ def test_fill_mask_joins_words():
             assert found[token] == filled
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask_in_a_long_text():
     """Only what is around the mask fits the model, at either end and in the middle."""
     model = perturb(make_raw(sequence_length=10))
@@ -425,8 +449,10 @@ def test_bad_texts():
         model.fill_mask("a [MASK]", top_k=0)
     with pytest.raises(ValueError, match=r"text at position 0 is None"):
         model.fill_mask([None])
-    with pytest.raises(ValueError, match=r"predict\(\) takes ready arrays here"):
-        model.predict(TEXTS)
+    with pytest.raises(ValueError, match=r"position 1 has a \[MASK\], and predict\(\) hides"):
+        model.predict(["a", "the [MASK]"])
+    with pytest.raises(ValueError, match=r"predict\(\) takes ready arrays here, as pairs"):
+        make_raw(BertPretrainer).predict((TEXTS, TEXTS))
     with pytest.raises(ValueError, match="makes its own labels"):
         model.fit(TEXTS, [0, 1, 0], verbose=0)
     with pytest.raises(ValueError, match=r"fill_mask\(\) takes texts, and this model has no prep"):
@@ -460,3 +486,57 @@ def test_bad_rates():
         BertMaskedLMPreprocessor(tokenizer, mask_selection_rate=15)
     with pytest.raises(ValueError, match="add up to more than 1"):
         BertPretrainerPreprocessor(tokenizer, mask_token_rate=0.9, random_token_rate=0.2)
+
+
+def test_predict_on_texts():
+    """As KerasHub's: the logits of tokens that it hides itself, and the same ones each time."""
+    model = make_raw()
+    logits = model.predict(TEXTS, batch_size=2, verbose=0)
+    assert logits.shape[0] == len(TEXTS) and logits.shape[2] == model.backbone.vocabulary_size
+    assert_close(model.predict(TEXTS, batch_size=2, verbose=0), logits, atol=0)
+    dataset, order = model.preprocessor.sorted_batches(TEXTS, 2, buckets=False)
+    features = next(iter(dataset.as_numpy_iterator()))[0]
+    expected = array(model(features))
+    assert_close(logits[order[:2], : expected.shape[1]], expected)
+
+
+def test_nothing_hidden():
+    """KerasHub's `mask_selection_rate=0.0`: packed rows as they are, and slots of no weight."""
+    tokenizer = make_raw().preprocessor.tokenizer
+    for most, slots in ((None, 1), (3, 3)):
+        preprocessor = BertMaskedLMPreprocessor(
+            tokenizer, 16, mask_selection_rate=0.0, mask_selection_length=most
+        )
+        features, y, weights = arrays(preprocessor(TEXTS))
+        assert_close(features["token_ids"], BertPreprocessor(tokenizer, 16)(TEXTS)["token_ids"])
+        for empty in (features["mask_positions"], y, weights):
+            assert empty.shape == (len(TEXTS), slots) and not empty.any()
+    model = make_raw()
+    model.preprocessor.mask_selection_rate = 0.0
+    assert model.evaluate(TEXTS, verbose=0)[0] == 0
+
+
+def test_pairs_from_left_to_right():
+    """The first token sees itself alone, and would say the same of every pair."""
+    backbone = tiny_backbone(is_causal=True, dropout=0.0)
+    model = perturb(BertPretrainer(backbone))
+    features = batch(model)
+    outputs = arrays(model(features))
+    tokens = {name: features[name] for name in backbone.input}
+    states = array(backbone(tokens)["sequence_output"])
+    mask = features["padding_mask"][:, :, None]
+    kernel, bias = model.output_dense.get_weights()
+    expected = (states * mask).sum(1) / mask.sum(1) @ kernel + bias
+    assert_close(outputs["nsp_logits"], expected)
+    assert np.ptp(outputs["nsp_logits"], axis=0).max() > 1e-3
+    alone = BertMaskedLM(backbone)
+    alone.mlm_head.set_weights(model.mlm_head.get_weights())
+    assert_close(outputs["mlm_logits"], alone(features))
+    # Its weights are those of any other, and a predictor reads the same.
+    assert [w.path for w in model.weights] == [
+        w.path for w in BertPretrainer(tiny_backbone()).weights
+    ]
+    predictor = BertNextSentencePredictor(backbone)
+    predictor.output_dense.set_weights([kernel, bias])
+    assert_close(predictor(tokens), expected)
+    assert BertPretrainer(tiny_backbone(is_causal=True, pooler=False)).uses_pooler is False

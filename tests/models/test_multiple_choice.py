@@ -14,8 +14,6 @@ from tests.contracts import (
     bert_tokenizer,
     check_preprocessor,
     model_contract,
-    only_tensorflow_is_fast,
-    only_torch_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -46,6 +44,7 @@ def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     ("dtype", "pooling"), [(None, None), (None, "mean"), ("mixed_bfloat16", None)]
 )
@@ -72,6 +71,7 @@ def _cross_entropy(logits, y):
     return float(loss(np.array(y), logits))
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_any_number_of_choices():
     model = make()
     features = {name: np.repeat(x, 3, axis=1) for name, x in batch(model).items()}
@@ -103,7 +103,8 @@ def test_learns_on_arrays():
 
 
 def test_preprocessor_contract(tmp_path):
-    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    import tensorflow as tf
+
     preprocessor = make_preprocessor()
     check_preprocessor(preprocessor, (PROMPTS, tf.ragged.constant(CHOICES)), [1, 2, 0], tmp_path)
     check_preprocessor(
@@ -111,8 +112,8 @@ def test_preprocessor_contract(tmp_path):
     )
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_packing():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     features, y = make_preprocessor(sequence_length=9)((PROMPTS, CHOICES), [1, 2, 0])
     assert array(y).tolist() == [1, 2, 0] and array(y).dtype == "int32"
     ids, mask = array(features["token_ids"]), array(features["padding_mask"])
@@ -125,9 +126,11 @@ def test_packing():
     assert mask.any(axis=-1).sum(axis=1).tolist() == [2, 3, 1]
 
 
+@pytest.mark.backends("torch")
 def test_every_kind_of_input():
-    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
-    pandas = pytest.importorskip("pandas")
+    import pandas
+    import tensorflow as tf
+
     preprocessor = make_preprocessor()
     expected = preprocessor((PROMPTS, CHOICES))
     dense = [row + [""] * (3 - len(row)) for row in CHOICES]
@@ -174,10 +177,10 @@ def toy(count=32):
     return prompts, choices, y
 
 
-@only_torch_is_fast
+@pytest.mark.backends("jax", "torch")
 def test_learns_on_texts():
-    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    import tensorflow as tf
+
     prompts, choices, y = toy()
     model = make_raw()
     model.optimizer.learning_rate = 0.01
@@ -203,11 +206,10 @@ def test_learns_on_texts():
 
 
 @pytest.mark.slow
-@only_tensorflow_is_fast
 def test_batches_of_differing_numbers_of_choices():
     """`fit`, `evaluate` and `predict` on a `tf.data.Dataset`: none pads to what comes later."""
-    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    import tensorflow as tf
+
     prompts = [*PROMPTS, "a film"]
     choices = [["fun", "dull"], ["it was very very fun", "dull"], ["dull", "a", "it", "fun"], ["a"]]
     y = [1, 0, 3, 0]
@@ -260,7 +262,6 @@ def test_batches_of_differing_numbers_of_choices():
     ],
 )
 def test_bad_texts(x, y, message):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     model = make_raw()
     with pytest.raises(ValueError, match=message):
         model.evaluate(x, y, verbose=0)
@@ -269,8 +270,8 @@ def test_bad_texts(x, y, message):
 
 
 def test_bad_datasets():
-    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
+    import tensorflow as tf
+
     preprocessor = make_preprocessor()
 
     def run(*x):
@@ -329,6 +330,5 @@ def test_bad_arrays(x, y, message):
 def test_choose_needs_a_preprocessor():
     with pytest.raises(ValueError, match=r"choose\(\) takes texts, and this model has no prep"):
         make().choose("a", ["b"])
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     with pytest.raises(ValueError, match="choices at position 0 are 'b'"):
         make_raw().choose("a", "b")

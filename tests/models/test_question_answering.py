@@ -21,7 +21,6 @@ from tests.contracts import (
     check_padding,
     check_saving,
     model_contract,
-    only_tensorflow_is_fast,
     perturb,
     tiny_backbone,
 )
@@ -66,6 +65,8 @@ def of_transformers(theirs, inputs, y=None):
         return theirs.model(**arguments)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_loss_equal_transformers(reference, family):
     theirs = reference(family, HEAD)
@@ -101,6 +102,8 @@ def test_logits_and_loss_equal_transformers(reference, family):
     assert abs(model.evaluate(ours, y, verbose=0)[0] - np.mean(alone)) <= 1e-5
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_settings_of_the_head_are_read(reference):
     theirs = reference("modernbert", HEAD, classifier_activation="relu", classifier_bias=True)
     model = load(theirs.directory)
@@ -111,6 +114,8 @@ def test_settings_of_the_head_are_read(reference):
     assert load(reference("distilbert", HEAD, qa_dropout=0.3).directory).dropout == 0.3
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_a_new_head_is_asked_for(reference):
     theirs = reference("bert", "ForSequenceClassification", num_labels=3)
     with pytest.raises(ValueError, match="no question-answering head; pass new_head=True"):
@@ -140,8 +145,8 @@ def given(**settings):
     return Given(backbone, preprocessor=preprocessor)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_an_answer_far_in_a_long_context():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     random = np.random.default_rng(0)
     model = given()
     words = random.choice(FILLERS, 3000)
@@ -156,8 +161,8 @@ def test_an_answer_far_in_a_long_context():
         assert best["null_score"] == 4.0 - 12.0
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_no_answer():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     model = given()
     contexts = ["it was in kew", "it was in the old and new", "it " * 50 + "kew"]
     for threshold, expected in (
@@ -184,8 +189,8 @@ def test_no_answer():
     assert [answer["answer"] == "" for answer in answers] == [True, False, False]
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_longest_answer():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     model = given()
     for most in (1, 3):
         answers = model.answer("where", "it was in rome and on so", 30, max_answer_length=most)
@@ -231,16 +236,15 @@ def trained():
     return BertQuestionAnswering(backbone, preprocessor=preprocessor)
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_fit_on_stories(tmp_path):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     model = trained()
     model.optimizer.learning_rate = 0.02
     x, y = stories(288)
     before = model.evaluate(x, y, verbose=0, return_dict=True)
     history = model.fit(x, y, epochs=18, batch_size=32, validation_split=1 / 9, verbose=0).history
     # As one batch: of several of unknown size, Keras weighs the parts otherwise than the sum.
-    after = model.evaluate(*stories(64, seed=1), batch_size=64, verbose=0, return_dict=True)
+    after = model.evaluate(*stories(64, seed=1), batch_size=256, verbose=0, return_dict=True)
     assert set(after) == {
         "loss",
         "start_logits_loss",
@@ -278,8 +282,8 @@ def test_fit_on_stories(tmp_path):
         BertTextClassifier.from_preset(str(tmp_path))
 
 
+@pytest.mark.backends("torch")
 def test_predict_returns_a_row_a_window():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     import tensorflow as tf
 
     model = trained()
@@ -300,8 +304,8 @@ def test_predict_returns_a_row_a_window():
     assert seen == [0, 1]
 
 
+@pytest.mark.backends("jax", "torch")
 def test_fit_on_a_dataset_and_on_arrays():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     import tensorflow as tf
 
     model = trained()
@@ -345,7 +349,6 @@ def test_fit_on_a_dataset_and_on_arrays():
     ],
 )
 def test_bad_questions(arguments, message):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     with pytest.raises(ValueError, match=message):
         trained().answer(**{"question": "who", "context": "it", **arguments})
 

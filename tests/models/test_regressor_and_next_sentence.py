@@ -53,7 +53,6 @@ def test_next_sentence_contract(family, check, tmp_path):
 
 
 def test_preprocessor_contracts(tmp_path):
-    pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
     texts = ["good film", "a", "it was very very very very dull", "bad"]
     pairs = (texts, texts[::-1])
     check_preprocessor(
@@ -64,8 +63,8 @@ def test_preprocessor_contracts(tmp_path):
     )
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_score():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     regressor = make_raw(BertTextRegressor)
     regressor.optimizer.learning_rate = 0.01
     texts, y = ["good film", "bad film", "very good", "very bad"] * 8, [4.0, 1.0, 5.0, 0.0] * 8
@@ -79,6 +78,7 @@ def test_score():
     assert regressor.score(("very", "good")) == regressor.score((["very"], ["good"]))[0]
 
 
+@pytest.mark.backends("torch")
 def test_weights_of_numbers():
     regressor = make(BertTextRegressor)
     features, y = batch(regressor), np.array([1.0, 2.0, 4.0], "float32")
@@ -90,8 +90,8 @@ def test_weights_of_numbers():
     regressor.fit(features, y, sample_weight=weights, verbose=0)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_follows():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     predictor = make_raw(BertNextSentencePredictor)
     predictor.optimizer.learning_rate = 0.01
     a, b = ["good", "good", "bad", "bad"] * 8, ["fun", "dull", "fun", "dull"] * 8
@@ -113,13 +113,11 @@ def test_follows():
     ],
 )
 def test_bad_numbers(y, message):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     with pytest.raises(ValueError, match=message):
         make_raw(BertTextRegressor).fit(["good", "bad"], y, verbose=0)
 
 
 def test_bad_pairs():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     predictor = make_raw(BertNextSentencePredictor)
     with pytest.raises(ValueError, match="One text was given where a pair is needed"):
         predictor.predict(["good"], verbose=0)
@@ -131,6 +129,7 @@ def test_bad_pairs():
         make(BertTextRegressor).score("good")
 
 
+@pytest.mark.backends("torch")
 def test_compile_without_metrics():
     predictor = make(BertNextSentencePredictor)
     predictor.compile("sgd", "mse", metrics=None)
@@ -140,6 +139,7 @@ def test_compile_without_metrics():
     assert set(predictor.evaluate(features, targets, verbose=0, return_dict=True)) == {"loss"}
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_outputs():
     for cls, shape in ((BertTextRegressor, (3,)), (BertNextSentencePredictor, (3, 2))):
         model = make(cls, dtype="mixed_bfloat16")

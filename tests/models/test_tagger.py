@@ -67,7 +67,6 @@ def test_contract(family, check, tmp_path):
 @pytest.fixture(scope="module")
 def tagger():
     """Trained on spans, in windows of 8 tokens, half of which overlap."""
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     tagger = raw_tagger({"sequence_length": 8})
     tagger.optimizer.learning_rate = 0.01
     texts = SENTENCES * 8
@@ -79,6 +78,7 @@ def tagger():
     return tagger
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_tag(tagger):
     results = tagger.tag(SENTENCES)
     for text, entities in zip(SENTENCES, results, strict=True):
@@ -97,6 +97,7 @@ def test_tag(tagger):
     tagger.evaluate(SENTENCES, results, verbose=0)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_words(tagger):
     words = [["Anna", "\u200b", "lives", "in", "New", "York", "."], [], ["Bob"], ["\u200b"]]
     expected = ["B-PER", "O", "O", "O", "B-LOC", "I-LOC", "O"]
@@ -111,6 +112,7 @@ def test_words(tagger):
     assert found(tagger.tag([["New", "\u200b", "York"]])[0]) == [(0, 3, "LOC")]
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_long_text_is_tagged_in_windows(tagger):
     random = np.random.default_rng(0)
     text = "  ".join(random.choice(SENTENCES, 60))
@@ -122,8 +124,8 @@ def test_a_long_text_is_tagged_in_windows(tagger):
     assert labels == [{**names, "York": "I-LOC"}.get(word, "O") for word in words]
 
 
+@pytest.mark.backends("torch")
 def test_predict_takes_each_piece_from_the_window_with_most_context():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     tagger = raw_tagger({"sequence_length": 8, "stride": 2})
     perturb(tagger)
     texts = [" ".join(SENTENCES), "Bob", "", "Anna and Bob in New York, Rome"]
@@ -144,8 +146,8 @@ def test_predict_takes_each_piece_from_the_window_with_most_context():
             np.testing.assert_allclose(row, expected, atol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_parts_of_speech_and_all_pieces():
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     labels = ["NOUN", "VERB", "ADP", "X"]
     tagger = raw_tagger({"label_pieces": "all"}, labels=labels, scheme=None)
     tagger.optimizer.learning_rate = 0.01
@@ -166,6 +168,7 @@ def test_parts_of_speech_and_all_pieces():
     assert found(tagger.tag("Anna lives")) == [(0, 3, "NOUN"), (3, 4, "NOUN"), (5, 10, "VERB")]
 
 
+@pytest.mark.backends("jax", "torch")
 def test_fit_on_arrays_and_weights():
     tagger = make()
     features, y = batch(tagger), np.zeros((3, 7), "int32")
@@ -180,8 +183,10 @@ def test_fit_on_arrays_and_weights():
     assert tagger.evaluate(features, y, sample_weight=counted, verbose=0)[0] < loss
 
 
+@pytest.mark.backends("torch")
 def test_fit_on_a_dataset():
-    tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
+    import tensorflow as tf
+
     tagger = raw_tagger()
     words = [["Anna", "lives", "in", "Rome"], ["Bob"]]
     y = [["B-PER", "O", "O", "B-LOC"], ["B-PER"]]
@@ -193,8 +198,8 @@ def test_fit_on_a_dataset():
     tagger.fit(dataset, verbose=0)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_preset_keeps_names_and_preprocessor(tmp_path):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     tagger = raw_tagger({"sequence_length": 8, "stride": 2, "label_pieces": "all"})
     check_roundtrip(tagger, batch(tagger), tmp_path)
     loaded = BertTokenClassifier.from_preset(tmp_path / "preset")
@@ -212,6 +217,7 @@ def test_preset_keeps_names_and_preprocessor(tmp_path):
         BertTextClassifier.from_preset(tmp_path / "preset", num_classes=2)
 
 
+@pytest.mark.backends("torch")
 def test_progress_and_callbacks(tagger):
     class Count(keras.callbacks.Callback):
         begun, ended, batches = 0, 0, ()
@@ -260,6 +266,7 @@ def test_bad_calls(tagger):
             call(["Bob"])
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_outputs():
     model = make(dtype="mixed_bfloat16")
     outputs = model(batch(model))

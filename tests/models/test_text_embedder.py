@@ -4,6 +4,7 @@ import functools
 import warnings
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
 
@@ -45,7 +46,6 @@ def make(family="bert", pooling="mean", layers="scalar_mix", normalize=False, **
 
 
 def make_raw(**settings):
-    pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
     preprocessor = BertTextEmbedderPreprocessor(bert_tokenizer(TOKENS), sequence_length=16)
     return BertTextEmbedder(tiny_backbone(dropout=0.0), preprocessor, **settings)
 
@@ -83,9 +83,12 @@ def test_preprocessor_contract(tmp_path):
 # --- the numbers ---
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_layers_equal_transformers(reference, family):
-    torch = pytest.importorskip("torch")
+    import torch
+
     # ALBERT's layers share weights; ModernBERT has four already.
     sizes = {"distilbert": {"n_layers": 4}}.get(family, {"num_hidden_layers": 4})
     theirs = reference(family, **sizes)
@@ -118,6 +121,7 @@ def test_layers_equal_transformers(reference, family):
     assert np.abs(pooled - numpy_pooling(states[-2], mask, "max")).max() <= 1e-5
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max", ["max", "cls"], "pooler", "tokens"])
 def test_poolings(pooling, tmp_path):
     backbone = tiny_backbone()
@@ -152,6 +156,7 @@ def test_poolings(pooling, tmp_path):
     assert np.isfinite(array(unit({**features, "padding_mask": 0 * mask}))).all()
 
 
+@pytest.mark.backends("torch")
 def test_what_is_not_needed_is_not_computed():
     backbone = tiny_backbone(num_layers=4)
     expected = {"embeddings": 0, "second_to_last": 3, "last": 4, "sum_all": 4}
@@ -161,6 +166,7 @@ def test_what_is_not_needed_is_not_computed():
         assert not any("pooled_dense" in weight.path for weight in embedder.weights)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_half_precision_is_pooled_in_float32(tmp_path):
     for pooling, layers in (("tokens", "concat_last_four"), ("max", "sum_all"), ("pooler", "last")):
         check_bfloat16(
@@ -171,6 +177,7 @@ def test_half_precision_is_pooled_in_float32(tmp_path):
 # --- raw texts ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_embed():
     embedder = make_raw(normalize=True)
     vectors = embedder.embed(TEXTS, batch_size=2)
@@ -190,6 +197,7 @@ def test_embed():
     np.testing.assert_allclose(embedder.predict(TEXTS, verbose=0), vectors, atol=1e-6)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("pooling", ["mean", "tokens"])
 def test_predict_takes_what_keras_takes(pooling, capsys):
     embedder = make_raw(pooling=pooling)
@@ -203,6 +211,7 @@ def test_predict_takes_what_keras_takes(pooling, capsys):
         embedder.predict(["good"], verbos=0)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_embed_tokens():
     embedder = make_raw(pooling="tokens")
     rows = embedder.embed(TEXTS, batch_size=2)
@@ -219,6 +228,7 @@ def test_embed_tokens():
         assert not vectors[len(row) :].any()
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_many_texts():
     embedder = make_raw(layers="embeddings")
     random = np.random.default_rng(0)
@@ -229,6 +239,7 @@ def test_many_texts():
     np.testing.assert_allclose(vectors, np.tile(expected, (200, 1)), atol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_part_of_another_model():
     """Siamese training: one embedder on two inputs, and the mix of its layers learns too."""
     embedder = make(normalize=True, num_layers=1, dropout=0.0)
@@ -247,6 +258,7 @@ def test_a_part_of_another_model():
     assert np.abs(array(embedder.scalar_mix.scalars) - before).min() > 0
 
 
+@pytest.mark.backends("torch")
 def test_fit_towards_given_vectors():
     """Without a loss of one's own, say those of a teacher."""
     student = make_raw(layers="second_to_last", pooling="cls")
@@ -264,6 +276,7 @@ def test_fit_towards_given_vectors():
 # --- presets ---
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_own_presets(tmp_path):
     embedder = make(pooling=["max", "mean"], normalize=True)
     embedder.save_to_preset(tmp_path)
@@ -283,6 +296,7 @@ def test_own_presets(tmp_path):
     assert not array(new.scalar_mix.scalars).any()
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("whole", [True, False])
 def test_of_a_preset_without_embedder(tmp_path, whole):
     backbone = tiny_backbone()
@@ -296,6 +310,8 @@ def test_of_a_preset_without_embedder(tmp_path, whole):
         BertTextEmbedder.from_preset(tmp_path, preprocessor=None, new_head=True)
 
 
+@pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", ["bert", "electra"])
 def test_of_a_hugging_face_directory(reference, family):
     theirs = reference(family)
@@ -336,6 +352,7 @@ def test_bad_settings(settings, message):
         BertTextEmbedder(tiny_backbone(), **settings)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_pooler_without_pooler():
     with pytest.raises(ValueError, match="pooling='pooler' needs an encoder with a pooler"):
         BertTextEmbedder(tiny_backbone("distilbert"), pooling="pooler")
@@ -354,7 +371,9 @@ def test_bad_texts():
     ("y", "message"),
     [
         ([[1.0, 2.0], [1.0]], r"label at position 1 is \[1.0\], where that of the first text is"),
-        ([1.0, 2.0], "label at position 0 is 1.0, .* pass one vector for each text"),
+        ([1.0, [2.0]], "label at position 0 is 1.0, .* pass one vector for each text"),
+        ([1.0, 2.0], "labels have 1 axes and the vectors 2; .* one vector for each text"),
+        ([1.0, float("nan")], "label at position 1 is nan; pass finite numbers"),
         ([[1.0], [float("nan")]], "hold NaN or infinity"),
         ([["a"], ["b"]], "no vectors of numbers"),
         ([[1.0]], "2 texts but 1 labels"),
@@ -363,3 +382,54 @@ def test_bad_texts():
 def test_bad_vectors(y, message):
     with pytest.raises(ValueError, match=message):
         make_raw().fit(["good", "bad"], y, verbose=0)
+
+
+# === Code for KerasHub's class ===
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+def test_the_names_of_keras_hub(mode):
+    theirs = keras_hub.models.BertTextEmbedder(
+        keras_hub.models.BertBackbone(30, 2, 2, 16, 24, max_sequence_length=16), pooling_mode=mode
+    )
+    backbone = tiny_backbone()
+    for arguments, expected in (
+        ({"pooling_mode": mode}, (mode, True)),
+        ({"pooling_mode": mode, "normalize": False}, (mode, False)),
+        ({"pooling": mode}, (mode, False)),
+        ({}, ("mean", False)),
+    ):
+        embedder = BertTextEmbedder(backbone, **arguments)
+        assert (embedder.pooling_mode, embedder.normalize) == expected
+        again = BertTextEmbedder.from_config(embedder.get_config())
+        assert (again.pooling, again.normalize) == expected
+    assert (theirs.pooling_mode, theirs.normalize) == (mode, True)
+    features = batch(backbone)
+    ours = BertTextEmbedder(backbone, pooling_mode=mode)
+    states = array(backbone(features)["sequence_output"])
+    mask = features["padding_mask"]
+    pool = {"mean": theirs._mean_pooling, "max": theirs._max_pooling, "cls": lambda x, _: x[:, 0]}
+    expected = theirs._l2_normalize(pool[mode](keras.ops.convert_to_tensor(states), mask))
+    assert_close(ours(features), expected)
+
+
+def test_two_names_of_one_setting():
+    with pytest.raises(ValueError, match="pooling='max' and pooling_mode='cls' are two names"):
+        BertTextEmbedder(tiny_backbone(), pooling="max", pooling_mode="cls")
+    with pytest.raises(ValueError, match="pooling='invalid' is unknown"):
+        BertTextEmbedder(tiny_backbone(), pooling_mode="invalid")
+
+
+def test_the_methods_of_keras_hub():
+    embedder = make_raw(pooling_mode="mean")
+    query = embedder.encode_text(TEXTS[0], verbose=0)
+    documents = embedder.encode_documents(TEXTS, batch_size=2, verbose=0)
+    assert query.shape == (1, 16) and documents.shape == (5, 16)
+    assert_close(documents, embedder.embed(TEXTS))
+    similarity = array(embedder.similarity(query, documents))
+    assert similarity.shape == (1, 5) and similarity.argmax() == 0
+    np.testing.assert_allclose(similarity[0, 0], 1, atol=1e-5)
+    # Its preprocessor takes any labels, for a loss of one's own.
+    features, y = embedder.preprocessor(TEXTS[:2], [1, 0])
+    assert array(y).tolist() == [1, 0]
+    assert array(embedder.preprocessor("good", 1)[1]).tolist() == 1

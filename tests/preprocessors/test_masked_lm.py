@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.models import BertMaskedLMPreprocessor, BertPretrainerPreprocessor
 from tests.contracts import arrays, bert_tokenizer
-
-tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
-pytest.importorskip("tensorflow_text", reason="tokenizing needs it")
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] play ##ing ##ed un ##able , a".split()
 TOKENS += list("我们在图书馆学习")

@@ -5,12 +5,11 @@ import functools
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.preprocessors import BertPreprocessor, BertQuestionAnsweringPreprocessor
 from tests.contracts import arrays, assert_close, bert_tokenizer, check_preprocessor
 from tests.tokenizers.conftest import HARD, SENTENCES
-
-tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
 
 WORDS = "who where was it in the a garden of kew she sat".split()
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + WORDS

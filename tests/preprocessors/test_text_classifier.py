@@ -3,11 +3,10 @@ import doctest
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.preprocessors import BertTextClassifierPreprocessor, text_classifier
 from kerasbert.tokenizers import BertTokenizer
-
-tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
 
 TEXTS = ["a", "b c", "c", "a a"]
 NAMES = ["bad", "good", "gut"]
@@ -61,7 +60,8 @@ def test_one_text():
 
 
 def test_pandas_labels():
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    import pandas
+
     y = pandas.Series(["good", "bad", "gut", "good"], index=[5, 6, 7, 8])
     for column in (y, y.astype("category"), y.astype("string")):
         assert labels_of(make(labels=NAMES), column).tolist() == [1, 0, 2, 1]
@@ -173,7 +173,6 @@ def test_bad_label_shapes_in_a_dataset(settings, y, message):
     "settings, message",
     [
         (dict(labels=["a", "a"]), "position 1 of `labels` is 'a'"),
-        (dict(labels=["a", 1]), "position 1 of `labels` is 1"),
         (dict(labels="spam"), "one string"),
         (dict(labels=NAMES, num_classes=2), "num_classes=2 does not fit the 3 names"),
     ],

@@ -6,17 +6,14 @@ import unicodedata
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.data.tagging import TagSet
 from kerasbert.preprocessors import BertTokenClassifierPreprocessor
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import arrays, bert_tokenizer, check_preprocessor
 
-tf = pytest.importorskip("tensorflow", reason="preprocessing runs in TensorFlow's graph")
 # Alignment is TensorFlow's and NumPy's on every backend.
-ON_ONE_BACKEND = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="the same on every backend"
-)
 TOKENIZERS = (
     "BertTokenizer",
     "RobertaTokenizer",
@@ -91,7 +88,6 @@ def entities(preprocessor, pieces, y):
     return found
 
 
-@ON_ONE_BACKEND
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_spans_of_random_texts_come_back(make, name):
     random = np.random.default_rng(0)
@@ -106,7 +102,6 @@ def test_spans_of_random_texts_come_back(make, name):
         assert wrong == []
 
 
-@ON_ONE_BACKEND
 @pytest.mark.parametrize("label_pieces", ["first", "all"])
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_labels_of_random_words_come_back(make, name, label_pieces):
@@ -128,12 +123,13 @@ def test_labels_of_random_words_come_back(make, name, label_pieces):
 
 
 # ModernBERT's is RoBERTa's but for the space, without which transformers cuts words by default.
-@ON_ONE_BACKEND
+@pytest.mark.peers
 @pytest.mark.parametrize("name", [name for name in TOKENIZERS if name != "ModernBertTokenizer"])
 def test_words_are_cut_as_in_transformers(
     make, name, byte_pairs, word_pieces, xlmr_model, albert_model, tmp_path
 ):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     settings = {}
     if name == "BertTokenizer":
         (tmp_path / "vocab.txt").write_text("\n".join(word_pieces), encoding="utf-8")

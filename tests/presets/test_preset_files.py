@@ -23,6 +23,8 @@ from kerasbert.families import FAMILIES
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.tokenizers.wordpiece import BertTokenizer
 
+pytestmark = pytest.mark.backends("tensorflow")
+
 FOLDER = pathlib.Path(__file__).parents[2] / "presets"
 FILES = sorted(FOLDER.glob("*.json"))
 PRESETS = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in FILES}

@@ -6,7 +6,6 @@ import pytest
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     """A folder of parts of 40 documents of the Brown corpus, a file each, a sentence a line."""
-    pytest.importorskip("tensorflow_text", reason="examples are made in TensorFlow's graph")
     import real_data
 
     documents = real_data.or_skip(real_data.brown_tagged)

@@ -1,7 +1,7 @@
 """Models that are there, on data of their own or other ones."""
 
 import json
-import os
+import shutil
 import sys
 
 import pytest
@@ -10,7 +10,6 @@ import kerasbert
 from kerasbert.models import BertTextClassifier
 from kerasbert.tasks import evaluation, get_task
 from kerasbert.tasks.own import model_task
-from tests.contracts import only_torch_is_fast
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def lines(path, *rows):
     return str(path)
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 def test_a_model_on_a_file(model, tmp_path):
     path = lines(tmp_path / "a.csv", ("text", "label"), ("good", "yes"), ("bad film", "no"))
     right = [model.classify(text)["label"] for text in ("good", "bad film")]
@@ -41,7 +40,7 @@ def test_a_model_on_a_file(model, tmp_path):
         kerasbert.evaluate(model, unlabelled, columns=["review"])
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 def test_classes_without_names_are_numbers(model, tmp_path):
     unnamed = BertTextClassifier(model.backbone, 2, preprocessor=model.preprocessor)
     path = lines(tmp_path / "a.csv", ("text", "label"), ("good", "1"), ("bad film", "0"))
@@ -50,8 +49,8 @@ def test_classes_without_names_are_numbers(model, tmp_path):
     assert scores["accuracy"] == sum(classes == [1, 0]) / 2
 
 
-@only_torch_is_fast
-def test_parts_behind_a_progress_bar(model, monkeypatch, tmp_path):
+@pytest.mark.backends("torch")
+def test_parts_behind_a_progress_bar(model, monkeypatch, tmp_path, capsys):
     rows = [(f"film {'good ' * (i % 7)}", "yes") for i in range(10)]
     task = model_task(model)
     path = lines(tmp_path / "a.csv", ("text", "label"), *rows)
@@ -60,14 +59,18 @@ def test_parts_behind_a_progress_bar(model, monkeypatch, tmp_path):
     monkeypatch.setattr(evaluation, "_CHUNK", 3)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert evaluation.predict_all(task, model, data) == expected
+    # In a file or a pipe there are lines in its place.
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    monkeypatch.setattr(evaluation.Pulse, "EVERY", 0.0)
+    capsys.readouterr()
+    assert evaluation.predict_all(task, model, data) == expected
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"predicting, {share} done" for share in ("0%", "25%", "50%", "75%")]
 
 
 def test_the_threshold_of_answers_is_kept(tiny_preset, tmp_path, monkeypatch):
     record = {"task": get_task("rte").as_dict(), "scores": {"best_f1_threshold": -1.5}}
-    os.symlink(os.path.join(tiny_preset, "assets"), tmp_path / "assets")
-    for name in os.listdir(tiny_preset):
-        if name != "assets":
-            os.symlink(os.path.join(tiny_preset, name), tmp_path / name)
+    shutil.copytree(tiny_preset, tmp_path, dirs_exist_ok=True)
     (tmp_path / "finetuning.json").write_text(json.dumps(record))
     monkeypatch.setattr(type(get_task("rte")), "check_model", lambda *_: None)
     _, task, threshold = evaluation.open_model(str(tmp_path))

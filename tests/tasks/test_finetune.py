@@ -4,17 +4,25 @@ import csv
 import json
 import math
 import os
+import shutil
 import sys
+import warnings
 
+import keras
 import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.tasks import Settings, Task, file_task, finetune, search
+from kerasbert import presets
+from kerasbert.models import BertBackbone, BertTextClassifier
+from kerasbert.tasks import Settings, Task, file_task, finetune, get_task, search
 from kerasbert.tasks.checkpoints import find_checkpoint, load_checkpoint
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.search import Search, _Watch
-from tests.contracts import array, only_torch_is_fast
+from tests.contracts import array
+
+# Trainings, each of which the other backends would compile.
+pytestmark = pytest.mark.backends("torch")
 
 
 def write_table(path, count=40, seed=0, header=("text", "label")):
@@ -53,7 +61,52 @@ def read(*path):
         return file.read()
 
 
-@only_torch_is_fast
+class Broken(BaseException):
+    """What ends a run as a kill does."""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_killed_before_the_settings_have_their_name(overwrite, task, tmp_path, monkeypatch):
+    """The folder held `runs` by then, and was refused as one with other things."""
+    out = str(tmp_path / "out")
+
+    def begun():
+        run = Search(
+            task=task,
+            output=out,
+            shared={"preset": "p"},
+            train=None,
+            weights=None,
+            dev=None,
+            test=None,
+            arguments={},
+            overwrite=overwrite,
+            verbose=False,
+            check_interrupt=None,
+        )
+        run.check_output()
+        run.begin()
+
+    if overwrite:
+        begun()
+        (tmp_path / "out" / "runs" / "one.json").write_text("{}")
+        (tmp_path / "out" / "results.json").write_text("{}")
+    for call in ("remove", "_write_json"):
+        true = getattr(search, call)
+
+        def broken(*_):
+            raise Broken
+
+        monkeypatch.setattr(search, call, broken)
+        if overwrite or call == "_write_json":
+            with pytest.raises(Broken):
+                begun()
+        monkeypatch.setattr(search, call, true)
+    begun()
+    assert files(out) == ["settings.json"]
+    assert os.listdir(os.path.join(out, "runs")) == []
+
+
 def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch):
     out = str(tmp_path / "out")
     grid = {"learning_rates": [1e-2, 3e-3, 1e-3], "batch_sizes": [16, 8]}
@@ -154,7 +207,6 @@ def search_of(task, tiny_preset, out, **shared):
 POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
 
 
-@only_torch_is_fast
 @pytest.mark.parametrize("lora_rank", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeypatch, lora_rank):
     monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
@@ -201,7 +253,6 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
     np.testing.assert_allclose(saved.predict_proba(texts), model.predict_proba(texts), atol=1e-5)
 
 
-@only_torch_is_fast
 def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
     values, seen = iter([0.5, 0.9, 0.9, 0.4, 1.0]), []
@@ -230,7 +281,6 @@ def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkey
         np.testing.assert_array_equal(value, best)
 
 
-@only_torch_is_fast
 def test_runs_that_diverge(task, tiny_preset, tmp_path):
     out = tmp_path / "out"
     settings = {"learning_rates": [1e35], "epochs": 2, "warmup": 0.0, "verbose": False}
@@ -244,7 +294,6 @@ def test_runs_that_diverge(task, tiny_preset, tmp_path):
     assert [row["diverged"] for row in results["grid"]] == [0, 1]
 
 
-@only_torch_is_fast
 def test_a_test_set_and_balanced_classes(task, tiny_preset, tmp_path, capsys):
     own = task.with_files(
         train=task.source.files["train"],
@@ -328,12 +377,11 @@ def test_data_that_cannot_be_trained_on(task, tiny_preset, tmp_path):
     (out / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds other things; name another one"):
         kerasbert.finetune(task, tiny_preset, out, overwrite=True)
-    with pytest.raises(ValueError, match="thesis.txt' is a file; name a folder"):
+    with pytest.raises(ValueError, match="thesis.txt': it is a file, not a folder"):
         kerasbert.finetune(task, tiny_preset, out / "thesis.txt")
     assert os.listdir(out) == ["thesis.txt"]
 
 
-@only_torch_is_fast
 def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
     out = str(tmp_path / "out")
     results = kerasbert.finetune(task, tiny_preset, out, verbose=False)
@@ -362,3 +410,76 @@ def test_less_is_better_of_errors(tmp_path):
     ]
     assert job.best(runs) is runs[1]
     assert job.rank({"scores": {}}) == -math.inf
+
+
+# === The rate that a preset records ===
+
+
+@pytest.fixture
+def rated_preset(tiny_preset, tmp_path):
+    """A task's preset on an encoder whose good rate is known."""
+    folder = shutil.copytree(tiny_preset, tmp_path / "rated")
+    presets.record_finetuning_learning_rate(folder, 4e-3)
+    return str(folder)
+
+
+def test_a_recorded_rate_stays_with_the_encoder(rated_preset, tiny_preset, tmp_path):
+    assert presets.finetuning_learning_rate(rated_preset) == 4e-3
+    assert presets.finetuning_learning_rate(tiny_preset) is None
+    model = BertTextClassifier.from_preset(rated_preset, labels=["a", "b"])
+    plain = BertTextClassifier.from_preset(tiny_preset, labels=["a", "b"])
+    for made, rate in ((model, 4e-3), (plain, 3e-5)):
+        assert float(made.optimizer.learning_rate) == pytest.approx(rate)
+        made.compile()
+        assert float(made.optimizer.learning_rate) == pytest.approx(rate)
+    assert "finetuning_learning_rate" not in plain.backbone.get_config()
+    # In presets of tasks, their copies and files of ours; other formats have no place for it.
+    model.save_to_preset(tmp_path / "task")
+    assert presets.finetuning_learning_rate(str(tmp_path / "task")) == 4e-3
+    kerasbert.convert(str(tmp_path / "task"), str(tmp_path / "again"), format="kerasbert")
+    assert presets.finetuning_learning_rate(str(tmp_path / "again")) == 4e-3
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.backbone.finetuning_learning_rate == 4e-3
+    assert model.backbone.with_layers([0]).finetuning_learning_rate == 4e-3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        kerasbert.convert(rated_preset, str(tmp_path / "hf"), format="huggingface")
+    assert presets.finetuning_learning_rate(str(tmp_path / "hf")) is None
+    with pytest.raises(ValueError, match="No learning rate can be recorded in .*hf'"):
+        presets.record_finetuning_learning_rate(tmp_path / "hf", 1e-3)
+    with pytest.raises(ValueError, match="finetuning_learning_rate=0 has to be a number above 0"):
+        BertBackbone(9, 1, 1, 4, 4, finetuning_learning_rate=0)
+
+
+def rates_of(task, preset, **settings):
+    """The learning rates that `finetune` takes, by the settings of the runs that it would do."""
+    task, notes = finetune._with_settings(task, None, None, None, None, None), []
+    task = finetune._with_rate(task, preset, notes)
+    return [point["learning_rate"] for point in task.settings.grid()], notes
+
+
+def test_whose_rate_it_is(task, rated_preset, tiny_preset, tmp_path):
+    own = file_task(train=write_table(tmp_path / "a.csv"))
+    assert rates_of(own, rated_preset)[0] == [4e-3]
+    assert "0.004 is the one that" in rates_of(own, rated_preset)[1][0]
+    assert rates_of(own, tiny_preset) == ([3e-5], [])
+    assert rates_of(own, "bert_tiny_demo_en_uncased")[0] == [5e-4]
+    assert rates_of(own, "bert_base_en_uncased")[0] == [3e-5]
+    # In place of a paper's, but not of what a person set.
+    assert set(rates_of(get_task("rte"), rated_preset)[0]) == {4e-3}
+    assert set(rates_of(get_task("rte"), tiny_preset)[0]) == {5e-5, 3e-5, 2e-5}
+    assert rates_of(task, rated_preset)[0] == [1e-2]
+
+
+@pytest.mark.backends("torch")
+def test_the_best_rate_is_recorded(task, tiny_preset, tmp_path):
+    preset = str(shutil.copytree(tiny_preset, tmp_path / "own"))
+    rates = {"learning_rates": [1e-2, 1e-7], "record_rate": True, "verbose": False}
+    results = kerasbert.finetune(task, preset, str(tmp_path / "out"), **rates)
+    means = {row["learning_rate"]: row["mean"] for row in results["grid"]}
+    assert presets.finetuning_learning_rate(preset) == max(means, key=means.get)
+    # A name has no place for it, which shows before anything is done.
+    with pytest.raises(ValueError, match="recorded in 'bert_tiny_demo_en_uncased': that needs"):
+        kerasbert.finetune(task, "bert_tiny_demo_en_uncased", str(tmp_path / "o"), **rates)
+    assert not os.path.exists(tmp_path / "o")

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import kerasbert
+from kerasbert import presets
 from kerasbert.models import BertBackbone, BertMaskedLM, BertNextSentencePredictor, BertPretrainer
 from kerasbert.tasks import checkpoints
 from kerasbert.tasks.recording import draw_curves, read_log
-from tests.contracts import array, only_tensorflow_is_fast, only_torch_is_fast
+from tests.contracts import array
 
 TINY = {
     "num_layers": 1,
@@ -84,7 +85,7 @@ def unbroken(examples, vocabulary, tmp_path_factory):
 # --- from text to a preset ---
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_text_to_preset(corpus, tmp_path):
     output = str(tmp_path / "out")
     arguments = {
@@ -98,6 +99,7 @@ def test_text_to_preset(corpus, tmp_path):
         "reading": {"sentences": "lines"},
         "workers": 1,
         "card": {"license": "apache-2.0", "data": "Parts of the Brown corpus."},
+        "finetuning_learning_rate": 7e-4,
     }
     epochs = []
     spy = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
@@ -121,19 +123,22 @@ def test_text_to_preset(corpus, tmp_path):
     assert 0 < follows < 1
     card = open(os.path.join(done["preset"], "README.md"), encoding="utf-8").read()
     assert "46 updates" in card and "Brown" in card and '"learning_rate": 0.01' in card
+    assert presets.finetuning_learning_rate(done["preset"]) == 7e-4
+    assert "fine-tune it with: 0.0007" in card
     # The same call finds that all is done.
     again = kerasbert.pretrain(corpus, output, **arguments)
     assert again["scores"] == scores and log_of(output) == log
 
 
+@pytest.mark.backends("torch")
 def test_curves(unbroken, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need it")
     log = read_log(os.path.join(unbroken[0], "log.jsonl"))
     assert draw_curves(log, str(tmp_path / "curves.png"))
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert not draw_curves([], str(tmp_path / "none.png"))
 
 
+@pytest.mark.backends("torch")
 def test_curves_without_matplotlib(unbroken, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert not draw_curves([{"step": 1, "loss": 2.0}], str(tmp_path / "curves.png"))
@@ -233,6 +238,7 @@ def test_killed_three_times(corpus, tmp_path):
         assert len(files[0]) == len(files[1])
 
 
+@pytest.mark.backends("torch")
 def test_other_settings_are_refused(examples, vocabulary, unbroken, tmp_path):
     output = unbroken[0]
     with pytest.raises(ValueError, match=r"other settings: learning_rate=0.003 \(now 0.1\)"):
@@ -253,6 +259,7 @@ def test_start_over(examples, vocabulary, unbroken, tmp_path):
 # --- checkpoints ---
 
 
+@pytest.mark.backends("torch")
 def test_a_full_disk_leaves_the_checkpoint_before(unbroken, monkeypatch):
     output, done = unbroken
     before = sorted(os.listdir(output))
@@ -268,6 +275,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(unbroken, monkeypatch):
     assert sorted(os.listdir(output)) == before
 
 
+@pytest.mark.backends("torch")
 def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
     output, done = unbroken
     newest = checkpoints.find_checkpoint(output)
@@ -295,7 +303,7 @@ def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
 # --- continued pre-training ---
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 def test_continued(examples, vocabulary, unbroken, tmp_path):
     output, first = unbroken
     settings = {"phases": [(16, 2, 8)], "accumulate": 1, "log_every": 1, "checkpoint_every": 1}
@@ -341,7 +349,7 @@ def test_a_preset_without_heads_gets_new_ones(examples, vocabulary, unbroken, tm
 # --- objectives, precision, optimizers ---
 
 
-@only_torch_is_fast
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "objective", ["sentence_order", pytest.param("full_sentences", marks=pytest.mark.slow)]
 )
@@ -378,6 +386,7 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
 # --- bad input ---
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -412,6 +421,7 @@ def test_bad_settings(examples, vocabulary, tmp_path, settings, message):
     assert not os.path.exists(tmp_path / "settings.json")  # The next call is not held to them.
 
 
+@pytest.mark.backends("torch")
 def test_bad_corpora(vocabulary, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "one.txt").write_text("Only one document.\nIt has two sentences.\n")
@@ -423,6 +433,7 @@ def test_bad_corpora(vocabulary, tmp_path):
             )  # fmt: skip
 
 
+@pytest.mark.backends("torch")
 def test_another_vocabulary(examples, vocabulary, tmp_path):
     other = tmp_path / "vocab.txt"
     tokens = open(vocabulary, encoding="utf-8").read().split("\n")

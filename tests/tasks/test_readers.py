@@ -1,5 +1,6 @@
 """Each official file's quirks, on small files in its format."""
 
+import csv
 import json
 import sys
 import types
@@ -10,7 +11,10 @@ import pytest
 
 from kerasbert.tasks import file_task, get_task
 from kerasbert.tasks.heads import aligned
-from kerasbert.tasks.readers import read_columns, read_table
+from kerasbert.tasks.readers import read_columns, read_squad, read_table
+
+# They know no backend.
+pytestmark = pytest.mark.backends("tensorflow")
 
 BOM = "\ufeff".encode()
 
@@ -347,9 +351,10 @@ def test_own_tables(tmp_path):
         assert train.x == ([text, "v"], ["w", ""]) and train.y == ["1", "0"], name
 
 
+@pytest.mark.peers
 def test_own_parquet(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
+    import pandas
+
     rows = [
         {"prompt": "p", "choices": np.array(["a", "b"]), "label": 1.0},
         {"prompt": None, "choices": np.array(["c"]), "label": 0.0},
@@ -495,7 +500,7 @@ def test_datasets_by_name(monkeypatch):
             "a\tb\tc\nonly\ntwo\n",
             "is no table: 2 of its 2 rows do not have the 3 values of its header",
         ),
-        (b"sentence1\tsentence2\tlabel\n\xff\xfe\tb\tc\n", r"is not UTF-8 \(byte 26\)"),
+        (b"sentence1\tsentence2\tlabel\n\xff\xfe\tb\tc\n", r"is no UTF-8 text \(byte 26\)"),
     ],
 )
 def test_bad_tables(tmp_path, text, message):
@@ -581,3 +586,106 @@ def test_a_label_of_dev_that_train_has_not(tmp_path):
     task = file_task(str(tmp_path / "train.csv"), str(tmp_path / "dev.csv"))
     with pytest.raises(ValueError, match="dev.csv', line 3: the label 'spma' .* mean 'spam'"):
         task.read("dev")
+
+
+# === Encodings, columns of one name, ids ===
+
+KOREAN = [("이 영화는 정말 재미있었다.", "긍정"), ("배우의 연기가, 아쉽다.", "부정")]
+JAPANESE = [("この映画はとても面白かった。", "良い"), ("話が長くて、つまらない。", "悪い")]
+
+
+def of_excel(path, rows, encoding, delimiter=","):
+    with open(path, "w", newline="", encoding=encoding) as file:
+        csv.writer(file, delimiter=delimiter).writerows([("text", "label"), *rows])
+    return str(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-8"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_mark_says_the_encoding(tmp_path, encoding, delimiter):
+    path = of_excel(tmp_path / "a b.csv", KOREAN, encoding, delimiter)
+    for given in (None, "cp949"):  # What is said of other files does not change this one.
+        train = file_task(path, encoding=given).read("train")
+        assert list(zip(train.x, train.y)) == KOREAN
+
+
+@pytest.mark.parametrize(
+    "rows, encoding, likely",
+    [
+        (KOREAN, "cp949", "cp949"),
+        (KOREAN[:1], "euc_kr", "cp949"),
+        (KOREAN, "utf-16-le", "utf-16-le"),
+        (JAPANESE, "shift_jis", "cp932"),
+        (JAPANESE[:1], "cp932", "cp932"),
+        (JAPANESE, "euc_jp", "euc_jp"),
+        (JAPANESE, "iso2022_jp", "iso2022_jp"),
+        (JAPANESE, "utf-16-be", "utf-16-be"),
+        ([("Le café était très bon, à mon goût", "oui")], "cp1252", "cp1252"),
+    ],
+)
+def test_another_encoding_is_named_and_then_read(tmp_path, rows, encoding, likely):
+    path = of_excel(tmp_path / "a.csv", rows, encoding)
+    with pytest.raises(ValueError, match=f"is no UTF-8 text .*pass --encoding {likely}. Else name"):
+        file_task(path)
+    for given in (encoding, likely):
+        train = file_task(path, encoding=given).read("train")
+        assert list(zip(train.x, train.y)) == rows
+
+
+def test_a_wrong_encoding_is_no_text(tmp_path):
+    path = of_excel(tmp_path / "a.csv", JAPANESE, "shift_jis")
+    with pytest.raises(ValueError, match="is no EUC_JP text .byte .*; name its encoding"):
+        file_task(path, encoding="euc_jp")
+    with pytest.raises(ValueError, match="encoding='sjis-x' is not known"):
+        file_task(path, encoding="sjis-x")
+    # UTF-8 with one broken byte is not taken for something else.
+    (tmp_path / "b.csv").write_bytes("text,label\n가나다라마바사,1\n".encode() + b"\xff,0\n")
+    with pytest.raises(ValueError, match=r"is no UTF-8 text \(byte 35\); name its encoding"):
+        file_task(str(tmp_path / "b.csv"))
+
+
+def test_a_name_may_hold_the_other_mark(tmp_path):
+    path = put(tmp_path, "a.csv", ["text, kurz;label", "x, y;1"]) + "/a.csv"
+    assert file_task(path, columns=["text, kurz"]).read("train").x == ["x, y"]
+
+
+def test_two_columns_of_one_name(tmp_path):
+    path = put(tmp_path, "a.csv", ["text,text,note,note,label", "first,second,a,b,1"]) + "/a.csv"
+    with pytest.raises(ValueError, match="has more than one column 'text'.*; rename all but one"):
+        file_task(path).read("train")
+    assert file_task(path, columns=["label"]).read("train").x == ["1"]  # Others do not matter.
+    path = put(tmp_path, "b.csv", ["text,label,label", "a,1,0"]) + "/b.csv"
+    with pytest.raises(ValueError, match="has more than one column 'label' for the labels"):
+        file_task(path)
+
+
+def test_ids_of_your_own_files(tmp_path):
+    put(tmp_path, "own.json", article([answer("Rome", 0)], [answer("old", 8)]))
+    task = file_task(str(tmp_path / "own.json"), head="question_answering")
+    assert task.read("train").ids == ["q0", "q1"]
+    predictions = [{"answer": name, "null_score": 0.0} for name in ("x", "y")]
+    (path,) = task.write(str(tmp_path), task.read("train"), predictions)
+    with open(path, encoding="utf-8") as file:
+        assert json.load(file) == {"q0": "x", "q1": "y"}
+    # Two with one name would be one answer.
+    put(tmp_path, "twice.json", article([answer("Rome", 0)], [answer("old", 8)], id="q"))
+    task = file_task(str(tmp_path / "twice.json"), head="question_answering")
+    with pytest.warns(UserWarning, match="'id' gives not each of them a name of its own, are co"):
+        assert task.read("train").ids == [0, 1]
+    # In a table the column "id" serves where it can, another one where it is named.
+    table = ["id,text,label,group", "m1,a,1,x", "m2,b,0,x"]
+    path = put(tmp_path, "a.csv", table) + "/a.csv"
+    assert file_task(path).read("train").ids == ["m1", "m2"]
+    assert file_task(path, id="group").read("train").ids == ["x", "x"]
+    with pytest.warns(UserWarning, match="which has no column 'name', are counted from 0"):
+        assert file_task(path, id="name").read("train").ids == [0, 1]
+    path = put(tmp_path, "b.csv", ["id,text,label", "m1,a,1", "m1,b,0"]) + "/b.csv"
+    assert file_task(path).read("train").ids == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "squad.json"])
+def test_json_that_is_nested_deeply(tmp_path, name):
+    path = tmp_path / name
+    path.write_text('{"data": ' + "[" * 99_999 + "]" * 99_999 + "}\n")
+    with pytest.raises(ValueError, match="nested deeper|RecursionError|is no JSON"):
+        (read_squad if name == "squad.json" else read_table)(str(path))

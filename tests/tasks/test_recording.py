@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from kerasbert.tasks.recording import lasting_interrupt
+from kerasbert.tasks.recording import Pulse, lasting_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +45,13 @@ def test_an_ignored_interrupt_stays_ignored():
     with lasting_interrupt() as check:
         os.kill(os.getpid(), signal.SIGINT)
         check()
+
+
+def test_a_pulse_comes_now_and_then(monkeypatch):
+    now, said = [0.0], []
+    monkeypatch.setattr("kerasbert.tasks.recording.time.monotonic", lambda: now[0])
+    pulse = Pulse(said.append)
+    for second in range(100):
+        now[0] = float(second)
+        pulse.tick(lambda second=second: f"{second} s")
+    assert said == ["30 s", "60 s", "90 s"]

@@ -11,7 +11,7 @@ import pytest
 from kerasbert import metrics, models, presets
 from kerasbert.models import BertBackbone
 from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, get_task
-from tests.contracts import bert_tokenizer, only_tensorflow_is_fast
+from tests.contracts import bert_tokenizer
 
 WORDS = "good bad film a the it was is who rome ann lee old in city ? . i".split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -77,6 +77,7 @@ def test_a_task_goes_through_json(name):
     assert Task.from_dict(json.loads(json.dumps(task.as_dict()))) == task
 
 
+@pytest.mark.backends("torch")
 def test_own_files_in_place_of_the_official_ones(tmp_path):
     path = tmp_path / "mine.tsv"
     path.write_text("index\tsentence1\tsentence2\tlabel\n7\tA.\tB.\tentailment\n")
@@ -124,7 +125,7 @@ def test_settings():
 # === The heads ===
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_classes_to_the_file_of_glue(tmp_path):
     task = get_task("mrpc")
     first = ["it was good", "it was bad", "the film is good", "who is old in the city ?"] * 4
@@ -149,7 +150,7 @@ def test_classes_to_the_file_of_glue(tmp_path):
     assert set(task.predict(unnamed, data)) <= set(task.labels)
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_numbers_to_the_file_of_glue(tmp_path):
     task = get_task("stsb")
     words, y = ["good", "bad", "old", "in rome"], [4.0, 1.0, 0.0, 5.0]
@@ -161,7 +162,7 @@ def test_numbers_to_the_file_of_glue(tmp_path):
     assert text == "index\tprediction\n3\t0.000000\n1\t3.141593\n2\t5.000000\n"
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_choices_to_the_file_of_swag(tmp_path):
     task = get_task("swag")
     x = (["who"] * 8, [["ann", "rome", "the", "city"], ["old", "ann"]] * 4)
@@ -173,7 +174,7 @@ def test_choices_to_the_file_of_swag(tmp_path):
     assert text == f",pred\n0,{predictions[0]}\n1,{predictions[1]}\n"
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_answers_to_the_files_of_squad(tmp_path):
     task = get_task("squad2")
     contexts = ["ann is in rome", "lee is in the city"] * 6
@@ -219,7 +220,7 @@ def tagged_documents():
     )
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_tags_to_the_columns_of_conlleval(tmp_path):
     task, documents = get_task("conll2003"), tagged_documents()
     model, predictions, scores = said(task, documents)
@@ -246,7 +247,7 @@ def test_tags_to_the_columns_of_conlleval(tmp_path):
     assert only_file(task.write(tmp_path, unlabelled, [["O", "O"]]))[1] == "a_b O\nc O\n\n"
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_spans_to_tags_of_characters(tmp_path):
     task = get_task("klue_ner")
     texts = ["ann is in rome", "lee was in the city"] * 4
@@ -263,6 +264,7 @@ def test_spans_to_tags_of_characters(tmp_path):
     assert lines[11:15] == ["t\tB-LC", "h\tI-LC", "e\tI-LC", " \tI-LC"] and text.endswith("\n\n")
 
 
+@pytest.mark.backends("torch")
 def test_regression_by_its_error():
     task = Task("r", "R", "text_regressor", ("text",), ("mean_absolute_error", "pearson"))
     assert (task.main_metric, task.mode) == ("mean_absolute_error", "min")
@@ -282,7 +284,7 @@ def check_scores_in_fit(task, data):
     }
 
 
-@only_tensorflow_is_fast
+@pytest.mark.backends("tensorflow")
 def test_scores_in_fit():
     y = ["acceptable", "unacceptable"] * 8
     texts = ["it was good", "it was bad"] * 8
@@ -297,6 +299,7 @@ def test_scores_of_taggers_in_fit():
 # === Bad input ===
 
 
+@pytest.mark.backends("torch")
 def test_models_of_the_wrong_kind(tmp_path):
     rte, sts = get_task("rte"), get_task("stsb")
     data = Examples((["a"], ["b"]), None, [0])
@@ -323,6 +326,7 @@ def test_models_of_the_wrong_kind(tmp_path):
         rte.score(labelled, ["yes"])
 
 
+@pytest.mark.backends("torch")
 def test_nothing_half_written(tmp_path, monkeypatch):
     task = get_task("rte")
     data = Examples((["a"], ["b"]), None, [0])

@@ -3,19 +3,7 @@
 import io
 import json
 
-import keras
 import pytest
-
-# The tokenizers are TensorFlow's on every backend: WordPiece and the choice of the class are run on
-# each, and the others, by the same methods, on one.
-if keras.backend.backend() != "tensorflow":
-    collect_ignore = [
-        "test_byte_pair.py",
-        "test_real_text.py",
-        "test_sentence_piece.py",
-        "test_subword.py",
-        "test_transformers_files.py",
-    ]
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog.",

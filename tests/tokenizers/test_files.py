@@ -152,10 +152,10 @@ def test_mistakes_are_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="has a PhobertTokenizer, which is not supported"):
         tokenizer_from_files(tmp_path, "roberta")
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer_config.json' is not JSON"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json' is no valid JSON"):
         tokenizer_from_files(tmp_path, "bert")
     (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(ValueError, match="holds a JSON list"):
+    with pytest.raises(ValueError, match="holds a list where an object"):
         tokenizer_from_files(tmp_path, "bert")
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ValueError, match="needs a BPE model, but .* has a WordPiece model"):
@@ -166,3 +166,142 @@ def test_mistakes_are_one_sentence(tmp_path):
     write(tmp_path, tokenizer={"model": {"type": "BPE"}})
     with pytest.raises(ValueError, match="has no 'vocab'"):
         tokenizer_from_files(tmp_path, "bert")
+
+
+ABSENT = object()
+
+
+def changed(value, path, new):
+    """A copy of nested lists and dicts with another value at a path."""
+    value = json.loads(json.dumps(value))
+    at = value
+    for key in path[:-1]:
+        at = at[key]
+    if new is ABSENT:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = new
+    return value
+
+
+WORDS = {token: id for id, token in enumerate([*SPECIAL, "a", "b"])}
+WORD_PIECE = {**wordpiece_json([*SPECIAL, "a", "b"], lowercase=True)}
+WORD_PIECE["added_tokens"] = [{"id": 4, "content": "[MASK]", "special": True}]
+BYTES = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, "a": 5, "b": 6, "ab": 7}
+BYTE_PAIR = {
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+    "model": {"type": "BPE", "vocab": BYTES, "merges": ["a b"]},
+}
+PIECES = [[token, -float(id)] for id, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "a"])]
+UNIGRAM = {
+    "normalizer": {"type": "Precompiled", "precompiled_charsmap": ""},
+    "model": {"type": "Unigram", "unk_id": 3, "vocab": [*PIECES, ["<mask>", 0.0]]},
+}
+DAMAGED = [
+    (WORD_PIECE, ["model"], [], "model=.. in .* has to be an object"),
+    (WORD_PIECE, ["model", "type"], {}, "type=.. in .* has to be a string"),
+    (WORD_PIECE, ["model", "vocab"], list(WORDS), "vocab=.* has to be an object"),
+    (WORD_PIECE, ["model", "vocab", "a"], "5", "The token 'a' has the id '5'"),
+    (WORD_PIECE, ["model", "vocab", "a"], -1, "The token 'a' has the id -1"),
+    (WORD_PIECE, ["model", "vocab", "a"], 10**9, "The token 'a' has the id 1000000000"),
+    (WORD_PIECE, ["model", "vocab", "a"], 5.0, "The token 'a' has the id 5.0"),
+    (WORD_PIECE, ["model", "vocab", "a"], True, "The token 'a' has the id True"),
+    (WORD_PIECE, ["model", "vocab", "a"], 6, "The tokens 'a' and 'b' have one id, 6"),
+    (WORD_PIECE, ["model", "vocab", "\ud800"], 7, r"Token 7 of the vocabulary, '\\ud800', is no"),
+    (WORD_PIECE, ["model", "unk_token"], ["[UNK]"], "unk_token=.* has to be a string"),
+    (WORD_PIECE, ["added_tokens"], {}, "added_tokens=.. in .* has to be a list"),
+    (WORD_PIECE, ["added_tokens", 0], "[MASK]", "an added token='.MASK.' in .* be an object"),
+    (WORD_PIECE, ["added_tokens", 0, "id"], "4", "the id of '.MASK.'='4' in .* a whole number"),
+    (WORD_PIECE, ["added_tokens", 0, "id"], -1, "the id of '.MASK.'=-1 in .* a whole number"),
+    (WORD_PIECE, ["added_tokens", 0, "content"], 1, "content of an added token=1 in .* string"),
+    (
+        WORD_PIECE,
+        ["added_tokens"],
+        [{"id": 7, "content": "x"}, {"id": 7, "content": "y"}],
+        "added tokens 'x' and 'y' in .* have one id, 7",
+    ),
+    (
+        WORD_PIECE,
+        ["added_tokens", 0],
+        {"id": 5, "content": "x"},
+        "tokens 'a' and 'x' have one id, 5",
+    ),
+    (WORD_PIECE, ["normalizer"], "lower", "normalizer='lower' in .* has to be an object"),
+    (WORD_PIECE, ["normalizer", "lowercase"], "yes", "lowercase='yes' in .* true or false"),
+    (WORD_PIECE, ["normalizer"], {"type": "Sequence"}, "normalizers=None in .* be a list"),
+    (WORD_PIECE, ["pre_tokenizer"], {"type": "Sequence", "pretokenizers": [1]}, "=1 in .* object"),
+    (BYTE_PAIR, ["model", "merges"], ABSENT, "merges=None in .* has to be a list"),
+    (BYTE_PAIR, ["model", "merges"], [1], "The merge 1 is not two tokens"),
+    (BYTE_PAIR, ["model", "merges"], [["a", 1]], r"The merge \['a', 1\] is not two tokens"),
+    (BYTE_PAIR, ["model", "merges"], ["a c"], "'a c' needs the token 'c', which the vocabulary"),
+    (UNIGRAM, ["model", "vocab"], WORDS, "vocab=.* has to be a list"),
+    (UNIGRAM, ["model", "vocab", 4, 1], float("nan"), r"Piece 4 in .* is \['a', nan\], where a st"),
+    (UNIGRAM, ["model", "vocab", 4, 1], "1", r"Piece 4 in .* is \['a', '1'\], where a string"),
+    (UNIGRAM, ["model", "vocab", 4], "a", "Piece 4 in .* is 'a', where a string and a number"),
+    (UNIGRAM, ["model", "vocab", 4, 0], "", "Piece 4 of the SentencePiece model, '', has the"),
+    (UNIGRAM, ["model", "vocab", 4, 0], "<s>", "'<s>' twice, as ids 0 and 4"),
+    (UNIGRAM, ["model", "unk_id"], 6, "unk_id=6, which is none of its 6 pieces"),
+    (UNIGRAM, ["model", "unk_id"], None, "unk_id=None, which is none of its 6 pieces"),
+    (UNIGRAM, ["model", "unk_id"], -1, "unk_id=-1 in .* a whole number from 0"),
+    (UNIGRAM, ["normalizer", "precompiled_charsmap"], "?", "that is no base64"),
+    (UNIGRAM, ["normalizer", "precompiled_charsmap"], "AAAA", "table of characters .* 3 bytes"),
+    (UNIGRAM, ["normalizer", "precompiled_charsmap"], 3, "precompiled_charsmap=3 in .* string"),
+]
+
+
+@pytest.mark.parametrize("whole, path, new, message", DAMAGED)
+def test_damaged_tokenizer_json(tmp_path, whole, path, new, message):
+    write(tmp_path, tokenizer=whole)
+    tokenizer_from_files(tmp_path, "bert")
+    write(tmp_path, tokenizer=changed(whole, path, new))
+    with pytest.raises(ValueError, match=message):
+        tokenizer_from_files(tmp_path, "bert")
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("tokenizer_config", {"do_lower_case": "yes"}, "do_lower_case='yes' in .* true or false"),
+        ("tokenizer_config", {"tokenizer_class": ["Bert"]}, "tokenizer_class=.* be a string"),
+        ("tokenizer_config", {"cls_token": ["[CLS]"]}, "cls_token=.* has to be a string, or"),
+        ("tokenizer_config", {"cls_token": {"content": 1}}, "cls_token=.* has to be a string, or"),
+        ("tokenizer_config", {"added_tokens_decoder": []}, "added_tokens_decoder=.. in .* object"),
+        ("tokenizer_config", {"added_tokens_decoder": {"x": {"content": "a"}}}, "='x' in .* whole"),
+        ("tokenizer_config", {"added_tokens_decoder": {"1": 1}}, "an added token=1 in .* object"),
+        ("special_tokens_map", {"mask_token": 4}, "mask_token=4 in .* has to be a string, or"),
+        ("added_tokens", {"x": "6"}, "the id of 'x'='6' in .* whole number from 0"),
+        ("added_tokens", {"x": 10**8}, "The token 'x' has the id 100000000"),
+        ("added_tokens", {"x": 1}, "The tokens '.UNK.' and 'x' have one id, 1"),
+    ],
+)
+def test_damaged_files_beside_a_vocabulary(tmp_path, name, content, message):
+    write(tmp_path, vocab_txt=[*SPECIAL, "a"], **{name: content})
+    with pytest.raises(ValueError, match=message):
+        tokenizer_from_files(tmp_path, "bert")
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
+)
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"[" * 200_000, "nested deeper"),
+        (b'{"model": {"type": "Wor', "no valid JSON"),
+        (b"\xff\xfe{}", "no valid JSON"),
+        (b"", "no valid JSON"),
+    ],
+)
+def test_files_that_are_no_json(tmp_path, name, data, message):
+    write(tmp_path, vocab_txt=[*SPECIAL, "a"])
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        tokenizer_from_files(tmp_path, "bert")
+
+
+def test_steps_nested_deeply(tmp_path):
+    step = {"type": "Lowercase"}
+    for _ in range(300):
+        step = {"type": "Sequence", "normalizers": [step]}
+    write(tmp_path, tokenizer=changed(WORD_PIECE, ["normalizer"], step))
+    assert BertTokenizer.from_files(tmp_path)("a") == [5]

@@ -135,9 +135,11 @@ def test_byte_pairs(reviews, lines):
     assert tokenizer.detokenize(want) == texts
 
 
+@pytest.mark.peers
 def test_sentence_pieces(reviews, lines, tmp_path):
-    sentencepiece = pytest.importorskip("sentencepiece")
-    transformers = pytest.importorskip("transformers")
+    import sentencepiece
+    import transformers
+
     texts = reviews + lines[:5000]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

@@ -7,8 +7,7 @@ import pytest
 
 from kerasbert.tokenizers import AlbertTokenizer, XLMRobertaTokenizer
 from kerasbert.tokenizers.sentence_piece import model_protos
-
-transformers = pytest.importorskip("transformers")
+from tests.peers import transformers
 
 
 @pytest.fixture
@@ -44,6 +43,7 @@ def ordinary(texts, name):
     return [text for text in texts if not re.search(others, text)]
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", ["xlmr", "albert"])
 def test_ids_are_as_in_transformers(directory, name, hard, sentences):
     theirs, ours = pair(directory, name)
@@ -61,6 +61,7 @@ def test_ids_are_as_in_transformers(directory, name, hard, sentences):
     assert ours.get_vocabulary() == theirs.convert_ids_to_tokens(range(len(theirs)))
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", ["xlmr", "albert"])
 def test_tokenizer_json_alone(directory, name, hard, sentences):
     theirs, ours = pair(directory, name)
@@ -76,6 +77,7 @@ def test_tokenizer_json_alone(directory, name, hard, sentences):
     assert [x.ids for x in encode(theirs, special)] == asked(special)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", ["xlmr", "albert"])
 def test_offsets_are_as_in_transformers(directory, name, sentences):
     theirs, ours = pair(directory, name)
@@ -86,6 +88,7 @@ def test_offsets_are_as_in_transformers(directory, name, sentences):
     assert got == want
 
 
+@pytest.mark.peers
 def test_offsets_by_eye(directory):
     _, ours = pair(directory, "albert")
     text = "``Cafe\u0301'' \ufb01lm \u00bd ÀÉ"
@@ -124,6 +127,7 @@ def test_special_tokens_in_strings(make):
         assert text[starts[at] : ends[at]] == asked.mask_token
 
 
+@pytest.mark.peers
 def test_albert_settings(albert_model, directory):
     vocabulary = AlbertTokenizer(albert_model).get_vocabulary()
     assert vocabulary[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
@@ -138,6 +142,7 @@ def test_albert_settings(albert_model, directory):
             assert ours(text) == encode(theirs, [text])[0].ids
 
 
+@pytest.mark.peers
 def test_added_tokens(directory, sentences):
     for name in ("xlmr", "albert"):
         theirs, _ = pair(directory, name)

@@ -9,8 +9,7 @@ import pytest
 from kerasbert.tokenizers import BertTokenizer, tokenizer_from_files
 from kerasbert.tokenizers.sentence_piece import read_proto
 from kerasbert.tokenizers.transformers_files import transformers_files
-
-transformers = pytest.importorskip("transformers")
+from tests.peers import transformers
 
 FAMILIES = {
     "BertTokenizer": "bert",
@@ -43,8 +42,8 @@ ROWS = [
 ]
 
 
-def write(directory, tokenizer, family):
-    files = transformers_files(tokenizer, family, 64, has_segments=family == "bert")
+def write(directory, tokenizer, family, **settings):
+    files = transformers_files(tokenizer, family, 64, has_segments=family == "bert", **settings)
     for name, data in files.items():
         (directory / name).write_bytes(data)
     config = {"model_type": family.replace("xlm_", "xlm-"), "hidden_size": 4}
@@ -95,28 +94,67 @@ def compare(ours, theirs, texts):
     assert differ == []
 
 
+@pytest.mark.peers
 def test_transformers_gives_our_tokens(written, sentences, hard):
     ours, theirs, family, _ = written
-    # It finds special tokens in every text, deletes characters of private use, and applies
-    # SentencePiece's map to halfwidth kana one by one, ALBERT's own class to all of Korean.
-    others = "[<[\ue000\uff8a]"
+    # It deletes characters of private use, and applies SentencePiece's map to halfwidth kana one by
+    # one, ALBERT's own class to all of Korean. That class finds "<s>" where "<" is no piece, too.
+    others = "[\ue000\uff8a]"
     if type(ours).__name__ == "AlbertTokenizer" and family != "albert":
-        others += "|[가-힣]"
-    texts = [text for text in sentences + hard if not re.search(others, text)]
-    assert len(texts) >= len(sentences + hard) - 4
+        others += r"|[가-힣]|[\[<]"
+    texts = sentences + hard
+    kept = [text for text in texts if not re.search(others, text)]
+    assert len(kept) >= len(texts) - 5
+    texts = [text for text in texts + special_in_texts(ours) if not re.search(others, text)]
     compare(ours, theirs, texts)
     assert [theirs.convert_ids_to_tokens(i) for i in range(len(theirs))] == ours.get_vocabulary()
     for role in ("cls", "sep", "pad", "mask", "unk"):
         assert getattr(theirs, f"{role}_token_id") == getattr(ours, f"{role}_token_id")
 
 
-def test_transformers_finds_special_tokens(written):
-    ours, theirs, _, _ = written
-    ours = type(ours)(**written_config(ours), special_tokens_in_strings=True)
-    cls, sep, mask = ours.cls_token, ours.sep_token, ours.mask_token
-    compare(ours, theirs, [f"the {mask} fox", f"{cls}the {sep} fox{mask}."])
+def special_in_texts(tokenizer):
+    """Texts with special tokens of all roles, apart and inside words."""
+    cls, sep, mask = tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token
+    texts = [f"the {mask} fox", f"{cls}the {sep} fox{mask}.", f"{mask}{mask} {sep}"]
+    every = [x for token in tokenizer.special_tokens for x in (token, f"a{token}b", f"the {token}")]
+    return texts + every
 
 
+@pytest.mark.peers
+def test_the_json_alone_gives_our_tokens(written):
+    # What reads it without `transformers`: tokenizers in other languages, fastembed.
+    from tokenizers import Tokenizer
+
+    ours, _, _, directory = written
+    theirs = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    for names in json.loads((directory / "special_tokens_map.json").read_text()).values():
+        theirs.add_special_tokens([names])
+    for text in special_in_texts(ours):
+        assert theirs.encode(text, add_special_tokens=False).ids == ours(text)
+    framed = [ours.cls_token_id, *ours("the fox"), ours.sep_token_id]
+    assert theirs.encode("the fox").ids == framed
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("by", ["the tokenizer", "the model"])
+def test_special_tokens_are_found_where_ours_finds_them(written, tmp_path, by):
+    from tokenizers import Tokenizer
+
+    plain, _, family, _ = written
+    ours = type(plain)(**written_config(plain), special_tokens_in_strings=True)
+    given = ours if by == "the tokenizer" else plain
+    write(tmp_path, given, family, finds_special=by == "the model")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = special_in_texts(ours)
+    compare(ours, theirs, texts)
+    theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [theirs.encode(text, add_special_tokens=False).ids for text in texts] == ours(texts)
+    again = tokenizer_from_files(tmp_path, family)
+    assert again.special_tokens_in_strings == given.special_tokens_in_strings
+    assert again(texts) == given(texts)
+
+
+@pytest.mark.peers
 def test_rows_are_packed_alike(written):
     ours, theirs, family, _ = written
     found = theirs("the fox", "lazy")
@@ -130,6 +168,7 @@ def test_rows_are_packed_alike(written):
         assert found["token_type_ids"] == [0] * (len(expected) - size) + [1] * size
 
 
+@pytest.mark.peers
 def test_we_read_our_files(written):
     ours, _, family, directory = written
     again = tokenizer_from_files(directory, family)
@@ -146,13 +185,20 @@ def test_we_read_our_files(written):
     assert again.get_vocabulary() == ours.get_vocabulary()
 
 
+@pytest.mark.peers
 def test_added_tokens(make, tmp_path):
     tokens = [*make("BertTokenizer").get_vocabulary(), "[E1]"]
-    ours = BertTokenizer(tokens, lowercase=True, extra_special_tokens=["[E1]"])
-    theirs = transformers.AutoTokenizer.from_pretrained(write(tmp_path, ours, "bert"))
-    assert theirs("the[E1]fox", add_special_tokens=False)["input_ids"][-2:] != []
-    assert len(tokens) - 1 in theirs("the[E1]fox")["input_ids"]
-    assert "[E1]" in tokenizer_from_files(tmp_path, "bert").extra_special_tokens
+    for finds in (False, True):
+        ours = BertTokenizer(
+            tokens,
+            lowercase=True,
+            extra_special_tokens=["[E1]"],
+            special_tokens_in_strings=finds,
+        )
+        theirs = transformers.AutoTokenizer.from_pretrained(write(tmp_path, ours, "bert"))
+        compare(ours, theirs, ["the[E1]fox"])
+        assert (len(tokens) - 1 in ours("the[E1]fox")) == finds
+        assert "[E1]" in tokenizer_from_files(tmp_path, "bert").extra_special_tokens
     runs = make("ModernBertTokenizer")
     (tmp_path / "runs").mkdir()
     theirs = transformers.AutoTokenizer.from_pretrained(

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-pytest.importorskip("tensorflow_text")
-
-from kerasbert import visualize  # noqa: E402
-from kerasbert.models import (  # noqa: E402
+from kerasbert import visualize
+from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
     BertMaskedLMPreprocessor,
     BertTextEmbedder,
     BertTextEmbedderPreprocessor,
 )
-from kerasbert.tokenizers import BertTokenizer  # noqa: E402
+from kerasbert.tokenizers import BertTokenizer
+
+# Pictures of what every backend computes alike.
+pytestmark = pytest.mark.backends("tensorflow")
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] cats play ##ed 東 , naive".split()
 

@@ -5,16 +5,16 @@ import json
 import sys
 import warnings
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+from kerasbert import visualize
+from kerasbert.visualize.figures import save
 
-import matplotlib  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-
-from kerasbert import visualize  # noqa: E402
-from kerasbert.visualize.figures import save  # noqa: E402
+# They know no backend.
+pytestmark = pytest.mark.backends("tensorflow")
 
 
 def history(*epochs):

@@ -6,6 +6,9 @@ import pytest
 
 from kerasbert.visualize import answers, entities
 
+# They know no backend.
+pytestmark = pytest.mark.backends("tensorflow")
+
 
 class Reader(html.parser.HTMLParser):
     """The text outside of names, what is marked in it with its look, and the names."""

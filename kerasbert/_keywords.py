@@ -1,0 +1,64 @@
+"""Keywords that nobody knows: refused, with the nearest that there is."""
+
+import difflib
+import functools
+import inspect
+
+import keras
+
+# Names that KerasHub and Keras take out of `**kwargs` themselves.
+_TAKEN_OUT = {"config_file", "_allow_python_workflow", "input_shape", "input_dim", "rms_scaling"}
+
+
+def check_keyword(owner, name, known):
+    """Raise a `ValueError` for a keyword that is not among the known ones."""
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known))}."
+    raise ValueError(f"{owner} has no argument '{name}'; {hint}")
+
+
+class ChecksKeywords:
+    """Mixin, first among the bases: its constructor refuses keywords that nobody knows.
+
+    Keras' models swallow them, and its layers and optimizers do not say what may have been meant.
+    """
+
+    def __init__(self, *args, **kwargs):
+        cls = type(self)
+        for name in kwargs.keys() - arguments(cls) - _TAKEN_OUT:
+            _check_parts(cls, name)
+            check_keyword(cls.__name__, name, arguments(cls) - {"inputs", "outputs"})
+        super().__init__(*args, **kwargs)
+
+
+@functools.cache
+def arguments(cls):
+    """The names of the arguments of a class, with those of the bases that it passes others on to.
+
+    >>> from kerasbert.layers import Pooling
+    >>> sorted(arguments(Pooling))
+    ['activity_regularizer', 'autocast', 'dtype', 'mode', 'name', 'trainable']
+    """
+    names = set()
+    for base in inspect.getmro(cls):
+        if base is keras.Model:
+            # A model of inputs and outputs: those of a layer would be swallowed.
+            return names | {"inputs", "outputs", "name", "trainable"}
+        if "__init__" in vars(base) and base not in (object, ChecksKeywords):
+            parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+            kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+            names |= {p.name for p in parameters if p.kind in kinds}
+    return names
+
+
+def _check_parts(cls, name):
+    """Raise for an argument of what a task is made of."""
+    for role in ("backbone", "preprocessor"):
+        part = getattr(cls, f"{role}_cls", None)
+        if issubclass(cls, keras.Model) and part not in (None, cls) and name in arguments(part):
+            raise ValueError(
+                f"{cls.__name__} has no argument '{name}', which is its {role}'s; pass it to "
+                f"{part.__name__}."
+            )

@@ -1,0 +1,760 @@
+"""Whole files and folders, or none: temporary names, locks, what killed runs left, JSON.
+
+What is not done yet stands in a hidden folder on the disk where it belongs, and gets its name when
+it is whole. Each hidden folder has a lock that its process holds: the system frees it when the
+process ends, however it ends, so that the next writer there knows what nobody works on any more.
+"""
+
+import contextlib
+import ctypes
+import errno
+import functools
+import inspect
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+_PREFIX = ".kerasbert-"
+_HIDDEN = re.compile(re.escape(_PREFIX) + r"([0-9a-f]{12}|in-use.*)")
+_LOCK = "lock"
+_OWNER = "owner.json"
+_MOVING = "moving.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# A folder that was there a moment ago, or that is there by now: somebody else writes there too.
+_CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
+_hidden_here = set()  # the hidden folders of this process
+
+
+# === Files ===
+
+
+@contextlib.contextmanager
+def new_file(path):
+    """A file that is there under its name when all is written, or not at all.
+
+    Raises:
+        OSError: in a sentence where the disk is full.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    try:
+        with _hidden(folder) as work:
+            partial = os.path.join(work, name)
+            with open(partial, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+            _sync(folder)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise OSError(
+            error.errno,
+            f"The disk of '{folder}' is full: '{name}' was not written. Free some space and run "
+            "the same again: it goes on after the last complete file",
+        ) from None
+
+
+def write_text(path, text):
+    """Write a whole text file, see `new_file`; returns its path."""
+    with new_file(path) as file:
+        file.write(text.encode())
+    return path
+
+
+def inside(directory, name, source):
+    """The path of a file or folder that a file of a directory names.
+
+    Args:
+        directory: string.
+        name: string. The name, which may be of a folder's file.
+        source: string. The path of the file that names it, for the error.
+
+    Raises:
+        ValueError: if the name leads out of the directory, by a link too. Links inside of a
+            snapshot in the cache of the Hugging Face hub may lead to the files of its repository.
+    """
+    root = os.path.realpath(directory)
+    if os.path.basename(os.path.dirname(root)) == "snapshots":
+        root = os.path.dirname(os.path.dirname(root))
+    name = str(name)
+    path = os.path.join(directory, name)
+    plain = not (os.path.isabs(name) or set(name) & {"\\", "\0"} or ".." in name.split("/"))
+    if not plain or os.path.commonpath([root, os.path.realpath(path)]) != root:
+        raise ValueError(f"'{source}' names {name!r}, which leaves its directory; do not use it.")
+    return path
+
+
+def read_log(path):
+    """The lines of a log, as dicts; one cut short by a power failure ends it."""
+    rows = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break
+    return rows
+
+
+def read_json(path, kind=dict):
+    """Read a JSON file that others wrote.
+
+    Args:
+        path: string.
+        kind: type. What the file has to hold: `dict` or `list`.
+
+    Raises:
+        ValueError: in a sentence for a file that is missing, broken or no file, or holds
+            something else.
+    """
+    check_regular(path)
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            value = json.load(file)
+    except FileNotFoundError as error:
+        raise ValueError(f"'{path}' is missing; fetch the whole checkpoint again.") from error
+    except RecursionError:
+        raise ValueError(
+            f"'{path}' is nested deeper than JSON is read here; it is no file of a checkpoint: "
+            "download it again."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"'{path}' is no valid JSON ({error}); download it again.") from error
+    if not isinstance(value, kind):
+        expected = {dict: "an object", list: "a list"}[kind]
+        raise ValueError(f"'{path}' holds a {type(value).__name__} where {expected} is expected.")
+    return value
+
+
+def check_regular(path):
+    """Raise for a pipe, a socket or a device under a file's name: reading it may never end.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # Whoever opens it says what is wrong.
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        kind = "a pipe or socket" if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else "a device"
+        raise ValueError(f"'{path}' is {kind}, not a file; put the file itself there.")
+
+
+def check_regular_tree(directory, depth=3):
+    """`check_regular` for the files of a folder and, `depth` folders deep, of those in it."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.is_file():
+                check_regular(entry.path)
+                if depth > 1 and entry.is_dir():
+                    check_regular_tree(entry.path, depth - 1)
+
+
+# === Folders ===
+
+
+def output_folder(path, name):
+    """The absolute path of a folder to write, cleared of what killed runs left there.
+
+    Args:
+        path: string or path. What the user gave.
+        name: string. The argument that it was given as, for errors.
+
+    Raises:
+        ValueError: if it is empty, or a file, or below one.
+    """
+    given = os.fspath(path)
+    if not given:
+        raise ValueError(f"{name}={given!r} names no folder; '.' is the one that you are in.")
+    path = os.path.abspath(os.path.expanduser(given))
+    place = _existing(path)
+    if not os.path.isdir(place):
+        which = "it" if place == path else f"'{place}'"
+        raise ValueError(f"Cannot write to '{path}': {which} is a file, not a folder.")
+    # Here too, as a run that finds its work done by one that was killed at its very end goes no
+    # further.
+    for folder in _above(os.path.realpath(path)):
+        sweep(folder)
+    return path
+
+
+def names_in(folder):
+    """What is in a folder, sorted, but for hidden folders of ours; nothing where there is none."""
+    if not os.path.isdir(folder):
+        return []
+    return sorted(name for name in os.listdir(folder) if not _HIDDEN.fullmatch(name))
+
+
+@contextlib.contextmanager
+def in_use(folder, by):
+    """Fill a folder alone: another process that comes meanwhile is told who is at it.
+
+    The folder is made, and goes again where nothing is put into it.
+
+    Args:
+        folder: string.
+        by: string. What is done with it, such as "pretrain".
+
+    Raises:
+        BlockingIOError: where another process, or this one, fills it already.
+    """
+    made = _make(os.path.realpath(folder))
+    try:
+        with _alone(folder, "in-use", folder, by):
+            for path, _, _ in os.walk(folder):
+                sweep(path)
+            yield
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # It is not empty.
+                os.rmdir(path)
+
+
+def fills_output(function):
+    """Let a function fill the folder that its argument `output` names alone; see `in_use`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            output = signature.bind(*args, **kwargs).arguments["output"]
+        except TypeError:
+            return function(*args, **kwargs)  # It says what is missing.
+        with in_use(output_folder(output, "output"), function.__name__):
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def scratch(target, by=None):
+    """A hidden folder for what is to become the folder `target`, on the same disk; see `put`.
+
+    Args:
+        target: string. Nothing is made there; of a link, what it leads to.
+        by: string. What writes it, such as "convert", if nobody else may meanwhile.
+
+    Raises:
+        BlockingIOError: where somebody else does.
+    """
+    target = os.path.realpath(target)
+    place = target if _stays(target) else _existing(os.path.dirname(target))
+    for folder in _above(target):
+        sweep(folder)
+    name = "in-use-" + os.path.relpath(target, place).replace(os.sep, "-")[-150:]
+    alone = _alone(place, name, target, by) if by else contextlib.nullcontext()
+    with alone, _hidden(place) as work:
+        yield work
+    for folder in _above(target):
+        sweep(folder)
+
+
+@contextlib.contextmanager
+def new_folder(target, keep=False, by=None):
+    """A folder to write to that becomes `target` when all went well; see `scratch` and `put`."""
+    with scratch(target, by) as work:
+        folder = os.path.join(work, "new")
+        os.mkdir(folder)
+        yield folder
+        put(folder, target, keep)
+
+
+@contextlib.contextmanager
+def new_files(folder):
+    """A folder to write to whose files all go into `folder`, which is there, when all went well."""
+    with _hidden(folder) as work:
+        new = os.path.join(work, "new")
+        os.mkdir(new)
+        yield new
+        put(new, folder, keep=True)
+
+
+def put(folder, target, keep=False):
+    """Let a whole folder in a `scratch` take the place of `target`, whatever is there.
+
+    On Linux the two change names in one step, so that at any time one of them is there, whole. What
+    cannot change its name (a mounted folder, the one that we are in, one whose parent is not ours),
+    and any folder on other systems, is filled entry by entry: where that is interrupted, the next
+    one who writes or reads there (`settle`) ends it first.
+
+    Args:
+        folder: string. Directly in the scratch.
+        target: string. As given to `scratch`.
+        keep: bool. Whether other files of `target` stay. They are linked, not copied.
+    """
+    target = os.path.realpath(target)
+    folder = os.path.realpath(folder)
+    work = os.path.dirname(folder)
+    _open_to_all(folder, work)
+    _sync_all(folder)
+    is_inside = os.path.dirname(work) == target
+    for attempt in range(100):
+        try:
+            if not os.path.lexists(target):
+                _put_new(folder, target)
+            elif is_inside:
+                _move_in(folder, target, keep)
+            elif not _swap(folder, target, keep):
+                with _hidden(target) as inside:
+                    moved = os.path.join(inside, "new")
+                    os.rename(folder, moved)
+                    _move_in(moved, target, keep)
+            break
+        except OSError as error:
+            if error.errno not in _CHANGED or attempt == 99 or not os.path.isdir(folder):
+                raise
+    _sync(os.path.dirname(target))
+
+
+def link_files(folder, new):
+    """Let `new` hold all that is in a folder too, by links to the files where they can be made."""
+    try:
+        _link_others(folder, new)
+    except OSError:
+        shutil.copytree(folder, new, symlinks=True, dirs_exist_ok=True)
+
+
+def remove(path):
+    """Remove a file or a folder, if it is there: at once, not piece by piece."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        return
+    with _hidden(folder) as work:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, os.path.join(work, "old"))
+
+
+def is_unfinished(path):
+    """Whether a path is in a hidden folder of this process."""
+    path = os.path.realpath(path)
+    return any(path.startswith(hidden + os.sep) for hidden in tuple(_hidden_here))
+
+
+def settle(folder):
+    """Before a folder is read: end what a killed process, or one right now, is putting there.
+
+    Raises:
+        OSError: in a sentence, where it cannot be written.
+    """
+    for name in _hidden_in(folder):
+        work = os.path.join(folder, name)
+        if os.path.exists(os.path.join(work, _MOVING)):
+            try:
+                _clear(work, wait=60)
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"A process ended while it replaced the files of '{folder}', and they cannot "
+                    f"be put right ({error.strerror}): write them again, or read them once as a "
+                    "user who may write there",
+                ) from error
+
+
+def sweep(folder):
+    """Remove from a folder what processes left there that are no more, or end what they began."""
+    for name in _hidden_in(folder) if os.access(folder, os.W_OK) else []:
+        with contextlib.suppress(OSError):  # It is not ours, or gone by now.
+            _clear(os.path.join(folder, name))
+
+
+def check_room(folder, weights):
+    """Raise unless the disk takes the weights of a model as HDF5.
+
+    Where it is full in the middle of a file, h5py does not raise: the process dies (3.14).
+
+    Raises:
+        OSError: in a sentence where they do not fit.
+    """
+    if not weights or not hasattr(os, "posix_fallocate"):
+        return
+    size = sum(math.prod(w.shape) * np.dtype(w.dtype).itemsize + 4096 for w in weights)
+    with tempfile.TemporaryFile(prefix=_PREFIX, dir=folder) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (*_FULL, errno.EFBIG):
+                return  # The file system cannot tell.
+            raise OSError(
+                error.errno,
+                f"The disk of '{folder}' has no room for {size:,} bytes of weights; free some "
+                "space, or name another folder",
+            ) from None
+
+
+# === Hidden folders ===
+
+
+@contextlib.contextmanager
+def _hidden(place):
+    """A hidden folder in `place` with a lock, removed at the end."""
+    sweep(place)
+    while True:
+        work = os.path.join(place, _PREFIX + secrets.token_hex(6))
+        _make_in(place, work)
+        lock = _lock(work)
+        if lock is not None:  # Else someone took it for left behind, as it had no lock yet.
+            break
+    known = os.path.realpath(work)
+    _hidden_here.add(known)
+    try:
+        yield work
+    finally:
+        _hidden_here.discard(known)
+        _delete(work, lock)
+
+
+@contextlib.contextmanager
+def _alone(place, name, target, by):
+    """Hold the lock of this name in `place`, and say there who does."""
+    work = os.path.join(place, _PREFIX + name)
+    lock = None
+    for _ in range(5):  # Somebody may be looking whether it was left behind.
+        _make_in(place, work)
+        lock = _lock(work, wait=0.1)
+        if lock is not None:
+            break
+    if lock is None:
+        raise BlockingIOError(
+            errno.EWOULDBLOCK,
+            f"'{target}' is being written by {_owner(work)}; wait until that is done, or name "
+            "another folder",
+        )
+    try:
+        owner = {"by": by, "process": os.getpid(), "host": socket.gethostname()}
+        owner["since"] = time.strftime("%Y-%m-%d %H:%M:%S")
+        with open(os.path.join(work, _OWNER), "w", encoding="utf-8") as file:
+            json.dump(owner, file)
+        yield
+    finally:
+        _delete(work, lock)
+
+
+def _make_in(place, work):
+    try:
+        os.mkdir(work, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise OSError(
+            error.errno, f"Cannot write in '{place}': {error.strerror}; name another folder"
+        ) from None
+
+
+def _owner(work):
+    try:
+        with open(os.path.join(work, _OWNER), encoding="utf-8") as file:
+            return "`{by}` (process {process} on {host}, since {since})".format(**json.load(file))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _lock(work, wait=0):
+    """The lock of a hidden folder, `None` if another process or thread has it, or removes it."""
+    import filelock
+
+    lock = filelock.FileLock(os.path.join(work, _LOCK), thread_local=False)
+    try:
+        lock.acquire(timeout=wait, poll_interval=0.02)
+    except (filelock.Timeout, FileExistsError, FileNotFoundError):
+        return None
+    return lock
+
+
+def _hidden_in(folder):
+    """Names of hidden folders of ours."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [e for e in entries if _HIDDEN.fullmatch(e.name)]
+            return [e.name for e in found if e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _clear(work, wait=0):
+    """Remove a hidden folder whose process is no more; what it was putting in place goes there."""
+    if not os.path.exists(os.path.join(work, _LOCK)):
+        os.rmdir(work)  # Only where there is nothing in it.
+        return
+    lock = _lock(work, wait)
+    if lock is not None:
+        try:
+            _end_move(work, os.path.dirname(work))
+        except BaseException:
+            lock.release()
+            raise
+        _delete(work, lock)
+
+
+def _delete(work, lock):
+    """Remove a hidden folder and free its lock.
+
+    The lock goes last: where we are stopped, the next one finds it free. A move that failed halfway
+    is left to the next one too.
+    """
+    with contextlib.suppress(OSError):
+        if not os.path.exists(os.path.join(work, _MOVING)):
+            for name in set(os.listdir(work)) - {_LOCK}:
+                _delete_tree(os.path.join(work, name))
+            os.unlink(os.path.join(work, _LOCK))
+            os.rmdir(work)
+    lock.release()
+
+
+def _delete_tree(path):
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+# === Names ===
+
+
+def _existing(folder):
+    """A folder, or the nearest above that is there."""
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _above(target):
+    """Where what was to become `target` may have been left: in it, and in what is above."""
+    folder = _existing(target)
+    found = [folder]
+    while os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+        found.append(folder)
+    return found
+
+
+def _make(folder):
+    """Make a folder; returns the paths that were made, the innermost first."""
+    made, path = [], folder
+    while not os.path.lexists(path):
+        made.append(path)
+        path = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    return made
+
+
+def _stays(target):
+    """Whether a folder is there that has to stay the same folder."""
+    if not os.path.isdir(target):
+        return False
+    if os.path.ismount(target) or not os.access(os.path.dirname(target), os.W_OK | os.X_OK):
+        return True
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        return False
+    return os.path.commonpath([os.path.realpath(here), target]) == target
+
+
+def _put_new(folder, target):
+    """Give a folder a name that is not there, and make what is above it, in one step."""
+    top = target
+    while not os.path.lexists(os.path.dirname(top)):
+        top = os.path.dirname(top)
+    if top == target:
+        os.rename(folder, target)
+        return
+    made = os.path.join(os.path.dirname(folder), "above")
+    inside = os.path.join(made, os.path.relpath(target, top))
+    os.makedirs(os.path.dirname(inside))
+    os.rename(folder, inside)
+    try:
+        os.rename(made, top)
+    except OSError:
+        os.rename(inside, folder)
+        shutil.rmtree(made)
+        raise
+
+
+def _swap(folder, target, keep):
+    """Let two folders change names; whether that can be done."""
+    if _renameat2() is None:
+        return False
+    device = os.stat(target).st_dev
+    for path, folders, _ in os.walk(target):
+        if any(os.lstat(os.path.join(path, name)).st_dev != device for name in folders):
+            return False  # Another disk is mounted inside.
+    try:
+        if keep:
+            _link_others(target, folder)
+        state = os.stat(target)
+        with contextlib.suppress(OSError):  # Only root gives folders away.
+            os.chown(folder, state.st_uid, state.st_gid)
+        os.chmod(folder, state.st_mode & 0o7777)
+        _sync(folder)
+        _exchange(folder, target)
+    except OSError as error:
+        if error.errno in _CHANGED:
+            raise
+        return False
+    if keep:  # What came while we linked.
+        _link_others(folder, target)
+    return True
+
+
+def _link_others(old, new):
+    """Link what is in an old folder and not in the new one into the new one."""
+    with os.scandir(old) as entries:
+        for entry in entries:
+            other = os.path.join(new, entry.name)
+            if _HIDDEN.fullmatch(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if not os.path.lexists(other):
+                    os.mkdir(other)
+                    shutil.copymode(entry.path, other)
+                if os.path.isdir(other):
+                    _link_others(entry.path, other)
+            elif not os.path.lexists(other):
+                os.link(entry.path, other, follow_symlinks=False)
+
+
+@functools.cache
+def _renameat2():
+    """Linux' call that lets two files change names."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def _exchange(one, other):
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if _renameat2()(here, os.fsencode(one), here, os.fsencode(other), exchange):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), other)
+
+
+def _move_in(folder, target, keep):
+    """Move what is in a folder into `target`; from here on `_end_move` can end it."""
+    work = os.path.dirname(folder)
+    new = set(os.listdir(folder))
+    removed = [] if keep else [name for name in names_in(target) if name not in new]
+    plan = {"folder": os.path.basename(folder), "keep": keep, "removed": removed}
+    path = os.path.join(work, _MOVING)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(plan, file)
+        file.flush()
+        os.fsync(file.fileno())
+    before = _count(work)
+    os.rename(path + ".new", path)
+    _sync(work)
+    try:
+        _end_move(work, target)
+    except OSError:
+        if _count(work) == before:  # Nothing has moved, and nothing shall.
+            os.unlink(path)
+        raise
+
+
+def _count(folder):
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+def _end_move(work, target):
+    """End a move that was begun, if one was."""
+    path = os.path.join(work, _MOVING)
+    if not os.path.exists(path):
+        return
+    plan = _read_plan(path)
+    old = os.path.join(work, "old")
+    os.makedirs(old, exist_ok=True)
+    folder = os.path.join(work, plan["folder"])
+    if os.path.isdir(folder):
+        _merge(folder, target, plan["keep"], old)
+    for name in plan["removed"]:
+        with contextlib.suppress(FileNotFoundError):
+            _set_aside(os.path.join(target, name), old)
+    _sync(target)
+    os.unlink(path)
+
+
+def _read_plan(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            plan = json.load(file)
+        names = [plan["folder"], *plan["removed"]]
+        # It may have come with a folder from elsewhere.
+        if any(os.path.basename(name) != name or name in ("", ".", "..") for name in names):
+            raise ValueError("it names what is elsewhere")
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(errno.EINVAL, f"'{path}' is damaged: {error}") from None
+    return plan
+
+
+def _merge(folder, target, keep, old):
+    for name in sorted(os.listdir(folder)):
+        one, other = os.path.join(folder, name), os.path.join(target, name)
+        is_folder = os.path.isdir(one) and not os.path.islink(one)
+        was_folder = os.path.isdir(other) and not os.path.islink(other)
+        if keep and is_folder and was_folder:
+            _merge(one, other, keep, old)
+            continue
+        if is_folder or was_folder:
+            with contextlib.suppress(FileNotFoundError):
+                _set_aside(other, old)
+        os.replace(one, other)
+
+
+def _set_aside(path, old):
+    os.rename(path, os.path.join(old, secrets.token_hex(6)))
+
+
+# === The disk ===
+
+
+def _open_to_all(folder, work):
+    """Give what is in a folder the modes of the umask: some libraries write for us alone."""
+    probe = os.path.join(work, "probe")
+    os.mkdir(probe)
+    mode = os.stat(probe).st_mode & 0o777
+    os.rmdir(probe)
+    for path, _, names in os.walk(folder):
+        os.chmod(path, mode)
+        for name in names:
+            file = os.path.join(path, name)
+            if not os.path.islink(file):
+                os.chmod(file, mode & 0o666)
+
+
+def _sync_all(folder):
+    """Let a folder and all in it reach the disk."""
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            file = os.path.join(path, name)
+            if not os.path.islink(file):
+                _sync(file)
+        _sync(path)
+
+
+def _sync(path):
+    """Let a file, or the names in a folder, reach the disk, where that can be done."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(handle)

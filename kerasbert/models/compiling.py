@@ -1,0 +1,94 @@
+"""What a loss or metric by name means on logits, which the heads here give."""
+
+import keras
+
+_CROSSENTROPIES = {
+    "binarycrossentropy": "BinaryCrossentropy",
+    "bce": "BinaryCrossentropy",
+    "binaryfocalcrossentropy": "BinaryFocalCrossentropy",
+    "categoricalcrossentropy": "CategoricalCrossentropy",
+    "categoricalfocalcrossentropy": "CategoricalFocalCrossentropy",
+    "sparsecategoricalcrossentropy": "SparseCategoricalCrossentropy",
+}
+
+
+def fitting_losses(task, losses):
+    """Losses as `compile` takes them: names count from the task's outputs, logits or probabilities.
+
+    Raises:
+        ValueError: for a loss object that counts from the other.
+    """
+    if isinstance(losses, (list, tuple, dict)):
+        return _each(losses, lambda loss: fitting_losses(task, loss))
+    kind = _CROSSENTROPIES.get(_key(losses, keras.losses))
+    if kind:
+        return getattr(keras.losses, kind)(from_logits=task.gives_logits())
+    _check(task, losses, keras.losses.Loss)
+    return losses
+
+
+def fitting_metrics(task, metrics):
+    """The same for metrics, of which some have a threshold: 0 of logits, 0.5 of probabilities."""
+    if isinstance(metrics, (list, tuple, dict)):
+        return _each(metrics, lambda metric: fitting_metrics(task, metric))
+    key, from_logits = _key(metrics, keras.metrics), task.gives_logits()
+    is_multi_label = getattr(task, "multi_label", False)
+    if key in ("crossentropy", "ce"):
+        key = "bce" if is_multi_label else "sparsecategoricalcrossentropy"
+    threshold = 0.0 if from_logits else 0.5
+    if key == "binaryaccuracy" or key in ("accuracy", "acc") and is_multi_label:
+        return keras.metrics.BinaryAccuracy(threshold=threshold, name=_name(metrics))
+    if key in ("precision", "recall"):
+        make = getattr(keras.metrics, key.capitalize())
+        return make(thresholds=threshold, name=_name(metrics))
+    if key == "auc":
+        return keras.metrics.AUC(from_logits=from_logits, name=_name(metrics))
+    kind = getattr(keras.metrics, _CROSSENTROPIES.get(key, ""), None)
+    if kind:
+        return kind(from_logits=from_logits, name=_name(metrics))
+    _check(task, metrics, keras.metrics.Metric)
+    return metrics
+
+
+def _each(parts, fit):
+    if isinstance(parts, dict):
+        return {name: fit(part) for name, part in parts.items()}
+    return type(parts)(fit(part) for part in parts)
+
+
+def _key(chosen, module):
+    """A name in one spelling, of a string or of Keras' own function or class; `None` of others."""
+    if not isinstance(chosen, str):
+        name = getattr(chosen, "__name__", "")
+        if not name or getattr(module, name, None) is not chosen:
+            return None
+        chosen = name
+    return chosen.replace("_", "").lower()
+
+
+def _name(chosen):
+    """What Keras would call the metric of a name, function or class."""
+    if isinstance(chosen, str) and not chosen[:1].isupper():
+        return chosen
+    return None
+
+
+def _check(task, chosen, base):
+    if not isinstance(chosen, base):
+        return
+    try:
+        from_logits = chosen.get_config().get("from_logits")
+    except NotImplementedError:  # One of the user's own, that is never saved.
+        return
+    if from_logits is None or bool(from_logits) == task.gives_logits():
+        return
+    given = f"{type(chosen).__name__}(from_logits={bool(from_logits)})"
+    if task.gives_logits():
+        raise ValueError(
+            f"{given} takes probabilities, but the outputs of this {type(task).__name__} are "
+            "logits; pass from_logits=True, or only the name, which means that here."
+        )
+    raise ValueError(
+        f"{given} takes logits, but this {type(task).__name__} was built with an activation and "
+        "gives probabilities; pass from_logits=False, or only the name, which means that here."
+    )

@@ -1,0 +1,42 @@
+"""`model.export` of Keras where it writes what runs; elsewhere it names what does."""
+
+import keras
+
+# What Keras 3.15 writes right of these models, by format. Its ONNX files hold an op that ONNX does
+# not have (Erfc), its OpenVINO halves the weights' precision, and on JAX and PyTorch the others
+# fail over rows of any length.
+RIGHT_ON = {"tf_saved_model": ("tensorflow",), "litert": ("tensorflow",), "torch": ("torch",)}
+OURS = {
+    "tf_saved_model": "kerasbert.export_serving(model, folder), tokens_only=True for token ids",
+    "onnx": "kerasbert.export_onnx(model, folder)",
+    "litert": "kerasbert.export_litert(model, folder)",
+    "openvino": "kerasbert.export_openvino(model, folder)",
+}
+
+
+class KerasExport:
+    """Mixin, before Keras' model among the bases."""
+
+    def export(self, filepath, format="tf_saved_model", **kwargs):
+        """Write a graph from token ids on with Keras' own exporter; see `keras.Model.export`.
+
+        `kerasbert.export_serving`, `export_onnx`, `export_litert` and `export_openvino` do so on
+        every backend, from raw texts or with the tokenizer's files, and check what they write.
+
+        Args:
+            filepath: string. The file or folder to write.
+            format: "tf_saved_model" or "litert" on TensorFlow, "torch" on PyTorch.
+            **kwargs: as in `keras.Model.export`.
+
+        Raises:
+            ValueError: for a format that Keras writes wrong of these models.
+        """
+        backend = keras.config.backend()
+        if format in OURS and backend not in RIGHT_ON.get(format, ()):
+            raise ValueError(
+                f"model.export(format={format!r}) on {backend} writes no file of this model that "
+                f"runs; use {OURS[format]}."
+            )
+        if not self._called:
+            self(self.input)  # Keras asks for a call, though the shapes are known.
+        return super().export(filepath, format=format, **kwargs)

@@ -1,0 +1,223 @@
+"""Thousands of calls of each person's method: memory and time a call, and threads on one model.
+
+    python -m tests.campaigns.calls --calls 2000 --seed 1 [--only classify embed]
+
+Each method runs on texts of mixed lengths, one at a time and in lists. What it answers must not
+hang on what was asked before, a later call may cost neither more memory nor more traced functions
+than an earlier one of the same shapes, and threads that share the model get the answers that one
+alone gets.
+"""
+
+import argparse
+import gc
+import random
+import resource
+import statistics
+import sys
+import threading
+import time
+
+import keras
+import numpy as np
+
+from kerasbert import models
+from kerasbert.tokenizers import BertTokenizer
+
+# What the process may grow by in the second half of the calls, a call: a leak of one array of a
+# text, or of one traced function, is more.
+BYTES_A_CALL = 8 << 10
+SLACK = 24 << 20
+THREADS = 4
+WORDS = "it was a good bad film the city ann bob went home by train day night".split()
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ","]
+
+
+def _tokenizer():
+    return BertTokenizer([*SPECIAL, *WORDS], lowercase=True)
+
+
+def _task(name, **settings):
+    """A tiny model of the class `Bert<name>`, whose answers differ from text to text."""
+    keras.utils.set_random_seed(7)
+    tokenizer = _tokenizer()
+    backbone = models.BertBackbone(
+        vocabulary_size=tokenizer.vocabulary_size(),
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=32,
+        intermediate_dim=32,
+        max_sequence_length=64,
+    )
+    packing = {"max_query_length": 16} if name == "QuestionAnswering" else {}
+    preprocessor = getattr(models, f"Bert{name}Preprocessor")
+    preprocessor = preprocessor(tokenizer, sequence_length=64, **packing)
+    model = getattr(models, f"Bert{name}")(backbone, preprocessor=preprocessor, **settings)
+    rng = np.random.default_rng(7)
+    for weight in model.weights:
+        weight.assign(weight + 0.3 * rng.standard_normal(weight.shape).astype("float32"))
+    return model
+
+
+def _text(draw, most=50):
+    return " ".join(draw.choices(WORDS, k=draw.randint(1, most))) + "."
+
+
+def _texts(draw):
+    """One text, or a few."""
+    if draw.random() < 0.7:
+        return _text(draw)
+    return [_text(draw) for _ in range(draw.randint(1, 5))]
+
+
+def _masked(draw):
+    return f"{_text(draw, 20)} [MASK] {_text(draw, 20)}"
+
+
+# A method: the model, and a call of it with drawn texts.
+METHODS = {
+    "classify": (
+        lambda: _task("TextClassifier", labels=["ham", "spam"]),
+        lambda model, draw: model.classify(_texts(draw)),
+    ),
+    "score": (lambda: _task("TextRegressor"), lambda model, draw: model.score(_texts(draw))),
+    "tag": (
+        lambda: _task("TokenClassifier", labels=["PER", "LOC"], scheme="BIO"),
+        lambda model, draw: model.tag(_texts(draw)),
+    ),
+    "fill_mask": (
+        lambda: _task("MaskedLM"),
+        lambda model, draw: model.fill_mask(_masked(draw), top_k=3),
+    ),
+    "answer": (
+        lambda: _task("QuestionAnswering"),
+        lambda model, draw: model.answer(_text(draw, 6), _text(draw)),
+    ),
+    "choose": (
+        lambda: _task("MultipleChoice"),
+        lambda model, draw: model.choose(_text(draw, 9), [_text(draw, 9) for _ in range(2)]),
+    ),
+    "follows": (
+        lambda: _task("NextSentencePredictor"),
+        lambda model, draw: model.follows(_text(draw, 15), _text(draw, 15)),
+    ),
+    "embed": (lambda: _task("TextEmbedder"), lambda model, draw: model.embed(_texts(draw))),
+}
+
+
+def _memory():
+    """Bytes that the process holds now; the most it held where the system does not tell."""
+    gc.collect()
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _traced():
+    """How many functions TensorFlow holds; 0 without it."""
+    if keras.backend.backend() != "tensorflow":
+        return 0
+    from tensorflow.python.eager import context
+
+    return len(context.context().list_function_names())
+
+
+def _same(one, other):
+    """Whether two answers are equal, numbers up to what the size of a batch rounds."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, (float, np.ndarray, np.floating)):
+        return np.shape(one) == np.shape(other) and np.allclose(one, other, atol=1e-5)
+    return one == other
+
+
+def run_method(name, calls, seed):
+    """The calls of a method; returns `(figures, what failed)`."""
+    make, call = METHODS[name]
+    model, failures = make(), []
+    # As many different questions as calls in a half: each half asks the same ones.
+    seeds = [f"{seed} {i}" for i in range(max(1, calls // 2))]
+    halves, times, memory, traced = [], [], [], []
+    for _ in range(2):
+        answers = []
+        for one in seeds:
+            draw = random.Random(one)
+            began = time.process_time()
+            answers.append(call(model, draw))
+            times.append(time.process_time() - began)
+        halves.append(answers)
+        memory.append(_memory())
+        traced.append(_traced())
+    if not all(map(_same, *halves)):
+        failures.append(f"{name}: the second time it answers otherwise")
+    grown = memory[1] - memory[0]
+    if grown > SLACK + BYTES_A_CALL * len(seeds):
+        failures.append(f"{name}: {grown:,} bytes more after {len(seeds)} calls asked before")
+    if traced[1] != traced[0]:
+        failures.append(f"{name}: {traced[1] - traced[0]} functions traced for shapes seen before")
+    failures += _threads(name, model, call, seeds, halves[0])
+    early, late = (statistics.median(part) for part in (times[: len(seeds)], times[len(seeds) :]))
+    figures = (
+        f"{len(times)} calls, {1000 * early:.1f} ms of the processor a call at first and "
+        f"{1000 * late:.1f} later, "
+        f"{grown / len(seeds) / 1024:+.1f} KB a call"
+    )
+    return figures, failures
+
+
+def _threads(name, model, call, seeds, expected):
+    """Several threads ask the same model, each in an order of its own."""
+    failures = []
+
+    def ask(number):
+        order = list(range(len(seeds)))
+        random.Random(number).shuffle(order)
+        for i in order[: max(10, len(seeds) // THREADS)]:
+            try:
+                found = call(model, random.Random(seeds[i]))
+            except Exception as error:
+                failures.append(f"{name}: in a thread {type(error).__name__}: {error}")
+                return
+            if not _same(found, expected[i]):
+                failures.append(f"{name}: a thread got {found!r}, alone {expected[i]!r}"[:400])
+                return
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
+
+
+def run(calls, seed, only=None, say=print):
+    """All methods; returns the failures."""
+    failures = []
+    for name in only or METHODS:
+        figures, failed = run_method(name, calls, seed)
+        keras.utils.clear_session()
+        say(f"{name}: {figures}, {len(failed)} failures")
+        for failure in failed:
+            say(f"    {failure}")
+        failures += failed
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=METHODS)
+    arguments = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)
+    print(f"{arguments.calls} calls of each method, seed {arguments.seed}")
+    failures = run(arguments.calls, arguments.seed, arguments.only)
+    print(f"{len(failures)} failures")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""The campaigns in a short form: the same cases each time."""
+
+import pytest
+
+from tests.campaigns import calls, hostile
+
+# What is read is TensorFlow's or Python's own on every backend. Hypothesis draws the cases.
+pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.backends("tensorflow")]
+
+
+# By hand alone: config.json of others with wrong types, which is not checked through yet.
+@pytest.mark.parametrize("name", [name for name in hostile.KINDS if name != "huggingface"])
+def test_hostile_files(name):
+    few = name in ("preset", "byte_pair", "byte_pair_json")
+    assert hostile.run(8 if few else 25, seed=1, only=[name]) == []
+
+
+@pytest.mark.parametrize("name", calls.METHODS)
+def test_many_calls(name):
+    assert calls.run(30, seed=1, only=[name]) == []

@@ -1,0 +1,179 @@
+"""What transformers answers, recorded: tiny models of every family and head.
+
+    python tests/golden/peers.py    # makes peers.npz anew; needs transformers and PyTorch
+
+Weights are not stored but drawn from their names, the same on every machine, so the file is small.
+`tests/test_peers.py` compares kerasbert with it where transformers is not installed, and, where it
+is, makes it anew and compares.
+"""
+
+import json
+import os
+import pathlib
+import tempfile
+import zlib
+
+import numpy as np
+
+FILE = pathlib.Path(__file__).parent / "peers.npz"
+LENGTH = 11
+# Theirs by the name of the head, with settings, and our class.
+LABELS = {0: "no", 1: "maybe", 2: "yes"}
+HEADS = {
+    "encoder": ("Model", {}, "BertBackbone"),
+    "classes": ("ForSequenceClassification", {"id2label": LABELS}, "BertTextClassifier"),
+    "number": ("ForSequenceClassification", {"num_labels": 1}, "BertTextRegressor"),
+    "tags": ("ForTokenClassification", {"id2label": LABELS}, "BertTokenClassifier"),
+    "spans": ("ForQuestionAnswering", {}, "BertQuestionAnswering"),
+    "choice": ("ForMultipleChoice", {}, "BertMultipleChoice"),
+    "masked": ("ForMaskedLM", {}, "BertMaskedLM"),
+    "next": ("ForNextSentencePrediction", {}, "BertNextSentencePredictor"),
+    "both": ("ForPreTraining", {}, "BertPretrainer"),
+}
+ONLY = {"next": ("bert",), "both": ("bert", "albert")}
+# Our names of outputs by theirs.
+OUTPUTS = {
+    "last_hidden_state": "sequence_output",
+    "pooler_output": "pooled_output",
+    "logits": "logits",
+    "start_logits": "start_logits",
+    "end_logits": "end_logits",
+    "prediction_logits": "mlm_logits",
+    "seq_relationship_logits": "nsp_logits",
+    "sop_logits": "nsp_logits",
+}
+
+
+def cases():
+    """Every family with every head that it has."""
+    from kerasbert.families import FAMILIES
+
+    return [
+        (family, head)
+        for family in FAMILIES
+        for head in HEADS
+        if family in ONLY.get(head, [family])
+    ]
+
+
+def weights(shapes):
+    """Values for tensors by name: gains are around 1, and every bias matters."""
+    found = {}
+    for name, shape in shapes.items():
+        # A `RandomState` draws the same in every version of NumPy.
+        drawn = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+        is_gain = len(shape) == 1 and name.endswith("weight")
+        found[name] = (0.25 * drawn + is_gain).astype("float32")
+    return found
+
+
+def inputs(family, head, vocabulary_size=99):
+    """Three rows of ours, the second one padded; (3, 2, T) for choices."""
+    from tests.conftest import SEGMENTS
+
+    random = np.random.RandomState(zlib.crc32(f"{family} {head}".encode()))
+    shape = (3, 2, LENGTH) if head == "choice" else (3, LENGTH)
+    mask = np.ones(shape, "int32")
+    mask[1, ..., LENGTH // 2 :] = 0
+    ids = random.randint(3, vocabulary_size, shape)
+    made = {"token_ids": np.where(mask, ids, _padding(family)), "padding_mask": mask}
+    if family in SEGMENTS:
+        most = 1 if "roberta" in family else 2
+        made["segment_ids"] = random.randint(0, most, shape)
+    return {name: value.astype("int32") for name, value in made.items()}
+
+
+def _padding(family):
+    # RoBERTa counts positions from the padding's id on.
+    return 1 if "roberta" in family else 0
+
+
+def outputs(family, head, their_outputs):
+    """Ours by name, where there is a token."""
+    mask = inputs(family, head)["padding_mask"]
+    found = {}
+    for theirs, ours in OUTPUTS.items():
+        if their_outputs.get(theirs) is not None:
+            value = np.asarray(their_outputs[theirs])
+            has_tokens = value.shape[: mask.ndim] == mask.shape and head != "choice"
+            found[ours] = value[mask == 1] if has_tokens else value
+    return found
+
+
+def record():
+    """Every case run by transformers: configurations, shapes and outputs, by family and head."""
+    import torch
+    import transformers
+    from safetensors import safe_open
+
+    from tests.conftest import _CLASSES, TINY
+
+    made = {}
+    for family, head in cases():
+        name, settings, _ = HEADS[head]
+        architecture = getattr(transformers, f"{_CLASSES[family]}{name}")
+        settings = {**settings, "attn_implementation": "eager"}
+        model = architecture(architecture.config_class(**TINY[family], **settings)).eval()
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)  # Which leaves out what is tied.
+            with safe_open(os.path.join(folder, "model.safetensors"), "numpy") as file:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+        values = {name: torch.tensor(value) for name, value in weights(shapes).items()}
+        report = model.load_state_dict(values, strict=False)
+        assert not report.unexpected_keys
+        model.tie_weights()
+        given = {
+            {"token_ids": "input_ids", "padding_mask": "attention_mask"}.get(
+                name, "token_type_ids"
+            ): torch.tensor(value).long()
+            for name, value in inputs(family, head).items()
+        }
+        with torch.no_grad():
+            answered = {name: value for name, value in model(**given).items()}
+        answered = {n: v.numpy() for n, v in answered.items() if hasattr(v, "numpy")}
+        said = {"config": model.config.to_dict(), "shapes": shapes}
+        said["config"]["architectures"] = [architecture.__name__]
+        made[f"{family}/{head}"] = (said, outputs(family, head, answered))
+    return made, {"transformers": transformers.__version__, "torch": str(torch.__version__)}
+
+
+def recorded():
+    """What the file holds: `(by case (said, outputs), versions)`."""
+    with np.load(FILE) as file:
+        said = json.loads(str(file["said"]))
+        made = {}
+        for case, one in said["cases"].items():
+            found = {
+                name.rsplit("/", 1)[1]: file[name]
+                for name in file.files
+                if name.startswith(f"{case}/")
+            }
+            made[case] = (one, found)
+    return made, said["versions"]
+
+
+def write(case, directory):
+    """The checkpoint of a case, as transformers would store it."""
+    from safetensors.numpy import save_file
+
+    said = recorded()[0][case][0]
+    os.makedirs(directory, exist_ok=True)
+    save_file(weights(said["shapes"]), os.path.join(directory, "model.safetensors"))
+    with open(os.path.join(directory, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(said["config"], file)
+
+
+def main():
+    made, versions = record()
+    said = {"versions": versions, "cases": {case: one for case, (one, _) in made.items()}}
+    arrays = {
+        f"{case}/{name}": value
+        for case, (_, found) in made.items()
+        for name, value in found.items()
+    }
+    np.savez_compressed(FILE, said=json.dumps(said), **arrays)
+    print(f"{len(made)} cases, {FILE.stat().st_size:,} bytes, {versions}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""What tests marked `peers` compare with, imported when first used.
+
+README's test command installs none of it, and collects their files nevertheless.
+"""
+
+import importlib
+
+
+class Peer:
+    """A package by its name; the first attribute imports it, or fails."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, name):
+        if name.startswith("__"):  # Pytest looks for some while it collects.
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._name), name)
+
+    def __dir__(self):
+        return dir(importlib.import_module(self._name))
+
+
+torch = Peer("torch")
+transformers = Peer("transformers")
+safetensors_torch = Peer("safetensors.torch")
+onnx = Peer("onnx")
+onnxruntime = Peer("onnxruntime")
+nbformat = Peer("nbformat")

@@ -1,0 +1,145 @@
+"""Keywords that nobody knows are refused, with the nearest name; Keras' own still work."""
+
+import functools
+
+import keras
+import pytest
+
+import kerasbert
+from kerasbert import layers, models, optimizers
+from kerasbert.layers.dropout import TokenDropout
+from kerasbert.layers.norm import TokenNorm
+from tests.contracts import SETTINGS, bert_tokenizer, tiny_backbone
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad".split()
+TOKENS += [f"word{i}" for i in range(SETTINGS["vocabulary_size"] - len(TOKENS))]
+
+TASKS = {
+    models.BertMaskedLM: {},
+    models.BertMultipleChoice: {},
+    models.BertNextSentencePredictor: {},
+    models.BertPretrainer: {},
+    models.BertQuestionAnswering: {},
+    models.BertTextClassifier: {"num_classes": 2},
+    models.BertTextEmbedder: {},
+    models.BertTextRegressor: {},
+    models.BertTokenClassifier: {"num_classes": 2},
+}
+LAYERS = {
+    layers.AttentionMask: {},
+    layers.BiLSTM: {"units": 2},
+    layers.MaskedLMHead: {"token_embedding": None},
+    layers.Pooling: {},
+    layers.PositionEmbedding: {"sequence_length": 4},
+    layers.SelfAttention: {"num_heads": 2},
+    layers.TokenDense: {"units": 2},
+    TokenDropout: {"rate": 0.1},
+    TokenNorm: {},
+    layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
+}
+
+
+@functools.cache
+def backbone():
+    return tiny_backbone()
+
+
+def tasks():
+    one = models.BertTextRegressor(backbone(), compile=False)
+    yield from ((cls, {"backbone": backbone(), **settings}) for cls, settings in TASKS.items())
+    yield models.BertMultiTask, {"tasks": {"one": one}}
+    yield (
+        models.BertDistiller,
+        {"student": one, "teacher": models.BertTextRegressor(tiny_backbone())},
+    )
+
+
+def others():
+    yield models.BertBackbone, SETTINGS
+    for name in dir(models):
+        if name.endswith("Preprocessor"):
+            yield getattr(models, name), {"tokenizer": bert_tokenizer(TOKENS)}
+    yield models.BertTokenizer, {"vocabulary": TOKENS}
+    yield from LAYERS.items()
+    yield from ((cls, {}) for cls in (optimizers.AdamW, optimizers.Lamb))
+
+
+@pytest.mark.parametrize("kind", ["tasks", "others"])
+def test_unknown_keywords(kind):
+    for cls, settings in {"tasks": tasks, "others": others}[kind]():
+        for wrong, message in (("namex", "did you mean name"), ("xyzzy_42", "it takes .*name")):
+            with pytest.raises(
+                ValueError, match=f"{cls.__name__} has no argument '{wrong}'.*{message}"
+            ):
+                cls(**settings, **{wrong: "x"})
+        assert cls(**settings, name="given").name == "given"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: models.BertTextEmbedder(backbone(), poling_mode="cls"),
+            "BertTextEmbedder has no argument 'poling_mode'; did you mean pooling_mode?",
+        ),
+        (
+            lambda: models.BertTextClassifier(backbone(), num_clases=2, num_classes=2),
+            "did you mean num_classes?",
+        ),
+        (
+            lambda: models.BertTextClassifier(backbone(), 2, sequence_length=128),
+            "'sequence_length', which is its preprocessor's; pass it to BertTextClassifierPreproc",
+        ),
+        (
+            lambda: models.BertTextRegressor(backbone(), dtype="bfloat16"),
+            "'dtype', which is its backbone's; pass it to BertBackbone",
+        ),
+        (lambda: models.BertQuestionAnswering(backbone(), pooling="mean"), "argument 'pooling'"),
+        (lambda: models.BertBackbone(**SETTINGS, num_layer=3), "did you mean num_layers?"),
+        (lambda: optimizers.AdamW(beta1=0.9), "did you mean beta_1?"),
+        (lambda: layers.TokenDense(2, activaton="relu"), "did you mean activation?"),
+    ],
+)
+def test_what_may_have_been_meant(make, message):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert message in str(error.value)
+
+
+def test_what_keras_takes():
+    task = models.BertTextClassifier(backbone(), 2, trainable=False, compile=False)
+    assert not task.trainable and not task.compiled
+    backbone().trainable = True
+    assert models.BertBackbone(**SETTINGS, dtype="bfloat16").compute_dtype == "bfloat16"
+    assert layers.TokenDense(2, use_bias=False, dtype="float16", trainable=False).use_bias is False
+    optimizer = optimizers.AdamW(1e-3, gradient_accumulation_steps=2, use_ema=True)
+    assert optimizer.gradient_accumulation_steps == 2
+    dense = keras.layers.deserialize(keras.layers.serialize(layers.TokenDense(2, name="x")))
+    assert dense.name == "x"
+
+
+def test_a_subclass_takes_its_own():
+    class Mine(models.BertTextClassifier):
+        def __init__(self, *args, **kwargs):
+            self.extra = kwargs.pop("extra", None)
+            super().__init__(*args, **kwargs)
+
+    assert Mine(backbone(), 2, extra=3).extra == 3
+    with pytest.raises(ValueError, match="Mine has no argument 'extr'"):
+        Mine(backbone(), 2, extr=3)
+
+
+def test_every_module_is_there_after_the_import():
+    for name in kerasbert.__all__:
+        assert getattr(kerasbert, name) is not None
+    assert kerasbert.distribution.layout_map and kerasbert.losses.TokenCrossEntropy
+    assert {"data", "presets", "preprocessors"} <= set(kerasbert.__all__)
+
+
+def test_names_of_presets():
+    """KerasHub's users list them on any class."""
+    assert set(models.BertBackbone.presets) == set(kerasbert.builtin_presets())
+    assert "bert_base_en_uncased" in models.BertTextClassifier.presets
+    assert "bert_base_en" in models.BertTextClassifierPreprocessor.presets
+    assert "roberta_base_en" in models.RobertaTokenizer.presets
+    assert "roberta_base_en" not in models.BertTokenizer.presets
