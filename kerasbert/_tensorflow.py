@@ -4,6 +4,8 @@ And what Keras does not pass on to it: faster forms of layers, losses and AdamW 
 devices before clipping, and training on several workers.
 """
 
+import contextlib
+import logging
 import math
 import platform
 
@@ -32,6 +34,25 @@ def tf_modules(needed_by):
             "run `pip install tensorflow tensorflow-text`, or pass arrays of token ids."
         ) from error
     return tensorflow, tensorflow_text
+
+
+def _is_no_retracing(record):
+    return "triggered tf.function retracing" not in record.getMessage()
+
+
+@contextlib.contextmanager
+def traced_on_purpose():
+    """Leave out TensorFlow's warning of functions that are traced again and again.
+
+    Batches have the length of their texts, rounded up: each such length is traced once, and five
+    new ones in a row are no mistake.
+    """
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(_is_no_retracing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_retracing)
 
 
 def rows_where(mask, *tensors):

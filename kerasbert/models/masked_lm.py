@@ -182,7 +182,7 @@ class MaskedTask(BertTask):
             "mask_positions": [places + [0] * (slots - len(places)) for _, places in rows],
         }
         features = {name: np.array(value, "int32") for name, value in features.items()}
-        logits = self._mlm_logits(keras.Model.predict_on_batch(self, features))
+        logits = self._mlm_logits(self._call_keras(keras.Model.predict_on_batch, features))
         # Encoders may have more rows than there are tokens, to fill a round number.
         return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kerasbert._errors import check_whole
 from kerasbert._process import check_process
-from kerasbert._tensorflow import tf_modules
+from kerasbert._tensorflow import tf_modules, traced_on_purpose
 from kerasbert.data.batching import restore_order
 from kerasbert.from_preset import FromPreset
 from kerasbert.models.class_weights import class_numbers, class_weights, count_classes, weigh
@@ -255,14 +255,14 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
                 return self._predict_batches(x, **kwargs)
             self._check_ids(x)
             self.check_arrays(x)
-            return keras.Model.predict(self, x, batch_size=batch_size, **kwargs)
+            return self._call_keras(keras.Model.predict, x, batch_size=batch_size, **kwargs)
         dataset, order = self._sorted_batches(x, batch_size=batch_size)
         return restore_order(self._predict_batches(dataset, **kwargs), order)
 
     def _predict_batches(self, dataset, **kwargs):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
         if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
-            return self._reading(keras.Model.predict, dataset, **kwargs)
+            return self._call_keras(keras.Model.predict, dataset, **kwargs)
         parts = [outputs for _, outputs in self._batch_outputs(dataset, **kwargs)]
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
@@ -286,7 +286,7 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
         for step, batch in enumerate(itertools.islice(dataset.as_numpy_iterator(), steps)):
             callbacks.on_predict_batch_begin(step)
             features = keras.utils.unpack_x_y_sample_weight(batch)[0]
-            outputs = keras.Model.predict_on_batch(self, features)
+            outputs = self._call_keras(keras.Model.predict_on_batch, features)
             callbacks.on_predict_batch_end(step, {"outputs": outputs})
             yield features, outputs
         callbacks.on_predict_end()
@@ -295,15 +295,17 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
 
     def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """One step, on raw texts or on ready arrays; see `keras.Model.train_on_batch`."""
-        return keras.Model.train_on_batch(self, *self._as_batch(x, y, sample_weight), **kwargs)
+        batch = self._as_batch(x, y, sample_weight)
+        return self._call_keras(keras.Model.train_on_batch, *batch, **kwargs)
 
     def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """Loss and metrics of a batch, raw or ready; see `keras.Model.test_on_batch`."""
-        return keras.Model.test_on_batch(self, *self._as_batch(x, y, sample_weight), **kwargs)
+        batch = self._as_batch(x, y, sample_weight)
+        return self._call_keras(keras.Model.test_on_batch, *batch, **kwargs)
 
     def predict_on_batch(self, x):
         """Outputs of a batch, raw or ready; see `keras.Model.predict_on_batch`."""
-        return keras.Model.predict_on_batch(self, self._as_batch(x)[0])
+        return self._call_keras(keras.Model.predict_on_batch, self._as_batch(x)[0])
 
     def _as_batch(self, x, y=None, sample_weight=None):
         if self._is_raw(x):
@@ -339,20 +341,21 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
             self.check_arrays(x, y)
             if class_weight is not None:
                 sample_weight = self._weigh_arrays(class_weight, y, sample_weight)
-            return self._reading(
+            return self._call_keras(
                 method, x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs
             )
         if not isinstance(x.element_spec, tuple) or len(x.element_spec) < 2:
             self._check_labelled(None, is_raw=not _is_ready(x))
         if class_weight is not None:
             x = self._weigh_dataset(class_weight, x, is_raw)
-        return self._reading(method, x, **kwargs)
+        return self._call_keras(method, x, **kwargs)
 
-    def _reading(self, method, *args, **kwargs):
+    def _call_keras(self, method, *args, **kwargs):
         """Run a method of Keras; an error of a generator comes as it is, not in TensorFlow's."""
         self._reading_error = None
         try:
-            return method(self, *args, **kwargs)
+            with traced_on_purpose():
+                return method(self, *args, **kwargs)
         except Exception:
             if self._reading_error is not None:
                 raise self._reading_error from None

@@ -1,6 +1,7 @@
 """`fit`, `evaluate` and `predict` of a task model, on strings and on arrays."""
 
 import functools
+import logging
 
 import keras
 import numpy as np
@@ -275,3 +276,19 @@ def test_a_frozen_encoder_stays():
     before = [array(weight) for weight in classifier.backbone.weights]
     classifier.fit(TEXTS, LABELS, batch_size=8, verbose=0)
     assert_close(list(classifier.backbone.weights), before, atol=0)
+
+
+@pytest.mark.backends("tensorflow")
+def test_lengths_are_traced_without_a_warning():
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("tensorflow").addHandler(handler)
+    try:
+        for length in range(2, 8):  # As notebooks do: a model, a text, the next model.
+            small = tiny_classifier()
+            small.predict({"token_ids": np.ones((1, length), "int32")}, verbose=0)
+            small.predict_on_batch({"token_ids": np.ones((1, length + 1), "int32")})
+    finally:
+        logging.getLogger("tensorflow").removeHandler(handler)
+    assert not [message for message in said if "retracing" in message]

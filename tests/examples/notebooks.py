@@ -1,0 +1,83 @@
+"""Run the notebooks of `examples/` and store what they show: `python -m tests.examples.notebooks`,
+or with names, `... attention pretrain`. Two minutes each; as stored, they are run on TensorFlow."""
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.peers import nbformat
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def read(name):
+    return nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def run(notebook, directory, **told):
+    """Run `notebook` in `directory`, its parameters set by `told`, and keep what a reader wants.
+
+    Returns:
+        What it wrote to stderr, which is not kept.
+    """
+    from nbclient import NotebookClient
+
+    (parameters,) = [c for c in code_cells(notebook) if "parameters" in c.metadata.get("tags", ())]
+    stored = parameters.source
+    parameters.source += "".join(f"\n{name} = {value!r}" for name, value in told.items())
+    client = NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": directory}}
+    )
+    environment = {"PYTHONPATH": str(EXAMPLES.parent), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    client.execute(env={**os.environ, **environment})
+    parameters.source = stored
+    notebook.metadata.language_info = {"name": "python"}  # Not the version that was at hand.
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    for cell in code_cells(notebook):
+        cell.metadata.pop("execution", None)  # Times of day.
+        cell.outputs = _kept(cell.outputs)
+    return "".join(output.text for output in outputs if output.get("name") == "stderr")
+
+
+def _kept(outputs):
+    """Pictures, values and what was printed: in a row, as one text."""
+    kept = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if "text" in output:
+            # A line that was written over shows what was written last.
+            lines = _CODES.sub("", output.text).split("\n")
+            output.text = "\n".join(line.split("\r")[-1] for line in lines)
+            if kept and kept[-1].output_type == "stream":
+                kept[-1].text += output.text
+                continue
+        kept.append(output)
+    return kept
+
+
+def kinds(cell):
+    """Of each output of a cell, what it is: `[["stream"], ["image/png", "text/plain"]]`."""
+    return [sorted(output.get("data", {output.output_type: 0})) for output in cell.outputs]
+
+
+def main(names):
+    for name in names or sorted(path.stem for path in EXAMPLES.glob("*.ipynb")):
+        with tempfile.TemporaryDirectory() as directory:
+            os.symlink(EXAMPLES / "data", os.path.join(directory, "data"))
+            notebook = read(name)
+            run(notebook, directory)
+        path = EXAMPLES / f"{name}.ipynb"
+        path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
