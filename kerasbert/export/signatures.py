@@ -472,7 +472,9 @@ class ServedEncoder(ServedTexts):
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
         # It has to fit as that of a task.
-        super().__init__(model, own_preprocessor(model, preprocessor), labels, settings)
+        super().__init__(
+            model, own_preprocessor(model, preprocessor, BertPreprocessor), labels, settings
+        )
 
     def decode(self, outputs, features):
         default = outputs.get("pooled_output")

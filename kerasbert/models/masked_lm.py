@@ -248,7 +248,7 @@ class BertMaskedLM(MaskedTask):
         **kwargs,
     ):
         self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor)
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         given = {
             "head_activation": head_activation,
             "head_bias": head_bias,

@@ -47,7 +47,7 @@ class BertNextSentencePredictor(HeadedTask):
 
     def __init__(self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs):
         self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor)
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         row = get_family(backbone.family).next_sentence
         self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order
         self._make_head(backbone, 2, pooling=pair_pooling(backbone), dropout=dropout)

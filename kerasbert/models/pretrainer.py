@@ -83,7 +83,9 @@ class BertPretrainer(MaskedTask):
                 "set next_sentence=False, or pooler=True on the encoder."
             )
         self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, next_sentence=next_sentence)
+        self.preprocessor = own_preprocessor(
+            backbone, preprocessor, self.preprocessor_cls, next_sentence=next_sentence
+        )
         self.next_sentence = next_sentence
         row = get_family(backbone.family).next_sentence
         self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order

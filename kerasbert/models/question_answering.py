@@ -69,7 +69,7 @@ class BertQuestionAnswering(HeadedTask):
         **kwargs,
     ):
         self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor)
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self._make_head(
             backbone,
             2,

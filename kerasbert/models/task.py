@@ -562,7 +562,7 @@ def head_weights(model):
     return [weight for weight in model.weights if id(weight) not in inner]
 
 
-def own_preprocessor(backbone, preprocessor, **settings):
+def own_preprocessor(backbone, preprocessor, kind, **settings):
     """A task's own copy of the preprocessor that it is given, with what the two share.
 
     The tokenizer is not copied.
@@ -570,10 +570,16 @@ def own_preprocessor(backbone, preprocessor, **settings):
     Args:
         backbone: the `BertBackbone` that it has to fit.
         preprocessor: a preprocessor, or `None`.
+        kind: the class that it has to be of.
         **settings: those of the task; a preprocessor that does not know one goes without.
     """
     if preprocessor is None:
         return None
+    if not isinstance(preprocessor, kind):
+        raise TypeError(
+            f"preprocessor is a {type(preprocessor).__name__}, and has to be a {kind.__name__}; "
+            f"make one by {kind.__name__}(tokenizer, sequence_length=...)."
+        )
     # A `.keras` file gives the vocabulary after the model.
     is_empty = preprocessor.tokenizer.vocabulary is None
     tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()

@@ -82,6 +82,7 @@ class BertTextClassifier(HeadedTask):
         self.preprocessor = own_preprocessor(
             backbone,
             preprocessor,
+            self.preprocessor_cls,
             labels=labels,
             multi_label=multi_label,
             num_classes=num_classes,

@@ -97,7 +97,7 @@ class BertTextEmbedder(BertTask):
         # Not tracked, as KerasHub does it on Torch: our weights are those that the vectors need. A
         # layer without a gradient would be warned of, and shrink by weight decay.
         object.__setattr__(self, "_backbone", backbone)
-        self.preprocessor = own_preprocessor(backbone, preprocessor)
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self.scalar_mix = None
         if layers == "scalar_mix":
             self.scalar_mix = ScalarMix(dtype="float32", name="scalar_mix")

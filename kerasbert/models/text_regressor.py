@@ -74,7 +74,7 @@ class BertTextRegressor(HeadedTask):
         **kwargs,
     ):
         self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor)
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self._make_head(
             backbone,
             1,

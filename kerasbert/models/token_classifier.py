@@ -75,7 +75,12 @@ class BertTokenClassifier(HeadedTask):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = own_preprocessor(
-            backbone, preprocessor, labels=labels, scheme=scheme, num_classes=num_classes
+            backbone,
+            preprocessor,
+            self.preprocessor_cls,
+            labels=labels,
+            scheme=scheme,
+            num_classes=num_classes,
         )
         self._make_head(
             backbone,

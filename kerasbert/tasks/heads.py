@@ -323,6 +323,8 @@ class TokenClassifier(_Head):
         (word,), columns = task.columns, task.source.columns
         word, label = columns.get(word, 0), columns.get(task.label, -1)
         needed = max(word, label) + 1 if label >= 0 else max(word + 1, 2)
+        if _is_test(split) and self._is_prose(task, documents, label):
+            return [self._of_texts(document) for document in documents]
         result = []
         for document in documents:
             result.append([])
@@ -342,6 +344,23 @@ class TokenClassifier(_Head):
                     others = [[c for i, c in enumerate(cells) if i != skip] for _, cells in rows]
                 result[-1].append((words, tags, others))
         return result
+
+    def _is_prose(self, task, documents, label):
+        """Whether lines are texts: some have several words, and none ends in a tag."""
+        if task.units == "characters":
+            return False
+        known = set(tag_names(task.labels, task.scheme))
+        rows = [cells for document in documents for rows in document for _, cells in rows]
+        ends = {cells[label] for cells in rows if -len(cells) <= label < len(cells)}
+        # Of other schemes, too: a wrong tag is no word.
+        tags = re.compile(r"[BIOESLU](-.+)?|-DOCSTART-")
+        return any(len(cells) > 1 for cells in rows) and not any(
+            end in known or tags.fullmatch(end) for end in ends
+        )
+
+    def _of_texts(self, document):
+        """Each line a sentence without tags."""
+        return [(cells, None, [[word] for word in cells]) for rows in document for _, cells in rows]
 
     def _of_table(self, task, table):
         name = task.source.columns.get(task.label, task.label)

@@ -151,6 +151,7 @@ def multi_task():
 TASKS = {
     "encoder": (tiny_backbone, ["pooled_output", "sequence_output"]),
     "masked_lm": (lambda: BertMaskedLM(tiny_backbone()), ["logits"]),
+    "untied": (lambda: BertMaskedLM(tiny_backbone(), tie_weights=False), ["logits"]),
     "pretrainer": (lambda: BertPretrainer(tiny_backbone()), ["mlm_logits", "nsp_logits"]),
     "regressor": (lambda: BertTextRegressor(tiny_backbone()), ["score"]),
     "tokens": (lambda: BertTokenClassifier(tiny_backbone(), 4), ["logits"]),
@@ -270,6 +271,7 @@ def test_a_folder_that_sentence_transformers_reads(pooling, here, tiny_preset, t
 THEIRS = {
     "encoder": "Model",
     "masked_lm": "ForMaskedLM",
+    "untied": "ForMaskedLM",
     "pretrainer": "ForPreTraining",
     "next_sentence": "ForNextSentencePrediction",
     "regressor": "ForSequenceClassification",

@@ -254,6 +254,12 @@ def test_answers_as_the_model(name, export):
     check_card(model, path)
 
 
+@pytest.mark.slow
+def test_masked_lm_with_a_decoder_of_its_own(export):
+    model = tiny.task("MaskedLM", tie_weights=False)
+    check_masked(model, export(model, top_k=3))
+
+
 def check_card(model, path):
     found = card(path)
     assert found["model"] == type(model).__name__ and found["weights"] == "float32"

@@ -174,3 +174,13 @@ def test_a_given_preprocessor_stays_as_it_is(make, preprocessor):
     model = make(tiny_backbone(), given)
     assert given.get_config() == before
     assert type(model.preprocessor) is preprocessor and model.preprocessor.get_config() != before
+
+
+@pytest.mark.parametrize("make", [BertTokenClassifier, BertTextClassifier])
+def test_a_preprocessor_of_another_kind(make):
+    tokenizer = bert_tokenizer(TOKENS)
+    kind = make.preprocessor_cls.__name__
+    for wrong in (tokenizer, BertPretrainerPreprocessor(tokenizer, sequence_length=8)):
+        message = f"preprocessor is a {type(wrong).__name__}, and has to be a {kind}; make one by"
+        with pytest.raises(TypeError, match=message):
+            make(tiny_backbone(), 3, preprocessor=wrong)

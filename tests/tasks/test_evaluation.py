@@ -7,7 +7,11 @@ import sys
 import pytest
 
 import kerasbert
-from kerasbert.models import BertTextClassifier
+from kerasbert.models import (
+    BertTextClassifier,
+    BertTokenClassifier,
+    BertTokenClassifierPreprocessor,
+)
 from kerasbert.tasks import evaluation, get_task
 from kerasbert.tasks.own import model_task
 
@@ -86,3 +90,27 @@ def test_models_without_a_task(model):
     task = get_task("rte")
     with pytest.raises(ValueError, match="The model's classes are no, yes, but those of 'rte'"):
         kerasbert.evaluate(model, task=task)
+
+
+@pytest.mark.backends("torch")
+def test_a_tagger_on_lines_of_text(model, tmp_path):
+    tagger = BertTokenClassifier(
+        model.backbone,
+        preprocessor=BertTokenClassifierPreprocessor(
+            model.preprocessor.tokenizer, sequence_length=16
+        ),
+        labels=["PER"],
+        scheme="BIO",
+    )
+    texts = ["good film\n", "a bad film\n", "\n", "good\n"]
+    (tmp_path / "texts.txt").write_text("".join(texts))
+    said = kerasbert.predict(tagger, str(tmp_path / "texts.txt"))
+    words = [text.split() for text in texts if text.split()]
+    assert said["predictions"] == tagger.predict_labels(words)
+    # Words with tags stay such, also where one tag is wrong.
+    (tmp_path / "tagged.txt").write_text("good B-PER\nfilm O\n\nbad O\n")
+    (row, _) = kerasbert.predict(tagger, str(tmp_path / "tagged.txt"))["predictions"]
+    assert len(row) == 2
+    (tmp_path / "wrong.txt").write_text("good B-PRE\nfilm I-PRE\n")
+    with pytest.raises(ValueError, match="line 1: the tag 'B-PRE' is unknown"):
+        kerasbert.predict(tagger, str(tmp_path / "wrong.txt"))
