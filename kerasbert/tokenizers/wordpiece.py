@@ -241,18 +241,25 @@ class BertTokenizer(SubwordTokenizer):
         tf, tf_text = tf_modules("BertTokenizer")
         if "wordpiece" not in self._graphs:
             stand_ins = self._stand_ins()
-            with tf.init_scope(), tf.device("cpu"):
-                self._graphs["wordpiece"] = tf_text.FastWordpieceTokenizer(
-                    vocab=[
-                        stand_ins.get(token) or self._matchable(token, id)
-                        for id, token in enumerate(self.vocabulary)
-                    ],
-                    suffix_indicator=self.suffix_indicator,
-                    max_bytes_per_word=1 << 30,  # the limit in characters is ours
-                    unknown_token=stand_ins.get(self.unk_token, self.unk_token),
-                    token_out_type=tf.int32,
-                    no_pretokenization=not (self.split_on_cjk and self.split_on_punctuation),
-                )
+            tokens = [
+                stand_ins.get(token) or self._matchable(token, id)
+                for id, token in enumerate(self.vocabulary)
+            ]
+            try:
+                with tf.init_scope(), tf.device("cpu"):
+                    self._graphs["wordpiece"] = tf_text.FastWordpieceTokenizer(
+                        vocab=tokens,
+                        suffix_indicator=self.suffix_indicator,
+                        max_bytes_per_word=1 << 30,  # the limit in characters is ours
+                        unknown_token=stand_ins.get(self.unk_token, self.unk_token),
+                        token_out_type=tf.int32,
+                        no_pretokenization=not (self.split_on_cjk and self.split_on_punctuation),
+                    )
+            except RuntimeError as error:
+                raise ValueError(
+                    f"The vocabulary of {len(tokens)} tokens, such as {self.vocabulary[-1]!r}, has "
+                    f"none for words ({error}); is its file whole?"
+                ) from error
         return self._graphs["wordpiece"]
 
     def _matchable(self, token, id):

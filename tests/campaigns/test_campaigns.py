@@ -8,10 +8,9 @@ from tests.campaigns import calls, hostile
 pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.backends("tensorflow")]
 
 
-# By hand alone: config.json of others with wrong types, which is not checked through yet.
-@pytest.mark.parametrize("name", [name for name in hostile.KINDS if name != "huggingface"])
+@pytest.mark.parametrize("name", hostile.KINDS)
 def test_hostile_files(name):
-    few = name in ("preset", "byte_pair", "byte_pair_json")
+    few = name in ("preset", "huggingface", "byte_pair", "byte_pair_json")
     assert hostile.run(8 if few else 25, seed=1, only=[name]) == []
 
 

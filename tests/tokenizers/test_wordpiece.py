@@ -272,3 +272,11 @@ def test_detokenize(word_pieces):
         tokenizer.detokenize([[5], [9]])
     with pytest.raises(TypeError, match="list of token ids, got 5"):
         tokenizer.detokenize(5)
+
+
+def test_vocabulary_without_words():
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    with pytest.raises(
+        ValueError, match=r"vocabulary of 5 tokens, such as '\[MASK\]', has none for"
+    ):
+        tokenizer("a")
