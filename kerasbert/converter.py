@@ -10,7 +10,7 @@ import numpy as np
 
 from kerasbert import models, presets
 from kerasbert._errors import first_line
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.conversion import (
     huggingface,
     sentence_transformers,

@@ -38,8 +38,8 @@ its own part of the data; `batch_size` is of one process:
 
 import keras
 
-from kerasbert._tensorflow import train_on_workers
-from kerasbert._torch import train_in_processes
+from kerasbert.backend.tensorflow import train_on_workers
+from kerasbert.backend.torch import train_in_processes
 
 
 def layout_map(device_mesh, axis="model"):

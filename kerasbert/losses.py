@@ -6,8 +6,9 @@ B batch, P predictions, V tokens of the vocabulary.
 import keras
 from keras import ops
 
-from kerasbert import _tensorflow, _torch
-from kerasbert._device import jax_on_gpu, on_gpu
+from kerasbert.backend import jax_on_gpu, on_gpu
+from kerasbert.backend import tensorflow as _tensorflow
+from kerasbert.backend import torch as _torch
 
 
 def token_cross_entropy(labels, logits):
@@ -15,7 +16,7 @@ def token_cross_entropy(labels, logits):
 
     Those are as large as the logits: on the CPU they made loss and gradient for 30,522 tokens take
     2.8 times as long on JAX and 1.5 times on PyTorch. TensorFlow has an operation of its own, for
-    where `kerasbert._tensorflow.cross_entropy` is no faster.
+    where `kerasbert.backend.tensorflow.cross_entropy` is no faster.
 
     Args:
         labels: ids (B, P), as ints or floats.

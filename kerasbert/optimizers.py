@@ -11,9 +11,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import _torch
 from kerasbert._keywords import ChecksKeywords
-from kerasbert._tensorflow import (
+from kerasbert.backend import torch as _torch
+from kerasbert.backend.tensorflow import (
     adam_step,
     clip_by_global_norm,
     is_plain_tensorflow,

@@ -4,7 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import _device, _jax, _torch
+from kerasbert import backend
+from kerasbert.backend import jax as _jax
+from kerasbert.backend import torch as _torch
 from kerasbert.models import BertPretrainer
 from tests.contracts import array, tiny_backbone
 
@@ -28,7 +30,7 @@ def maps(query, key, numbers=np):
 
 @pytest.fixture
 def as_on_gpu(monkeypatch):
-    monkeypatch.setattr(_device, "on_gpu", lambda: True)
+    monkeypatch.setattr(backend, "on_gpu", lambda: True)
 
 
 @pytest.mark.backends("jax")
@@ -144,7 +146,7 @@ def test_a_model_trains_as_on_a_cpu(as_on_gpu, monkeypatch):
     logits, losses = trained(0.0)
     dropped = trained(0.1)[1]
     assert trained(0.1, remat=True)[1] == pytest.approx(dropped)
-    monkeypatch.setattr(_device, "on_gpu", lambda: False)
+    monkeypatch.setattr(backend, "on_gpu", lambda: False)
     expected, expected_losses = trained(0.0)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
     assert losses == pytest.approx(expected_losses, abs=1e-5)

@@ -9,7 +9,7 @@ import tempfile
 
 from kerasbert import tokenizers
 from kerasbert._errors import check_fields, first_line
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap, check_dtype
 from kerasbert.families import SETTINGS

@@ -5,7 +5,7 @@ Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_s
 
 import os
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.conversion import google
 from kerasbert.conversion.writing import (
     canonical,

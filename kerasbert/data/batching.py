@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kerasbert._errors import check_whole
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 # Steps of at most a quarter: on short texts half the padding of steps of 16, for a few more
 # compilations. Measured on film reviews of 27 tokens on average: 15% padding instead of 29%.

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from kerasbert._errors import check_whole
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.records import compressed_records, encode_examples
 from kerasbert.data.sentence_pairs import (

@@ -18,7 +18,7 @@ import zlib
 import numpy as np
 
 from kerasbert._errors import check_whole, first_line
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.data.batching import buckets_up_to, map_ahead
 from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import blocks

@@ -6,7 +6,7 @@ S sums of sizes of words.
 
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 # What is hidden together: the odds of 1, 2, ... words.
 UNITS = {

@@ -10,7 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import pickle
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 
 def map_in_processes(function, tasks, workers):

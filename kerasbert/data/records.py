@@ -7,7 +7,7 @@ import uuid
 
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 COMPRESSION_LEVEL = 3
 # Field numbers with the wire type 2, "length-delimited".

@@ -5,7 +5,7 @@ N texts, R windows, E tokens of all windows.
 
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 
 def cut_windows(lengths, size, stride):

@@ -3,7 +3,7 @@
 N rows, T tokens, R rows of a part.
 """
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 ROWS = 8
 # Padding of less than this part of the tokens costs less than several parts do.

@@ -6,7 +6,7 @@ row, U units of all texts (what takes one label: mostly words), L classes, K ans
 
 import numpy as np
 
-from kerasbert._tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf_modules
 from kerasbert.data import tagging
 from kerasbert.models.spans import MASKED
 from kerasbert.preprocessors.token_classifier import SPACE, _match

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 
 from kerasbert._errors import first_line
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.export.graphs import axes, input_type, run_model
 from kerasbert.export.serving import end_with_parent, load
 from kerasbert.layers import attention, dense, embeddings, norm

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from kerasbert import models
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.conversion import sentence_transformers, to_huggingface
 from kerasbert.conversion.writing import write_json
 from kerasbert.export.serving import (

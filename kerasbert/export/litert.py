@@ -3,7 +3,7 @@
 import importlib.util
 import os
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.export.graphs import exported
 from kerasbert.models.task import encoder_of
 

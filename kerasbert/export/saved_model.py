@@ -13,7 +13,7 @@ import urllib.parse
 
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.export.serving import end_with_parent, load
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
 from kerasbert.export.signatures import served

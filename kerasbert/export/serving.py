@@ -16,7 +16,7 @@ import threading
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.export.signatures import MARGIN, TASKS, served
 from kerasbert.files import names_in, output_folder, put, scratch, write_text
 from kerasbert.models.spans import MASKED

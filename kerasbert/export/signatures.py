@@ -12,7 +12,7 @@ import functools
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.data.tagging import TagSet
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.export import decoding

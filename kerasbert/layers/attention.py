@@ -8,9 +8,10 @@ import functools
 import keras
 from keras import ops
 
-from kerasbert import _jax, _torch
-from kerasbert._device import jax_on_gpu, on_gpu
 from kerasbert._keywords import ChecksKeywords
+from kerasbert.backend import jax as _jax
+from kerasbert.backend import jax_on_gpu, on_gpu
+from kerasbert.backend import torch as _torch
 from kerasbert.layers.dense import TokenDense, at_least_float32, matmul_transposed
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import rotate

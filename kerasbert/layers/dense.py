@@ -6,10 +6,10 @@ B batch, T tokens, D width, U units.
 import keras
 from keras import ops
 
-from kerasbert import _tensorflow
-from kerasbert._device import jax_on_gpu
 from kerasbert._keywords import ChecksKeywords
-from kerasbert._torch import addmm
+from kerasbert.backend import jax_on_gpu
+from kerasbert.backend import tensorflow as _tensorflow
+from kerasbert.backend.torch import addmm
 
 
 def activation_function(name):

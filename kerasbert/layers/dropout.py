@@ -2,9 +2,10 @@
 
 import keras
 
-from kerasbert import _jax, _tensorflow
-from kerasbert._device import jax_on_gpu
 from kerasbert._keywords import ChecksKeywords
+from kerasbert.backend import jax as _jax
+from kerasbert.backend import jax_on_gpu
+from kerasbert.backend import tensorflow as _tensorflow
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import _jax
-from kerasbert._device import jax_on_gpu
 from kerasbert._keywords import ChecksKeywords
+from kerasbert.backend import jax as _jax
+from kerasbert.backend import jax_on_gpu
 from kerasbert.layers.dense import at_least_float32
 
 

@@ -5,10 +5,10 @@ B batch, T tokens, D width.
 
 import keras
 
-from kerasbert import _jax
-from kerasbert._device import jax_on_gpu
 from kerasbert._keywords import ChecksKeywords
-from kerasbert._tensorflow import has_onednn, layer_norm
+from kerasbert.backend import jax as _jax
+from kerasbert.backend import jax_on_gpu
+from kerasbert.backend.tensorflow import has_onednn, layer_norm
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -8,7 +8,7 @@ import numbers
 
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 
 def class_weights(given, names, count):

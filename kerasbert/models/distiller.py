@@ -6,7 +6,7 @@ B batch, T tokens, D width of the teacher, C classes.
 import keras
 from keras import ops
 
-from kerasbert._device import without_gradients
+from kerasbert.backend import without_gradients
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
 from kerasbert.models.task import BertTask

@@ -9,7 +9,7 @@ import numpy as np
 
 from kerasbert._errors import check_whole
 from kerasbert._process import check_process
-from kerasbert._tensorflow import tf_modules, traced_on_purpose
+from kerasbert.backend.tensorflow import tf_modules, traced_on_purpose
 from kerasbert.data.batching import restore_order
 from kerasbert.from_preset import FromPreset
 from kerasbert.models.class_weights import class_numbers, class_weights, count_classes, weigh

@@ -7,7 +7,7 @@ import random
 
 import keras
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.preprocessors.packing import BertPreprocessor
 

@@ -6,7 +6,7 @@ N examples, B batch, C choices, R pairs of all prompts with their choices, T tok
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import choice_columns, number_rows, numbers_in_graph
 

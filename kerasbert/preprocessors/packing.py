@@ -12,7 +12,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.data.batching import (
     batch_dataset,
     bucket_length,

@@ -5,7 +5,7 @@ B batch, P predictions.
 
 import keras
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.preprocessors.masked_lm import MaskingPreprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 

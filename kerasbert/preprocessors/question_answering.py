@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf_modules
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns, _is_whole
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights

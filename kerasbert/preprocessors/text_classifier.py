@@ -8,7 +8,7 @@ import difflib
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import label_list, label_rows
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 
 COLUMN = ("the first column", "the second column")
 

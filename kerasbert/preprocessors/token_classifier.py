@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.data.tagging import TagSet, tag_names, word_spans
 from kerasbert.data.windows import cut_windows, most_context, window_tokens
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor

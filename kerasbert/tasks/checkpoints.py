@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert._errors import first_line
-from kerasbert._torch import random_states, set_random_states
+from kerasbert.backend.torch import random_states, set_random_states
 from kerasbert.files import new_file
 
 _KEY = "kerasbert"

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from kerasbert._tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf_modules
 from kerasbert.tokenizers.files import ROLES
 from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
 

@@ -9,7 +9,7 @@ import os
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf_modules
 from kerasbert.files import read_json
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id

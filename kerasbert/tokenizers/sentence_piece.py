@@ -12,7 +12,7 @@ import os
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
 

@@ -8,7 +8,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert._tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf_modules
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
 

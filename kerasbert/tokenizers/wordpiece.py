@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.tokenizers.files import ROLES, TokenizerFiles, read_vocabulary, tokens_by_id
 from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
 

@@ -8,7 +8,7 @@ import typing
 import keras
 import numpy as np
 
-from kerasbert._tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.models.task import encoder_of
 from kerasbert.visualize.figures import close_grid, new_figure, style
 

@@ -5,7 +5,8 @@ import functools
 
 import keras
 
-from kerasbert import _jax, _torch
+from kerasbert.backend import jax as _jax
+from kerasbert.backend import torch as _torch
 
 
 @functools.cache
