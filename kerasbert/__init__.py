@@ -1,5 +1,6 @@
 """BERT in Keras 3: pretraining, fine-tuning, every checkpoint of the family, and serving."""
 
+import importlib
 import os
 import sys
 
@@ -7,64 +8,61 @@ import sys
 # cores. It counts where kerasbert is imported before torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from kerasbert._lazy import load_with_keras  # noqa: E402
 from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert._triton import import_triton  # noqa: E402
 
-# The command chooses a backend before Keras is imported, and helps and completes without it.
-if os.path.basename(sys.argv[0]) not in ("kerasbert", "kerasbert.exe"):
-    import_triton()
-    from kerasbert import (
-        data,
-        distribution,
-        layers,
-        losses,
-        metrics,
-        models,
-        optimizers,
-        preprocessors,
-        presets,
-        tasks,
-        tokenizers,
-        visualize,
-    )
-    from kerasbert.converter import convert
-    from kerasbert.export.litert import export_litert
-    from kerasbert.export.onnx import export_onnx, export_openvino
-    from kerasbert.export.serving import export_serving
-    from kerasbert.presets import builtin_presets
-    from kerasbert.tasks.evaluation import evaluate, predict
-    from kerasbert.tasks.finetune import finetune
-    from kerasbert.tasks.pretrain import pretrain
-    from kerasbert.upload import upload_preset
-    from kerasbert.vocabulary import vocab
-
-keep_freed_memory()
-
 __version__ = "0.1.0"
 
-__all__ = [
-    "builtin_presets",
-    "convert",
+# Where each public name is; it is imported when it is first used.
+_MODULES = (
     "data",
     "distribution",
-    "evaluate",
-    "export_litert",
-    "export_onnx",
-    "export_openvino",
-    "export_serving",
-    "finetune",
     "layers",
     "losses",
     "metrics",
     "models",
     "optimizers",
-    "predict",
     "preprocessors",
     "presets",
-    "pretrain",
     "tasks",
     "tokenizers",
-    "upload_preset",
     "visualize",
-    "vocab",
-]
+)
+_FUNCTIONS = {
+    "builtin_presets": "presets",
+    "convert": "converter",
+    "evaluate": "tasks.evaluation",
+    "export_litert": "export.litert",
+    "export_onnx": "export.onnx",
+    "export_openvino": "export.onnx",
+    "export_serving": "export.serving",
+    "finetune": "tasks.finetune",
+    "predict": "tasks.evaluation",
+    "pretrain": "tasks.pretrain",
+    "upload_preset": "upload",
+    "vocab": "vocabulary",
+}
+
+__all__ = sorted([*_MODULES, *_FUNCTIONS])
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"kerasbert.{name}")
+    if name in _FUNCTIONS:
+        module = importlib.import_module(f"kerasbert.{_FUNCTIONS[name]}")
+        globals()[name] = getattr(module, name)
+        return globals()[name]
+    # With both, Python names the nearest one.
+    message = f"module 'kerasbert' has no attribute {name!r}"
+    raise AttributeError(message, name=name, obj=sys.modules[__name__])
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
+
+
+import_triton()
+load_with_keras()
+keep_freed_memory()

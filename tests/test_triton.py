@@ -63,9 +63,8 @@ def test_the_command():
 
 
 WITHOUT_TENSORFLOW = """
-import sys
-sys.argv = ["kerasbert"]
 import importlib.util
+import sys
 
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name == "tensorflow" else find(name)
