@@ -86,5 +86,5 @@ def test_names():
     assert all(
         getattr(kerasbert, name).__name__.split(".")[-1] == name for name in kerasbert.__all__
     )
-    with pytest.raises(AttributeError, match="module 'kerasbert' has no attribute 'convrt'"):
-        kerasbert.convrt  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'kerasbert' has no attribute 'converts'"):
+        kerasbert.converts  # noqa: B018
