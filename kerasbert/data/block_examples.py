@@ -21,15 +21,16 @@ from kerasbert.data.sentence_pairs import (
     truncate_pairs,
 )
 
-ROWS = 2048  # that are packed, masked and serialized at a time: their arrays stay in the cache
+# How many rows are packed, masked and written at a time. Their arrays stay in the cache.
+ROWS = 2048
 
 
 class BlockExamples:
     """Makes the records of blocks, the same for the same block, number and settings.
 
-    A block is the unit of chance: what is drawn comes from the seed, the block's number and the
-    copy's. The random next sentence of a document is one of another document of the same block,
-    so that no memory has to hold more than that.
+    Random numbers come from the seed, the number of the block and the number of the copy. A random
+    next sentence comes from another document of the same block, so that one block at a time is
+    in memory.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.

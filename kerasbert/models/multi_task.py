@@ -244,8 +244,8 @@ class BertMultiTask(BertTask):
         weights = None if sample_weight is None else {name: sample_weight}
         self._keeps_metrics = True  # Over the epoch; `train_on_batch` would reset them.
         try:
-            # The one public step that may get something else each time: inside Keras' own `fit`
-            # all batches have one structure on TensorFlow. Each task is traced and compiled once.
+            # Keras' own `fit` wants batches of one structure on TensorFlow. This step does not, so
+            # that a batch can be of another task than the one before. Each task is traced once.
             return keras.Model.train_on_batch(self, {name: x}, {name: y}, weights, return_dict=True)
         finally:
             self._keeps_metrics = False
