@@ -6,8 +6,16 @@ import inspect
 
 import keras
 
+from kerasbert import private_names
+
 # Names that KerasHub and Keras take out of `**kwargs` themselves.
-_TAKEN_OUT = {"config_file", "_allow_python_workflow", "input_shape", "input_dim", "rms_scaling"}
+_TAKEN_OUT = {
+    "config_file",
+    private_names.PYTHON_WORKFLOW,
+    "input_shape",
+    "input_dim",
+    "rms_scaling",
+}
 
 
 def check_keyword(owner, name, known):

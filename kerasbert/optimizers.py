@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.backend import torch as _torch
 from kerasbert.backend.tensorflow import (
@@ -52,7 +53,7 @@ class _ByWeight(ChecksKeywords):
             return
         super().build(variables)
         for variable in variables:
-            key, path = self._var_key(variable), f"/{variable.path}/"
+            key, path = private_names.variable_key(self, variable), f"/{variable.path}/"
             self._decays[key] = not any(f"/{name}/" in path for name in self.no_decay)
             self._shares[key] = 1.0
             for name, value in self._multipliers().items():
@@ -79,13 +80,13 @@ class _ByWeight(ChecksKeywords):
         return dict(self.learning_rate_multipliers or {})
 
     def _use_weight_decay(self, variable):
-        return self._decays[self._var_key(variable)]
+        return self._decays[private_names.variable_key(self, variable)]
 
     def _groups(self, variables, kind):
         """`(kind, positions)` of the variables that are of a kind; one group in most cases."""
         groups = {}
         for position, variable in enumerate(variables):
-            groups.setdefault(kind(self._var_key(variable)), []).append(position)
+            groups.setdefault(kind(private_names.variable_key(self, variable)), []).append(position)
         return groups.items()
 
     def _clip_gradients(self, grads):
@@ -124,7 +125,7 @@ class _ByWeight(ChecksKeywords):
 
 # On torch `keras.optimizers.AdamW(...)` makes an object of a faster class, which its subclasses
 # are not of.
-_KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
+_KerasAdamW = private_names.class_made_by(keras.optimizers.AdamW)
 
 
 def _filled(beta, steps):
@@ -151,7 +152,9 @@ class _Adam(_KerasAdamW):
         the first updates would be up to 6 times the learning rate.
         """
         now = int(ops.convert_to_numpy(self.iterations))
-        self._starts.update({self._var_key(variable): now for variable in variables})
+        self._starts.update(
+            {private_names.variable_key(self, variable): now for variable in variables}
+        )
 
     def _backend_update_step(self, grads, variables, learning_rate):
         for start, rows in self._groups(variables, lambda key: self._starts.get(key, 0)):
@@ -177,8 +180,7 @@ class _Adam(_KerasAdamW):
         return keras.backend.backend() == "tensorflow" and not self.amsgrad
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        mean, square = self._momentums[index], self._velocities[index]
+        mean, square, *highest = private_names.averages(self, variable)
         if self._is_fused():
             betas = self.beta_1, self.beta_2
             adam_step(variable, mean.value, square.value, gradient, *betas, *learning_rate)
@@ -188,17 +190,14 @@ class _Adam(_KerasAdamW):
         self.assign_add(mean, (1 - self.beta_1) * (gradient - mean))
         self.assign_add(square, (1 - self.beta_2) * (ops.square(gradient) - square))
         if self.amsgrad:
-            highest = self._velocity_hats[index]
-            self.assign(highest, ops.maximum(highest, square))
-            square = highest
+            self.assign(highest[0], ops.maximum(highest[0], square))
+            square = highest[0]
         self.assign_sub(variable, rate * mean / (ops.sqrt(square) + epsilon))
 
     def _parallel_update_step(self, grads, variables, learning_rate):
         """All weights of a rate at once, which Keras has on PyTorch alone."""
-        places = [self._get_variable_index(variable) for variable in variables]
-        slots = [self._momentums, self._velocities]
-        slots += [self._velocity_hats] if self.amsgrad else []
-        slots = [[slot[place].value for place in places] for slot in slots]
+        slots = zip(*(private_names.averages(self, variable) for variable in variables))
+        slots = [[slot.value for slot in same] for same in slots]
         variables = [variable.value for variable in variables]
         _torch.adam_step(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
 
@@ -322,8 +321,7 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
         dtype = variable.dtype
         rate, gradient = ops.cast(learning_rate, dtype), ops.cast(gradient, dtype)
         steps = ops.cast(self.iterations + 1, "float32")
-        index = self._get_variable_index(variable)
-        mean, square = self._momentums[index], self._velocities[index]
+        mean, square = private_names.averages(self, variable)
         self.assign_add(mean, (1 - self.beta_1) * (gradient - mean))
         self.assign_add(square, (1 - self.beta_2) * (ops.square(gradient) - square))
         filled = [ops.cast(_filled(beta, steps), dtype) for beta in (self.beta_1, self.beta_2)]
@@ -567,14 +565,10 @@ class GradualUnfreezing(keras.callbacks.Callback):
         """Let the compiled step follow what is trainable."""
         if keras.backend.backend() == "jax":
             # The stateless update takes all weights that the optimizer knows: let it know fewer.
-            # Its state stays, and so do their places in it. In place, or Keras would track them.
+            # Its state stays, and so do their places in it.
             weights = self.model.trainable_variables
             for optimizer in {self.model.optimizer, _inner(self.model.optimizer)}:
-                optimizer._trainable_variables[:] = weights
-                optimizer._trainable_variables_indices.clear()
-                optimizer._trainable_variables_indices.update(
-                    {id(weight): self._places[id(weight)] for weight in weights}
-                )
+                private_names.set_trained(optimizer, weights, self._places)
         self.model.make_train_function(force=True)
 
 

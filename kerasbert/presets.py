@@ -14,7 +14,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert import hub, tokenizers
+from kerasbert import hub, private_names, tokenizers
 from kerasbert._errors import check_fields, check_value, first_line
 from kerasbert._keywords import check_keyword
 from kerasbert.conversion import google, huggingface, sentence_transformers
@@ -373,12 +373,12 @@ def build_filled(build, fill):
             fill(model)
         except BaseException:
             for weight in model.weights:
-                weight._initializer = keras.initializers.Zeros()
+                private_names.set_initializer(weight, keras.initializers.Zeros())
             raise
         for weight in model.weights:
             value = scope.state_mapping.pop(id(weight), None)
             if value is not None:
-                weight._initializer = lambda shape, dtype, value=value: value
+                private_names.set_initializer(weight, lambda shape, dtype, value=value: value)
     return model
 
 

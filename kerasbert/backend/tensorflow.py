@@ -11,6 +11,7 @@ import platform
 
 import keras
 
+from kerasbert import private_names
 from kerasbert._process import check_process
 
 
@@ -172,11 +173,7 @@ def has_onednn():
 
     if tf.executing_eagerly() or tf.config.list_physical_devices("GPU"):
         return False
-    try:
-        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-    except ImportError:
-        return False
-    return not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return not private_names.may_be_in_xla(tf.compat.v1.get_default_graph())
 
 
 def layer_norm(inputs, gamma, beta, epsilon):

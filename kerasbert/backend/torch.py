@@ -1,12 +1,12 @@
 """What Keras does not pass on to PyTorch: bias in products, Adam, random states, processes."""
 
+from kerasbert import private_names
+
 
 def on_gpu():
     """Whether Keras has PyTorch compute on a GPU."""
     # Not the current device, which is "meta" while Keras builds a model.
-    from keras.src.backend.torch.core import DEFAULT_DEVICE
-
-    return DEFAULT_DEVICE == "cuda"
+    return private_names.torch_device() == "cuda"
 
 
 def addmm(inputs, kernel, bias):
@@ -55,18 +55,19 @@ def adam_step(variables, gradients, beta_1, beta_2, rate, epsilon, means, square
     """
     import torch
 
+    each = private_names.foreach()
     with torch.no_grad():
-        torch._foreach_lerp_(means, gradients, 1 - beta_1)
-        torch._foreach_mul_(squares, beta_2)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta_2)
+        each.lerp_(means, gradients, 1 - beta_1)
+        each.mul_(squares, beta_2)
+        each.addcmul_(squares, gradients, gradients, 1 - beta_2)
         if highest is not None:
-            torch._foreach_maximum_(highest, squares)
+            each.maximum_(highest, squares)
             squares = highest
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_add_(roots, epsilon)
-        steps = torch._foreach_div(means, roots)
-        torch._foreach_mul_(steps, rate)
-        torch._foreach_sub_(variables, steps)
+        roots = each.sqrt(squares)
+        each.add_(roots, epsilon)
+        steps = each.div(means, roots)
+        each.mul_(steps, rate)
+        each.sub_(variables, steps)
 
 
 def without_gradients():
@@ -86,7 +87,7 @@ def train_in_processes(model, **kwargs):
             "torch.distributed.init_process_group() first."
         )
     # Keras Hub lets PyTorch know the weights with the first step, which is too late.
-    model._track_variables()
+    private_names.track_variables(model)
     # Weights that a task does not use, such as the pooler's, get no gradient.
     kwargs = {"find_unused_parameters": True, **kwargs}
     forward = torch.nn.parallel.DistributedDataParallel(model, **kwargs)

@@ -13,6 +13,7 @@ import urllib.parse
 
 import numpy as np
 
+from kerasbert import private_names
 from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.export.serving import end_with_parent, load
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
@@ -195,7 +196,7 @@ def check_ops(path):
                 f"The graph has {', '.join(sorted(unknown))}, which stock servers lack; use a "
                 "layer or an activation without, or tokens_only=True where the tokenizer has it."
             )
-        if any(item.attr["_XlaMustCompile"].b for item in (*functions, *nodes)):
+        if any(item.attr[private_names.XLA_MUST_COMPILE].b for item in (*functions, *nodes)):
             raise ValueError("A part of the graph is jit_compile=True, which stock servers refuse.")
 
 

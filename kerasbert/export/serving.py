@@ -16,6 +16,7 @@ import threading
 import keras
 import numpy as np
 
+from kerasbert import private_names
 from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.export.signatures import MARGIN, TASKS, served
 from kerasbert.files import names_in, output_folder, put, scratch, write_text
@@ -179,17 +180,22 @@ def _check_model(task, tokens_only):
 
 def quantization_modes(model):
     """In what a model's weights are quantized: a set, empty for floats."""
-    policies = [layer.dtype_policy for layer in model._flatten_layers()]
+    policies = [layer.dtype_policy for layer in private_names.flatten_layers(model)]
     return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
 
 
 def _has_lora(model):
-    return any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers())
+    return any(
+        getattr(layer, "lora_enabled", False) for layer in private_names.flatten_layers(model)
+    )
 
 
 def computes_in_float32(model):
     """Whether a model has no other type of floats, weights or results."""
-    return {layer.compute_dtype for layer in model._flatten_layers()} <= {"float32", "int32"}
+    return {layer.compute_dtype for layer in private_names.flatten_layers(model)} <= {
+        "float32",
+        "int32",
+    }
 
 
 def _check_labels(own, labels):

@@ -6,6 +6,7 @@ B batch, T tokens, D width, I width of the feed-forward.
 import keras
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense, activation_function
@@ -22,7 +23,7 @@ def only_blocks_remat(operations):
     """Under `keras.RematScope`, leave it to whole blocks: what they hold must not nest in it."""
     for operation in operations:
         if not isinstance(operation, TransformerBlock):
-            operation._remat_mode = None
+            private_names.without_remat(operation)
 
 
 def tokens_at(x, positions):
@@ -130,7 +131,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         )
         self.output_layer_norm.build(inputs_shape)
         self.dropout_layer = TokenDropout(self.dropout, dtype=dtype, name="dropout")
-        only_blocks_remat(self._flatten_layers(include_self=False))
+        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         """What runs under `keras.RematScope`: the backward pass computes the block anew.

@@ -7,6 +7,7 @@ of the vocabulary.
 import keras
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function, matmul_transposed
@@ -95,7 +96,7 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
 
         self.forward_lstm = lstm("forward")
         self.backward_lstm = lstm("backward", go_backwards=True)
-        only_blocks_remat(self._flatten_layers(include_self=False))
+        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
     def call(self, inputs, padding_mask=None):
         """Map (B, T, D) and a mask (B, T) to (B, T, 2 * U)."""
@@ -252,7 +253,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
                 initializer="zeros",
                 autocast=False,
             )
-        only_blocks_remat(self._flatten_layers(include_self=False))
+        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
     def call(self, inputs, mask_positions=None):
         """Map (B, T, D) and int positions (B, P), all below T, to float32 (B, P, V).

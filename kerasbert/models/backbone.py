@@ -11,6 +11,7 @@ import keras
 import keras_hub
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert._errors import check_value
 from kerasbert._process import check_process
 from kerasbert.families import SETTINGS, get_family
@@ -276,11 +277,11 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
         only_blocks_remat([self, *self.operations])
-        for layer in self._flatten_layers(include_self=False):
+        for layer in private_names.flatten_layers(self, include_self=False):
             policy = layer.dtype_policy
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
                 # A layer that saves asks its policy whether it is quantized, not the map's entry.
-                layer._dtype_policy = policy[layer.path or layer.name]
+                private_names.set_policy(layer, policy[layer.path or layer.name])
 
     @classmethod
     def from_family(cls, family, **settings):
@@ -488,7 +489,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         dtype = self.dtype_policy
         quantized = {
             layer.path: layer.dtype_policy
-            for layer in self._flatten_layers()
+            for layer in private_names.flatten_layers(self)
             if layer.quantization_mode is not None
         }
         if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):

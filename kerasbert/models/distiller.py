@@ -6,6 +6,7 @@ B batch, T tokens, D width of the teacher, C classes.
 import keras
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert.backend import without_gradients
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
@@ -201,10 +202,11 @@ class BertDistiller(BertTask):
         return super().compute_metrics(x, y, y_pred["outputs"], sample_weight)
 
     def get_metrics_result(self):
-        if self._compile_metrics is None or self._compile_metrics.built:
+        compiled = private_names.compiled_metrics(self)
+        if compiled is None or compiled.built:
             return super().get_metrics_result()
         # There were no labels yet.
-        own = [metric for metric in self.metrics if metric is not self._compile_metrics]
+        own = [metric for metric in self.metrics if metric is not compiled]
         return {metric.name: metric.result() for metric in own}
 
     def get_config(self):
@@ -251,8 +253,8 @@ def _run(task, layers):
             outputs["sequence_output"] = tokens  # (B, P, D)
         return outputs
 
-    outputs = task._run_through_graph(
-        task.inputs, lambda operation: encode if operation is task.backbone else operation
+    outputs = private_names.run_through_graph(
+        task, task.inputs, lambda operation: encode if operation is task.backbone else operation
     )
     return outputs, states
 

@@ -2,6 +2,8 @@
 
 import keras
 
+from kerasbert import private_names
+
 # What Keras 3.15 writes right of these models, by format. Its ONNX files hold an op that ONNX does
 # not have (Erfc), its OpenVINO halves the weights' precision, and on JAX and PyTorch the others
 # fail over rows of any length.
@@ -37,6 +39,6 @@ class KerasExport:
                 f"model.export(format={format!r}) on {backend} writes no file of this model that "
                 f"runs; use {OURS[format]}."
             )
-        if not self._called:
+        if not private_names.was_called(self):
             self(self.input)  # Keras asks for a call, though the shapes are known.
         return super().export(filepath, format=format, **kwargs)

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert.from_preset import check_content
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
@@ -114,7 +115,7 @@ class BertMultiTask(BertTask):
                 training=training,
             )
             size = ops.shape(keras.tree.flatten(outputs)[0])[0]
-            task._loss_tracker.update_state(one, sample_weight=size)
+            private_names.loss_tracker(task).update_state(one, sample_weight=size)
             loss = loss + one
         # So that every backend has a gradient for every weight: JAX knows no other way.
         others = sum(ops.sum(weight) for weight in self._not_in(y_pred))
@@ -127,7 +128,7 @@ class BertMultiTask(BertTask):
         return [weight for weight in self.trainable_weights if id(weight) not in used]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        results = {"loss": self._loss_tracker.result()}
+        results = {"loss": private_names.loss_tracker(self).result()}
         for name, outputs in y_pred.items():
             weights = sample_weight and sample_weight.get(name)
             found = self.tasks[name].compute_metrics(x[name], y[name], outputs, weights)
@@ -198,7 +199,7 @@ class BertMultiTask(BertTask):
             size, batches = self._batches(name, data[name], rows, seed)
             first = next(batches)
             with _without_optimizer(task):
-                task._symbolic_build(data_batch=first)
+                private_names.build_on(task, first)
             sizes.append(size)
             sources.append(itertools.chain([first], batches))
         steps = steps_per_epoch or sum(sizes)
@@ -226,7 +227,7 @@ class BertMultiTask(BertTask):
                 callbacks.on_train_batch_end(step, logs)
                 if self.stop_training:
                     break
-            logs = {"loss": float(self._loss_tracker.result())}
+            logs = {"loss": float(private_names.loss_tracker(self).result())}
             for i in sorted(set(plan[: step + 1])):
                 results = self.tasks[names[i]].get_metrics_result()
                 logs.update(_prefixed(names[i], keras.tree.map_structure(float, results)))

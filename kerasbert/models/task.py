@@ -7,6 +7,7 @@ import keras
 import keras_hub
 import numpy as np
 
+from kerasbert import private_names
 from kerasbert._errors import check_whole
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import tf_modules, traced_on_purpose
@@ -113,12 +114,12 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
 
     def save_task_weights(self, filepath):
         """Save the weights of the head."""
-        skipped = [*self.backbone._flatten_layers(), self.optimizer]
+        skipped = [*private_names.flatten_layers(self.backbone), self.optimizer]
         keras.saving.save_weights(self, filepath, objects_to_skip=skipped)
 
     def load_task_weights(self, filepath):
         """Load the weights of the head."""
-        skipped = [*self.backbone._flatten_layers(), self.optimizer]
+        skipped = [*private_names.flatten_layers(self.backbone), self.optimizer]
         keras.saving.load_weights(self, filepath, objects_to_skip=skipped)
 
     def check_arrays(self, x, y=None):
@@ -165,7 +166,7 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
         if "weighted_metrics" in kwargs:
             kwargs["weighted_metrics"] = fitting_metrics(self, kwargs["weighted_metrics"])
         # Keras keeps those of an earlier `compile` where there are none now.
-        self._compile_metrics = None
+        private_names.forget_metrics(self)
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def gives_logits(self):
@@ -437,7 +438,7 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # TensorFlow's alone. In the scope of a strategy Keras 3.15 averages a batch over the
         # devices, for its shapes; masks are no numbers, and of workers it takes single tensors.
-        if iterator is not None and self._distribute_strategy is not None:
+        if iterator is not None and private_names.in_strategy(self):
             parts = self.distribute_strategy.experimental_local_results
             for _, _, steps in iterator:
                 data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
@@ -538,7 +539,7 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
     def _build_on(self, batch):
         """Build loss and metrics now: Keras would take a batch for it that no one trains on."""
         if isinstance(batch, tuple) and len(batch) > 1:
-            self._symbolic_build(data_batch=batch)
+            private_names.build_on(self, batch)
 
     def _preprocess_dataset(self, dataset, anew=False, batch_size=None):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches, or of texts to batch."""

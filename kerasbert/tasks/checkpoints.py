@@ -14,12 +14,12 @@ import ml_dtypes  # noqa: F401  It makes bfloat16 known to NumPy.
 import numpy as np
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert._errors import first_line
 from kerasbert.backend.torch import random_states, set_random_states
 from kerasbert.files import new_file
 
 _KEY = "kerasbert"
-_ACCUMULATOR = "_gradient_accumulator"
 _KEPT = "kept/"
 _TYPES = {
     "float64": "F64",
@@ -122,10 +122,10 @@ def load_optimizer(path, model):
     variables = {
         name: variable
         for name, variable in _variables(model).items()
-        if name.startswith("optimizer/") and not name.endswith(_ACCUMULATOR)
+        if name.startswith("optimizer/") and not name.endswith(private_names.GRADIENT_ACCUMULATOR)
     }
     with _open(path) as file:
-        others = [name for name in file.keys() if name.endswith(_ACCUMULATOR)]
+        others = [name for name in file.keys() if name.endswith(private_names.GRADIENT_ACCUMULATOR)]
         others += ["weight/", "seed/", "random/", "scaled/", _KEPT]
         _check(path, file, variables, others)
         for name, variable in variables.items():

@@ -13,6 +13,7 @@ import time
 
 import keras
 
+from kerasbert import private_names
 from kerasbert.files import new_file, read_log
 from kerasbert.tasks.checkpoints import random_mark
 from kerasbert.visualize.figures import save
@@ -70,7 +71,7 @@ class Recorder(keras.callbacks.Callback):
         self.stopped = signal.Signals(number).name
         self.line.say("stopping after this step, to save it; once more stops at once")
 
-    # Of Keras. `self.model` costs a synchronisation on JAX, `self._model` does not.
+    # Of Keras. `self.model` costs a synchronisation on JAX, `model_of` does not.
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batches, self._before = 0, self.step
@@ -92,9 +93,9 @@ class Recorder(keras.callbacks.Callback):
             # Not with the first step, which may compile.
             self._clock = time.perf_counter(), self.step
         self.line.tick(self.step, self.total)
-        if self.stopped and not self._model.stop_training:
+        if self.stopped and not private_names.model_of(self).stop_training:
             self.save(self.model, self.step)
-            self._model.stop_training = True
+            private_names.model_of(self).stop_training = True
 
     def on_test_begin(self, logs=None):
         # Evaluation is not to count as training, nor the steps that a device still has to do.
@@ -118,7 +119,7 @@ class Recorder(keras.callbacks.Callback):
             file.write(_as_line(row))
         self.line.interval(row, self.total, pace)
         is_due = (self.step - self.first) % self.checkpoint_every == 0 or self.step == self.last
-        if is_due and not self._model.stop_training:
+        if is_due and not private_names.model_of(self).stop_training:
             self.save(self.model, self.step)
 
     def _seconds_and_steps(self):

@@ -12,6 +12,7 @@ import os
 import keras
 import numpy as np
 
+from kerasbert import private_names
 from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
@@ -285,9 +286,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     def _split_words(self, words):
         """(U,) words to ragged (U, pieces): ids, and the bytes where each begins and ends."""
         tf, _ = tf_modules(type(self).__name__)
-        from tensorflow_text.python.ops import sentencepiece_tokenizer
-
-        ops = sentencepiece_tokenizer.gen_sentencepiece_tokenizer
+        ops = private_names.sentencepiece_ops()
         # The model is in an op of the graph, not in an object that a SavedModel could lose track
         # of. Without a name of its own it may be taken for another one.
         name = f"kerasbert_{hashlib.sha256(self._model()).hexdigest()}"
