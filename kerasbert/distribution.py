@@ -38,8 +38,7 @@ its own part of the data; `batch_size` is of one process:
 
 import keras
 
-from kerasbert.backend.tensorflow import train_on_workers
-from kerasbert.backend.torch import train_in_processes
+from kerasbert import backend
 
 
 def layout_map(device_mesh, axis="model"):
@@ -94,11 +93,4 @@ def data_parallel(model, **kwargs):
     Raises:
         ValueError: where there are no other processes to train with, or Keras does it alone.
     """
-    backend = keras.backend.backend()
-    if backend == "jax":
-        raise ValueError(
-            "data_parallel() is not for JAX, where Keras trains on all devices itself; call "
-            "keras.distribution.set_distribution(keras.distribution.DataParallel()) first."
-        )
-    (train_in_processes if backend == "torch" else train_on_workers)(model, **kwargs)
-    return model
+    return backend.data_parallel(model, **kwargs)

@@ -11,16 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert._keywords import ChecksKeywords
-from kerasbert.backend import torch as _torch
-from kerasbert.backend.tensorflow import (
-    adam_step,
-    clip_by_global_norm,
-    is_plain_tensorflow,
-    shrink,
-    sum_over_replicas,
-)
 
 NO_DECAY = ("bias", "gamma", "beta")
 
@@ -93,10 +85,9 @@ class _ByWeight(ChecksKeywords):
         # TensorFlow gives the gradient of an embedding by place, a token's once for each of its
         # places, and Keras takes norm and square of those, not of their sum: adding sums.
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
-        if keras.backend.backend() == "tensorflow":
-            grads = sum_over_replicas(grads)
-            if self.global_clipnorm and not (self.clipnorm or self.clipvalue):
-                return clip_by_global_norm(grads, self.global_clipnorm)
+        grads = backend.sum_over_replicas(grads)
+        if (self.global_clipnorm or 0) > 0 and not (self.clipnorm or self.clipvalue):
+            return backend.clip_by_global_norm(grads, self.global_clipnorm)
         return super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
@@ -108,12 +99,11 @@ class _ByWeight(ChecksKeywords):
             return
         decay, decayed = self.weight_decay, [v for v in variables if self._use_weight_decay(v)]
         for share, rows in self._groups(decayed, self._shares.get):
-            if is_plain_tensorflow():
-                shrink([decayed[i].value for i in rows], decay * share * self.learning_rate)
-                continue
-            # Keras multiplies the decay by the rate.
-            self.weight_decay = decay * share
-            super()._apply_weight_decay([decayed[i] for i in rows])
+            weights = [decayed[i] for i in rows]
+            if not backend.decay(weights, decay * share, lambda: self.learning_rate):
+                # Keras multiplies the decay by the rate.
+                self.weight_decay = decay * share
+                super()._apply_weight_decay(weights)
         self.weight_decay = decay
 
     def _backend_update_step(self, grads, variables, learning_rate):
@@ -177,13 +167,13 @@ class _Adam(_KerasAdamW):
         return rate * root / filled_1, self.epsilon * root
 
     def _is_fused(self):
-        return keras.backend.backend() == "tensorflow" and not self.amsgrad
+        return backend.has("adam_step") and not self.amsgrad
 
     def update_step(self, gradient, variable, learning_rate):
         mean, square, *highest = private_names.averages(self, variable)
         if self._is_fused():
             betas = self.beta_1, self.beta_2
-            adam_step(variable, mean.value, square.value, gradient, *betas, *learning_rate)
+            backend.adam_step(variable, mean, square, gradient, *betas, *learning_rate)
             return
         dtype = variable.dtype
         rate, epsilon, gradient = (ops.cast(x, dtype) for x in (*learning_rate, gradient))
@@ -199,7 +189,7 @@ class _Adam(_KerasAdamW):
         slots = zip(*(private_names.averages(self, variable) for variable in variables))
         slots = [[slot.value for slot in same] for same in slots]
         variables = [variable.value for variable in variables]
-        _torch.adam_step(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
+        backend.adam_steps(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
 
     def get_config(self):
         return {**super().get_config(), "bias_correction": self.bias_correction}
@@ -563,12 +553,8 @@ class GradualUnfreezing(keras.callbacks.Callback):
 
     def _retrain(self):
         """Let the compiled step follow what is trainable."""
-        if keras.backend.backend() == "jax":
-            # The stateless update takes all weights that the optimizer knows: let it know fewer.
-            # Its state stays, and so do their places in it.
-            weights = self.model.trainable_variables
-            for optimizer in {self.model.optimizer, _inner(self.model.optimizer)}:
-                private_names.set_trained(optimizer, weights, self._places)
+        for optimizer in {self.model.optimizer, _inner(self.model.optimizer)}:
+            backend.train_only(optimizer, self.model.trainable_variables, self._places)
         self.model.make_train_function(force=True)
 
 

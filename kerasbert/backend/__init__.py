@@ -1,30 +1,379 @@
-"""Where the backend computes, and what it keeps for gradients."""
+"""What a backend does better than `keras.ops`: a table of kernels.
+
+A kernel is a function here, written in its plain form. Where the file of the running backend has a
+function of the same name, that one is asked first; it returns `None` where the plain form is
+faster. Layers, losses and optimizers call the kernels, and never ask which backend runs.
+
+The plain form of a kernel stays at hand: `norm.plain` is that of `norm`.
+
+B batch, T tokens, D width, N heads, H width of a head, U units, P predictions, V tokens of the
+vocabulary.
+"""
 
 import contextlib
+import contextvars
 import functools
+import importlib
 
 import keras
+from keras import ops
 
-from kerasbert.backend import jax as _jax
-from kerasbert.backend import torch as _torch
+_preferred = contextvars.ContextVar("kernels that come before the backend's", default=None)
+
+
+def name():
+    """The backend that Keras runs on: for records and messages, not for branches."""
+    return keras.backend.backend()
 
 
 @functools.cache
-def on_gpu():
-    """Whether the backend computes on a GPU."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        return any(device.startswith("gpu") for device in keras.distribution.list_devices())
-    return {"jax": _jax, "torch": _torch}[backend].on_gpu()
+def _module():
+    """The file of the running backend; `None` for those that have no kernels."""
+    if name() not in ("tensorflow", "jax", "torch"):
+        return None
+    return importlib.import_module(f"{__name__}.{name()}")
 
 
-def jax_on_gpu():
-    """Whether that is JAX on a GPU, where XLA needs some help to be fast."""
-    return keras.backend.backend() == "jax" and on_gpu()
+def has(kernel_name):
+    """Whether the backend has a form of its own of a kernel."""
+    return hasattr(_module(), kernel_name)
 
 
+def kernel(plain):
+    """Make a function the plain form of a kernel."""
+
+    @functools.wraps(plain)
+    def call(*args, **kwargs):
+        own = (_preferred.get() or {}).get(plain.__name__)
+        own = own or getattr(_module(), plain.__name__, None)
+        outputs = None if own is None else own(*args, **kwargs)
+        return plain(*args, **kwargs) if outputs is None else outputs
+
+    call.plain = plain
+    return call
+
+
+@contextlib.contextmanager
+def using(kernels):
+    """A context in which these functions, by kernels' names, come before the backend's.
+
+    For graphs that hold less, or other operations, than the backend does.
+
+    >>> ones = {"norm": lambda x, *args, **kwargs: ops.ones_like(x)}
+    >>> with using(ones):
+    ...     [float(value) for value in norm(np.zeros(2, "float32"), None, None, 1e-6)]
+    [1.0, 1.0]
+    """
+    token = _preferred.set(kernels)
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
+# === Layers ===
+
+
+@keras.saving.register_keras_serializable(package="kerasbert", name="_gelu_approximate")
+def gelu_approximate(x):
+    """The tanh form of GELU, for which Keras has no name."""
+    return ops.gelu(x, approximate=True)
+
+
+def at_least_float32(x):
+    """The same in float32, or in its own type where that is wider.
+
+    >>> keras.backend.standardize_dtype(at_least_float32(np.ones(2, "float16")).dtype)
+    'float32'
+    """
+    is_wide = keras.backend.standardize_dtype(x.dtype) == "float64"
+    return ops.cast(x, "float64" if is_wide else "float32")
+
+
+def by_rows(inputs, function):
+    """Apply a function of rows (R, D) to `inputs` (..., D): (..., U)."""
+    shape = ops.shape(inputs)
+    outputs = function(ops.reshape(inputs, (-1, inputs.shape[-1])))
+    return ops.reshape(outputs, (*shape[:-1], outputs.shape[-1]))
+
+
+def with_bias(x, bias):
+    """`x` plus a bias, which may be `None`."""
+    return x if bias is None else ops.add(x, bias)
+
+
+@kernel
+def dense(inputs, weights, bias=None, activation=None, training=False):
+    """A product with bias and activation: (..., D) to (..., U), as the rows of one matrix.
+
+    In that form TensorFlow fuses the three, and PyTorch the first two.
+
+    Args:
+        inputs: (..., D).
+        weights: (D, U).
+        bias: (U,) or None.
+        activation: function or None.
+        training: bool.
+    """
+
+    def function(rows):
+        outputs = with_bias(ops.matmul(rows, weights), bias)
+        return outputs if activation is None else activation(outputs)
+
+    return by_rows(inputs, function)
+
+
+@kernel
+def matmul_transposed(x, y):
+    """Product (..., N, V) of (..., N, E) with (..., V, E) transposed.
+
+    >>> float(matmul_transposed(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]))[0, 0])
+    11.0
+    """
+    return ops.matmul(x, ops.swapaxes(y, -1, -2))
+
+
+@kernel
+def norm(x, gamma, beta, epsilon, training=False):
+    """Layer normalization over the last axis, with statistics in float32.
+
+    Args:
+        x: (..., D).
+        gamma: (D,).
+        beta: (D,) or None.
+        epsilon: float.
+        training: bool.
+    """
+    return ops.cast(ops.layer_normalization(x, gamma, beta, -1, epsilon), x.dtype)
+
+
+@kernel
+def dropout(x, rate, seed):
+    """`x` with a share `rate` of zeros, and the rest larger by as much.
+
+    Args:
+        x: tensor.
+        rate: float.
+        seed: a `keras.random.SeedGenerator`.
+    """
+    return keras.random.dropout(x, rate, seed=seed)
+
+
+@kernel
+def positions(table, offset, inputs):
+    """The rows of `table` for the T tokens of `inputs` (B, T, D), counted from `offset`.
+
+    Returns:
+        (1, T, D) or (B, T, D).
+    """
+    rows = ops.convert_to_tensor(table)[offset : offset + ops.shape(inputs)[1]]
+    return ops.expand_dims(rows, 0)
+
+
+@kernel
+def of_tokens(x, *sizes):
+    """What each token has, (B, T, ...), in other axes: (B, T, *sizes).
+
+    >>> tuple(of_tokens(np.ones((2, 3, 8)), 4, 2).shape)
+    (2, 3, 4, 2)
+    """
+    return ops.reshape(x, (-1, ops.shape(x)[1], *sizes))
+
+
+@kernel
+def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
+    """Attention of what one fused projection gives.
+
+    Args:
+        projected: (B, T, 3 * D): queries, keys and values.
+        num_heads: int.
+        mask: bool, broadcastable to (B, N, T, T): true where a token may look.
+        turn: function of queries and of keys (B, T, N, H), for rotary positions, or None.
+        dropout: float. Dropout of the maps.
+        seed: a `keras.random.SeedGenerator` for it.
+        maps: bool. Whether the maps are wanted.
+
+    Returns:
+        `(outputs, maps)`: (B, T, N, H), and (B, N, T, T) or, where not wanted, `None`.
+    """
+    heads = (ops.transpose(x, (0, 2, 1, 3)) for x in split_heads(projected, num_heads, turn))
+    return attend(*heads, mask, dropout, seed)
+
+
+def split_heads(projected, num_heads, turn):
+    """Queries, keys and values, (B, T, N, H) each; see `attention`."""
+    # By a split: the gradients of three slices would be padded with zeros, and added up.
+    parts = ops.split(projected, 3, axis=-1)  # (B, T, D) each
+    width = parts[0].shape[-1] // num_heads
+    query, key, value = (of_tokens(part, num_heads, width) for part in parts)
+    return (query, key, value) if turn is None else (turn(query), turn(key), value)
+
+
+def attend(query, key, value, mask, rate, seed):
+    """Attention written out: for its maps, for dropout, and where nothing fused is faster.
+
+    Args:
+        query: (B, N, T, H), as `key` and `value`.
+
+    Returns:
+        Outputs (B, T, N, H), and the maps (B, N, T, T).
+    """
+    query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+    scores = at_least_float32(matmul_transposed(query, key))
+    if mask is not None:
+        scores = scores + ops.cast(ops.where(mask, 0.0, -1e9), scores.dtype)
+    scores = ops.cast(ops.softmax(scores), query.dtype)
+    if rate:
+        scores = dropout(scores, rate, seed)
+    outputs = ops.matmul(scores, value)  # (B, N, T, H)
+    return ops.transpose(outputs, (0, 2, 1, 3)), scores
+
+
+# === Losses ===
+
+
+@kernel
+def cross_entropy(labels, logits):
+    """Cross-entropy of each prediction, without the one-hot labels of Keras' own.
+
+    Those are as large as the logits: on the CPU they made loss and gradient for 30,522 tokens take
+    2.8 times as long on JAX and 1.5 times on PyTorch.
+
+    Args:
+        labels: int32 ids (B, P).
+        logits: floats (B, P, V).
+
+    Returns:
+        floats (B, P).
+    """
+    labelled = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return logarithm_of_odds(logits) - labelled
+
+
+def logarithm_of_odds(logits):
+    """log(sum(exp(logits))) over the last axis. Gradients of PyTorch's `logsumexp` take longer."""
+    highest = ops.stop_gradient(ops.max(logits, axis=-1))  # (B, P)
+    return ops.log(ops.sum(ops.exp(logits - highest[..., None]), axis=-1)) + highest
+
+
+@kernel
+def first_choice(logits):
+    """The place of the largest of logits (B, P, V), of equal ones the first: int32 (B, P).
+
+    By arithmetic alone, which XLA merges with that of the loss: there argmax takes twice the time
+    of loss and gradient, and this next to none. Floats count exactly to 2 ** 24.
+    """
+    below = ops.max(logits, axis=-1, keepdims=True) - logits  # 0 for the largest
+    places = ops.arange(logits.shape[-1], dtype="float32")
+    return ops.cast(ops.min(places + ops.minimum(below * 1e30, 1e9), axis=-1), "int32")
+
+
+# === Optimizers ===
+
+
+@kernel
+def sum_over_replicas(gradients):
+    """The sums over the devices of a step that several take together; `None`s stay."""
+    return gradients
+
+
+@kernel
+def clip_by_global_norm(gradients, most):
+    """The gradients, smaller where the norm of all is above `most`; `None`s stay."""
+    squares = [ops.sum(ops.square(g)) for g in gradients if g is not None]
+    length = ops.sqrt(ops.sum(ops.stack(squares)))
+    scale = most * ops.minimum(1.0 / length, 1.0 / most)
+    scale = scale + (length - length)  # NaN where the norm is infinite.
+    return [g if g is None else g * scale for g in gradients]
+
+
+@kernel
+def decay(variables, share, rate):
+    """Take `share` times the learning rate of each variable off it.
+
+    Args:
+        variables: list of Keras variables.
+        share: float.
+        rate: function that returns the learning rate.
+
+    Returns:
+        Whether it is done; if not, the optimizer does it as Keras does.
+    """
+    return False
+
+
+@kernel
+def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
+    """Adam's update of one variable, in place; its correction is in `rate` and `epsilon`.
+
+    Returns:
+        Whether it is done; if not, the optimizer does it in `keras.ops`.
+    """
+    return False
+
+
+@kernel
+def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
+    """Adam's update of many tensors at once, which Keras asks for on PyTorch alone.
+
+    Args:
+        highest: tensors. The highest of the squares so far, for AMSGrad; `None` for plain Adam.
+
+    Returns:
+        Whether it is done.
+    """
+    return False
+
+
+@kernel
+def train_only(optimizer, weights, places):
+    """Let an optimizer that is built update these of its weights alone.
+
+    Args:
+        optimizer: a Keras optimizer.
+        weights: list of variables.
+        places: dict of `id(weight)` to the weight's place in the optimizer's lists.
+    """
+
+
+# === What runs around a step ===
+
+
+@kernel
 def without_gradients():
     """A context in which PyTorch keeps nothing for gradients; the other backends see it."""
-    if keras.backend.backend() == "torch":
-        return _torch.without_gradients()
     return contextlib.nullcontext()
+
+
+@kernel
+def full_float32():
+    """A context in which products of float32 are exact: GPUs may round their factors (TF32)."""
+    return contextlib.nullcontext()
+
+
+@kernel
+def random_states():
+    """The states of random generators that no variable of a model holds: arrays by name."""
+    return {}
+
+
+@kernel
+def set_random_states(states):
+    """Put back what `random_states` returned."""
+
+
+@kernel
+def compiles_shapes(jit_compile):
+    """Whether each new length costs a compilation, so that there had better be few."""
+    return bool(jit_compile)
+
+
+@kernel
+def data_parallel(model, **kwargs):
+    """Let `model.fit` train with other processes."""
+    raise ValueError(f"Training with other processes is not possible on {name()}.")
+
+
+def keras_exports():
+    """The formats that `keras.Model.export` writes right of this package's models."""
+    return getattr(_module(), "KERAS_EXPORTS", ())

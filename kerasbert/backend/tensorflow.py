@@ -1,7 +1,7 @@
 """TensorFlow, imported late: encoders, `fit` on arrays and safetensors need none of it.
 
 And what Keras does not pass on to it: faster forms of layers, losses and AdamW on a CPU, sums over
-devices before clipping, and training on several workers.
+devices before clipping, and training on several workers. See `kerasbert.backend` for the arguments.
 """
 
 import contextlib
@@ -10,9 +10,14 @@ import math
 import platform
 
 import keras
+from keras import ops
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert._process import check_process
+
+KERAS_EXPORTS = ("tf_saved_model", "litert")
+
+# === TensorFlow beside any backend ===
 
 
 def tf_modules(needed_by):
@@ -67,8 +72,11 @@ def rows_where(mask, *tensors):
     return [tf.gather(tensor, rows) for tensor in tensors]
 
 
+# === Kernels of optimizers ===
+
+
 def sum_over_replicas(gradients):
-    """The sums over the devices of a `tf.distribute` strategy; `None`s stay."""
+    """The sums over the devices of a `tf.distribute` strategy."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()
@@ -78,47 +86,37 @@ def sum_over_replicas(gradients):
     return [g if g is None else next(sums) for g in gradients]
 
 
-def is_plain_tensorflow():
-    """Whether Keras is on TensorFlow, in no scope of a `tf.distribute` strategy."""
-    if keras.backend.backend() != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    return not tf.distribute.has_strategy()
-
-
 def clip_by_global_norm(gradients, most):
-    """The gradients, smaller where the norm of all is above `most`; `None`s stay.
-
-    Keras' own writes the squares down before it adds them up.
-    """
+    """The plain form writes the squares down before it adds them up."""
     import tensorflow as tf
 
     return tf.clip_by_global_norm(gradients, most)[0]
 
 
-def shrink(variables, share):
-    """Take a share of each off it: decay, with half the passes over the weights of Keras' own."""
+def decay(variables, share, rate):
+    """With half the passes over the weights of Keras' own; a strategy has its own variables."""
     import tensorflow as tf
 
+    if tf.distribute.has_strategy():
+        return None
+    share = share * rate()
     for variable in variables:
+        value = variable.value
         tf.raw_ops.ResourceApplyGradientDescent(
-            var=variable.handle, alpha=tf.cast(share, variable.dtype), delta=variable
+            var=value.handle, alpha=tf.cast(share, value.dtype), delta=value
         )
+    return True
 
 
 def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
-    """Adam's update of a variable, in one pass instead of twelve.
-
-    Its correction is in `rate` and `epsilon`.
-    """
+    """In one pass instead of twelve."""
     import tensorflow as tf
 
     dtype = variable.dtype
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
-        m=mean.handle,
-        v=square.handle,
+        m=mean.value.handle,
+        v=square.value.handle,
         beta1_power=tf.zeros([], dtype),
         beta2_power=tf.zeros([], dtype),
         lr=tf.cast(rate, dtype),
@@ -127,9 +125,27 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
         epsilon=tf.cast(epsilon, dtype),
         grad=tf.cast(gradient, dtype),
     )
+    return True
 
 
-def train_on_workers(model):
+# === Around a step ===
+
+
+@contextlib.contextmanager
+def full_float32():
+    """See `kerasbert.backend.full_float32`."""
+    import tensorflow as tf
+
+    config = tf.config.experimental
+    before = config.tensor_float_32_execution_enabled()
+    config.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        config.enable_tensor_float_32_execution(before)
+
+
+def data_parallel(model):
     """Let a model made under `MultiWorkerMirroredStrategy` run `fit` and `evaluate`.
 
     Keras 3.15 averages the results of a step over the workers as if they were no scalars.
@@ -152,10 +168,14 @@ def train_on_workers(model):
 
     model.train_step = in_lists(model.train_step)
     model.test_step = in_lists(model.test_step)
+    return model
+
+
+# === Kernels of layers and losses ===
 
 
 def matmul_transposed(x, y):
-    """Product (..., N, V) of (..., N, E) with (..., V, E) transposed."""
+    """Without a transpose, in the gradient too."""
     import tensorflow as tf
 
     return tf.matmul(x, y, transpose_b=True)
@@ -167,7 +187,7 @@ def has_onednn():
     XLA fuses formulas itself, and loses by a detour. Where TensorFlow hides what it compiles the
     answer is no.
     """
-    if keras.backend.backend() != "tensorflow" or platform.machine() not in ("x86_64", "AMD64"):
+    if platform.machine() not in ("x86_64", "AMD64"):
         return False
     import tensorflow as tf
 
@@ -176,19 +196,21 @@ def has_onednn():
     return not private_names.may_be_in_xla(tf.compat.v1.get_default_graph())
 
 
-def layer_norm(inputs, gamma, beta, epsilon):
-    """Layer normalization over the width of `inputs` (B, T, D), with statistics in float32.
+def norm(x, gamma, beta, epsilon, training=False):
+    """As batch normalization with the tokens for channels, where nothing trains.
 
-    Written as batch normalization with the tokens for channels, which grappler turns into oneDNN's
-    layer norm on a CPU: a third of the time of the formula in bfloat16, half in float32.
+    Grappler turns that into oneDNN's layer norm on a CPU: a third of the time of the formula in
+    bfloat16, half in float32.
     """
+    if training or not has_onednn():
+        return None
     import tensorflow as tf
 
-    shape = tf.shape(inputs)
+    shape = tf.shape(x)
     tokens = tf.reduce_prod(shape[:-1])
     none = tf.constant([], tf.float32)
     outputs, *_ = tf.raw_ops.FusedBatchNormV3(
-        x=tf.reshape(inputs, tf.stack([1, tokens, shape[-1], 1])),
+        x=tf.reshape(x, tf.stack([1, tokens, shape[-1], 1])),
         scale=tf.ones([tokens]),
         offset=tf.zeros([tokens]),
         mean=none,
@@ -197,8 +219,31 @@ def layer_norm(inputs, gamma, beta, epsilon):
         data_format="NCHW",
         is_training=True,
     )
-    outputs = tf.reshape(outputs, shape) * tf.cast(gamma, inputs.dtype)
-    return outputs if beta is None else outputs + tf.cast(beta, inputs.dtype)
+    outputs = tf.reshape(outputs, shape) * tf.cast(gamma, x.dtype)
+    return outputs if beta is None else outputs + tf.cast(beta, x.dtype)
+
+
+def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
+    """With one transpose of all three: a fifth of a batch's time less than one of each."""
+    if turn is not None:
+        return None
+    width = projected.shape[-1] // (3 * num_heads)
+    parts = backend.of_tokens(projected, 3, num_heads, width)
+    parts = ops.unstack(ops.transpose(parts, (2, 0, 3, 1, 4)), 3)  # (B, N, T, H) each
+    return backend.attend(*parts, mask, dropout, seed)
+
+
+def dense(inputs, weights, bias=None, activation=None, training=False):
+    """With a GELU for training. Elsewhere TensorFlow fuses the plain form."""
+    approximate = activation is backend.gelu_approximate
+    is_gelu = approximate or activation is keras.activations.gelu
+    if not (training and is_gelu and has_onednn()):
+        return None
+
+    def function(rows):
+        return gelu(backend.with_bias(ops.matmul(rows, weights), bias), approximate)
+
+    return backend.by_rows(inputs, function)
 
 
 def gelu(x, approximate):
@@ -234,30 +279,36 @@ def gelu(x, approximate):
     return by_sigmoid(x) if approximate else by_erf(x)
 
 
-def dropout(inputs, rate, seed):
-    """`inputs` with a share `rate` of zeros, and the rest larger by as much.
+def dropout(x, rate, seed):
+    """From 16 random bits each. The share is right to 2 ** -17.
 
-    From 16 random bits each, of which a generator's float takes 32 and more time to make: a third
-    of it in float32, a tenth in bfloat16. The share is right to 2 ** -17.
-
-    Args:
-        inputs: tensor.
-        rate: float.
-        seed: a `keras.random.SeedGenerator`.
+    A generator's float takes 32 bits and more time to make: here it is a third of it in float32, a
+    tenth in bfloat16.
     """
+    if not has_onednn():
+        return None
     import tensorflow as tf
 
     seed = tf.math.floormod(seed.next(), tf.int32.max - 1)  # As Keras' own; they are int64.
-    shape, count = tf.shape(inputs), tf.size(inputs)
+    shape, count = tf.shape(x), tf.size(x)
     bits = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.uint32)
     bits = tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:count]
     zeros = min(round(rate * 2**16), 2**16 - 1)
     keep = tf.reshape(bits >= tf.constant(zeros, tf.uint16), shape)
-    scale = tf.constant(2**16 / (2**16 - zeros), inputs.dtype)
-    return tf.where(keep, inputs * scale, tf.zeros([], inputs.dtype))
+    scale = tf.constant(2**16 / (2**16 - zeros), x.dtype)
+    return tf.where(keep, x * scale, tf.zeros([], x.dtype))
 
 
 def cross_entropy(labels, logits):
+    """By oneDNN's softmax in a graph, elsewhere by TensorFlow's own operation."""
+    if not has_onednn():
+        return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    rows = ops.reshape(logits, (-1, logits.shape[-1]))
+    losses = _cross_entropy(ops.reshape(labels, (-1,)), rows)
+    return ops.reshape(losses, ops.shape(labels))
+
+
+def _cross_entropy(labels, logits):
     """Cross-entropy (N,) of labels (N,) and logits (N, V), with its gradient.
 
     By oneDNN's softmax: TensorFlow's own operation took 6 ns an element on a CPU, and took it
@@ -271,7 +322,7 @@ def cross_entropy(labels, logits):
     @tf.custom_gradient
     def compute(logits):
         probabilities = tf.nn.softmax(logits)  # (N, V)
-        first = argmax(logits)
+        first = _argmax(logits)
         # log(sum(exp(logits))), from the largest, where it is as exact as can be.
         total = _each(logits, first) - tf.math.log(_each(probabilities, first))
 
@@ -285,7 +336,15 @@ def cross_entropy(labels, logits):
     return compute(logits)
 
 
-def argmax(rows):
+def first_choice(logits):
+    """By argmax in a graph without XLA."""
+    if not has_onednn():
+        return None
+    rows = ops.reshape(logits, (-1, logits.shape[-1]))
+    return ops.reshape(_argmax(rows), ops.shape(logits)[:-1])
+
+
+def _argmax(rows):
     """The column (N,) of the largest of each of the rows (N, V).
 
     Keras' own looks for negative zeros first, which takes five times as long.

@@ -1,23 +1,42 @@
-"""What Keras does not pass on to PyTorch: bias in products, Adam, random states, processes."""
+"""PyTorch: bias in products, attention by one kernel, Adam, random states, processes.
 
-from kerasbert import private_names
+See `kerasbert.backend` for the arguments.
+"""
+
+import contextlib
+import functools
+
+from keras import ops
+
+from kerasbert import backend, private_names
+
+KERAS_EXPORTS = ("torch",)
 
 
+@functools.cache
 def on_gpu():
     """Whether Keras has PyTorch compute on a GPU."""
     # Not the current device, which is "meta" while Keras builds a model.
     return private_names.torch_device() == "cuda"
 
 
-def addmm(inputs, kernel, bias):
-    """`inputs @ kernel + bias` (R, U), from rows (R, D), in one operation."""
+def dense(inputs, weights, bias=None, activation=None, training=False):
+    """Product and bias in one operation."""
+    if bias is None:
+        return None
     import torch
 
-    return torch.addmm(bias, inputs, kernel)
+    def function(rows):
+        outputs = torch.addmm(bias, rows, weights)
+        return outputs if activation is None else activation(outputs)
+
+    return backend.by_rows(inputs, function)
 
 
 def cross_entropy(labels, logits):
-    """Cross-entropy of ids (B, P) and logits (B, P, V), in one operation: (B, P)."""
+    """On a GPU, in one operation."""
+    if not on_gpu():
+        return None
     import torch
 
     losses = torch.nn.functional.cross_entropy(
@@ -26,7 +45,22 @@ def cross_entropy(labels, logits):
     return losses.reshape(labels.shape)
 
 
-def attention(query, key, value, mask=None, dropout=0.0):
+def first_choice(logits):
+    """By argmax, which is fast here."""
+    return ops.argmax(logits, axis=-1)
+
+
+def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
+    """By PyTorch's own kernel, which on a GPU knows dropout too."""
+    if maps or (dropout and not on_gpu()):
+        return None
+    heads = backend.split_heads(projected, num_heads, turn)
+    if on_gpu():
+        return fused_attention(*heads, mask, dropout), None
+    return ops.dot_product_attention(*heads, mask=mask), None
+
+
+def fused_attention(query, key, value, mask=None, dropout=0.0):
     """Attention by one kernel, with dropout of its maps.
 
     Args:
@@ -47,12 +81,8 @@ def attention(query, key, value, mask=None, dropout=0.0):
     return outputs.transpose(1, 2)
 
 
-def adam_step(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """Adam's update of many weights at once; its correction is in `rate` and `epsilon`.
-
-    Args:
-        highest: tensors. The highest of the squares so far, for AMSGrad; `None` for plain Adam.
-    """
+def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
+    """A few operations on all weights at once."""
     import torch
 
     each = private_names.foreach()
@@ -68,16 +98,30 @@ def adam_step(variables, gradients, beta_1, beta_2, rate, epsilon, means, square
         steps = each.div(means, roots)
         each.mul_(steps, rate)
         each.sub_(variables, steps)
+    return True
 
 
 def without_gradients():
-    """A context in which nothing is kept for gradients."""
+    """See `kerasbert.backend.without_gradients`."""
     import torch
 
     return torch.no_grad()
 
 
-def train_in_processes(model, **kwargs):
+@contextlib.contextmanager
+def full_float32():
+    """See `kerasbert.backend.full_float32`."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def data_parallel(model, **kwargs):
     """Let `fit` average the gradients of all processes, by `DistributedDataParallel`."""
     import torch
 
@@ -103,10 +147,11 @@ def train_in_processes(model, **kwargs):
 
     step = type(model).train_step
     model.train_step = lambda data: step(Through(), data)
+    return model
 
 
 def random_states():
-    """The states of the global random generators, as arrays by name."""
+    """Those of the global generators: dropout without a seed of its own draws from them."""
     import torch
 
     states = {"random/cpu": torch.get_rng_state().numpy()}

@@ -77,11 +77,11 @@ def command(backend=None, stopped="Stopped; nothing was written."):
 def _start_keras(backend):
     """Import Keras on a backend, which can be chosen only now."""
     if "keras" in sys.modules:
-        import keras
+        from kerasbert.backend import name
 
-        if backend is not None and keras.backend.backend() != backend:
+        if backend not in (None, running := name()):
             raise ValueError(
-                f"Keras already runs on {keras.backend.backend()} in this process; start another "
+                f"Keras already runs on {running} in this process; start another "
                 f"one for --backend {backend}."
             )
         return

@@ -13,14 +13,13 @@ import os
 import keras
 import numpy as np
 
-from kerasbert import models
+from kerasbert import backend, models
 from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.conversion import sentence_transformers, to_huggingface
 from kerasbert.conversion.writing import write_json
 from kerasbert.export.serving import (
     check_finite,
     computes_in_float32,
-    full_float32,
     load,
     neighbouring,
     quantization_modes,
@@ -314,7 +313,7 @@ def _batch(model, size, length, seed):
 def _answers(model, probes, layout="kerasbert"):
     """The outputs by name for each of the probes."""
     found = []
-    with full_float32():
+    with backend.full_float32():
         for features in probes:
             tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
             outputs = run_model(model, tensors, layout).items()

@@ -5,8 +5,6 @@ Whatever the backend, a child process on TensorFlow builds, writes and checks th
 What the signatures do is in `kerasbert/export/signatures.py`.
 """
 
-import contextlib
-import importlib
 import json
 import os
 import subprocess
@@ -16,7 +14,7 @@ import threading
 import keras
 import numpy as np
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert.backend.tensorflow import tf_modules
 from kerasbert.export.signatures import MARGIN, TASKS, served
 from kerasbert.files import names_in, output_folder, put, scratch, write_text
@@ -346,7 +344,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
                 found[key] = ["arrays", f"array{len(arrays) - 1}"]
         return found
 
-    with full_float32():
+    with backend.full_float32():
         # Of a quantized model far more is allowed.
         nudged = None if mode else neighbouring(task.model.weights)
         for signature, features in task.batches():
@@ -448,29 +446,6 @@ def load(preset, name, mode=None):
             saved = keras.saving.get_registered_object(json.load(file)["registered_name"])
         preprocessor = saved.from_preset(own)
     return model, preprocessor
-
-
-@contextlib.contextmanager
-def full_float32():
-    """GPUs may round the factors of float32 products (TF32), farther than the check allows."""
-    if keras.backend.backend() == "jax":
-        with importlib.import_module("jax").default_matmul_precision("highest"):
-            yield
-        return
-    if keras.backend.backend() == "torch":
-        torch = importlib.import_module("torch")
-        get, put = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-        off = "highest"
-    else:
-        config = tf_modules("export_serving")[0].config.experimental
-        get, put = config.tensor_float_32_execution_enabled, config.enable_tensor_float_32_execution
-        off = False
-    before = get()
-    put(off)
-    try:
-        yield
-    finally:
-        put(before)
 
 
 def run_child(module, folder, nothing):

@@ -2,10 +2,8 @@
 
 import keras
 
+from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
-from kerasbert.backend import jax as _jax
-from kerasbert.backend import jax_on_gpu
-from kerasbert.backend import tensorflow as _tensorflow
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -24,8 +22,6 @@ class TokenDropout(ChecksKeywords, keras.layers.Dropout):
     def call(self, inputs, training=False):
         if not training or not self.rate:
             return inputs
-        if _tensorflow.has_onednn():
-            return _tensorflow.dropout(inputs, self.rate, self.seed_generator)
-        if jax_on_gpu():
-            return _jax.dropout(inputs, self.rate, self.seed_generator)
-        return super().call(inputs, training=training)
+        if self.noise_shape is not None:
+            return super().call(inputs, training=training)
+        return backend.dropout(inputs, self.rate, self.seed_generator)

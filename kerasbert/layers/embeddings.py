@@ -7,10 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
-from kerasbert.backend import jax as _jax
-from kerasbert.backend import jax_on_gpu
-from kerasbert.layers.dense import at_least_float32
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -45,13 +43,8 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
 
     def call(self, inputs):
         """Map (B, T, D) to the rows of the first T positions, (1, T, D) or as often as needed."""
-        length = ops.shape(inputs)[1]
-        check_length(length, self.sequence_length)
-        table = ops.convert_to_tensor(self.position_embeddings)
-        rows = ops.expand_dims(table[self.offset : self.offset + length], 0)
-        if jax_on_gpu():
-            return _jax.repeat(rows, inputs.shape[0])
-        return rows
+        check_length(ops.shape(inputs)[1], self.sequence_length)
+        return backend.positions(self.position_embeddings, self.offset, inputs)
 
     def compute_output_shape(self, inputs_shape):
         return (1, *inputs_shape[1:])
@@ -86,7 +79,7 @@ def rotate(x, base):
     """
     width = x.shape[-1]
     length = ops.shape(x)[1]
-    wide = at_least_float32(x)
+    wide = backend.at_least_float32(x)
     dtype = keras.backend.standardize_dtype(wide.dtype)
     frequency = (1.0 / base ** (np.arange(0, width, 2, dtype=dtype) / width)).astype(dtype)
     angle = ops.expand_dims(ops.arange(length, dtype=dtype), -1)  # (T, 1)

@@ -7,10 +7,10 @@ of the vocabulary.
 import keras
 from keras import ops
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
-from kerasbert.layers.dense import TokenDense, activation_function, matmul_transposed
+from kerasbert.layers.dense import TokenDense, activation_function
 
 # The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
 MISSING = -1e9
@@ -277,7 +277,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         if embedding.quantization_mode is not None:
             return embedding(x, reverse=True)
         table = ops.cast(embedding.embeddings, x.dtype)  # (V, E)
-        return matmul_transposed(x, table)
+        return backend.matmul_transposed(x, table)
 
     def compute_output_spec(self, inputs, mask_positions=None):
         tokens = inputs.shape[:2] if mask_positions is None else mask_positions.shape

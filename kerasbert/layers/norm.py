@@ -5,10 +5,8 @@ B batch, T tokens, D width.
 
 import keras
 
+from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
-from kerasbert.backend import jax as _jax
-from kerasbert.backend import jax_on_gpu
-from kerasbert.backend.tensorflow import has_onednn, layer_norm
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -25,11 +23,7 @@ class TokenNorm(ChecksKeywords, keras.layers.LayerNormalization):
 
     def call(self, inputs, training=None):
         """Map (B, T, D) to (B, T, D)."""
-        if jax_on_gpu():
-            inputs = keras.ops.cast(inputs, self.compute_dtype)
-            return _jax.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
-        if training or not has_onednn():
+        if self.axis not in (-1, [-1]) or self.rms_scaling or not self.scale:
             return super().call(inputs)
-        return layer_norm(
-            keras.ops.cast(inputs, self.compute_dtype), self.gamma, self.beta, self.epsilon
-        )
+        inputs = keras.ops.cast(inputs, self.compute_dtype)
+        return backend.norm(inputs, self.gamma, self.beta, self.epsilon, training)

@@ -6,8 +6,7 @@ B batch, T tokens, D width of the teacher, C classes.
 import keras
 from keras import ops
 
-from kerasbert import private_names
-from kerasbert.backend import without_gradients
+from kerasbert import backend, private_names
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
 from kerasbert.models.task import BertTask
@@ -156,7 +155,7 @@ class BertDistiller(BertTask):
         outputs, states = y_pred["outputs"], y_pred["hidden_states"]
         x = self.teacher.backbone.fill_in(x)
         features = {name: x[name] for name in self.teacher.input}
-        with without_gradients():
+        with backend.without_gradients():
             target = self._teacher_features(features, training=False)
         target = keras.tree.map_structure(ops.stop_gradient, target)
         loss = 0.0

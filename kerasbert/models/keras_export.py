@@ -1,13 +1,10 @@
 """`model.export` of Keras where it writes what runs; elsewhere it names what does."""
 
-import keras
+from kerasbert import backend, private_names
 
-from kerasbert import private_names
-
-# What Keras 3.15 writes right of these models, by format. Its ONNX files hold an op that ONNX does
-# not have (Erfc), its OpenVINO halves the weights' precision, and on JAX and PyTorch the others
-# fail over rows of any length.
-RIGHT_ON = {"tf_saved_model": ("tensorflow",), "litert": ("tensorflow",), "torch": ("torch",)}
+# What to use where Keras 3.15 writes a format wrong of these models; what it writes right is in
+# `backend.keras_exports`. Its ONNX files hold an op that ONNX does not have (Erfc), its OpenVINO
+# halves the weights' precision, and on JAX and PyTorch the others fail over rows of any length.
 OURS = {
     "tf_saved_model": "kerasbert.export_serving(model, folder), tokens_only=True for token ids",
     "onnx": "kerasbert.export_onnx(model, folder)",
@@ -33,11 +30,10 @@ class KerasExport:
         Raises:
             ValueError: for a format that Keras writes wrong of these models.
         """
-        backend = keras.config.backend()
-        if format in OURS and backend not in RIGHT_ON.get(format, ()):
+        if format in OURS and format not in backend.keras_exports():
             raise ValueError(
-                f"model.export(format={format!r}) on {backend} writes no file of this model that "
-                f"runs; use {OURS[format]}."
+                f"model.export(format={format!r}) on {backend.name()} writes no file of this model "
+                f"that runs; use {OURS[format]}."
             )
         if not private_names.was_called(self):
             self(self.input)  # Keras asks for a call, though the shapes are known.

@@ -7,7 +7,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert._errors import check_whole
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import tf_modules, traced_on_purpose
@@ -467,8 +467,7 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
         )
 
     def _compiles_shapes(self):
-        """Whether each new length costs a compilation, so that there had better be few."""
-        return keras.config.backend() == "jax" or bool(self.jit_compile)
+        return backend.compiles_shapes(self.jit_compile)
 
     def _as_lists(self, texts, method):
         """`(texts, single)`: what a person's method takes, as a list or tuple of two lists.

@@ -14,9 +14,8 @@ import ml_dtypes  # noqa: F401  It makes bfloat16 known to NumPy.
 import numpy as np
 from keras import ops
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert._errors import first_line
-from kerasbert.backend.torch import random_states, set_random_states
 from kerasbert.files import new_file
 
 _KEY = "kerasbert"
@@ -55,7 +54,7 @@ def save_checkpoint(folder, model, step, kept=(), **facts):
     """
     path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
     kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
-    tensors = {**_variables(model), **_random_states(), **kept}
+    tensors = {**_variables(model), **backend.random_states(), **kept}
     header, end = {"__metadata__": {_KEY: json.dumps({"step": step, **facts})}}, 0
     for name, tensor in tensors.items():
         begin, end = end, end + _dtype(tensor).itemsize * int(np.prod(tensor.shape))
@@ -93,13 +92,12 @@ def load_checkpoint(path, model):
     Raises:
         ValueError: if it is damaged, or one of another model.
     """
-    variables, states = _variables(model), _random_states()
+    variables, states = _variables(model), backend.random_states()
     with _open(path) as file:
         _check(path, file, {**variables, **states}, [_KEPT])
         for name, variable in variables.items():
             variable.assign(file.get_tensor(name))
-        if states:
-            set_random_states({name: file.get_tensor(name) for name in states})
+        backend.set_random_states({name: file.get_tensor(name) for name in states})
         kept = sorted(name for name in file.keys() if name.startswith(_KEPT))
         return _facts(file), [file.get_tensor(name) for name in kept]
 
@@ -110,8 +108,8 @@ def random_mark():
     On PyTorch `fit` draws from them where it builds a model and where it begins to read data, and
     dropout does in its steps: with this, the steps draw the same in one call of `fit` and in two.
     """
-    states = _random_states()
-    return lambda: set_random_states(states) if states else None
+    states = backend.random_states()
+    return lambda: backend.set_random_states(states)
 
 
 def load_optimizer(path, model):
@@ -156,11 +154,6 @@ def _variables(model):
     if len(variables) < len(named):
         raise ValueError("Two weights of the model have the same path; give its layers names.")
     return variables
-
-
-def _random_states():
-    """On PyTorch, dropout without a seed of its own draws from the global generators."""
-    return random_states() if keras.config.backend() == "torch" else {}
 
 
 def _dtype(tensor):

@@ -16,10 +16,9 @@ import math
 import os
 from dataclasses import replace
 
-import keras
 import numpy as np
 
-from kerasbert import presets
+from kerasbert import backend, presets
 from kerasbert._errors import check_precision, check_whole
 from kerasbert.files import fills_output, output_folder
 from kerasbert.tasks import builtin_tasks, get_task
@@ -133,7 +132,7 @@ def finetune(
         "precision": precision,
         "model": model or {},
         "data": _hash(train, dev),
-        "backend": keras.backend.backend(),
+        "backend": backend.name(),
     }
     output = output_folder(output, "output")
     with lasting_interrupt() as check:

@@ -14,6 +14,7 @@ import warnings
 import keras
 import numpy as np
 
+from kerasbert import backend
 from kerasbert._errors import check_precision, check_whole, need_packages
 from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.files import fills_output, new_folder, output_folder, remove, write_text
@@ -200,7 +201,7 @@ def pretrain(
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
         "log_every": log_every,
-        "backend": keras.config.backend(),
+        "backend": backend.name(),
         **{name: settings[name] or None for name in ("encoder", "reading", "masker")},
     }
     if not resume:

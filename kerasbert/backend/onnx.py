@@ -1,0 +1,138 @@
+"""What an ONNX graph can hold, in the form that its runtimes recognize and fuse.
+
+`KERNELS` stand before those of TensorFlow while it traces the model, and `HANDLERS` turn what they
+leave into ONNX' operations while tf2onnx converts the graph.
+
+See `kerasbert.backend` for the arguments.
+"""
+
+import numpy as np
+
+from kerasbert import backend
+
+
+def dense(inputs, weights, bias=None, activation=None, training=False):
+    """Without the matrix of rows that TensorFlow likes.
+
+    ONNX Runtime fuses bias, GELU, residual and norm where no reshape stands between them.
+    """
+    import tensorflow as tf
+
+    product = tf.raw_ops.BatchMatMulV2(x=inputs, y=tf.convert_to_tensor(weights))
+    outputs = backend.with_bias(product, bias)
+    return outputs if activation is None else activation(outputs)
+
+
+def positions(table, offset, inputs):
+    """The positions' rows for each row of the batch, (B, T, D).
+
+    From a slice of the table no runtime knows that they are as many as the tokens are, and then
+    does not fuse what it has to know that for.
+    """
+    import tensorflow as tf
+
+    one = tf.cast(tf.equal(inputs[..., 0], inputs[..., 0]), tf.int32)
+    place = tf.cumsum(one, axis=1) + (offset - 1)
+    return tf.gather(tf.convert_to_tensor(table), place)
+
+
+def of_tokens(x, *sizes):
+    """With a mark behind it, for `_to_reshape`."""
+    import tensorflow as tf
+
+    outputs = backend.of_tokens.plain(x, *sizes)
+    if 1 in (*x.shape[2:], *sizes):
+        return outputs  # tf2onnx drops a transpose of such an axis, and the others move.
+    return tf.ensure_shape(outputs, [None, None, *sizes])
+
+
+def _to_reshape(graph, node, name, arguments):
+    """tf2onnx's handler of that mark: a reshape that keeps the first axes, whatever they are.
+
+    ONNX can say so by zeros, TensorFlow cannot, and without a runtime does not know what fits.
+    """
+    reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
+    sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
+    made = graph.make_node(
+        "Reshape",
+        [reshape.input[0], sizes.output[0]],
+        shapes=[shape],
+        dtypes=[graph.get_dtype(node.output[0])],
+    )
+    graph.replace_all_inputs(node.output[0], made.output[0])
+    graph.remove_node(node.name)
+
+
+def norm(x, gamma, beta, epsilon, training=False):
+    """As one op, which only the converter sees: of another kind.
+
+    tf2onnx knows none, and what it makes of the formula no runtime puts together again.
+    """
+    import tensorflow as tf
+
+    if len(x.shape) == 2:
+        return norm(x[:, None], gamma, beta, epsilon)[:, 0]
+    beta = tf.zeros_like(gamma) if beta is None else beta
+    outputs, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=tf.expand_dims(x, 1),  # (B, 1, T, D)
+        scale=gamma,
+        offset=beta,
+        mean=tf.zeros_like(gamma),
+        variance=tf.ones_like(gamma),
+        epsilon=epsilon,
+        is_training=False,
+    )
+    return tf.squeeze(outputs, 1)
+
+
+def _to_layer_normalization(graph, node, name, arguments):
+    """tf2onnx's handler of what `norm` left, with the two ops around it."""
+    before, (after,) = node.inputs[0], graph.find_output_consumers(node.output[0])
+    made = graph.make_node(
+        "LayerNormalization",
+        [before.input[0], *node.input[1:3]],
+        attr={"axis": -1, "epsilon": node.get_attr_value("epsilon")},
+        shapes=[graph.get_shape(after.output[0])],
+        dtypes=[graph.get_dtype(after.output[0])],
+    )
+    # tf2onnx visits the last op too: it stays, and is dropped as nothing reads it.
+    graph.replace_all_inputs(after.output[0], made.output[0])
+    graph.replace_all_inputs(node.output[0], made.output[0])
+    graph.remove_node(node.name)
+
+
+def _to_erf(graph, node, name, arguments):
+    """GELU as x / 2 * (1 + erf(x / sqrt(2))), which runtimes look for.
+
+    TensorFlow writes the bracket as erfc(-x * sqrt(1 / 2)), and ONNX has no erfc.
+    """
+    product, dtype = node.inputs[0], graph.get_dtype(node.output[0])
+    shape = graph.get_shape(node.output[0])
+    (factor,) = [x.get_tensor_value(as_list=False) for x in product.inputs if x.is_const()]
+    (x,) = [name for name, made in zip(product.input, product.inputs) if not made.is_const()]
+    before = graph.get_node_by_output(x)
+    if before.type == "Neg":
+        x, factor = before.input[0], -factor
+
+    def make(operation, *inputs):
+        return graph.make_node(operation, inputs, shapes=[shape], dtypes=[dtype]).output[0]
+
+    divisor = graph.make_const(name + "_divisor", -1 / factor).output[0]
+    one = graph.make_const(name + "_one", np.ones_like(factor)).output[0]
+    bracket = make("Add", make("Erf", make("Div", x, divisor)), one)
+    graph.replace_all_inputs(node.output[0], bracket)
+    graph.remove_node(node.name)
+
+
+def _to_where(graph, node, name, arguments):
+    """tf2onnx's own way multiplies by 0 and 1, which makes NaN of what is infinite."""
+    node.type = "Where"
+
+
+KERNELS = {"dense": dense, "norm": norm, "of_tokens": of_tokens, "positions": positions}
+HANDLERS = {
+    "EnsureShape": (_to_reshape, []),
+    "Erfc": (_to_erf, []),
+    "FusedBatchNormV3": (_to_layer_normalization, []),
+    "SelectV2": (_to_where, []),
+}

@@ -1,0 +1,400 @@
+"""Each kernel's own form on the running backend against its plain form, gradients too.
+
+What runs on a GPU only runs here on the CPU.
+"""
+
+import importlib
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from kerasbert import backend
+from kerasbert.layers import TokenNorm
+from kerasbert.layers.embeddings import rotate
+from kerasbert.models import BertPretrainer
+from tests.contracts import array, assert_close, tiny_backbone
+
+RANDOM = np.random.default_rng(0)
+MASK = (np.arange(6) < np.array([[6], [4]]))[:, None, None]  # (B, 1, 1, T)
+OWN = importlib.import_module(f"kerasbert.backend.{backend.name()}")
+
+
+def normal(*shape):
+    return RANDOM.normal(size=shape).astype("float32")
+
+
+QUERY, KEY, VALUE = normal(2, 6, 3, 8), normal(2, 6, 3, 8), normal(2, 6, 3, 8)
+PROJECTED = normal(2, 6, 3 * 24)
+
+
+def maps(query, key, numbers=np):
+    """The formula's, (B, N, T, T)."""
+    scores = numbers.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(8)
+    odds = numbers.exp(numbers.where(MASK, scores, -1e9))
+    return odds / odds.sum(-1, keepdims=True)
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    for name in ("on_gpu", "on_accelerator"):
+        if hasattr(OWN, name):
+            monkeypatch.setattr(OWN, name, lambda: True)
+
+
+# === The table ===
+
+KERNELS = {name: function for name, function in vars(backend).items() if hasattr(function, "plain")}
+
+
+@pytest.mark.parametrize("file", ["tensorflow", "jax", "torch", "onnx"])
+def test_own_forms_take_the_same_arguments(file):
+    module = importlib.import_module(f"kerasbert.backend.{file}")
+    own = {name: value for name, value in vars(module).items() if name in KERNELS}
+    assert len(own) >= 4
+    for name in own.keys() - {"data_parallel"}:
+        expected, found = map(inspect.signature, (KERNELS[name].plain, own[name]))
+        assert str(expected) == str(found), name
+    if file == "onnx":
+        assert own == module.KERNELS
+
+
+def test_others_come_first():
+    def own(x, *args, **kwargs):
+        return None if kwargs.get("training") else 2 * x
+
+    x = np.ones((1, 4), "float32")
+    gamma = beta = np.zeros(4, "float32")
+    with backend.using({"norm": own}):
+        assert_close(backend.norm(x, gamma, beta, 1e-6), 2 * x)
+        assert_close(backend.norm(x, gamma, beta, 1e-6, training=True), 0 * x)
+        with backend.using({"norm": backend.norm.plain}):
+            assert_close(backend.norm(x, gamma, beta, 1e-6), 0 * x)
+        assert_close(backend.norm(x, gamma, beta, 1e-6), 2 * x)
+    assert_close(backend.norm(x, gamma, beta, 1e-6), 0 * x)
+
+
+def value_and_gradients(function, *inputs):
+    """What a function gives for arrays, and the gradients of a weighted sum of it.
+
+    On TensorFlow in a graph without XLA, where it has forms of its own.
+    """
+
+    def loss(*inputs):
+        outputs = function(*inputs)
+        weights = ops.convert_to_tensor(RANDOM_WEIGHTS)[: ops.size(outputs)]
+        return ops.sum(ops.reshape(outputs, (-1,)) * weights), outputs
+
+    if backend.name() == "jax":
+        import jax
+
+        numbers = tuple(range(len(inputs)))
+        (_, outputs), gradients = jax.value_and_grad(loss, numbers, has_aux=True)(*inputs)
+        return [outputs, *gradients]
+    if backend.name() == "torch":
+        import torch
+
+        inputs = [torch.from_numpy(x.copy()).requires_grad_() for x in inputs]
+        total, outputs = loss(*inputs)
+        return [outputs.detach(), *torch.autograd.grad(total, inputs)]
+    import tensorflow as tf
+
+    @tf.function
+    def traced(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            total, outputs = loss(*inputs)
+        return [outputs, *tape.gradient(total, inputs)]
+
+    return traced(*map(tf.convert_to_tensor, inputs))
+
+
+RANDOM_WEIGHTS = normal(1000)
+X, WEIGHTS, BIAS = normal(2, 5, 16), normal(16, 12), normal(12)
+LOGITS, LABELS = 4 * normal(2, 3, 7), RANDOM.integers(0, 7, (2, 3)).astype("int32")
+
+
+def dense(activation, training=True):
+    return lambda kernel, *arrays: kernel(*arrays, activation=activation, training=training)
+
+
+def attention(mask=None, turn=None, part=0):
+    def function(kernel, x):
+        tensor = None if mask is None else ops.convert_to_tensor(mask)
+        return kernel(x, 3, tensor, turn=turn, maps=part == 1)[part]
+
+    return function
+
+
+def cross_entropy(kernel, logits):
+    return kernel(ops.convert_to_tensor(LABELS), logits)
+
+
+CASES = {
+    "dense": (dense(None), X, WEIGHTS, BIAS),
+    "dense, gelu": (dense(keras.activations.gelu), X, WEIGHTS, BIAS),
+    "dense, tanh gelu": (dense(backend.gelu_approximate), X, WEIGHTS, BIAS),
+    "dense, relu": (dense(keras.activations.relu), X, WEIGHTS, BIAS),
+    "dense, no training": (dense(keras.activations.gelu, False), X, WEIGHTS, BIAS),
+    "dense, no bias": (dense(keras.activations.gelu), X, WEIGHTS),
+    "matmul_transposed": (lambda kernel, x, y: kernel(x, y), X, normal(2, 9, 16)),
+    "norm": (lambda kernel, *x: kernel(*x, 1e-12), 3 * X + 1, normal(16), normal(16)),
+    "norm, no bias": (lambda kernel, *x: kernel(*x, None, 1e-12), 3 * X + 1, normal(16)),
+    "norm, training": (
+        lambda kernel, *x: kernel(*x, 1e-12, training=True),
+        3 * X + 1,
+        normal(16),
+        normal(16),
+    ),
+    "positions": (lambda kernel, x, table: x + kernel(table, 2, x), X, normal(9, 16)),
+    "of_tokens": (lambda kernel, x: kernel(x, 3, 24), PROJECTED),
+    "attention": (attention(), PROJECTED),
+    "attention, mask": (attention(mask=MASK), PROJECTED),
+    "attention, odd": (attention(), PROJECTED[:, :5]),
+    "attention, rotary": (attention(turn=lambda x: rotate(x, 50.0)), PROJECTED),
+    "attention, maps": (attention(MASK, part=1), PROJECTED),
+    "cross_entropy": (cross_entropy, LOGITS),
+    "cross_entropy, large": (cross_entropy, LOGITS + 1e3),
+    "clip_by_global_norm": (
+        lambda kernel, x, y: ops.concatenate([ops.reshape(g, (-1,)) for g in kernel([x, y], 1.5)]),
+        X,
+        WEIGHTS,
+    ),
+    "clip_by_global_norm, short": (lambda kernel, x: kernel([x, None], 1e3)[0], X),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_plain_form(as_on_gpu, case):
+    function, *inputs = CASES[case]
+    kernel = KERNELS[case.partition(",")[0]]
+    both = [
+        value_and_gradients(lambda *x, form=form: function(form, *x), *inputs)
+        for form in (kernel, kernel.plain)
+    ]
+    for own, plain in zip(*both, strict=True):
+        np.testing.assert_allclose(array(own), array(plain), rtol=1e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_first_choice(traced):
+    logits = np.concatenate([LOGITS, np.array([[[1.0, 3, 3, 2, 0, 0, 0]] * 3], "float32")])
+    kernel = backend.first_choice
+    if traced and backend.name() == "tensorflow":
+        import tensorflow as tf
+
+        kernel = tf.function(kernel)
+    for form in (kernel, backend.first_choice.plain):
+        assert_close(form(ops.convert_to_tensor(logits)), logits.argmax(-1).astype("int32"), 0)
+
+
+# === Steps of optimizers, which Keras' own form stands beside ===
+
+
+def adam(variable, gradient, mean, square):
+    """The formula, at betas of 0.9 and 0.99, a rate of 0.1 and an epsilon of 1e-3."""
+    mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
+    return variable - 0.1 * mean / (np.sqrt(square) + 1e-3), mean, square
+
+
+def state():
+    return normal(4, 3), normal(4, 3), normal(4, 3), np.abs(normal(4, 3))
+
+
+@pytest.mark.backends("tensorflow")
+def test_adam_step():
+    variable, gradient, mean, square = arrays = state()
+    weights = [keras.Variable(x) for x in (variable, mean, square)]
+    gradient = ops.convert_to_tensor(gradient)
+    assert backend.adam_step(*weights, gradient, 0.9, 0.99, 0.1, 1e-3)
+    assert_close(weights, list(adam(*arrays)))
+
+
+@pytest.mark.backends("torch")
+def test_adam_steps():
+    import torch
+
+    both = [state(), state()]
+    lists = [[torch.from_numpy(x.copy()) for x in xs] for xs in zip(*both, strict=True)]
+    variables, gradients, means, squares = lists
+    assert backend.adam_steps(variables, gradients, 0.9, 0.99, 0.1, 1e-3, means, squares)
+    for number, arrays in enumerate(both):
+        assert_close([x[number] for x in (variables, means, squares)], list(adam(*arrays)))
+
+
+@pytest.mark.backends("tensorflow")
+def test_decay():
+    weights = [keras.Variable(normal(4, 3)) for _ in "ab"]
+    expected = [array(weight) * (1 - 0.2 * 0.1) for weight in weights]
+    assert backend.decay(weights, 0.2, lambda: 0.1)
+    assert_close(weights, expected)
+
+
+def test_who_has_no_step_says_so():
+    assert backend.has("adam_step") == (backend.name() == "tensorflow")
+    assert backend.adam_step.plain(*[None] * 8) is False
+    assert backend.adam_steps.plain(*[None] * 8) is False
+    assert backend.decay.plain([], 0.1, lambda: 0.1) is False
+
+
+# === Attention and dropout ===
+
+
+@pytest.mark.backends("jax")
+def test_attention_with_dropout_is_the_formula():
+    import jax
+
+    def seed():
+        return keras.random.SeedGenerator(7)
+
+    keep = OWN.keep_mask(OWN._random_bits(seed()), 0.3, (2, 3, 6, 6))
+
+    def formula(query, key, value):
+        kept = jax.numpy.where(keep, maps(query, key, jax.numpy) / 0.7, 0)
+        return jax.numpy.einsum("bnts,bsnh->btnh", kept, value)
+
+    def fast(query, key, value):
+        return OWN.dropped_attention(query, key, value, MASK, 0.3, seed())
+
+    np.testing.assert_allclose(
+        fast(QUERY, KEY, VALUE), formula(QUERY, KEY, VALUE), rtol=0, atol=1e-5
+    )
+    weights = normal(2, 6, 3, 8)
+    both = [
+        jax.grad(lambda *x, call=call: (call(*x) * weights).sum(), (0, 1, 2))(QUERY, KEY, VALUE)
+        for call in (fast, formula)
+    ]
+    for gradient, expected in zip(*both, strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.backends("jax")
+def test_dropped_shares_are_right_and_masks_independent(as_on_gpu):
+    seed = keras.random.SeedGenerator(1)
+    masks = [np.array(OWN.keep_mask(OWN._random_bits(seed), 0.1, (200, 50, 50))) for _ in "ab"]
+    size = masks[0].size
+    for mask in masks:
+        assert mask.mean() == pytest.approx(0.9, abs=5 * 0.3 / size**0.5)
+        for axis in range(3):
+            assert mask.mean(axis).std() == pytest.approx(0.3 / mask.shape[axis] ** 0.5, rel=0.1)
+    pairs = [(masks[0], masks[1])]
+    pairs += [(masks[0].ravel()[:-lag], masks[0].ravel()[lag:]) for lag in (1, 2, 50, 64, 2500)]
+    for first, second in pairs:
+        together = ((first - 0.9) * (second - 0.9)).mean() / 0.09
+        assert abs(together) < 5 / size**0.5
+    dropped = backend.dropout(np.ones((200, 500), "float32"), 0.1, seed)
+    assert float(dropped.mean()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("form", ["own", "plain"])
+def test_dropout(as_on_gpu, form):
+    seed = keras.random.SeedGenerator(1)
+    dropout = backend.dropout if form == "own" else backend.dropout.plain
+    inputs = np.ones((300, 501), "float32")
+    outputs, gradient = value_and_gradients(lambda x: dropout(x, 0.1, seed), inputs[:1, :500])
+    kept = array(outputs) != 0
+    expected = np.where(kept.ravel(), RANDOM_WEIGHTS[: kept.size] / 0.9, 0)
+    np.testing.assert_allclose(array(gradient).ravel(), expected, rtol=1e-4)
+    outputs = array(dropout(ops.convert_to_tensor(inputs), 0.1, seed))
+    np.testing.assert_allclose(outputs[outputs != 0], 1 / 0.9, rtol=1e-4)
+    assert (outputs != 0).mean() == pytest.approx(0.9, abs=0.0031)  # Four deviations.
+
+
+@pytest.mark.backends("jax")
+def test_the_mask_of_a_fused_kernel_has_a_row_for_each_query():
+    assert OWN.full_mask(MASK, 6).shape == (2, 1, 6, 6)
+    assert OWN.full_mask(np.ones((2, 1, 6, 6), bool), 6).shape == (2, 1, 6, 6)
+
+
+@pytest.mark.backends("jax")
+def test_positions_for_each_row(as_on_gpu):
+    table = normal(9, 16)
+    np.testing.assert_array_equal(
+        backend.positions(table, 2, X), np.repeat(table[None, 2:7], 2, axis=0)
+    )
+
+
+@pytest.mark.backends("torch")
+def test_attention_of_pytorch():
+    import torch
+
+    query, key, value, mask = map(torch.from_numpy, (QUERY, KEY, VALUE, MASK))
+    expected = np.einsum("bnts,bsnh->btnh", maps(QUERY, KEY), VALUE)
+    outputs = array(OWN.fused_attention(query, key, value, mask))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+    keras.utils.set_random_seed(0)
+    dropped = [array(OWN.fused_attention(query, key, value, mask, 0.2)) for _ in range(500)]
+    assert np.abs(dropped[0] - dropped[1]).max() > 1e-2
+    np.testing.assert_allclose(np.mean(dropped, axis=0), expected, rtol=0, atol=0.15)
+    nowhere = array(OWN.fused_attention(query, key, value, torch.zeros_like(mask)))
+    assert np.isfinite(nowhere).all()
+
+
+# === Whole models ===
+
+
+def trained(dropout, remat=False):
+    """Losses of two epochs of a tiny model, and its logits before them."""
+    keras.utils.set_random_seed(0)
+    with keras.RematScope("full" if remat else None):
+        model = BertPretrainer(tiny_backbone(dropout=dropout))
+    model.compile(keras.optimizers.SGD(0.1), jit_compile=True)
+    random = np.random.default_rng(0)
+    x = {
+        "token_ids": random.integers(5, 20, (8, 12)).astype("int32"),
+        "segment_ids": random.integers(0, 2, (8, 12)).astype("int32"),
+        "padding_mask": (np.arange(12) < random.integers(5, 13, (8, 1))).astype("int32"),
+        "mask_positions": random.integers(0, 5, (8, 3)).astype("int32"),
+    }
+    y = {"mlm_logits": random.integers(5, 20, (8, 3)), "nsp_logits": random.integers(0, 2, 8)}
+    logits = model.predict(x, verbose=0)["mlm_logits"]
+    losses = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]
+    return logits, losses
+
+
+@pytest.mark.backends("jax")
+def test_a_model_trains_as_on_a_cpu(as_on_gpu, monkeypatch):
+    logits, losses = trained(0.0)
+    dropped = trained(0.1)[1]
+    assert trained(0.1, remat=True)[1] == pytest.approx(dropped)
+    monkeypatch.undo()
+    expected, expected_losses = trained(0.0)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+    assert losses == pytest.approx(expected_losses, abs=1e-5)
+    assert dropped != pytest.approx(losses, abs=1e-4) and dropped == pytest.approx(losses, abs=0.5)
+
+
+@pytest.mark.backends("tensorflow")  # Which fuses it.
+@pytest.mark.parametrize("shape", [(3, 5, 16), (1, 1, 16), (0, 5, 16), (2, 0, 16)])
+def test_fused_norm(shape):
+    import tensorflow as tf
+
+    norm = TokenNorm(epsilon=1e-12)
+    norm.build((None, None, 16))
+    random = np.random.default_rng(0)
+    for weight in norm.weights:
+        weight.assign(random.normal(size=16))
+    x = tf.constant(random.normal(3, 2, shape), tf.float32)
+    scale = tf.constant(random.normal(size=shape), tf.float32)
+
+    def value_and_gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = norm(x)
+            loss = tf.reduce_sum(y * scale)
+        return (y, *tape.gradient(loss, [x, norm.gamma.value, norm.beta.value]))
+
+    traced = tf.function(value_and_gradients)
+    compiled = tf.function(value_and_gradients, jit_compile=True)
+
+    def operations(function):
+        graph = function.get_concrete_function(x).graph.as_graph_def()
+        return {node.op for node in graph.node}
+
+    assert "FusedBatchNormV3" in operations(traced)
+    assert "FusedBatchNormV3" not in operations(compiled)
+    expected = value_and_gradients(x)
+    assert_close(traced(x), expected, atol=2e-5)
+    assert_close(compiled(x), expected, atol=2e-5)
