@@ -144,7 +144,7 @@ def norm(x, gamma, beta, epsilon, training=False):
         epsilon: float.
         training: bool.
     """
-    return ops.cast(ops.layer_normalization(x, gamma, beta, -1, epsilon), x.dtype)
+    return ops.layer_normalization(x, gamma, beta, -1, epsilon)
 
 
 @kernel
