@@ -67,7 +67,9 @@ def command(backend=None, stopped="Stopped; nothing was written."):
             _start_keras(backend)
             yield
         except (ValueError, ImportError, OSError) as error:
-            typer.echo(str(error), err=True)
+            # Without the number of an error that has a sentence of its own.
+            is_ours = isinstance(error, OSError) and error.filename is None and error.strerror
+            typer.echo(error.strerror if is_ours else str(error), err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
             typer.echo(f"\n{stop if str(stop) else stopped}", err=True)

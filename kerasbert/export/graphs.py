@@ -9,6 +9,7 @@ as it does the SavedModel; the runtime that it is for then has to answer as the 
 import contextlib
 import json
 import os
+import warnings
 
 import keras
 import numpy as np
@@ -313,7 +314,9 @@ def _batch(model, size, length, seed):
 def _answers(model, probes, layout="kerasbert"):
     """The outputs by name for each of the probes."""
     found = []
-    with backend.full_float32():
+    with backend.full_float32(), warnings.catch_warnings():
+        # Keras warns of the attention of a row of one token, which is one of the probes.
+        warnings.filterwarnings("ignore", "You are using a softmax")
         for features in probes:
             tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
             outputs = run_model(model, tensors, layout).items()

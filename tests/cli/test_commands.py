@@ -1,5 +1,6 @@
 """What all commands promise: quick help, one sentence for a mistake, results alone on stdout."""
 
+import errno
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import keras
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from kerasbert.cli import app
@@ -85,8 +87,6 @@ def test_progress_is_not_a_result(capsys):
 
 
 def test_stopped(capsys):
-    import typer
-
     with pytest.raises(typer.Exit) as error, command(stopped="Come back."):
         raise KeyboardInterrupt
     assert error.value.exit_code == 130
@@ -113,3 +113,14 @@ def test_tasks():
     assert "rte" in names and "squad2" in names
     shown = kerasbert("tasks").stdout
     assert "https://gluebenchmark.com/tasks" in shown and "matthews" in shown
+
+
+def test_errors_of_the_system_come_without_their_number(capsys):
+    with pytest.raises(typer.Exit):
+        with command():
+            raise BlockingIOError(errno.EWOULDBLOCK, "'out' is being written by `vocab`; wait")
+    assert capsys.readouterr().err == "'out' is being written by `vocab`; wait\n"
+    with pytest.raises(typer.Exit):
+        with command():
+            open("/nowhere/at/all")
+    assert capsys.readouterr().err.endswith("No such file or directory: '/nowhere/at/all'\n")
