@@ -11,14 +11,13 @@ vocabulary.
 """
 
 import contextlib
-import contextvars
 import functools
 import importlib
 
 import keras
 from keras import ops
 
-_preferred = contextvars.ContextVar("kernels that come before the backend's", default=None)
+_preferred = {}  # kernels that come before the backend's, by name
 
 
 def name():
@@ -26,26 +25,19 @@ def name():
     return keras.backend.backend()
 
 
-@functools.cache
-def _module():
-    """The file of the running backend; `None` for those that have no kernels."""
-    if name() not in ("tensorflow", "jax", "torch"):
-        return None
-    return importlib.import_module(f"{__name__}.{name()}")
-
-
 def has(kernel_name):
     """Whether the backend has a form of its own of a kernel."""
-    return hasattr(_module(), kernel_name)
+    return hasattr(_module, kernel_name)
 
 
 def kernel(plain):
     """Make a function the plain form of a kernel."""
+    own_name = plain.__name__
 
+    # Of what `torch.compile` sees through: a context variable would cut its graph at each kernel.
     @functools.wraps(plain)
     def call(*args, **kwargs):
-        own = (_preferred.get() or {}).get(plain.__name__)
-        own = own or getattr(_module(), plain.__name__, None)
+        own = _preferred.get(own_name) or getattr(_module, own_name, None)
         outputs = None if own is None else own(*args, **kwargs)
         return plain(*args, **kwargs) if outputs is None else outputs
 
@@ -57,18 +49,19 @@ def kernel(plain):
 def using(kernels):
     """A context in which these functions, by kernels' names, come before the backend's.
 
-    For graphs that hold less, or other operations, than the backend does.
+    For graphs that hold less, or other operations, than the backend does; in all threads.
 
     >>> ones = {"norm": lambda x, *args, **kwargs: ops.ones_like(x)}
     >>> with using(ones):
     ...     [float(value) for value in norm(np.zeros(2, "float32"), None, None, 1e-6)]
     [1.0, 1.0]
     """
-    token = _preferred.set(kernels)
+    global _preferred
+    before, _preferred = _preferred, kernels
     try:
         yield
     finally:
-        _preferred.reset(token)
+        _preferred = before
 
 
 # === Layers ===
@@ -376,4 +369,10 @@ def data_parallel(model, **kwargs):
 
 def keras_exports():
     """The formats that `keras.Model.export` writes right of this package's models."""
-    return getattr(_module(), "KERAS_EXPORTS", ())
+    return getattr(_module, "KERAS_EXPORTS", ())
+
+
+# The file of the running backend; it imports this one. Other backends have no kernels.
+_module = None
+if name() in ("tensorflow", "jax", "torch"):
+    _module = importlib.import_module(f"{__name__}.{name()}")
