@@ -12,7 +12,6 @@ with a scan of the code.
 """
 
 import dataclasses
-import types
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,20 +450,20 @@ def track_variables(model):
     model._track_variables()
 
 
-def foreach():
-    """PyTorch's operations on lists of tensors."""
+def foreach(operation):
+    """One of PyTorch's operations on lists of tensors; `torch.compile` sees through the dict."""
     import torch
 
-    return types.SimpleNamespace(
-        add_=torch._foreach_add_,
-        addcmul_=torch._foreach_addcmul_,
-        div=torch._foreach_div,
-        lerp_=torch._foreach_lerp_,
-        maximum_=torch._foreach_maximum_,
-        mul_=torch._foreach_mul_,
-        sqrt=torch._foreach_sqrt,
-        sub_=torch._foreach_sub_,
-    )
+    return {
+        "add_": torch._foreach_add_,
+        "addcmul_": torch._foreach_addcmul_,
+        "div": torch._foreach_div,
+        "lerp_": torch._foreach_lerp_,
+        "maximum_": torch._foreach_maximum_,
+        "mul_": torch._foreach_mul_,
+        "sqrt": torch._foreach_sqrt,
+        "sub_": torch._foreach_sub_,
+    }[operation]
 
 
 # === TensorFlow ===

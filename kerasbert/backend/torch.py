@@ -85,19 +85,19 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
     """A few operations on all weights at once."""
     import torch
 
-    each = private_names.foreach()
+    each = private_names.foreach
     with torch.no_grad():
-        each.lerp_(means, gradients, 1 - beta_1)
-        each.mul_(squares, beta_2)
-        each.addcmul_(squares, gradients, gradients, 1 - beta_2)
+        each("lerp_")(means, gradients, 1 - beta_1)
+        each("mul_")(squares, beta_2)
+        each("addcmul_")(squares, gradients, gradients, 1 - beta_2)
         if highest is not None:
-            each.maximum_(highest, squares)
+            each("maximum_")(highest, squares)
             squares = highest
-        roots = each.sqrt(squares)
-        each.add_(roots, epsilon)
-        steps = each.div(means, roots)
-        each.mul_(steps, rate)
-        each.sub_(variables, steps)
+        roots = each("sqrt")(squares)
+        each("add_")(roots, epsilon)
+        steps = each("div")(means, roots)
+        each("mul_")(steps, rate)
+        each("sub_")(variables, steps)
     return True
 
 
