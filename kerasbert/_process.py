@@ -1,6 +1,9 @@
-"""Processes that are forked from one at work, which cannot work themselves."""
+"""Processes that are forked from one at work, and what TensorFlow writes when it starts in one."""
 
+import contextlib
+import importlib
 import os
+import sys
 
 _first = None  # the process that used a backend or TensorFlow first
 
@@ -22,3 +25,29 @@ def check_process():
             "Start processes with multiprocessing.get_context('spawn'), or load the model in each "
             "process after the fork, and nothing before."
         )
+
+
+@contextlib.contextmanager
+def silent_tensorflow():
+    """Where TensorFlow is imported without its lines on what the machine has.
+
+    It writes to the standard error before it reads how much it should. Errors of its operations
+    are exceptions, too.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def run_silently(module, function, *arguments):
+    """What a new process runs: a function of a module that imports TensorFlow."""
+    with silent_tensorflow():
+        module = importlib.import_module(module)
+    getattr(module, function)(*arguments)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from kerasbert._errors import PRECISIONS
+from kerasbert._process import silent_tensorflow
 from kerasbert._triton import import_triton
 
 app = typer.Typer(
@@ -94,28 +95,13 @@ def _start_keras(backend):
         raise ValueError(
             f"The backend {chosen} is not installed: pip install 'kerasbert[{chosen}]'."
         )
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Its errors are exceptions too.
     if chosen == "jax":
         # XLA takes long for each shape: what it compiled once is there for the next time.
         cache = os.path.join(os.path.expanduser("~"), ".cache", "kerasbert", "jax")
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
-    with _silent():
+    with silent_tensorflow():
         import_triton()
         import keras_hub  # noqa: F401
-
-
-@contextlib.contextmanager
-def _silent():
-    """TensorFlow writes to the standard error before it can be told not to."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def show(*tables):

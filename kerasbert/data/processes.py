@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import pickle
 
+from kerasbert._process import run_silently, silent_tensorflow
 from kerasbert.backend.tensorflow import tf_modules
 
 
@@ -35,7 +36,9 @@ def map_in_processes(function, tasks, workers):
         for _ in range(workers):
             pipe, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, pickle.dumps(function)), daemon=True
+                target=run_silently,
+                args=(__name__, "_serve", theirs, pickle.dumps(function)),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -86,9 +89,9 @@ def map_in_processes(function, tasks, workers):
 
 def _serve(pipe, function):
     """What a process does: a result, or an error, for each arguments that come."""
-    tf, _ = tf_modules("A process")
     # There is a process for each core, and training may need the GPU.
-    with contextlib.suppress(RuntimeError):
+    with silent_tensorflow(), contextlib.suppress(RuntimeError):
+        tf, _ = tf_modules("A process")
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")

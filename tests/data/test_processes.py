@@ -46,3 +46,10 @@ def test_errors_and_processes_that_end():
     tasks = [(number, ("end" if number == 3 else number, data)) for number in range(8)]
     with pytest.raises(RuntimeError, match="ended: it was killed, for want of memory perhaps"):
         list(map_in_processes(work, tasks, 2))
+
+
+@pytest.mark.slow
+def test_processes_say_nothing_of_the_machine(monkeypatch, capfd):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    assert len(list(map_in_processes(work, [(0, (1, b""))], 1))) == 1
+    assert capfd.readouterr().err == ""
