@@ -29,6 +29,7 @@ from kerasbert.export.serving import (
 )
 from kerasbert.files import names_in, output_folder, put, scratch
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask, encoder_of
 from kerasbert.tokenizers.transformers_files import transformers_files
 
@@ -350,8 +351,8 @@ def _int8_spacing(values):
 
 
 def _is_real(outputs):
-    """What is impossible is -1e9, which would hide all else."""
-    return outputs > -1e8
+    """Not where an answer is impossible, whose score would hide all else."""
+    return outputs > MASKED / 10
 
 
 def _off(found, wanted, int8):

@@ -544,8 +544,7 @@ class BertTask(FromPreset, KerasExport, keras_hub.models.Task):
         """Map the preprocessor over a `tf.data.Dataset` of raw batches, or of texts to batch."""
         if self.preprocessor is None or _is_ready(dataset):
             return dataset
-        spec = dataset.element_spec
-        parts = keras.tree.flatten(spec[0] if isinstance(spec, tuple) else spec)
+        parts = keras.tree.flatten(_inputs_of(dataset.element_spec))
         if all(part.shape.rank == 0 and part.dtype == "string" for part in parts):
             dataset = dataset.batch(batch_size or 32)
         return self.preprocessor.map_dataset(dataset, anew)
@@ -640,8 +639,7 @@ def _is_in_memory(x):
 
 def _is_ready(dataset):
     """Whether a `tf.data.Dataset` has token ids already."""
-    spec = dataset.element_spec
-    spec = spec[0] if isinstance(spec, tuple) else spec
+    spec = _inputs_of(dataset.element_spec)
     return isinstance(spec, dict) and "token_ids" in spec
 
 
