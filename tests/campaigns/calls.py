@@ -20,8 +20,8 @@ import time
 import keras
 import numpy as np
 
-from kerasbert import models
 from kerasbert.tokenizers import BertTokenizer
+from tests.export import tiny
 
 # What the process may grow by in the second half of the calls, a call: a leak of one array of a
 # text, or of one traced function, is more.
@@ -32,30 +32,8 @@ WORDS = "it was a good bad film the city ann bob went home by train day night".s
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ","]
 
 
-def _tokenizer():
-    return BertTokenizer([*SPECIAL, *WORDS], lowercase=True)
-
-
 def _task(name, **settings):
-    """A tiny model of the class `Bert<name>`, whose answers differ from text to text."""
-    keras.utils.set_random_seed(7)
-    tokenizer = _tokenizer()
-    backbone = models.BertBackbone(
-        vocabulary_size=tokenizer.vocabulary_size(),
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=32,
-        intermediate_dim=32,
-        max_sequence_length=64,
-    )
-    packing = {"max_query_length": 16} if name == "QuestionAnswering" else {}
-    preprocessor = getattr(models, f"Bert{name}Preprocessor")
-    preprocessor = preprocessor(tokenizer, sequence_length=64, **packing)
-    model = getattr(models, f"Bert{name}")(backbone, preprocessor=preprocessor, **settings)
-    rng = np.random.default_rng(7)
-    for weight in model.weights:
-        weight.assign(weight + 0.3 * rng.standard_normal(weight.shape).astype("float32"))
-    return model
+    return tiny.task(name, BertTokenizer([*SPECIAL, *WORDS], lowercase=True), **settings)
 
 
 def _text(draw, most=50):
