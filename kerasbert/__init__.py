@@ -32,14 +32,14 @@ _MODULES = (
 _FUNCTIONS = {
     "builtin_presets": "presets",
     "convert": "converter",
-    "evaluate": "tasks.evaluation",
+    "evaluate": "training.evaluation",
     "export_litert": "export.litert",
     "export_onnx": "export.onnx",
     "export_openvino": "export.onnx",
     "export_serving": "export.serving",
-    "finetune": "tasks.finetune",
-    "predict": "tasks.evaluation",
-    "pretrain": "tasks.pretrain",
+    "finetune": "training.finetune",
+    "predict": "training.evaluation",
+    "pretrain": "training.pretrain",
     "upload_preset": "upload",
     "vocab": "vocabulary",
 }

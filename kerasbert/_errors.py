@@ -1,6 +1,7 @@
-"""What is said of errors: of other libraries' in short, of numbers that are none,
-and of packages that are missing."""
+"""What is said of errors: of other libraries' in short, of settings that are not what they have to
+be, of unknown names, and of packages that are missing."""
 
+import difflib
 import importlib.util
 import math
 import numbers
@@ -15,17 +16,34 @@ def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def did_you_mean(value, known, otherwise=".", count=1, cutoff=0.6, show=str):
+    """How a sentence about an unknown name ends: with the nearest names, or else as given.
+
+    >>> "No setting 'num_layer'" + did_you_mean("num_layer", ["num_heads", "num_layers"])
+    "No setting 'num_layer'; did you mean num_layers?"
+    >>> "No setting 'x'" + did_you_mean("x", ["num_heads"], "; there is num_heads.")
+    "No setting 'x'; there is num_heads."
+    """
+    near = difflib.get_close_matches(str(value), known, count, cutoff)
+    return f"; did you mean {', '.join(map(show, near))}?" if near else otherwise
+
+
+def is_whole(value):
+    """Whether a value is a whole number, of Python or NumPy; `True` and `False` are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def check_whole(name, value, least=1):
     """Raise a `ValueError` unless a setting is a whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+    if not is_whole(value) or value < least:
         raise ValueError(f"{name}={value!r} has to be a whole number from {least}.")
 
 
 # What a setting can be: its test, and what it has to be in words. A "?" after a kind allows `None`.
 _MOST = (2 - 2.0**-23) * 2.0**127  # the largest float32
 _KINDS = {
-    "count": (lambda x: _is_number(x, numbers.Integral) and x >= 1, "a whole number from 1"),
-    "whole": (lambda x: _is_number(x, numbers.Integral) and x >= 0, "a whole number from 0"),
+    "count": (lambda x: is_whole(x) and x >= 1, "a whole number from 1"),
+    "whole": (lambda x: is_whole(x) and x >= 0, "a whole number from 0"),
     "number": (lambda x: _is_number(x) and 0 <= x <= _MOST, "a number from 0"),
     "positive": (lambda x: _is_number(x) and 0 < x <= _MOST, "a number above 0"),
     "share": (lambda x: _is_number(x) and 0 <= x < 1, "from 0 to below 1"),
@@ -44,10 +62,9 @@ _KINDS = {
 }
 
 
-def _is_number(value, kind=numbers.Real):
-    if not isinstance(value, kind) or isinstance(value, bool):
-        return False
-    return isinstance(value, numbers.Integral) or math.isfinite(value)
+def _is_number(value):
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_whole(value) or is_real and math.isfinite(value)
 
 
 def check_value(name, value, kind, where=""):

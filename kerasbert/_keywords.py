@@ -1,12 +1,12 @@
 """Keywords that nobody knows: refused, with the nearest that there is."""
 
-import difflib
 import functools
 import inspect
 
 import keras
 
 from kerasbert import private_names
+from kerasbert._errors import did_you_mean
 
 # Names that KerasHub and Keras take out of `**kwargs` themselves.
 _TAKEN_OUT = {
@@ -22,9 +22,8 @@ def check_keyword(owner, name, known):
     """Raise a `ValueError` for a keyword that is not among the known ones."""
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known))}."
-    raise ValueError(f"{owner} has no argument '{name}'; {hint}")
+    hint = did_you_mean(name, known, f"; it takes {', '.join(sorted(known))}.")
+    raise ValueError(f"{owner} has no argument '{name}'{hint}")
 
 
 class ChecksKeywords:

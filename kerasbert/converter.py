@@ -1,16 +1,14 @@
 """`convert`: any checkpoint that we read, or a model of ours, into any format that we write."""
 
-import difflib
 import os
-import re
 import warnings
 
 import keras
 import numpy as np
 
-from kerasbert import models, presets
-from kerasbert._errors import first_line
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert import models
+from kerasbert._errors import did_you_mean, first_line
+from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import (
     huggingface,
     sentence_transformers,
@@ -19,10 +17,16 @@ from kerasbert.conversion import (
     to_keras_hub,
 )
 from kerasbert.conversion import keras_hub as keras_hub_format
+from kerasbert.conversion.huggingface_tables import TABLES
 from kerasbert.conversion.writing import canonical, check_settings
 from kerasbert.files import check_room, names_in, new_folder, output_folder, read_json
+from kerasbert.kinds import KINDS, kinds_with, tables_of
+from kerasbert.loading.checkpoints import read_checkpoint
+from kerasbert.loading.names import resolve
+from kerasbert.loading.own import is_own
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask, encoder_of
+from kerasbert.models.task import BertTask
+from kerasbert.parts import encoder_of
 from kerasbert.tokenizers.subword import SubwordTokenizer
 
 FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")
@@ -36,13 +40,8 @@ def tasks():
     >>> tasks()["text_classifier"].__name__
     'BertTextClassifier'
     """
-    found = {"encoder": BertBackbone}
-    for name in models.__all__:
-        cls = getattr(models, name)
-        if isinstance(cls, type) and issubclass(cls, BertTask) and getattr(cls, "head", None):
-            name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("Bert"))
-            found[name.replace("LM", "_LM").replace("__", "_").lower()] = cls
-    return found
+    rows = (kind for kind in KINDS.values() if kind.single)
+    return {"encoder": BertBackbone, **{kind.name: kind.load("models") for kind in rows}}
 
 
 def convert(
@@ -86,9 +85,9 @@ def convert(
     model, tokenizer = load_source(source, task, tokenizer, encoder, format)
     extra = {}
     if format == "huggingface" and isinstance(source, (str, os.PathLike)):
-        directory = presets.resolve(os.fspath(source))
-        if not presets.is_own(directory):
-            extra = {"token_ids": presets.read_checkpoint(directory).token_ids}
+        directory = resolve(os.fspath(source))
+        if not is_own(directory):
+            extra = {"token_ids": read_checkpoint(directory).token_ids}
     if format != "kerasbert" and getattr(model, "bilstm_units", 0):
         raise ValueError(
             f"The format '{format}' has no place for the BiLSTM of this {type(model).__name__} "
@@ -143,7 +142,7 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
             tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
     elif isinstance(source, (str, os.PathLike)):
         source = os.fspath(source)
-        directory = presets.resolve(source)
+        directory = resolve(source)
         cls = class_in(directory, format) if task is None else _class_of(task)
         if tokenizer is None:
             tokenizer = _tokenizer_of(source)
@@ -153,7 +152,7 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
         if not _is_quantized(directory):
             arguments["dtype"] = "float32"
         model = cls.from_preset(source, **arguments)
-        if task is None and not presets.is_own(directory):
+        if task is None and not is_own(directory):
             _warn_left_out(model, directory)
     else:
         raise ValueError(
@@ -175,22 +174,22 @@ def _class_of(task):
 
 def class_in(directory, format=None):
     """The class of what a directory holds, as far as the format can hold it too."""
-    if presets.is_own(directory):
+    if is_own(directory):
         path = os.path.join(directory, "task.json")
         name = read_json(path).get("registered_name") if os.path.exists(path) else None
         return keras.saving.get_registered_object(name) or BertBackbone
     if sentence_transformers.is_mine(directory) and format in ("huggingface", "kerasbert"):
         return models.BertTextEmbedder
-    checkpoint = presets.read_checkpoint(directory)
+    checkpoint = read_checkpoint(directory)
     config = {}
     if huggingface.is_mine(directory):
         config = read_json(os.path.join(directory, "config.json"))
-    known = {cls.head: cls for cls in tasks().values() if getattr(cls, "head", None)}
+    known = {tables_of(cls): cls for cls in tasks().values() if tables_of(cls)}
     known["text_classifier"] = _text_class(config)
     kinds = {
         kind
         for kind in checkpoint.head_maps.keys() & known.keys()
-        if (checkpoint.family, kind) not in to_huggingface.NO_CLASS
+        if kind not in TABLES[checkpoint.family].without_class
     }
     kind = _kind_by_name(directory, config, kinds)
     if kind == "unknown":
@@ -210,10 +209,11 @@ def _kind_by_name(directory, config, known):
     if keras_hub_format.is_mine(directory):
         path = os.path.join(directory, "task.json")
         names = [read_json(path).get("registered_name", "")] if os.path.exists(path) else ["Model"]
-        ends = {**to_keras_hub.TASKS, None: "Model"}
+        room = "keras_hub"
     else:
         names = config.get("architectures") or []
-        ends = {kind: end for kind, (end, _) in to_huggingface.ARCHITECTURES.items()}
+        room = "huggingface"
+    ends = {None: "Model", **{kind.tables: getattr(kind, room) for kind in kinds_with(room)}}
     for name in names:
         for kind, end in ends.items():
             if name.endswith(end) and not name.endswith(f"LMHead{end}"):
@@ -243,8 +243,8 @@ def _warn_left_out(model, directory):
     """Say which weights of a foreign checkpoint have no place in what it is read as."""
     if keras_hub_format.is_mine(directory):
         return  # Its class says all that is there.
-    checkpoint = presets.read_checkpoint(directory)
-    maps = [checkpoint.encoder_map, checkpoint.head_maps.get(getattr(model, "head", None))]
+    checkpoint = read_checkpoint(directory)
+    maps = [checkpoint.encoder_map, checkpoint.head_maps.get(tables_of(model))]
     used = {
         name
         for weight in model.weights
@@ -261,7 +261,7 @@ def _warn_left_out(model, directory):
 
 
 def _is_quantized(directory):
-    if not presets.is_own(directory):
+    if not is_own(directory):
         return False
     dtype = read_json(os.path.join(directory, "config.json"))["config"].get("dtype")
     return isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap"
@@ -280,9 +280,8 @@ def _with_encoder(model, settings):
     config = encoder_of(model).get_config()
     for name in settings:
         if name not in config:
-            near = difflib.get_close_matches(name, config, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(config))}."
-            raise ValueError(f"encoder={settings!r}: BertBackbone has no setting '{name}'; {hint}")
+            hint = did_you_mean(name, config, f"; it has {', '.join(sorted(config))}.")
+            raise ValueError(f"encoder={settings!r}: BertBackbone has no setting '{name}'{hint}")
     other = BertBackbone.from_config({**config, **settings})
     if model is not encoder_of(model):
         other = type(model).from_config({**_config(model), "backbone": other})
@@ -340,14 +339,14 @@ def _check(model, tokenizer, directory, changed, written):
     """Read back what was written, and compare settings, weights and outputs."""
     arguments = {} if model is encoder_of(model) else {"preprocessor": None}
     if not _is_quantized(directory):
-        is_own = presets.is_own(directory)
-        arguments["dtype"] = encoder_of(model).dtype_policy if is_own else "float32"
+        policy = encoder_of(model).dtype_policy
+        arguments["dtype"] = policy if is_own(directory) else "float32"
     again = type(model).from_preset(directory, **arguments)
     ours, theirs = encoder_of(model), encoder_of(again)
     expected = {**ours.get_config(), **changed}
     differ = check_settings(
-        {**canonical(expected, ours.family), **_said(model)},
-        {**canonical(theirs.get_config(), ours.family), **_said(again)},
+        {**canonical(expected, ours), **_said(model)},
+        {**canonical(theirs.get_config(), ours), **_said(again)},
         written,
         to_huggingface.REMEDY,
     )
@@ -421,7 +420,7 @@ def _check_tokenizer(ours, theirs, written):
     if ours.get_vocabulary() != theirs.get_vocabulary():
         raise ValueError(f"The vocabulary of {written} is not what was written.")
     try:
-        tf_modules("Tokenizing")
+        need_tensorflow("Tokenizing")
     except ImportError:
         return
     for text in _TEXTS:

@@ -10,6 +10,8 @@ ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663.
 
 from dataclasses import dataclass, field
 
+from kerasbert.kinds import KINDS
+
 # The settings of an encoder and what each can be; see `kerasbert._errors.check_value`.
 SETTINGS = {
     "vocabulary_size": "count",
@@ -46,22 +48,18 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Family:
-    """A row: settings of the encoder and of each kind of head, and the tokenizer's class."""
+    """A row.
+
+    Args:
+        encoder: dict. Settings of the encoder.
+        heads: dict of a kind of head to the settings in which it differs from the kind's row in
+            `kerasbert.kinds`.
+        tokenizer: string. The tokenizer's class.
+    """
 
     encoder: dict = field(default_factory=dict)
-    text_classifier: dict = field(default_factory=dict)
-    next_sentence: dict = field(default_factory=lambda: {"dropout": 0.0, "sentence_order": False})
-    token_classifier: dict = field(default_factory=lambda: {"pooling": "tokens"})
-    question_answering: dict = field(default_factory=lambda: {"pooling": "tokens", "dropout": 0.0})
-    multiple_choice: dict = field(default_factory=dict)
-    masked_lm: dict = field(default_factory=dict)
-    text_embedder: dict = field(default_factory=lambda: {"pooling": "mean"})
+    heads: dict = field(default_factory=dict)
     tokenizer: str = "BertTokenizer"
-
-    @property
-    def pretrainer(self):
-        """Settings of the two heads of pre-training."""
-        return {**self.next_sentence, **self.masked_lm}
 
 
 _MODERNBERT_HEAD = {
@@ -77,31 +75,41 @@ FAMILIES = {
     "roberta": Family(
         # Positions count from padding_idx + 1 = 2; there is one segment.
         encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
-        text_classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
-        masked_lm=_ERF_GELU,
+        heads={
+            "text_classifier": {"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+            "masked_lm": _ERF_GELU,
+        },
         tokenizer="RobertaTokenizer",
     ),
     "xlm_roberta": Family(
         encoder={"position_offset": 2, "num_segments": 1, "layer_norm_epsilon": 1e-5},
-        text_classifier={"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
-        masked_lm=_ERF_GELU,
+        heads={
+            "text_classifier": {"pooling": "cls", "head_activation": "tanh", "dropout_first": True},
+            "masked_lm": _ERF_GELU,
+        },
         tokenizer="XLMRobertaTokenizer",
     ),
     "distilbert": Family(
         encoder={"num_segments": 0, "pooler": False},
-        text_classifier={"pooling": "cls", "head_activation": "relu"},
-        question_answering={"pooling": "tokens", "dropout": 0.1},
-        multiple_choice={"pooling": "cls", "head_activation": "relu"},
+        heads={
+            "text_classifier": {"pooling": "cls", "head_activation": "relu"},
+            "question_answering": {"dropout": 0.1},
+            "multiple_choice": {"pooling": "cls", "head_activation": "relu"},
+        },
     ),
     "electra": Family(
         encoder={"pooler": False},
-        text_classifier={"pooling": "cls", "head_activation": "gelu", "dropout_first": True},
-        multiple_choice={"pooling": "cls", "head_activation": "gelu"},
-        masked_lm=_ERF_GELU,
+        heads={
+            "text_classifier": {"pooling": "cls", "head_activation": "gelu", "dropout_first": True},
+            "multiple_choice": {"pooling": "cls", "head_activation": "gelu"},
+            "masked_lm": _ERF_GELU,
+        },
     ),
     "albert": Family(
         encoder={"num_groups": 1, "embedding_dim": 128},
-        next_sentence={"dropout": 0.1, "sentence_order": True},
+        heads={
+            "next_sentence_predictor": {"dropout": 0.1, "sentence_order": True},
+        },
         tokenizer="AlbertTokenizer",
     ),
     "modernbert": Family(
@@ -120,11 +128,13 @@ FAMILIES = {
             "use_bias": False,
             "pooler": False,
         },
-        text_classifier={"pooling": "cls", **_MODERNBERT_HEAD},
-        token_classifier={"pooling": "tokens", **_MODERNBERT_HEAD},
-        question_answering={"pooling": "tokens", **_MODERNBERT_HEAD},
-        multiple_choice={"pooling": "cls", **_MODERNBERT_HEAD},
-        masked_lm={"head_activation": "gelu", "head_bias": False},
+        heads={
+            "text_classifier": {"pooling": "cls", **_MODERNBERT_HEAD},
+            "token_classifier": _MODERNBERT_HEAD,
+            "question_answering": _MODERNBERT_HEAD,
+            "multiple_choice": {"pooling": "cls", **_MODERNBERT_HEAD},
+            "masked_lm": {"head_activation": "gelu", "head_bias": False},
+        },
         tokenizer="ModernBertTokenizer",
     ),
 }
@@ -142,3 +152,23 @@ def get_family(name):
     if name not in FAMILIES:
         raise ValueError(f"Unknown family '{name}'; the families are {', '.join(FAMILIES)}.")
     return FAMILIES[name]
+
+
+def head_settings(family, kind):
+    """The settings of a kind of head in a family: the kind's own, but for what the family changes.
+
+    >>> head_settings("roberta", "text_classifier")["pooling"]
+    'cls'
+
+    A `kind` of `None`, a task of the user's own, has none.
+
+    Raises:
+        ValueError: if there is no such family.
+    """
+    if kind is None:
+        return {}
+    row = KINDS[KINDS[kind].tables]
+    settings = dict(row.settings)
+    for part in row.parts:
+        settings |= head_settings(family, part)
+    return settings | get_family(family).heads.get(row.name, {})

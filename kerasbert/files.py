@@ -72,6 +72,14 @@ def write_text(path, text):
     return path
 
 
+def write_json(path, value, indent=1):
+    """Write a whole JSON file, see `new_file`, with letters of all languages as they are."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if re.search("[\ud800-\udfff]", text):  # Names of files may hold bytes that are no UTF-8.
+        text = json.dumps(value, indent=indent)
+    return write_text(path, text + "\n")
+
+
 def inside(directory, name, source):
     """The path of a file or folder that a file of a directory names.
 

@@ -1,7 +1,8 @@
 """`from_preset` and `save_to_preset`, shared by encoder, tokenizers, preprocessors and tasks."""
 
-import importlib
 import os
+
+import keras
 
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.files import check_room, is_unfinished, new_folder, output_folder
@@ -33,6 +34,10 @@ class _ClassProperty(property):
 class FromPreset(ChecksKeywords):
     """Mixin, first among the bases: loads from any source and saves without halves."""
 
+    # Functions of `kerasbert.loading.names`, which rests on tokenizers, and they on this file: the
+    # models set them, so that no import points up.
+    _open_preset = _presets_of = None
+
     @classmethod
     def from_preset(cls, preset, load_weights=True, **kwargs):
         """Load from a preset.
@@ -50,14 +55,40 @@ class FromPreset(ChecksKeywords):
         Raises:
             ValueError: if the preset is unknown, or its weights do not fit, with both lists.
         """
-        # A layer above, and imports point down: found at the call.
-        presets = importlib.import_module("kerasbert.presets")
-        return presets.load(cls, preset, load_weights, **kwargs)
+        cls.check_arguments(kwargs)
+        source = cls._open_preset(
+            preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
+        )
+        with source.whole():
+            return cls.from_source(source, load_weights, **kwargs)
+
+    @classmethod
+    def check_arguments(cls, kwargs):
+        """Raise where `from_preset` takes no such argument, before anything is fetched."""
+
+    @classmethod
+    def needs_files(cls, kwargs):
+        """Whether more is needed than what a built-in name says of an encoder."""
+        return True
+
+    @classmethod
+    def from_source(cls, source, load_weights=True, **kwargs):
+        """Make one of an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
+        if source.is_own:
+            made = cls.from_own_preset(source.directory, **kwargs)
+        else:
+            made = cls.from_checkpoint(source, **kwargs)
+        if not isinstance(made, cls):
+            raise ValueError(
+                f"'{source.source}' has a {type(made).__name__}, not a {cls.__name__}; load it "
+                "with that."
+            )
+        return made
 
     @_ClassProperty
     def presets(cls):
         """The built-in names that `from_preset` of this class takes: a dict to descriptions."""
-        return importlib.import_module("kerasbert.presets").presets_of(cls)
+        return cls._presets_of(cls)
 
     @classmethod
     def from_config(cls, config):

@@ -9,7 +9,8 @@ import keras_hub
 
 from kerasbert._errors import first_line
 from kerasbert.files import read_json, write_text
-from kerasbert.presets import builtin_presets
+from kerasbert.kinds import KINDS
+from kerasbert.loading.names import builtin_presets
 
 CARD_FIELDS = {
     "description": "a sentence or two: what it is for",
@@ -28,18 +29,6 @@ CARD_FIELDS = {
 _HANDLES = {
     "hf": (r"([\w.-]+/)?[\w.-]+", "hf://org/name, or hf://name for your own account"),
     "kaggle": (r"[\w.-]+/[\w.-]+/[\w.-]+/[\w.-]+", "kaggle://user/model/keras/variation"),
-}
-# Class: the hub's name of the task, and what a person calls.
-_TASKS = {
-    "BertTextClassifier": ("text-classification", 'classify(["A text.", "Another one."])'),
-    "BertTextRegressor": ("text-classification", 'score(["A text.", "Another one."])'),
-    "BertNextSentencePredictor": (None, 'follows("A sentence.", "The next one.")'),
-    "BertMaskedLM": ("fill-mask", 'fill_mask("A text with a [MASK] word.")'),
-    "BertPretrainer": ("fill-mask", 'fill_mask("A text with a [MASK] word.")'),
-    "BertTokenClassifier": ("token-classification", 'tag("A text.")'),
-    "BertQuestionAnswering": ("question-answering", 'answer("Who?", "A text that says who.")'),
-    "BertMultipleChoice": ("multiple-choice", 'choose("A text", ["so", "or so"])'),
-    "BertTextEmbedder": ("sentence-similarity", 'embed(["A text.", "Another one."])'),
 }
 
 
@@ -208,7 +197,8 @@ def model_card(preset_dir, handle, card=None, title=None):
         **(card or {}),
     }
     name = (task or config)["class_name"]
-    pipeline, method = _TASKS.get(name, ("feature-extraction" if not task else None, None))
+    kind = next((kind for kind in KINDS.values() if kind.models == name), None)
+    pipeline = kind.pipeline if kind else "feature-extraction" if not task else ""
     title = title or handle.rpartition("/")[2]
     base_handle = described.get("handle") or base or ""
     tables = [
@@ -232,7 +222,7 @@ def model_card(preset_dir, handle, card=None, title=None):
         language=card.get("languages"),
         license=card["license"].lower().replace(" ", "-") if card.get("license") else None,
         library_name="kerasbert",
-        pipeline_tag=pipeline,
+        pipeline_tag=pipeline or None,
         base_model=_repository(base_handle),
         datasets=card.get("datasets"),
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
@@ -244,7 +234,7 @@ def model_card(preset_dir, handle, card=None, title=None):
     if card.get("description"):
         parts.append(card["description"] + "\n")
     parts.append(_architecture(preset_dir, config, task))
-    parts.append(_how_to_load(name, handle, method))
+    parts.append(_how_to_load(name, handle, kind.usage if kind else ""))
     parts.append("## Training\n")
     if base:
         parts.append(f"- From: {_link(base, base_handle)}")
@@ -315,7 +305,7 @@ def _architecture(directory, config, task):
 
 def _how_to_load(name, handle, method):
     packages, call = "import kerasbert", f"model.{method}"
-    if method is None:
+    if not method:
         packages += "\nimport numpy as np"
         call = 'model({"token_ids": np.array([[1, 2, 3]])})'
     return (

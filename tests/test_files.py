@@ -396,3 +396,13 @@ def test_a_folder_in_use_stays_if_it_was_there_or_holds_something(tmp_path):
     with files.in_use(str(tmp_path / "full"), "vocab"):
         write(tmp_path / "full", NEW)
     assert sorted(os.listdir(tmp_path)) == ["full", "there"]
+
+
+def test_json_of_names_that_are_no_text(tmp_path):
+    """A file's name may hold any bytes, and Python gives those that are no UTF-8 as surrogates."""
+    path = str(tmp_path / "a.json")
+    value = {"files": ["caf\udce9.txt", "日本語"]}
+    files.write_json(path, value)
+    assert files.read_json(path) == value
+    files.write_json(path, {"language": "日本語"})
+    assert "日本語" in (tmp_path / "a.json").read_text(encoding="utf-8")

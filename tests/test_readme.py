@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert import hub
+from kerasbert.loading import hub
 
 ROOT = pathlib.Path(__file__).parent.parent
 

@@ -5,6 +5,7 @@ devices before clipping, and training on several workers. See `kerasbert.backend
 """
 
 import contextlib
+import importlib
 import logging
 import math
 import platform
@@ -20,26 +21,46 @@ KERAS_EXPORTS = ("tf_saved_model", "litert")
 # === TensorFlow beside any backend ===
 
 
-def tf_modules(needed_by):
-    """Return the modules `(tensorflow, tensorflow_text)`.
+class _Late:
+    """A package that is imported when something of it is first used."""
+
+    def __init__(self, package):
+        self._package = package
+        self._module = None
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)  # Who looks at all names of a module needs no import.
+        check_process()
+        if self._module is None:
+            need_tensorflow("This", self._package)
+            self._module = importlib.import_module(self._package)
+        return getattr(self._module, name)
+
+
+tf, tf_text = _Late("tensorflow"), _Late("tensorflow_text")
+
+
+def need_tensorflow(what, *packages):
+    """Raise where TensorFlow cannot be used.
 
     Args:
-        needed_by: string. What needs them, for the error.
+        what: string. What needs it, for the error.
+        *packages: strings. By default those that reading strings needs.
 
     Raises:
-        ImportError: when either is not installed.
+        ImportError: where a package is not installed, or is broken.
         RuntimeError: in a process that cannot use them, see `check_process`.
     """
     check_process()
     try:
-        import tensorflow
-        import tensorflow_text
+        for package in packages or ("tensorflow", "tensorflow_text"):
+            importlib.import_module(package)
     except ImportError as error:
         raise ImportError(
-            f"{needed_by} needs TensorFlow and TensorFlow Text on every Keras backend; "
+            f"{what} needs TensorFlow and TensorFlow Text on every Keras backend; "
             "run `pip install tensorflow tensorflow-text`, or pass arrays of token ids."
         ) from error
-    return tensorflow, tensorflow_text
 
 
 def _is_no_retracing(record):
@@ -66,8 +87,6 @@ def rows_where(mask, *tensors):
 
     `tf.boolean_mask` is slow to trace, and looks for the rows anew for each tensor.
     """
-    import tensorflow as tf
-
     rows = tf.where(mask)[:, 0]
     return [tf.gather(tensor, rows) for tensor in tensors]
 
@@ -77,8 +96,6 @@ def rows_where(mask, *tensors):
 
 def sum_over_replicas(gradients):
     """The sums over the devices of a `tf.distribute` strategy."""
-    import tensorflow as tf
-
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return gradients
@@ -88,15 +105,11 @@ def sum_over_replicas(gradients):
 
 def clip_by_global_norm(gradients, most):
     """The plain form writes the squares down before it adds them up."""
-    import tensorflow as tf
-
     return tf.clip_by_global_norm(gradients, most)[0]
 
 
 def decay(variables, share, rate):
     """With half the passes over the weights of Keras' own; a strategy has its own variables."""
-    import tensorflow as tf
-
     if tf.distribute.has_strategy():
         return None
     share = share * rate()
@@ -110,8 +123,6 @@ def decay(variables, share, rate):
 
 def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
     """In one pass instead of twelve."""
-    import tensorflow as tf
-
     dtype = variable.dtype
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
@@ -134,8 +145,6 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
 @contextlib.contextmanager
 def full_float32():
     """See `kerasbert.backend.full_float32`."""
-    import tensorflow as tf
-
     config = tf.config.experimental
     before = config.tensor_float_32_execution_enabled()
     config.enable_tensor_float_32_execution(False)
@@ -150,8 +159,6 @@ def data_parallel(model):
 
     Keras 3.15 averages the results of a step over the workers as if they were no scalars.
     """
-    import tensorflow as tf
-
     strategy = model.distribute_strategy
     resolver = getattr(strategy, "cluster_resolver", None)
     tasks = resolver.cluster_spec().as_dict() if resolver else {}
@@ -176,8 +183,6 @@ def data_parallel(model):
 
 def matmul_transposed(x, y):
     """Without a transpose, in the gradient too."""
-    import tensorflow as tf
-
     return tf.matmul(x, y, transpose_b=True)
 
 
@@ -189,8 +194,6 @@ def has_onednn():
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
-    import tensorflow as tf
-
     if tf.executing_eagerly() or tf.config.list_physical_devices("GPU"):
         return False
     return not private_names.may_be_in_xla(tf.compat.v1.get_default_graph())
@@ -204,8 +207,6 @@ def norm(x, gamma, beta, epsilon, training=False):
     """
     if training or not has_onednn():
         return None
-    import tensorflow as tf
-
     shape = tf.shape(x)
     tokens = tf.reduce_prod(shape[:-1])
     none = tf.constant([], tf.float32)
@@ -251,8 +252,6 @@ def gelu(x, approximate):
 
     The tanh form as `x * sigmoid(2 * u)`, the same function.
     """
-    import tensorflow as tf
-
     root = (2 / math.pi) ** 0.5
 
     @tf.custom_gradient
@@ -287,8 +286,6 @@ def dropout(x, rate, seed):
     """
     if not has_onednn():
         return None
-    import tensorflow as tf
-
     seed = tf.math.floormod(seed.next(), tf.int32.max - 1)  # As Keras' own; they are int64.
     shape, count = tf.shape(x), tf.size(x)
     bits = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.uint32)
@@ -315,8 +312,6 @@ def _cross_entropy(labels, logits):
     again for a metric. Here the logits alone make all that is large, so that TensorFlow computes
     it once for loss and metrics.
     """
-    import tensorflow as tf
-
     labels = tf.cast(labels, "int32")
 
     @tf.custom_gradient
@@ -349,13 +344,9 @@ def _argmax(rows):
 
     Keras' own looks for negative zeros first, which takes five times as long.
     """
-    import tensorflow as tf
-
     return tf.argmax(rows, axis=-1, output_type="int32")
 
 
 def _each(rows, columns):
     """One column (N,) of each of the rows (N, V)."""
-    import tensorflow as tf
-
     return tf.gather(rows, columns, batch_dims=1)

@@ -163,45 +163,45 @@ def export(
       kerasbert export out/model spam_onnx --format onnx --int8
       kerasbert export out/model for_javascript --format onnx --layout transformers
     """
-    if format != "saved_model" or int8 or sequence_length is not None or layout is not None:
-        with command(backend):
-            of_saved_model = {
-                "--version": version,
-                "--labels": labels,
-                "--warmup": warmup,
-                "--signature": signature or None,
-                "--tokens-only": tokens_only or None,
-                "--set": setting or None,
-            }
-            of_graphs = {"int8": int8, "sequence_length": sequence_length, "layout": layout}
-            path = _export_graph(model, directory, format, of_saved_model, **of_graphs)
-        print(json.dumps({"path": path}) if as_json else path)
-        return
+    is_graph = format != "saved_model"
     with command(backend):
-        from kerasbert.converter import class_in
-        from kerasbert.export.serving import export_serving
+        from kerasbert.converter import load_source
+        from kerasbert.export import export_serving
         from kerasbert.models import BertPreprocessor
         from kerasbert.models.task import BertTask
-        from kerasbert.presets import resolve
 
-        kind = class_in(resolve(model))
-        arguments = settings("--set", setting)
-        if not issubclass(kind, BertTask) and not tokens_only:
+        of_saved_model = {
+            "--version": version,
+            "--labels": labels,
+            "--warmup": warmup,
+            "--signature": signature or None,
+            "--tokens-only": tokens_only or None,
+            "--set": setting or None,
+        }
+        if is_graph:
+            call, arguments = _graph_call(format, of_saved_model, int8, sequence_length, layout)
+        elif int8 or sequence_length is not None or layout is not None:
+            raise ValueError("--int8, --sequence-length and --layout are for the other formats.")
+        else:
+            call = export_serving
+            arguments = {
+                "version": version,
+                "labels": None if labels is None else labels.split(","),
+                "warmup": None if warmup is None else _warmup(warmup),
+                "signatures": signature or None,
+                "tokens_only": tokens_only,
+                **settings("--set", setting),
+            }
+        loaded, tokenizer = load_source(model, tokenizer=False if tokens_only else None)
+        if is_graph:
+            arguments["tokenizer"] = tokenizer or False
+        elif tokenizer and not isinstance(loaded, BertTask):
             arguments["preprocessor"] = BertPreprocessor.from_preset(model)
         try:
-            path = export_serving(
-                kind.from_preset(model),
-                directory,
-                version,
-                labels=None if labels is None else labels.split(","),
-                warmup=None if warmup is None else _warmup(warmup),
-                signatures=signature or None,
-                tokens_only=tokens_only,
-                **arguments,
-            )
+            path = call(loaded, directory, **arguments)
         except (TypeError, RuntimeError) as error:
             raise ValueError(str(error)) from error
-    print(json.dumps({"directory": path}) if as_json else path)
+    print(json.dumps({"path" if is_graph else "directory": path}) if as_json else path)
 
 
 def _warmup(path):
@@ -220,33 +220,26 @@ def _warmup(path):
     return rows
 
 
-def _export_graph(source, directory, format, of_saved_model, int8, sequence_length, layout):
-    """Write a model from token ids on; returns the path of its file."""
-    from kerasbert.converter import load_source
+def _graph_call(format, of_saved_model, int8, sequence_length, layout):
+    """The function that writes a model from token ids on, and its settings."""
     from kerasbert.export import export_litert, export_onnx, export_openvino
 
     calls = {"onnx": export_onnx, "litert": export_litert, "openvino": export_openvino}
     if format not in calls:
-        if format == "saved_model":
-            raise ValueError("--int8, --sequence-length and --layout are for the other formats.")
         raise ValueError(f"--format '{format}' is unknown; use saved_model, {', '.join(calls)}.")
     for name, value in of_saved_model.items():
         if value is not None:
             raise ValueError(f"{name} is for --format saved_model; leave it out for {format}.")
-    settings = {"precision": "int8" if int8 else "float32"}
+    arguments = {"precision": "int8" if int8 else "float32"}
     if format == "litert":
-        settings["sequence_length"] = sequence_length
+        arguments["sequence_length"] = sequence_length
     elif sequence_length is not None:
         raise ValueError(f"--sequence-length is for --format litert; {format} takes any length.")
     if format == "onnx":
-        settings["layout"] = layout or "kerasbert"
+        arguments["layout"] = layout or "kerasbert"
     elif layout is not None:
         raise ValueError(f"--layout is for --format onnx; leave it out for {format}.")
-    loaded, tokenizer = load_source(source)
-    try:
-        return calls[format](loaded, directory, tokenizer=tokenizer or False, **settings)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(str(error)) from error
+    return calls[format], arguments
 
 
 def _matches(preset, match):

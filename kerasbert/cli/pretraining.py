@@ -48,7 +48,7 @@ def vocab(
     console = Console(stderr=True)
     shown = Progress(console=console, transient=True, disable=not console.is_terminal)
     with command(), shown as bar:
-        from kerasbert.tasks.recording import Pulse
+        from kerasbert.training.recording import Pulse
         from kerasbert.vocabulary import vocab
 
         task = bar.add_task("", total=1)
@@ -196,7 +196,7 @@ def pretrain(
           --precision mixed_bfloat16 --backend jax
     """
     with command(backend, "Stopped; the same command goes on with what is done."):
-        from kerasbert.tasks.pretrain import pretrain
+        from kerasbert.training.pretrain import pretrain
 
         size = {"num_layers": layers, "hidden_dim": hidden, "num_heads": heads, "family": family}
         done = pretrain(

@@ -18,17 +18,11 @@ from kerasbert.cli.app import (
     settings,
     show,
 )
+from kerasbert.kinds import kinds_with
 
-
-class Head(StrEnum):
-    """The kinds of tasks."""
-
-    text_classifier = "text_classifier"
-    text_regressor = "text_regressor"
-    token_classifier = "token_classifier"
-    question_answering = "question_answering"
-    multiple_choice = "multiple_choice"
-
+# The kinds of heads that read data.
+_HEADS = [kind.name for kind in kinds_with("tasks")]
+Head = StrEnum("Head", {name: name for name in _HEADS})
 
 TaskOption = Annotated[
     str | None, typer.Option(help="A task of the papers; `kerasbert tasks` lists them.")
@@ -108,8 +102,7 @@ def finetune(
         Head,
         _own(
             metavar="KIND",
-            help="text_classifier, text_regressor, token_classifier, question_answering or "
-            "multiple_choice.",
+            help=f"{', '.join(_HEADS[:-1])} or {_HEADS[-1]}.",
         ),
     ] = Head.text_classifier,
     text: Annotated[
@@ -194,8 +187,8 @@ def finetune(
     stopped = f"Stopped. What is done is kept in '{output}': the same command goes on from there."
     with command(backend, stopped):
         from kerasbert import presets
-        from kerasbert.tasks.finetune import finetune
-        from kerasbert.tasks.report import grid_table, score_table
+        from kerasbert.training.finetune import finetune
+        from kerasbert.training.report import grid_table, score_table
 
         presets.check(preset)  # Before files are read.
         lists = {
@@ -272,8 +265,8 @@ def evaluate(
       kerasbert evaluate hf://org/model glue_data --task sst2
     """
     with command(backend):
-        from kerasbert.tasks.evaluation import evaluate
-        from kerasbert.tasks.report import score_table
+        from kerasbert.training.evaluation import evaluate
+        from kerasbert.training.report import score_table
 
         results = evaluate(
             model,
@@ -328,7 +321,7 @@ def predict(
       kerasbert predict out/model glue_data --task mnli_mismatched --output handed_in
     """
     with command(backend):
-        from kerasbert.tasks.evaluation import predict
+        from kerasbert.training.evaluation import predict
 
         results = predict(
             model,

@@ -1,5 +1,6 @@
 """What a foreign checkpoint says of itself, and its tensors, read one at a time."""
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -7,10 +8,11 @@ from dataclasses import dataclass, field
 
 from kerasbert._errors import first_line
 from kerasbert.conversion.name_map import FLOATS, NameMap, check_dtype
+from kerasbert.families import get_family
 from kerasbert.files import inside, read_json
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checkpoint:
     """A foreign checkpoint, as one of the formats' `read_checkpoint` describes it.
 
@@ -43,10 +45,20 @@ class Checkpoint:
     preprocessor: dict = field(default_factory=dict)
     classes: Callable = dict
     tied: dict = field(default_factory=dict)
-    is_head: Callable = bool
+    is_head: Callable = lambda name: False
     tokenizer: Callable = None
     refused: dict = field(default_factory=dict)
     token_ids: dict = None
+
+    is_own = False
+
+    def whole(self):
+        """Nothing to reword: the readers say in a sentence what is wrong."""
+        return contextlib.nullcontext()
+
+    def encoder_settings(self):
+        """All arguments of `BertBackbone`: the family's, and the checkpoint's own over them."""
+        return {**get_family(self.family).encoder, "family": self.family, **self.encoder}
 
 
 class Tensors(Mapping):

@@ -9,7 +9,7 @@ import tempfile
 
 from kerasbert import tokenizers
 from kerasbert._errors import check_fields, first_line
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap, check_dtype
 from kerasbert.families import SETTINGS
@@ -93,7 +93,7 @@ def read_checkpoint(directory):
         head_maps={
             "text_classifier": NameMap({}, "google", verbatim=TEXT_CLASSIFIER),
             "question_answering": NameMap({}, "google", verbatim=QUESTION_ANSWERING),
-            "next_sentence": NameMap({}, "google", verbatim=NEXT_SENTENCE_PREDICTOR),
+            "next_sentence_predictor": NameMap({}, "google", verbatim=NEXT_SENTENCE_PREDICTOR),
             "masked_lm": NameMap(MASKED_LM, "google", verbatim=MASKED_LM_BIAS),
             "pretrainer": NameMap(
                 MASKED_LM, "google", verbatim={**MASKED_LM_BIAS, **NEXT_SENTENCE_PREDICTOR}
@@ -120,7 +120,6 @@ class _Tensors(Tensors):
     """The weights of the newest `*.ckpt` in a directory."""
 
     def _open(self):
-        tf, _ = tf_modules("A Google checkpoint")
         found = glob.glob(os.path.join(glob.escape(self.directory), "*.index"))
         if not found:
             raise ValueError(

@@ -1,6 +1,6 @@
-"""Hugging Face checkpoints: configurations, name tables and tensor files of the seven families.
+"""Hugging Face checkpoints: their configurations and tensor files, read by `huggingface_tables`.
 
-Facts follow `transformers` 5.23; its classes are named beside the tables.
+Facts follow `transformers` 5.23.
 """
 
 import functools
@@ -8,107 +8,14 @@ import os
 import reprlib
 
 from kerasbert import tokenizers
-from kerasbert._errors import check_fields, check_value
+from kerasbert._errors import check_fields
 from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles
+from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES
 from kerasbert.conversion.name_map import NameMap
-from kerasbert.families import SETTINGS, get_family
+from kerasbert.families import SETTINGS
 from kerasbert.files import read_json
+from kerasbert.kinds import KINDS
 
-# transformers' name of an activation: ours. "gelu" is the erf form here, the tanh form in Google's.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_approximate",
-    "gelu_fast": "gelu_approximate",
-    "gelu_pytorch_tanh": "gelu_approximate",
-    "gelu_accurate": "gelu_approximate",
-    "gelu_python_tanh": "gelu_approximate",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "relu6": "relu6",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "mish": "mish",
-    "linear": "linear",
-}
-
-# Our argument: (their key, transformers' default).
-_BERT_CONFIG = {
-    "vocabulary_size": ("vocab_size", 30522),
-    "num_layers": ("num_hidden_layers", 12),
-    "num_heads": ("num_attention_heads", 12),
-    "hidden_dim": ("hidden_size", 768),
-    "intermediate_dim": ("intermediate_size", 3072),
-    "dropout": ("hidden_dropout_prob", 0.1),
-    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
-    "max_sequence_length": ("max_position_embeddings", 512),
-    "num_segments": ("type_vocab_size", 2),
-    "activation": ("hidden_act", "gelu"),
-    "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
-    "initializer_range": ("initializer_range", 0.02),
-}
-CONFIGS = {
-    "bert": _BERT_CONFIG,
-    "roberta": {**_BERT_CONFIG, "vocabulary_size": ("vocab_size", 50265)},
-    "xlm_roberta": _BERT_CONFIG,
-    "distilbert": {
-        "vocabulary_size": ("vocab_size", 30522),
-        "num_layers": ("n_layers", 6),
-        "num_heads": ("n_heads", 12),
-        "hidden_dim": ("dim", 768),
-        "intermediate_dim": ("hidden_dim", 3072),
-        "dropout": ("dropout", 0.1),
-        "attention_dropout": ("attention_dropout", 0.1),
-        "max_sequence_length": ("max_position_embeddings", 512),
-        "activation": ("activation", "gelu"),
-        "initializer_range": ("initializer_range", 0.02),
-    },
-    "electra": {
-        **_BERT_CONFIG,
-        "num_heads": ("num_attention_heads", 4),
-        "hidden_dim": ("hidden_size", 256),
-        "intermediate_dim": ("intermediate_size", 1024),
-        "embedding_dim": ("embedding_size", 128),
-    },
-    "albert": {
-        **_BERT_CONFIG,
-        "vocabulary_size": ("vocab_size", 30000),
-        "num_heads": ("num_attention_heads", 64),
-        "hidden_dim": ("hidden_size", 4096),
-        "intermediate_dim": ("intermediate_size", 16384),
-        "dropout": ("hidden_dropout_prob", 0.0),
-        "attention_dropout": ("attention_probs_dropout_prob", 0.0),
-        "activation": ("hidden_act", "gelu_new"),
-        "embedding_dim": ("embedding_size", 128),
-        "num_groups": ("num_hidden_groups", 1),
-        "num_inner_repetitions": ("inner_group_num", 1),
-    },
-    "modernbert": {
-        "vocabulary_size": ("vocab_size", 50368),
-        "num_layers": ("num_hidden_layers", 22),
-        "num_heads": ("num_attention_heads", 12),
-        "hidden_dim": ("hidden_size", 768),
-        "intermediate_dim": ("intermediate_size", 1152),
-        "dropout": ("mlp_dropout", 0.0),
-        "attention_dropout": ("attention_dropout", 0.0),
-        "max_sequence_length": ("max_position_embeddings", 8192),
-        "activation": ("hidden_activation", "gelu"),
-        "layer_norm_epsilon": ("norm_eps", 1e-5),
-        "initializer_range": ("initializer_range", 0.02),
-        "local_window": ("local_attention", 128),
-        "use_bias": ("norm_bias", False),
-    },
-}
-# Another name of a field, which wins where both are there.
-ALIASES = {
-    "distilbert": {
-        "hidden_size": "dim",
-        "num_attention_heads": "n_heads",
-        "num_hidden_layers": "n_layers",
-    }
-}
 # Fields of heads, and of all families, and what each can be; see `check_value`.
 _FIELDS = {
     "classifier_dropout": "share?",
@@ -141,194 +48,12 @@ _FIELDS = {
 }
 # Ids of special tokens, which some configurations say beside the tokenizer.
 TOKEN_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
-# Their learned positions begin at a row above 0.
-OFFSET_FAMILIES = ("roberta", "xlm_roberta")
-# Where a head's dropout stands, if not under "classifier_dropout"; without it, the encoder's.
-DROPOUTS = {
-    ("distilbert", "text_classifier"): ("seq_classif_dropout", 0.2),
-    ("distilbert", "token_classifier"): ("dropout", 0.1),
-    ("distilbert", "question_answering"): ("qa_dropout", 0.1),
-    ("distilbert", "multiple_choice"): ("seq_classif_dropout", 0.2),
-    ("roberta", "multiple_choice"): ("hidden_dropout_prob", 0.1),
-    ("xlm_roberta", "multiple_choice"): ("hidden_dropout_prob", 0.1),
-    ("electra", "multiple_choice"): ("summary_last_dropout", 0.1),
-    **{
-        ("albert", kind): ("classifier_dropout_prob", 0.1)
-        for kind in ("text_classifier", "token_classifier", "next_sentence", "multiple_choice")
-    },
-    **{
-        ("modernbert", kind): ("classifier_dropout", 0.0)
-        for kind in ("text_classifier", "token_classifier", "question_answering", "multiple_choice")
-    },
-}
-# Where a head's activation stands, if not under "classifier_activation".
-ACTIVATION_KEYS = {("electra", "multiple_choice"): "summary_activation"}
 # Settings that change the numbers and that no released encoder of these families uses.
-_REFUSED = {
+REFUSED = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "position_embedding_type": ("absolute", None),
     "per_layer_config": (None, {}),
-}
-# The same of one head.
-_REFUSED_OF_HEADS = {
-    ("electra", "multiple_choice"): {
-        "summary_type": "first",
-        "summary_use_proj": True,
-        "summary_proj_to_labels": False,
-    },
-}
-
-_BERT = {  # BertModel
-    "token_embedding": "embeddings.word_embeddings",
-    "position_embedding": "embeddings.position_embeddings",
-    "segment_embedding": "embeddings.token_type_embeddings",
-    "embeddings_layer_norm": "embeddings.LayerNorm",
-    "embeddings_projection": "embeddings_project",
-    "transformer_layer_{i}/attention/qkv": "encoder.layer.{i}.attention.self.[query|key|value]",
-    "transformer_layer_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
-    "transformer_layer_{i}/attention_layer_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-    "transformer_layer_{i}/intermediate": "encoder.layer.{i}.intermediate.dense",
-    "transformer_layer_{i}/output": "encoder.layer.{i}.output.dense",
-    "transformer_layer_{i}/output_layer_norm": "encoder.layer.{i}.output.LayerNorm",
-    "pooled_dense": "pooler.dense",
-}
-_GROUP = "encoder.albert_layer_groups.{i}.albert_layers.{j}"
-ENCODERS = {
-    "bert": _BERT,
-    "roberta": _BERT,  # RobertaModel
-    "xlm_roberta": _BERT,  # XLMRobertaModel
-    "electra": _BERT,  # ElectraModel
-    "distilbert": {  # DistilBertModel
-        "token_embedding": "embeddings.word_embeddings",
-        "position_embedding": "embeddings.position_embeddings",
-        "embeddings_layer_norm": "embeddings.LayerNorm",
-        "transformer_layer_{i}/attention/qkv": (
-            "transformer.layer.{i}.attention.[q_lin|k_lin|v_lin]"
-        ),
-        "transformer_layer_{i}/attention/output": "transformer.layer.{i}.attention.out_lin",
-        "transformer_layer_{i}/attention_layer_norm": "transformer.layer.{i}.sa_layer_norm",
-        "transformer_layer_{i}/intermediate": "transformer.layer.{i}.ffn.lin1",
-        "transformer_layer_{i}/output": "transformer.layer.{i}.ffn.lin2",
-        "transformer_layer_{i}/output_layer_norm": "transformer.layer.{i}.output_layer_norm",
-    },
-    "albert": {  # AlbertModel
-        "token_embedding": "embeddings.word_embeddings",
-        "position_embedding": "embeddings.position_embeddings",
-        "segment_embedding": "embeddings.token_type_embeddings",
-        "embeddings_layer_norm": "embeddings.LayerNorm",
-        "embeddings_projection": "encoder.embedding_hidden_mapping_in",
-        "transformer_layer_{i}/attention/qkv": f"{_GROUP}.attention.[query|key|value]",
-        "transformer_layer_{i}/attention/output": f"{_GROUP}.attention.dense",
-        "transformer_layer_{i}/attention_layer_norm": f"{_GROUP}.attention.LayerNorm",
-        "transformer_layer_{i}/intermediate": f"{_GROUP}.ffn",
-        "transformer_layer_{i}/output": f"{_GROUP}.ffn_output",
-        "transformer_layer_{i}/output_layer_norm": f"{_GROUP}.full_layer_layer_norm",
-        "pooled_dense": "pooler",
-    },
-    "modernbert": {  # ModernBertModel
-        "token_embedding": "embeddings.tok_embeddings",
-        "embeddings_layer_norm": "embeddings.norm",
-        "transformer_layer_{i}/attention/qkv": "layers.{i}.attn.Wqkv",
-        "transformer_layer_{i}/attention/output": "layers.{i}.attn.Wo",
-        "transformer_layer_{i}/attention_layer_norm": "layers.{i}.attn_norm",
-        "transformer_layer_{i}/intermediate": "layers.{i}.mlp.Wi",
-        "transformer_layer_{i}/output": "layers.{i}.mlp.Wo",
-        "transformer_layer_{i}/output_layer_norm": "layers.{i}.mlp_norm",
-        "final_layer_norm": "final_norm",
-    },
-}
-# ...ForSequenceClassification
-_CLASSIFICATION_HEAD = {"head_dense": "classifier.dense", "logits": "classifier.out_proj"}
-TEXT_CLASSIFIERS = {
-    "bert": {"logits": "classifier"},
-    "roberta": _CLASSIFICATION_HEAD,
-    "xlm_roberta": _CLASSIFICATION_HEAD,
-    "distilbert": {"head_dense": "pre_classifier", "logits": "classifier"},
-    "electra": _CLASSIFICATION_HEAD,
-    "albert": {"logits": "classifier"},
-    "modernbert": {"head_dense": "head.dense", "head_norm": "head.norm", "logits": "classifier"},
-}
-# BertForNextSentencePrediction, and sentence order in AlbertForPreTraining
-NEXT_SENTENCE_PREDICTORS = {
-    "bert": {"logits": "cls.seq_relationship"},
-    "albert": {"logits": "sop_classifier.classifier"},
-}
-_EVERY = ("bert", "roberta", "xlm_roberta", "distilbert", "electra", "albert")
-_MODERNBERT_HEAD = TEXT_CLASSIFIERS["modernbert"]
-# ...ForTokenClassification
-TOKEN_CLASSIFIERS = {
-    **{family: {"logits": "classifier"} for family in _EVERY},
-    "modernbert": _MODERNBERT_HEAD,
-}
-# ...ForQuestionAnswering
-QUESTION_ANSWERERS = {
-    **{family: {"logits": "qa_outputs"} for family in _EVERY},
-    "modernbert": _MODERNBERT_HEAD,
-}
-# ...ForMultipleChoice
-MULTIPLE_CHOICES = {
-    **{family: {"logits": "classifier"} for family in _EVERY},
-    "distilbert": TEXT_CLASSIFIERS["distilbert"],
-    "electra": {"head_dense": "sequence_summary.summary", "logits": "classifier"},
-    "modernbert": _MODERNBERT_HEAD,
-}
-
-
-def _mlm_head(dense, norm, output):
-    return {"mlm_head/dense": dense, "mlm_head/layer_norm": norm, "mlm_head": output}
-
-
-_LM_HEAD = _mlm_head("lm_head.dense", "lm_head.layer_norm", "lm_head")
-# ...ForMaskedLM
-MASKED_LMS = {
-    "bert": _mlm_head(
-        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions"
-    ),
-    "roberta": _LM_HEAD,
-    "xlm_roberta": _LM_HEAD,
-    "distilbert": _mlm_head("vocab_transform", "vocab_layer_norm", "vocab_projector"),
-    "electra": _mlm_head(
-        "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"
-    ),
-    "albert": _mlm_head("predictions.dense", "predictions.LayerNorm", "predictions"),
-    "modernbert": _mlm_head("head.dense", "head.norm", "decoder"),
-}
-# Their layer that holds the token embedding and the output bias once more, in older files.
-DECODERS = {
-    "bert": "cls.predictions.decoder",
-    "roberta": "lm_head.decoder",
-    "xlm_roberta": "lm_head.decoder",
-    "albert": "predictions.decoder",
-}
-
-
-def masked_lm_names(family, tied=True):
-    """The table of `...ForMaskedLM`, whose decoder is the token embedding or has its own weights.
-
-    >>> masked_lm_names("electra", tied=False)["mlm_head/decoder"]
-    'generator_lm_head'
-    """
-    names = MASKED_LMS[family]
-    if tied:
-        return names
-    decoder = DECODERS.get(family, names["mlm_head"])
-    return {**names, "mlm_head": decoder, "mlm_head/decoder": decoder}
-
-
-# ...ForPreTraining
-PRETRAINERS = {
-    family: {**table, **NEXT_SENTENCE_PREDICTORS.get(family, {})}
-    for family, table in MASKED_LMS.items()
-}
-HEADS = {
-    "text_classifier": TEXT_CLASSIFIERS,
-    "next_sentence": NEXT_SENTENCE_PREDICTORS,
-    "token_classifier": TOKEN_CLASSIFIERS,
-    "question_answering": QUESTION_ANSWERERS,
-    "multiple_choice": MULTIPLE_CHOICES,
-    "masked_lm": MASKED_LMS,
-    "pretrainer": PRETRAINERS,
 }
 # First parts of the names of heads: what may stay unread when another class is loaded.
 _HEADS = (
@@ -367,70 +92,59 @@ def read_checkpoint(directory):
         A `Checkpoint`.
 
     Raises:
-        ValueError: for a model type that is none of the seven, or a setting that we do not have.
+        ValueError: for a model type that is none of ours, or a setting that we do not have.
     """
     path = os.path.join(directory, "config.json")
-    config = read_config(path)
+    config = read_json(path)
     # The first ones named no type: all were BERT.
     family = str(config.get("model_type", "bert")).replace("-", "_")
-    if family not in ENCODERS:
-        known = ", ".join(name.replace("xlm_", "xlm-") for name in ENCODERS)
+    if family not in TABLES:
+        known = ", ".join(name.replace("_", "-") for name in TABLES)
         raise ValueError(
             f"'{path}' has model_type '{config['model_type']}', which is not of the BERT family; "
             f"kerasbert reads {known}."
         )
-    for key, fine in _REFUSED.items():
-        if key == "position_embedding_type" and family == "modernbert":
-            continue  # Its positions are rotary, by whatever name.
-        if config.get(key, fine[0]) not in fine:
+    table = TABLES[family]
+    config |= {key: config[alias] for alias, key in table.aliases.items() if alias in config}
+    for key, fine in REFUSED.items():
+        if key not in table.ignored and config.get(key, fine[0]) not in fine:
             raise ValueError(
                 f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; "
                 f"only {key}={fine[0]!r} can be loaded."
             )
-    kinds = {key: SETTINGS[ours] for ours, (key, _) in CONFIGS[family].items()}
+    kinds = {key: SETTINGS[ours] for ours, (key, _) in table.config.items()}
     check_fields(config, _FIELDS | kinds, path)
     tied = config.get("tie_word_embeddings", True)
-    tables = {kind: names[family] for kind, names in HEADS.items() if family in names}
-    masked_lm = masked_lm_names(family, tied)
-    tables |= {kind: tables[kind] | masked_lm for kind in ("masked_lm", "pretrainer")}
-    encoder = _encoder_settings(family, config, path)
+    encoder = _encoder_settings(table, config, path)
+    names = {kind: table.of_head(kind, tied) for kind in KINDS}
     return Checkpoint(
         source=directory,
         family=family,
         encoder=encoder,
-        tensors=_Tensors(directory, family, tied),
-        encoder_map=NameMap(
-            ENCODERS[family], "torch", inner=encoder.get("num_inner_repetitions", 1)
-        ),
-        head_maps={kind: NameMap(names, "torch") for kind, names in tables.items()},
-        head=_head_settings(family, config, path),
+        tensors=_Tensors(directory, table, tied),
+        encoder_map=NameMap(table.encoder, "torch", inner=encoder.get("num_inner_repetitions", 1)),
+        head_maps={kind: NameMap(layers, "torch") for kind, layers in names.items() if layers},
+        head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
         classes=functools.partial(_classes, config, path),
-        tied=_tied(family) if tied else {},
+        tied=_tied(table) if tied else {},
         is_head=_is_head,
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
         refused={
             kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
             f"{fine!r} can be loaded for the head '{kind}'. Pass new_head=True for a new one."
-            for (its_family, kind), settings in _REFUSED_OF_HEADS.items()
+            for kind, settings in table.refused.items()
             for key, fine in settings.items()
-            if its_family == family and config.get(key, fine) != fine
+            if config.get(key, fine) != fine
         },
         token_ids={key: config[key] for key in TOKEN_IDS if key in config},
     )
 
 
-def read_config(path):
-    """A `config.json` of transformers, with one name for each field."""
-    config = read_json(path)
-    aliases = ALIASES.get(str(config.get("model_type")), {})
-    return {**config, **{ours: config[key] for key, ours in aliases.items() if key in config}}
-
-
-def _encoder_settings(family, config, path):
-    settings = {ours: config.get(key, default) for ours, (key, default) in CONFIGS[family].items()}
+def _encoder_settings(table, config, path):
+    settings = {ours: config.get(key, default) for ours, (key, default) in table.config.items()}
     settings["activation"] = _activation(settings["activation"], path)
-    if family in OFFSET_FAMILIES:
-        # Their positions count from padding_idx + 1, and the table's rows include those before.
+    if table.starts_at_padding:
+        # The table's rows include those before the first position.
         padding = config.get("pad_token_id")
         offset = 2 if padding is None else padding + 1
         if offset >= settings["max_sequence_length"]:
@@ -448,54 +162,10 @@ def _encoder_settings(family, config, path):
             f"'{path}' has num_hidden_layers={layers} in num_hidden_groups={groups}, of which "
             "transformers rounds a quotient down one group too low; kerasbert does not."
         )
-    if family == "electra" and settings["embedding_dim"] == settings["hidden_dim"]:
+    is_square = settings.get("embedding_dim") == settings["hidden_dim"]
+    if is_square and not table.has_square_projection:
         settings["embedding_dim"] = None
-    if family == "modernbert":
-        settings.update(_modernbert_settings(config, path))
-    return settings
-
-
-def _modernbert_settings(config, path):
-    biases = [config.get(key, False) for key in ("norm_bias", "attention_bias", "mlp_bias")]
-    if len(set(biases)) > 1:
-        raise ValueError(
-            f"'{path}' has norm_bias, attention_bias, mlp_bias = {biases}; kerasbert has biases "
-            "in all three or in none."
-        )
-    width, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
-    if config.get("head_dim") not in (None, width / heads):
-        raise ValueError(
-            f"'{path}' has head_dim={config['head_dim']!r} beside hidden_size={width} and "
-            f"num_attention_heads={heads}; kerasbert turns heads of their whole width only."
-        )
-    layers = config.get("num_hidden_layers", 22)
-    every = config.get("global_attn_every_n_layers", 3)
-    types = config.get("layer_types")
-    if types is not None:
-        full = [i for i, kind in enumerate(types) if kind == "full_attention"]
-        every = full[1] - full[0] if len(full) > 1 else layers
-        if full != list(range(0, layers, every)):
-            raise ValueError(
-                f"'{path}' has global attention in layers {full}; kerasbert has it in every n-th "
-                "layer from the first."
-            )
-    ropes = config.get("rope_parameters") or {}
-    bases = {}
-    for ours, kind, old, default in (
-        ("rotary_base", "full_attention", "global_rope_theta", 160000.0),
-        ("local_rotary_base", "sliding_attention", "local_rope_theta", 10000.0),
-    ):
-        rope = ropes.get(kind) or {}
-        check_value(f"rope_parameters[{kind!r}]", rope, "object", path)
-        check_fields(rope, {"rope_theta": "positive?"}, path)
-        if rope.get("rope_type", "default") != "default" or config.get("rope_scaling"):
-            raise ValueError(
-                f"'{path}' scales its rotary positions ({rope or config['rope_scaling']}); "
-                "kerasbert has the default form only."
-            )
-        base = rope.get("rope_theta", config.get(old))
-        bases[ours] = float(default if base is None else base)
-    return {**bases, "global_every": every}
+    return settings | table.read(config, path)
 
 
 def _activation(name, path):
@@ -506,45 +176,24 @@ def _activation(name, path):
     return ACTIVATIONS[name]
 
 
-def _head_settings(family, config, path):
-    """Arguments of each head's class that do not depend on the classes."""
+def read_head_settings(table, kind, config, path):
+    """Arguments of the class of a kind of head, but for those that say its classes.
 
-    def dropout(kind):
-        key, default = DROPOUTS.get((family, kind), ("classifier_dropout", None))
+    Args:
+        table: a `Table`.
+        kind: string.
+        config: dict. What `config.json` holds.
+        path: string. The file, for errors.
+    """
+    found = {}
+    for ours, (key, default) in table.settings_of_head(kind).items():
         value = config.get(key, default)
-        if value is None:
-            key, default = CONFIGS[family]["dropout"]
-            value = config.get(key, default)
-        return {"dropout": value}
-
-    shared = {}
-    if family == "modernbert":
-        shared["head_activation"] = _activation(config.get("classifier_activation", "gelu"), path)
-        shared["head_bias"] = config.get("classifier_bias", False)
-    pooled = dict(shared)
-    if family == "modernbert":
-        pooled["pooling"] = config.get("classifier_pooling", "cls")
-    masked_lm = {**shared, "tie_weights": config.get("tie_word_embeddings", True)}
-    heads = {
-        "text_classifier": {**pooled, **dropout("text_classifier")},
-        "token_classifier": {**shared, **dropout("token_classifier")},
-        "question_answering": shared,
-        "multiple_choice": {**pooled, **dropout("multiple_choice")},
-        "masked_lm": masked_lm,
-    }
-    for (its_family, kind), key in ACTIVATION_KEYS.items():
-        if its_family == family:
-            # Without one there is still the dense layer.
-            name = config.get(key, get_family(family).multiple_choice["head_activation"])
-            heads[kind]["head_activation"] = _activation(name or "linear", path)
-    if family == "modernbert":
-        heads["masked_lm"]["output_bias"] = config.get("decoder_bias", True)
-    if (family, "question_answering") in DROPOUTS:
-        heads["question_answering"] = {**shared, **dropout("question_answering")}
-    if family == "albert":
-        heads["next_sentence"] = dropout("next_sentence")
-    heads["pretrainer"] = {**heads["masked_lm"], **heads.get("next_sentence", {})}
-    return heads
+        if ours == "dropout" and value is None:
+            value = config.get(*table.config["dropout"])
+        elif ours == "head_activation":
+            value = _activation(value or "linear", path)  # The dense layer is there all the same.
+        found[ours] = value
+    return found
 
 
 def _classes(config, path):
@@ -568,11 +217,11 @@ def _classes(config, path):
     return {**classes, "multi_label": problem == "multi_label_classification"}
 
 
-def _tied(family):
+def _tied(table):
     """Tensors that repeat another one: a dict of name to name."""
-    output = MASKED_LMS[family]["mlm_head"]
-    decoder = DECODERS.get(family, output)
-    tied = {f"{decoder}.weight": ENCODERS[family]["token_embedding"] + ".weight"}
+    output = table.of_head("masked_lm")["mlm_head"]
+    decoder = table.decoder or output
+    tied = {f"{decoder}.weight": table.encoder["token_embedding"] + ".weight"}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}
 
 
@@ -583,13 +232,14 @@ def _is_head(name):
 class _Tensors(TensorFiles):
     """Weights by their names without the model's prefix ("bert.", "roberta.", "model.", ...)."""
 
-    def __init__(self, directory, family, tied):
+    def __init__(self, directory, table, tied):
         super().__init__(directory)
-        self.anchor = ENCODERS[family]["token_embedding"] + ".weight"
+        self.anchor = table.encoder["token_embedding"] + ".weight"
         # Where the decoder has weights of its own, its bias is the one that counts.
         self.unused = None
-        if not tied and family in DECODERS:
-            self.unused = MASKED_LMS[family]["mlm_head"] + ".bias", DECODERS[family] + ".bias"
+        if not tied and table.decoder:
+            output = table.of_head("masked_lm")["mlm_head"]
+            self.unused = f"{output}.bias", f"{table.decoder}.bias"
 
     def rename(self, names):
         found = [name for name in names if name == self.anchor or name.endswith("." + self.anchor)]

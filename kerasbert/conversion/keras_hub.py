@@ -192,7 +192,7 @@ def _classes(directory):
     """Arguments of `BertTextClassifier`."""
     if not str(_task(directory)).endswith("TextClassifier"):
         raise ValueError(
-            f"'{directory}' has no classification head; pass num_classes=2 or "
+            f"'{directory}' has no head for a BertTextClassifier; pass num_classes=2 or "
             "labels=['ham', 'spam'] for a new one."
         )
     path = os.path.join(directory, "task.json")

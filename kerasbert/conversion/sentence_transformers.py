@@ -3,13 +3,13 @@
 Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
 """
 
+import dataclasses
 import functools
 import os
 import warnings
 
 from kerasbert.conversion import huggingface
-from kerasbert.conversion.writing import write_json
-from kerasbert.files import inside, read_json
+from kerasbert.files import inside, read_json, write_json
 
 # One flag a pooling, in the order in which several stand side by side; later ones write the names.
 _FLAGS = {
@@ -51,15 +51,20 @@ def read_checkpoint(directory):
         ),
         {},
     )
-    checkpoint.source = directory
-    checkpoint.head["text_embedder"] = functools.partial(_embedder, directory, modules)
+    make = checkpoint.tokenizer
     lengths = (settings.get("max_seq_length"), _model_max_length(folder))
     length = next((length for length in lengths if length is not None), float("inf"))
     length = int(min(length, checkpoint.encoder["max_sequence_length"]))
-    checkpoint.preprocessor["text_embedder"] = {"sequence_length": length}
     if settings.get("do_lower_case"):
-        checkpoint.tokenizer = functools.partial(_lowercase, checkpoint.tokenizer, directory)
-    return checkpoint
+        make = functools.partial(_lowercase, make, directory)
+    embedder = functools.partial(_embedder, directory, modules)
+    return dataclasses.replace(
+        checkpoint,
+        source=directory,
+        head={**checkpoint.head, "text_embedder": embedder},
+        preprocessor={"text_embedder": {"sequence_length": length}},
+        tokenizer=make,
+    )
 
 
 def has_place_for(embedder):
@@ -101,9 +106,9 @@ def write_modules(embedder, directory):
     if embedder.preprocessor is not None:
         length = embedder.preprocessor.sequence_length
     settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's own does.
-    write_json(directory, "modules.json", modules)
-    write_json(os.path.join(directory, "1_Pooling"), "config.json", config)
-    write_json(directory, _TRANSFORMER_SETTINGS[0], settings)
+    write_json(os.path.join(directory, "modules.json"), modules)
+    write_json(os.path.join(directory, "1_Pooling", "config.json"), config)
+    write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
 
 
 def _model_max_length(folder):

@@ -5,7 +5,7 @@ Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_s
 
 import os
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 from kerasbert.conversion import google
 from kerasbert.conversion.writing import (
     canonical,
@@ -13,9 +13,9 @@ from kerasbert.conversion.writing import (
     head_kind,
     named_tensors,
     values_of,
-    write_json,
 )
-from kerasbert.models.task import encoder_of, head_weights
+from kerasbert.files import write_json
+from kerasbert.parts import encoder_of, head_weights
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.tokenizers.transformers_files import transformers_files
 
@@ -38,7 +38,6 @@ def write(model, tokenizer, directory, max_shard_size=None):
     Raises:
         ValueError: for what the format cannot hold, before any weights are written.
     """
-    tf, _ = tf_modules("Writing a Google checkpoint")
     encoder, kind = encoder_of(model), head_kind(model)
     if encoder.family != "bert":
         raise ValueError(
@@ -51,11 +50,11 @@ def write(model, tokenizer, directory, max_shard_size=None):
             f"{type(tokenizer).__name__}; convert with tokenizer=False."
         )
     settings = encoder.get_config()
-    write_json(directory, "bert_config.json", _config(settings))
+    write_json(os.path.join(directory, "bert_config.json"), _config(settings))
     checkpoint = google.read_checkpoint(directory)
     check_settings(
-        canonical(settings, "bert"),
-        canonical(checkpoint.encoder, "bert"),
+        canonical(settings, encoder),
+        canonical(checkpoint.encoder, encoder),
         WHAT,
         "Use format='huggingface', which has keys for more of them.",
     )

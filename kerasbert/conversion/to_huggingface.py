@@ -9,51 +9,19 @@ import warnings
 import numpy as np
 
 from kerasbert.conversion import huggingface, sentence_transformers
+from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES
 from kerasbert.conversion.writing import (
     canonical,
     check_settings,
     head_kind,
     named_tensors,
     values_of,
-    write_json,
 )
-from kerasbert.models.task import encoder_of, head_weights
+from kerasbert.files import write_json
+from kerasbert.kinds import KINDS
+from kerasbert.parts import encoder_of, head_weights
 from kerasbert.tokenizers.transformers_files import transformers_files
 
-# The start of its classes' names, and of the encoder's names in a class with a head.
-CLASSES = {
-    "bert": ("Bert", "bert."),
-    "roberta": ("Roberta", "roberta."),
-    "xlm_roberta": ("XLMRoberta", "roberta."),
-    "distilbert": ("DistilBert", "distilbert."),
-    "electra": ("Electra", "electra."),
-    "albert": ("Albert", "albert."),
-    "modernbert": ("ModernBert", "model."),
-}
-# Kind of head: the end of the class's name, and the families whose class has a pooler.
-ARCHITECTURES = {
-    None: ("Model", ("bert", "roberta", "xlm_roberta", "albert")),
-    "text_classifier": ("ForSequenceClassification", ("bert", "albert")),
-    "next_sentence": ("ForNextSentencePrediction", ("bert",)),
-    "token_classifier": ("ForTokenClassification", ()),
-    "question_answering": ("ForQuestionAnswering", ()),
-    "multiple_choice": ("ForMultipleChoice", ("bert", "roberta", "xlm_roberta", "albert")),
-    "masked_lm": ("ForMaskedLM", ()),
-    "pretrainer": ("ForPreTraining", ("bert", "albert")),
-}
-# Heads that stand in `ForPreTraining` only, and families that have no such class, or another one.
-NO_CLASS = (
-    ("albert", "next_sentence"),
-    *((family, "pretrainer") for family in CLASSES if family not in ("bert", "albert")),
-)
-# A head's setting: its key, where the family reads one.
-HEAD_CONFIG = {
-    "head_activation": "classifier_activation",
-    "head_bias": "classifier_bias",
-    "pooling": "classifier_pooling",
-    "output_bias": "decoder_bias",
-    "tie_weights": "tie_word_embeddings",
-}
 REMEDY = "Set them otherwise with encoder={...} where that is meant, or use format='kerasbert'."
 
 
@@ -66,13 +34,13 @@ def architecture(family, kind):
     Raises:
         ValueError: where it has none.
     """
-    has_head = kind is None or family in huggingface.HEADS.get(kind, ())
-    if not has_head or kind not in ARCHITECTURES or (family, kind) in NO_CLASS:
+    table = TABLES[family]
+    if not table.has_class(kind):
         raise ValueError(
             f"transformers has no class for the head '{kind}' alone on {family}; convert the "
             "encoder alone with task='encoder', or use format='kerasbert'."
         )
-    return CLASSES[family][0] + ARCHITECTURES[kind][0]
+    return table.classes + (KINDS[kind].huggingface if kind else "Model")
 
 
 def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
@@ -101,7 +69,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     values, head = values_of(weights), values_of(head_weights(model))
     changed = _fill_rows(settings, values, family, tokenizer)
     config = config_of(model, settings, tokenizer, token_ids)
-    write_json(directory, "config.json", config)
+    write_json(os.path.join(directory, "config.json"), config)
     if tokenizer is not None:
         has_segments = settings["num_segments"] > 1
         length = settings["max_sequence_length"]
@@ -111,18 +79,20 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
             with open(os.path.join(directory, file), "wb") as opened:
                 opened.write(data)
     checkpoint = huggingface.read_checkpoint(directory)
-    check_settings(canonical(settings, family), canonical(checkpoint.encoder, family), name, REMEDY)
+    check_settings(
+        canonical(settings, encoder), canonical(checkpoint.encoder, encoder), name, REMEDY
+    )
     tensors = named_tensors(values, checkpoint.encoder_map, name)
     if kind is not None:
-        prefix = CLASSES[family][1]
-        tensors = {prefix + key: value for key, value in tensors.items()}
+        table = TABLES[family]
+        tensors = {table.prefix + key: value for key, value in tensors.items()}
         tensors |= named_tensors(head, checkpoint.head_maps.get(kind), name)
-        if not getattr(model, "tie_weights", True) and family in huggingface.DECODERS:
+        if not getattr(model, "tie_weights", True) and table.decoder:
             # Their class has the bias twice, and reads the decoder's.
-            bias = huggingface.MASKED_LMS[family]["mlm_head"] + ".bias"
-            tensors[bias] = tensors[huggingface.DECODERS[family] + ".bias"]
+            bias = table.of_head("masked_lm")["mlm_head"] + ".bias"
+            tensors[bias] = tensors[table.decoder + ".bias"]
     _save(tensors, directory, max_shard_size)
-    if getattr(model, "head", None) == "text_embedder":
+    if getattr(model, "kind", None) == "text_embedder":
         sentence_transformers.write_modules(model, directory)
     return name, changed
 
@@ -150,7 +120,7 @@ def config_of(model, settings, tokenizer, token_ids=None):
 def _without_pooler(model, weights, name, kind):
     """The encoder's weights, without a pooler that the class of transformers does not have."""
     encoder = encoder_of(model)
-    has_pooler = encoder.family in ARCHITECTURES[kind][1]
+    has_pooler = kind in TABLES[encoder.family].poolers
     if has_pooler == encoder.pooler:
         return weights
     if has_pooler and kind is None:
@@ -188,12 +158,12 @@ def _fill_rows(settings, values, family, tokenizer):
         The settings that changed.
     """
     changed = {}
-    table = huggingface.ENCODERS[family]
-    if "segment_embedding" in table and not settings["num_segments"]:
+    table = TABLES[family]
+    if "segment_embedding" in table.encoder and not settings["num_segments"]:
         width = settings["embedding_dim"] or settings["hidden_dim"]
         values["segment_embedding/embeddings"] = np.zeros((1, width), "float32")
         changed["num_segments"] = 1
-    if family in huggingface.OFFSET_FAMILIES and not settings["position_offset"]:
+    if table.starts_at_padding and not settings["position_offset"]:
         offset = 2 if tokenizer is None else tokenizer.pad_token_id + 1
         path = "position_embedding/embeddings"
         values[path] = np.pad(values[path], ((offset, 0), (0, 0)))
@@ -204,51 +174,27 @@ def _fill_rows(settings, values, family, tokenizer):
 
 def _encoder_config(settings, family):
     """The reverse of `huggingface._encoder_settings`."""
-    config = {"model_type": family.replace("xlm_", "xlm-")}
-    for ours, (key, _) in huggingface.CONFIGS[family].items():
-        config[key] = settings[ours]
-    key = huggingface.CONFIGS[family]["activation"][0]
-    config[key] = _activation(settings["activation"])
+    table = TABLES[family]
+    config = {"model_type": family.replace("_", "-")}
+    config |= {key: settings[ours] for ours, (key, _) in table.config.items()}
+    config[table.config["activation"][0]] = _activation(settings["activation"])
     if "embedding_size" in config:
         config["embedding_size"] = settings["embedding_dim"] or settings["hidden_dim"]
     if "num_hidden_groups" in config:
         config["num_hidden_groups"] = settings["num_groups"] or settings["num_layers"]
-    if family in huggingface.OFFSET_FAMILIES:
+    if table.starts_at_padding:
         config["max_position_embeddings"] += settings["position_offset"]
         config["pad_token_id"] = settings["position_offset"] - 1
-    if family == "modernbert":
-        every, layers = settings["global_every"], settings["num_layers"]
-        kinds = ("sliding_attention", "full_attention")
-        config |= {
-            "attention_bias": settings["use_bias"],
-            "mlp_bias": settings["use_bias"],
-            "embedding_dropout": settings["dropout"],
-            "global_attn_every_n_layers": every,
-            "layer_types": [kinds[i % every == 0] for i in range(layers)],
-            "rope_parameters": {
-                "full_attention": _rope(settings["rotary_base"]),
-                "sliding_attention": _rope(
-                    settings["local_rotary_base"] or settings["rotary_base"]
-                ),
-            },
-            # As versions before 5 call them.
-            "global_rope_theta": settings["rotary_base"],
-            "local_rope_theta": settings["local_rotary_base"] or settings["rotary_base"],
-        }
-    return config
-
-
-def _rope(base):
-    return {"rope_type": "default", "rope_theta": base}
+    return config | table.write(settings)
 
 
 def _activation(name):
-    for theirs, ours in huggingface.ACTIVATIONS.items():
+    for theirs, ours in ACTIVATIONS.items():
         if ours == name:
             return theirs
     raise ValueError(
         f"transformers has no activation '{name}' that kerasbert knows; those are "
-        f"{', '.join(sorted(set(huggingface.ACTIVATIONS.values())))}. {REMEDY}"
+        f"{', '.join(sorted(set(ACTIVATIONS.values())))}. {REMEDY}"
     )
 
 
@@ -262,8 +208,8 @@ def _token_ids(tokenizer, config, family, known):
         # RoBERTa's padding says where positions begin, and is there already.
         return {key: id for key, id in known.items() if key not in config}
     if tokenizer is None:
-        keys = ("pad", "bos", "eos", "cls", "sep")
-        ids = {f"{key}_token_id": None for key in keys if family == "modernbert"}
+        keys = TABLES[family].token_ids
+        ids = dict.fromkeys(keys)
         return ids | {key: config[key] for key in ("pad_token_id",) if key in config}
     if config.get("pad_token_id", tokenizer.pad_token_id) != tokenizer.pad_token_id:
         raise ValueError(
@@ -297,21 +243,12 @@ def _class_config(model, kind):
 
 
 def _head_config(model, kind, config, family):
-    """The reverse of `huggingface._head_settings`, for the head's kind."""
-    if kind is None:
-        return {}
-    read = huggingface._head_settings(family, config, "config.json").get(kind, {})
+    """The reverse of `huggingface.read_head_settings`, for the head's kind."""
     found = {}
-    if "dropout" in read:
-        key = huggingface.DROPOUTS.get((family, kind), ("classifier_dropout", None))[0]
-        found[key] = config.get(key, model.dropout)  # The encoder's own comes first.
-    for ours, key in HEAD_CONFIG.items():
-        if ours in read:
-            value = getattr(model, ours)
-            if ours == "head_activation":
-                key = huggingface.ACTIVATION_KEYS.get((family, kind), key)
-                value = _activation(value)
-            found[key] = value
+    for ours, (key, _) in TABLES[family].settings_of_head(kind).items() if kind else ():
+        value = getattr(model, ours)
+        value = _activation(value) if ours == "head_activation" else value
+        found[key] = config.get(key, value)  # The encoder's own comes first.
     return found
 
 
@@ -332,6 +269,6 @@ def _save(tensors, directory, max_shard_size):
         weight_map = {key: file for file, shard in zip(names, shards) for key in shard}
         total = sum(value.nbytes for value in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        write_json(directory, "model.safetensors.index.json", index)
+        write_json(os.path.join(directory, "model.safetensors.index.json"), index)
     for name, shard in zip(names, shards):
         save_file(shard, os.path.join(directory, name), metadata={"format": "pt"})

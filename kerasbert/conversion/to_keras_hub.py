@@ -1,6 +1,7 @@
 """Writing KerasHub presets: its own class holds the weights and saves itself."""
 
 import inspect
+import os
 import warnings
 
 import keras_hub
@@ -13,13 +14,12 @@ from kerasbert.conversion.writing import (
     head_kind,
     named_tensors,
     values_of,
-    write_json,
 )
-from kerasbert.models.task import encoder_of, head_weights
+from kerasbert.files import write_json
+from kerasbert.kinds import KINDS
+from kerasbert.parts import encoder_of, head_weights
 from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer, original_order
 
-# Kind of head: the end of the class's name.
-TASKS = {"text_classifier": "TextClassifier", "masked_lm": "MaskedLM"}
 # Ours where KerasHub has another name.
 ARGUMENTS = {"vocab_size": "vocabulary_size"}
 
@@ -55,8 +55,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
         arguments.setdefault("embedding_dim", settings["hidden_dim"])
     if "num_groups" in names:
         arguments.setdefault("num_groups", settings["num_layers"])
-    registered = f"keras_hub>{prefix}Backbone"
-    write_json(directory, "config.json", {"registered_name": registered, "config": arguments})
+    described = {"registered_name": f"keras_hub>{prefix}Backbone", "config": arguments}
+    write_json(os.path.join(directory, "config.json"), described)
     found = keras_hub_format.read_checkpoint(directory)
     remedy = "Set them otherwise with encoder={...} where that is meant"
     if not settings["pooler"] and found.encoder.get("pooler", family != "distilbert"):
@@ -65,8 +65,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
             "Use format='huggingface' or 'kerasbert'."
         )
     check_settings(
-        {**canonical(settings, family), "pooler": settings["pooler"]},
-        {"pooler": settings["pooler"], **canonical(found.encoder, family), **_pooler(found)},
+        {**canonical(settings, encoder), "pooler": settings["pooler"]},
+        {"pooler": settings["pooler"], **canonical(found.encoder, encoder), **_pooler(found)},
         f"KerasHub's {prefix}Backbone",
         f"{remedy} (GELU's other form moves outputs by up to 1e-3), or use format='huggingface'.",
     )
@@ -133,7 +133,7 @@ def _assign(their_model, tensors, name, weights=None, prefix=""):
 
 def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     """KerasHub's task with our head's weights."""
-    name = f"{prefix}{TASKS.get(kind, '?')}"
+    name = f"{prefix}{KINDS[kind].keras_hub or '?'}"
     head_map = checkpoint.head_maps.get(kind)
     if head_map is None or not hasattr(keras_hub.models, name):
         raise ValueError(

@@ -1,16 +1,14 @@
 """What the writers of all formats share: weights by their names, settings that have to fit."""
 
 import inspect
-import json
-import os
 
 import keras
 import numpy as np
 from keras import ops
 
 from kerasbert.families import get_family
-from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import encoder_of, head_weights
+from kerasbert.kinds import tables_of
+from kerasbert.parts import encoder_of, head_weights
 
 # Settings that change no output, only training and names.
 SOFT = (
@@ -25,18 +23,11 @@ SOFT = (
 _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")
 
 
-def write_json(directory, name, value):
-    """Write a JSON file of a checkpoint."""
-    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-
-
 def head_kind(model):
     """The kind of a task's head, `None` for an encoder and for tasks without weights of theirs."""
     if model is encoder_of(model) or not head_weights(model):
         return None
-    return getattr(model, "head", type(model).__name__)
+    return tables_of(model)
 
 
 def values_of(weights):
@@ -83,12 +74,13 @@ def named_tensors(values, name_map, what):
     return tensors
 
 
-def canonical(settings, family):
-    """Settings of an encoder, one form for all that compute the same."""
-    defaults = inspect.signature(BertBackbone.__init__).parameters
+def canonical(settings, encoder):
+    """Settings of an encoder of the class and family of `encoder`, one form for all that compute
+    the same."""
+    defaults = inspect.signature(type(encoder).__init__).parameters
     settings = {
         **{name: p.default for name, p in defaults.items() if p.default is not p.empty},
-        **get_family(family).encoder,
+        **get_family(encoder.family).encoder,
         **settings,
     }
     if settings["attention_dropout"] is None:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kerasbert._errors import check_whole
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 
 # Steps of at most a quarter: on short texts half the padding of steps of 16, for a few more
 # compilations. Measured on film reviews of 27 tokens on average: 15% padding instead of 29%.
@@ -131,7 +131,6 @@ def batch_dataset(plan, make_batch, seeds=None):
         seeds: function of the epoch, returning ints that seed its batches. `make_batch` then
             takes a seed of each batch too, int64 (2,).
     """
-    tf, _ = tf_modules("Batching by length")
     epochs = itertools.count()
 
     def one_epoch():
@@ -163,7 +162,6 @@ def batch_dataset(plan, make_batch, seeds=None):
 
 def map_ahead(dataset, make):
     """Map a `tf.data.Dataset`, in order, in parallel, ahead of use."""
-    tf, _ = tf_modules("Mapping a dataset")
     options = tf.data.Options()
     # Its thread sleeps twice as long each time, and an iterator that ends waits for it to wake: up
     # to the length of the epoch again (TensorFlow 2.21).

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from kerasbert._errors import check_whole
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.records import compressed_records, encode_examples
 from kerasbert.data.sentence_pairs import (
@@ -21,7 +21,7 @@ from kerasbert.data.sentence_pairs import (
     truncate_pairs,
 )
 
-# How many rows are packed, masked and written at a time. Their arrays stay in the cache.
+# How many rows are packed, masked and written at a time: their arrays fit into the cache.
 ROWS = 2048
 
 
@@ -136,7 +136,6 @@ class BlockExamples:
 
     def _tokenize(self, documents):
         """Tokens (N,) and the offsets of sentences and documents in them, without empty ones."""
-        tf, _ = tf_modules("Making examples")
         documents = list(documents)
         sizes = [len(document) for document in documents]
         sentences = [sentence for document in documents for sentence in document]
@@ -206,7 +205,6 @@ _MASKING = (
 @functools.lru_cache(maxsize=8)
 def _masking(vocabulary_size, mask_token_id, length, *settings):
     """`mask_tokens` as a `tf.function`, traced once for all numbers of rows."""
-    tf, _ = tf_modules("Masking")
     *settings, unit = settings
 
     def mask(token_ids, maskable, starts, lengths, seed):

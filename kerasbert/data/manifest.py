@@ -10,7 +10,7 @@ import json
 import os
 
 from kerasbert._errors import check_value
-from kerasbert.files import read_json, write_text
+from kerasbert.files import inside, read_json, write_text
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -127,3 +127,25 @@ def _check_fields(values, kinds):
 
 def write_manifest(folder, manifest):
     write_text(os.path.join(folder, NAME), json.dumps(manifest, indent=1))
+
+
+def check_shard(folder, shard):
+    """Path of a shard, which is there and as it was when it was written."""
+    path = inside(folder, shard["name"], os.path.join(folder, NAME))
+    if not os.path.exists(path):
+        raise ValueError(f"The shard '{path}' is missing; write the examples anew.")
+    size = os.path.getsize(path)
+    if size != shard["bytes"]:
+        raise ValueError(
+            f"The shard '{path}' has {size} bytes, and had {shard['bytes']} when it was written: "
+            "it is cut short or damaged; remove the folder and write the examples anew."
+        )
+    with open(path, "rb") as file:
+        # Several hundred MB a second, once, before hours of training.
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != (shard.get("sha256") or found):
+        raise ValueError(
+            f"The shard '{path}' has other bytes than those that were written: it is damaged; "
+            "remove the folder and write the examples anew."
+        )
+    return path

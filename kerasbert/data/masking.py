@@ -6,7 +6,8 @@ S sums of sizes of words.
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert._errors import check_value
+from kerasbert.backend.tensorflow import tf
 
 # What is hidden together: the odds of 1, 2, ... words.
 UNITS = {
@@ -42,11 +43,7 @@ def check_rates(
             f"mask_token_rate={mask_token_rate} and random_token_rate={random_token_rate} add up "
             "to more than 1, the share of all chosen tokens; lower one of them."
         )
-    most = mask_selection_length
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise ValueError(
-            f"mask_selection_length={most!r} has to be a whole number from 1, or None."
-        )
+    check_value("mask_selection_length", mask_selection_length, "count?")
     if unit not in UNITS:
         raise ValueError(
             f"{unit!r} is no unit of masking; use one of {', '.join(map(repr, UNITS))}."
@@ -73,7 +70,6 @@ def word_starts(token_ids, word_edges):
         after = np.roll(ends[token_ids], 1, axis=-1)
         after[..., :1] = True
         return begins[token_ids] | after
-    tf, _ = tf_modules("Masking")
     after = tf.gather(ends, token_ids)[..., :-1]
     after = tf.concat([tf.ones_like(token_ids[..., :1], tf.bool), after], axis=-1)
     return tf.gather(begins, token_ids) | after
@@ -89,7 +85,6 @@ def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
     if not hasattr(length, "dtype"):
         count = max(1, round(mask_selection_rate * length))
         return count if most is None else min(count, most)
-    tf, _ = tf_modules("Masking")
     # In float64 and half to even, as Python rounds in the reference.
     count = tf.round(mask_selection_rate * tf.cast(length, tf.float64))
     count = tf.maximum(1, tf.cast(count, tf.int32))
@@ -171,7 +166,6 @@ def mask_tokens(
     arXiv 1907.11692; whole words as announced with google-research/bert in May 2019; spans Joshi
     et al. 2020, arXiv 1907.10529; n-grams Lan et al. 2020, arXiv 1909.11942.
     """
-    tf, _ = tf_modules("Masking")
     check_rates(
         mask_selection_rate,
         mask_token_rate,
@@ -228,7 +222,6 @@ def mask_tokens(
 
 def _choose(maskable, count, slots, draws):
     """Choose `count` (B,) of the maskable tokens, at most `slots` in a row: bool (B, T)."""
-    tf, _ = tf_modules("Masking")
     length = _shape(maskable)[1]
     order = tf.where(maskable, _distinct(draws) + tf.range(length, dtype=tf.int64), -1)
     best, _ = tf.math.top_k(order, k=slots)  # (B, P)
@@ -241,7 +234,6 @@ def _distinct(draws):
 
     The counts are exact though numbers may be drawn twice.
     """
-    tf, _ = tf_modules("Masking")
     return tf.cast(draws * 2**23, tf.int64) * tf.cast(_shape(draws)[1], tf.int64)
 
 
@@ -255,7 +247,6 @@ def _words(maskable, starts):
         The word of each token (B, T), the tokens of each word (B, W), 0 for those that there are
         not, and whether each word comes after a token that is not maskable (B, W).
     """
-    tf, _ = tf_modules("Masking")
     after_break = maskable & ~tf.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
     starts = (maskable & starts) | after_break
     word = tf.maximum(tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1, 0)
@@ -265,7 +256,6 @@ def _words(maskable, starts):
 
 def _sum_by(index, values):
     """Sums (B, W) of the values (B, T) of each index (B, T), W = T."""
-    tf, _ = tf_modules("Masking")
     rows, length = _shape(index)
     index += length * tf.range(rows)[:, None]
     return tf.reshape(tf.math.unsorted_segment_sum(values, index, rows * length), (rows, length))
@@ -273,7 +263,6 @@ def _sum_by(index, values):
 
 def _spans(odds, breaks, draws):
     """Cut rows of words into spans of random lengths, anew after a break: their numbers (B, W)."""
-    tf, _ = tf_modules("Masking")
     rows, length = _shape(breaks)
     places = tf.tile(tf.range(length)[None], [rows, 1])  # (B, W)
     if len(odds) == 1:
@@ -295,7 +284,6 @@ def _spans(odds, breaks, draws):
 
 def _choose_words(sizes, span, count, draws):
     """Choose words of the sizes (B, W) with `count` (B,) tokens in all: bool (B, W)."""
-    tf, _ = tf_modules("Masking")
     order = tf.gather(_distinct(draws), span, batch_dims=1) + tf.cast(span, tf.int64)
     # Of equal numbers the first comes first: the words of a span stay in order.
     _, order = tf.math.top_k(tf.where(sizes > 0, order, -1), k=_shape(sizes)[1])
@@ -319,7 +307,6 @@ def _fill(sizes, count):
     Returns:
         `(taken, left)`, bool (B, W) and int32 (B,), what `count` has more than is taken.
     """
-    tf, _ = tf_modules("Masking")
 
     def take(taken, left, _):
         # What is too long now is too long later: up to the first that overshoots, all are taken.
@@ -337,7 +324,6 @@ def _fill_exactly(sizes, count, taken, left):
 
     That is a sum of subsets, and exact. A row that `_fill` fills would come out as it does.
     """
-    tf, _ = tf_modules("Masking")
     rows = tf.where(left > 0)  # (R, 1)
     sizes, count = tf.gather_nd(sizes, rows), tf.gather_nd(count, rows)
     num_words = tf.reduce_max(tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=1))
@@ -370,6 +356,5 @@ def _fill_exactly(sizes, count, taken, left):
 
 def _shape(x):
     """The sizes of a tensor, those that are known as ints."""
-    tf, _ = tf_modules("Masking")
     dynamic = tf.shape(x)
     return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]

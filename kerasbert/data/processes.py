@@ -11,7 +11,7 @@ import multiprocessing.connection
 import pickle
 
 from kerasbert._process import run_silently, silent_tensorflow
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 
 
 def map_in_processes(function, tasks, workers):
@@ -91,7 +91,6 @@ def _serve(pipe, function):
     """What a process does: a result, or an error, for each arguments that come."""
     # There is a process for each core, and training may need the GPU.
     with silent_tensorflow(), contextlib.suppress(RuntimeError):
-        tf, _ = tf_modules("A process")
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")

@@ -1,5 +1,8 @@
 """TFRecords of `tf.train.Example`s, many at a time.
 
+Encoded here, as Python's `tf.train.Example` takes 12 times as long for rows of 128 tokens (233 for
+19 microseconds), and 20 times for rows of 512.
+
 R rows, K values of a feature, W bytes of a value, M bytes of a message at most.
 """
 
@@ -7,7 +10,7 @@ import uuid
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 
 COMPRESSION_LEVEL = 3
 # Field numbers with the wire type 2, "length-delimited".
@@ -80,7 +83,6 @@ def compressed_records(examples):
     """
     if not examples:
         return b""  # TensorFlow takes an empty part for the end of the file.
-    tf, _ = tf_modules("Writing records")
     # TensorFlow computes the checksums; its files in memory spare the disk.
     path = f"ram://{uuid.uuid4().hex}"
     options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=COMPRESSION_LEVEL)

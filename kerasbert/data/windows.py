@@ -5,7 +5,8 @@ N texts, R windows, E tokens of all windows.
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert._errors import is_whole
+from kerasbert.backend.tensorflow import tf
 
 
 def cut_windows(lengths, size, stride):
@@ -31,7 +32,7 @@ def cut_windows(lengths, size, stride):
     lengths = np.asarray(lengths, "int64")
     sizes = np.broadcast_to(np.asarray(size, "int64"), lengths.shape)
     smallest = sizes.min(initial=np.iinfo("int64").max)
-    if not isinstance(stride, (int, np.integer)) or not 1 <= stride <= smallest:
+    if not is_whole(stride) or not 1 <= stride <= smallest:
         raise ValueError(
             f"stride={stride!r} does not fit windows of {smallest} tokens; use a whole number from "
             f"1 to {smallest}."
@@ -55,7 +56,6 @@ def cut_windows_in_graph(lengths, sizes, stride):
         `(rows, starts, lengths)`, int32 (R,): the text of each window, its first token and its
         number of tokens. Each text has at least one window.
     """
-    tf, _ = tf_modules("Cutting windows")
     strides = tf.minimum(sizes, stride)
     counts = 1 - -tf.maximum(lengths - sizes, 0) // strides
     index = tf.ragged.range(counts)
@@ -67,7 +67,6 @@ def cut_windows_in_graph(lengths, sizes, stride):
 
 def take_windows(tokens, rows, starts, lengths):
     """The tokens of each window: ragged (N, None) -> (R, None)."""
-    tf, _ = tf_modules("Cutting windows")
     first = tf.cast(tf.gather(tokens.row_starts(), rows), tf.int32) + starts
     index = tf.ragged.range(first, first + lengths)
     return index.with_values(tf.gather(tokens.values, index.values))

@@ -3,7 +3,7 @@
 N rows, T tokens, R rows of a part.
 """
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 
 ROWS = 8
 # Padding of less than this part of the tokens costs less than several parts do.
@@ -31,7 +31,6 @@ def by_length(function):
     >>> [int(width) for width in tf.function(by_length(widths))({"padding_mask": mask})[:, 0]]
     [40, 3, 3, 3, 3, 3, 3, 3, 40, 3]
     """
-    tf, _ = tf_modules("export_serving")
 
     def run(features):
         mask = tf.cast(features["padding_mask"], tf.int32)

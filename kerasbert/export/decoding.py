@@ -6,40 +6,25 @@ row, U units of all texts (what takes one label: mostly words), L classes, K ans
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data import tagging
 from kerasbert.models.spans import MASKED
-from kerasbert.preprocessors.token_classifier import SPACE, _match
-from kerasbert.tokenizers.subword import valid_utf8
+from kerasbert.preprocessors.pieces import units_of_pieces
 
 # Windows that the encoder sees at a time: no text takes more memory than these.
 WINDOWS = 32
 
 
-def _tf():
-    return tf_modules("export_serving")[0]
-
-
 # === Texts ===
 
 
-def code_points(texts):
-    """Strings (N,) to ragged int32 (N, None); bytes that are no UTF-8 become U+FFFD."""
-    return _tf().strings.unicode_decode(valid_utf8(texts), "UTF-8")
-
-
-def substrings(points, rows, starts, ends):
-    """The characters from `starts` to `ends` of the texts `rows`, ints (S,), as strings (S,)."""
-    tf = _tf()
-    first = tf.gather(points.row_starts(), rows)
-    index = tf.ragged.range(first + tf.cast(starts, "int64"), first + tf.cast(ends, "int64"))
-    parts = index.with_values(tf.gather(points.flat_values, index.values))
-    return tf.strings.unicode_encode(parts, "UTF-8")
+def with_long_rows(ragged):
+    """Ragged tensors of integers, as int32 with rows in int64: tokenizers differ in it."""
+    return [tf.cast(x.with_row_splits_dtype("int64"), tf.int32) for x in ragged]
 
 
 def word_units(points):
     """The words of texts, as `kerasbert.data.word_spans` finds them: rows, starts, ends; (U,)."""
-    tf = _tf()
     # With a space after each text, what comes before a character is of its own text.
     spaces = tf.ones_like(points.row_starts())[:, tf.newaxis]
     points = tf.concat([points, tf.RaggedTensor.from_tensor(tf.cast(spaces * 32, "int32"))], 1)
@@ -67,7 +52,6 @@ def word_units(points):
 
 def piece_units(rows, starts, ends):
     """Units of one piece each; pieces that share a character are one unit."""
-    tf = _tf()
     begins = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
     begins = tf.concat([tf.ones_like(rows[:1], "bool"), begins], 0)
     first = tf.where(begins)[:, 0]
@@ -85,7 +69,6 @@ def units_of(pieces, units):
         `(rows, starts, ends, first, count)`, int64 (U,): the text of each, its characters, its
         first piece and how many it has.
     """
-    tf = _tf()
     # One more of each, in a text of their own, so that nothing is empty.
     most = tf.reduce_max([tf.reduce_max(tf.concat([x[0], [0]], 0)) for x in (pieces, units)]) + 1
     pieces, units = (
@@ -95,7 +78,7 @@ def units_of(pieces, units):
         ]
         for group in (pieces, units)
     )
-    first, count, _ = _match(pieces, units)
+    first, count, _ = units_of_pieces(pieces, units)
     rows, starts, ends = units
     own = tf.where(count > 0)[:, 0]
     # What has no piece of its own joins the unit before it if that has its piece.
@@ -121,7 +104,6 @@ def in_windows(function, features, shape):
         features: dict of tensors (R, T).
         shape: ints. That of the outputs, without the first axis.
     """
-    tf = _tf()
     rows = tf.shape(features["token_ids"])[0]
     fixed = [None if tf.is_tensor(size) else size for size in shape]
 
@@ -150,7 +132,6 @@ def most_context(firsts, lengths, count):
         `(windows, places, chosen)`: of each token its window and its place in it, ints (P,), and
         whether each token of each window counts there, a ragged bool tensor (R, None).
     """
-    tf = _tf()
     firsts, lengths = tf.cast(firsts, "int64"), tf.cast(lengths, "int64")
     tokens = tf.ragged.range(firsts, firsts + lengths)  # (R, None)
     window, token = tokens.value_rowids(), tokens.values
@@ -182,7 +163,6 @@ def entities(labels, scores, rows, starts, ends, names, count):
     Returns:
         `(kinds, starts, ends, scores)`: ragged (N, None).
     """
-    tf = _tf()
     tags = tagging.TagSet(names)
     meanings = [m or (None, False, False) for m in tags.meanings]
     kinds = [-1 if m[0] is None else tags.types.index(m[0]) for m in meanings]
@@ -211,7 +191,6 @@ def entities(labels, scores, rows, starts, ends, names, count):
 
 def unit_probabilities(probabilities, first, count, names, label_pieces):
     """Probabilities (P, L) of pieces to those of units (U, L); see `of_units` of the tagger."""
-    tf = _tf()
     if label_pieces == "first":
         return tf.gather(probabilities, first)
     piece = tf.ragged.range(first, first + count)
@@ -247,7 +226,6 @@ def best_spans(
         `(spans, scores, null_scores)`: int32 (N, K, 3), a window, its first and its last token,
         all -1 for no answer; float32 (N, K) and (N,).
     """
-    tf = _tf()
     start_logits, end_logits = (tf.cast(x, "float64") for x in (start_logits, end_logits))
     lowest = tf.constant(-np.inf, "float64")
     most = max(n_best, top_k)
@@ -310,45 +288,3 @@ def best_spans(
             tf.TensorSpec([], "float32"),
         ),
     )
-
-
-# === Hidden tokens ===
-
-
-def with_tokens(tokenizer, points, rows, starts, ends, before, tokens):
-    """Texts with tokens in place of a mask, as `fill_mask` writes them.
-
-    Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        points: ragged int32 (N, None). The characters of the texts.
-        rows, starts, ends: ints (M,). The text of each mask, and its characters there.
-        before: int32 (M,). The token before it; -1 for none.
-        tokens: int32 (M, K).
-
-    Returns:
-        `(names, texts)`: strings (M, K).
-    """
-    tf = _tf()
-    top_k = tokens.shape[1]
-
-    def text_of(*columns):
-        ids = tf.stack([tf.reshape(column, [-1]) for column in columns], 1)
-        # Tokens of bytes may hold a part of a character.
-        texts = valid_utf8(tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)))
-        return tf.reshape(texts, [-1, top_k])
-
-    names = tf.strings.regex_replace(text_of(tokens), f"^[{SPACE}]+|[{SPACE}]+$", "")
-    lengths = points.row_lengths()
-    head = substrings(points, rows, tf.zeros_like(starts), starts)[:, None]  # (M, 1)
-    tail = substrings(points, rows, ends, tf.gather(lengths, rows))[:, None]
-    has_one = (before >= 0)[:, None]
-    previous = tf.tile(tf.maximum(before, 0)[:, None], [1, top_k])
-    left, both = text_of(previous), text_of(previous, tokens)
-    cut = tf.minimum(tf.strings.length(left), tf.strings.length(both))
-    begins = tf.strings.substr(both, tf.zeros_like(cut), cut) == left
-    added = tf.strings.substr(both, cut, tf.strings.length(both) - cut)
-    # What a token adds to the one before it begins with a space, or goes on with its word.
-    joins = has_one & begins & (left != "") & (added != "")
-    joins &= ~tf.strings.regex_full_match(added, f"(?s)[{SPACE}].*")
-    bare = tf.strings.regex_replace(head, f"[{SPACE}]+$", "")
-    return names, tf.where(joins, bare + added, head + names) + tail

@@ -3,9 +3,9 @@
 import importlib.util
 import os
 
-from kerasbert.backend.tensorflow import tf_modules
-from kerasbert.export.graphs import exported
-from kerasbert.models.task import encoder_of
+from kerasbert.backend.tensorflow import tf
+from kerasbert.export.token_graphs import exported
+from kerasbert.parts import encoder_of
 
 
 def export_litert(model, directory, precision="float32", sequence_length=None, tokenizer=None):
@@ -43,7 +43,7 @@ def _length(model, length):
 
 def _interpreter(path):
     if importlib.util.find_spec("ai_edge_litert") is None:
-        interpreter = tf_modules("export_litert")[0].lite.Interpreter(path)
+        interpreter = tf.lite.Interpreter(path)
     else:
         from ai_edge_litert.interpreter import Interpreter
 

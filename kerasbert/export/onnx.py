@@ -3,7 +3,7 @@
 import os
 
 from kerasbert._errors import need_packages
-from kerasbert.export.graphs import exported
+from kerasbert.export.token_graphs import exported
 
 
 def export_onnx(model, directory, precision="float32", tokenizer=None, layout="kerasbert"):

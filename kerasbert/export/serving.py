@@ -1,8 +1,9 @@
 """`export_serving`: a SavedModel that takes raw strings, for a stock TensorFlow Serving.
 
 Whatever the backend, a child process on TensorFlow builds, writes and checks the SavedModel
-(`kerasbert/export/saved_model.py`): exports from JAX hold ops that servers refuse, Torch has none.
-What the signatures do is in `kerasbert/export/signatures.py`.
+(`kerasbert/export/write_saved_model.py`): exports from JAX hold ops that servers refuse, Torch has
+none.
+What the signatures of a kind of head do is in the file of its name beside this one.
 """
 
 import json
@@ -15,9 +16,9 @@ import keras
 import numpy as np
 
 from kerasbert import backend, private_names
-from kerasbert.backend.tensorflow import tf_modules
-from kerasbert.export.signatures import MARGIN, TASKS, served
-from kerasbert.files import names_in, output_folder, put, scratch, write_text
+from kerasbert.backend.tensorflow import need_tensorflow
+from kerasbert.export.served import MARGIN, saved_class, served
+from kerasbert.files import names_in, output_folder, put, scratch, write_json, write_text
 from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask
 
@@ -116,7 +117,7 @@ def export_serving(
     >>> sorted(os.listdir(path))
     ['assets', 'assets.extra', 'fingerprint.pb', 'saved_model.pb', 'variables']
     """
-    tf_modules("export_serving")
+    need_tensorflow("export_serving")
     task = served(model, preprocessor)
     mode = _check_model(task, tokens_only)
     task.labels = _check_labels(task.own_labels, labels)
@@ -132,7 +133,7 @@ def export_serving(
         with scratch(target, by="export_serving") as folder:
             _check_version(directory, version)  # Somebody else may have written it by now.
             _write_job(folder, task, mode, names, warmup, tokens_only, directory)
-            run_child("kerasbert.export.saved_model", folder, "No SavedModel")
+            run_child("kerasbert.export.write_saved_model", folder, "No SavedModel")
             put(os.path.join(folder, "saved_model"), target)
         _write_configs(directory)
     except BlockingIOError:
@@ -322,9 +323,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     """The weights, what to do with them, and how the model answers."""
     preset = os.path.join(folder, "preset")
     _save(task, preset)
-    name = next(
-        keras.saving.get_registered_name(cls) for cls in type(task.model).__mro__ if cls in TASKS
-    )
+    name = saved_class(task.model)
     # What LoRA adds to an int8 kernel is merged in and rounded anew as it is saved.
     if not computes_in_float32(task.model) or (mode and _has_lora(task.model)):
         again = load(preset, name, mode)
@@ -377,8 +376,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         "probes": probes,
         "strings": strings,
     }
-    with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
-        json.dump(job, file)
+    write_json(os.path.join(folder, "job.json"), job)
 
 
 def check_finite(outputs):
@@ -470,7 +468,8 @@ def run_child(module, folder, nothing):
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-m", module, folder],
+            # Safe: a `keras.py` in the folder that we run in is not what it imports.
+            [sys.executable, "-P", "-m", module, folder],
             env=environment,
             capture_output=True,
             text=True,

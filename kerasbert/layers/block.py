@@ -20,7 +20,7 @@ def layer_norm(epsilon, use_bias, dtype, name):
 
 
 def only_blocks_remat(operations):
-    """Under `keras.RematScope`, leave it to whole blocks: what they hold must not nest in it."""
+    """Under `keras.RematScope` only whole blocks are computed anew, and nothing inside of one."""
     for operation in operations:
         if not isinstance(operation, TransformerBlock):
             private_names.without_remat(operation)
@@ -180,7 +180,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             x = self.attention_layer_norm(x)
         x, scores = self._attend(x, attention_mask, training, return_attention_scores)
         x = inputs + self._drop(x, training)
-        if positions is not None:  # What follows is of each token by itself.
+        if positions is not None:  # From here on each token is computed by itself.
             x = tokens_at(x, positions)
         if self.norm_first:
             x = x + self._feed_forward(self.output_layer_norm(x), training)

@@ -85,7 +85,8 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
             layer = keras.layers.LSTM(
                 self.units,
                 return_sequences=True,
-                # cuDNN's has no XLA, and wants padding at the end and no row of padding alone.
+                # cuDNN's form does not run under XLA. It wants all padding at the end of a row,
+                # and no row that is only padding.
                 use_cudnn=False,
                 dtype=self.dtype_policy,
                 name=name,
@@ -130,7 +131,7 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
         """Map a dict of (B, C, T), with `padding_mask`, to a dict of (B * C, T)."""
         rows = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
         mask = ops.cast(rows["padding_mask"], "int32")
-        # Attention over no token at all has no defined value: a missing choice gets its first one.
+        # Attention over no token has no value, so a missing choice keeps its first token.
         is_missing = ops.cast(ops.sum(mask, axis=-1, keepdims=True) == 0, "int32")  # (B * C, 1)
         is_first = ops.cast(ops.arange(ops.shape(mask)[-1]) == 0, "int32")  # (T,)
         return {**rows, "padding_mask": mask + is_missing * is_first}
@@ -317,7 +318,7 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
     """
 
     def build(self, inputs_shape):
-        # In half precision the shares alone would lose a hundredth: they and the sum stay float32.
+        # Half precision would change the shares by a hundredth, so they and the sum are float32.
         full = {"autocast": False}
         self.scalars = self.add_weight(
             shape=(len(inputs_shape),), initializer="zeros", name="scalars", **full
@@ -335,7 +336,7 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
 
 
 def unit_length(x):
-    """Divide vectors (..., D) by their Euclidean length; one of zeros stays, gradient and all.
+    """Divide vectors (..., D) by their Euclidean length. Zeros stay zeros, with a finite gradient.
 
     >>> vectors = unit_length(np.array([[3.0, 4.0], [0.0, 0.0]]))
     >>> [[round(float(value), 4) for value in vector] for vector in vectors]

@@ -3,7 +3,6 @@
 B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
 """
 
-import numbers
 import os
 import warnings
 
@@ -12,7 +11,7 @@ import keras_hub
 from keras import ops
 
 from kerasbert import private_names
-from kerasbert._errors import check_value
+from kerasbert._errors import check_value, is_whole
 from kerasbert._process import check_process
 from kerasbert.families import SETTINGS, get_family
 from kerasbert.files import read_json
@@ -22,6 +21,8 @@ from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_rem
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import PositionEmbedding
+from kerasbert.models.building import backbone_of, check_arguments, own_backbone
+from kerasbert.models.feature_model import FeatureModel
 from kerasbert.models.keras_export import KerasExport
 
 
@@ -119,6 +120,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         given = dict(locals())
         for name, kind in SETTINGS.items():
             check_value(name, given[name], kind)
+            setattr(self, name, given[name])
         get_family(family)  # A ValueError for an unknown one.
         if hidden_dim % num_heads:
             raise ValueError(
@@ -235,35 +237,6 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
                 name="pooled_dense",
             )
 
-        # === Config ===
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.num_heads = num_heads
-        self.hidden_dim = hidden_dim
-        self.intermediate_dim = intermediate_dim
-        self.dropout = dropout
-        self.max_sequence_length = max_sequence_length
-        self.num_segments = num_segments
-        self.attention_dropout = attention_dropout
-        self.activation = activation
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.pooler = pooler
-        self.embedding_dim = embedding_dim
-        self.num_groups = num_groups
-        self.num_inner_repetitions = num_inner_repetitions
-        self.position_embedding = position_embedding
-        self.position_offset = position_offset
-        self.rotary_base = rotary_base
-        self.local_rotary_base = local_rotary_base
-        self.local_window = local_window
-        self.global_every = global_every
-        self.norm_first = norm_first
-        self.gated_mlp = gated_mlp
-        self.use_bias = use_bias
-        self.is_causal = is_causal
-        self.initializer_range = initializer_range
-        self.family = family
-        self.finetuning_learning_rate = finetuning_learning_rate
         self.cls_token_index = 0
 
         # === Functional model ===
@@ -273,14 +246,14 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
         hidden_states, _ = self._encode(inputs)
         outputs = self._named_outputs(hidden_states)
-        # For models on what happens inside: `num_layers + 1` symbols, the embeddings first.
+        # For models that read what happens inside: `num_layers + 1` symbols, the embeddings first.
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
         only_blocks_remat([self, *self.operations])
         for layer in private_names.flatten_layers(self, include_self=False):
             policy = layer.dtype_policy
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-                # A layer that saves asks its policy whether it is quantized, not the map's entry.
+                # A layer that is saved asks its own policy, not the map, whether it is quantized.
                 private_names.set_policy(layer, policy[layer.path or layer.name])
 
     @classmethod
@@ -296,9 +269,22 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         return cls(**{**get_family(family).encoder, "family": family, **settings})
 
     @classmethod
+    def check_arguments(cls, kwargs):
+        check_arguments(cls, kwargs)
+
+    @classmethod
+    def needs_files(cls, kwargs):
+        return False
+
+    @classmethod
+    def from_source(cls, source, load_weights=True, **kwargs):
+        build = own_backbone if source.is_own else backbone_of
+        return build(cls, source, load_weights, **kwargs)
+
+    @classmethod
     def from_own_preset(cls, directory, **kwargs):
         if kwargs.get("dtype") is None:
-            # KerasHub's loader drops the saved type, without which nothing is quantized.
+            # KerasHub's loader drops the saved type. Without it nothing would be quantized.
             dtype = read_json(os.path.join(directory, "config.json"))["config"].get("dtype")
             if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
                 kwargs["dtype"] = dtype
@@ -320,7 +306,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         """
         layers = list(layers)
         for place, layer in enumerate(layers):
-            if not isinstance(layer, numbers.Integral) or not 0 <= layer < self.num_layers:
+            if not is_whole(layer) or not 0 <= layer < self.num_layers:
                 raise ValueError(
                     f"Layer {layer!r} is none of this encoder's; its {self.num_layers} are "
                     f"numbered from 0 to {self.num_layers - 1}."
@@ -363,7 +349,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         """
         x = self.token_embedding(inputs["token_ids"])  # (B, T, E)
         if self.position_embedding_layer is not None:
-            # Quantized tables differ in their type, which `+` of TensorFlow does not take.
+            # Quantized tables have different types, and TensorFlow's `+` takes only one.
             x = ops.add(x, self.position_embedding_layer(x))
         if self.segment_embedding is not None:
             x = ops.add(x, self.segment_embedding(inputs["segment_ids"]))
@@ -417,7 +403,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         >>> len(outputs["hidden_states"]), tuple(outputs["attentions"][0].shape)
         (3, (1, 1, 3, 3))
         """
-        return _FeatureModel(self, output_hidden_states, output_attentions)
+        return FeatureModel(self, output_hidden_states, output_attentions)
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict) and "token_ids" in inputs:
@@ -427,7 +413,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
     def call(self, inputs, training=None, mask=None, positions=None, **kwargs):
         """With `positions` (B, P), `sequence_output` is (B, P, D), of these tokens alone.
 
-        The last layer's feed-forward, of mini a sixth of the encoder, then runs for them alone.
+        The last layer's feed-forward then runs for them alone. It is a sixth of a mini encoder.
         """
         check_process()
         inputs = self.fill_in(inputs)  # `fit` and `predict` on JAX come in here.
@@ -449,7 +435,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         return {**outputs, "sequence_output": keras.KerasTensor(shape, dtype=tokens.dtype)}
 
     def fill_in(self, inputs):
-        """Without segments all is segment 0, without a mask all are tokens."""
+        """Without segments all tokens are of segment 0, and without a mask none is padding."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
             inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
         token_ids = inputs["token_ids"]
@@ -495,80 +481,12 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
             # KerasHub's own map forgets the policy of the layers that are not quantized.
             dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
-        rate = self.finetuning_learning_rate  # Versions before it read configs without it.
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        if self.finetuning_learning_rate is None:  # Versions before it read configs without it.
+            del settings["finetuning_learning_rate"]
         return {
-            **({} if rate is None else {"finetuning_learning_rate": rate}),
             "name": self.name,
             "trainable": self.trainable,
             "dtype": keras.dtype_policies.serialize(dtype),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "hidden_dim": self.hidden_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
-            "max_sequence_length": self.max_sequence_length,
-            "num_segments": self.num_segments,
-            "attention_dropout": self.attention_dropout,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "pooler": self.pooler,
-            "embedding_dim": self.embedding_dim,
-            "num_groups": self.num_groups,
-            "num_inner_repetitions": self.num_inner_repetitions,
-            "position_embedding": self.position_embedding,
-            "position_offset": self.position_offset,
-            "rotary_base": self.rotary_base,
-            "local_rotary_base": self.local_rotary_base,
-            "local_window": self.local_window,
-            "global_every": self.global_every,
-            "norm_first": self.norm_first,
-            "gated_mlp": self.gated_mlp,
-            "use_bias": self.use_bias,
-            "is_causal": self.is_causal,
-            "initializer_range": self.initializer_range,
-            "family": self.family,
+            **settings,
         }
-
-
-@keras.saving.register_keras_serializable(package="kerasbert")
-class _FeatureModel(keras.Model):
-    """See `BertBackbone.feature_model`."""
-
-    def __init__(
-        self,
-        backbone,
-        output_hidden_states=True,
-        output_attentions=False,
-        name="feature_model",
-        **kwargs,
-    ):
-        super().__init__(dtype=backbone.dtype_policy, name=name, **kwargs)
-        self.backbone = backbone
-        self.output_hidden_states = output_hidden_states
-        self.output_attentions = output_attentions
-        self.built = True
-
-    def call(self, inputs):
-        hidden_states, attentions = self.backbone._encode(
-            self.backbone.fill_in(inputs), self.output_attentions
-        )
-        outputs = self.backbone._named_outputs(hidden_states)
-        if self.output_hidden_states:
-            outputs["hidden_states"] = hidden_states
-        if self.output_attentions:
-            outputs["attentions"] = attentions
-        return outputs
-
-    def get_config(self):
-        return {
-            "backbone": keras.saving.serialize_keras_object(self.backbone),
-            "output_hidden_states": self.output_hidden_states,
-            "output_attentions": self.output_attentions,
-            "name": self.name,
-        }
-
-    @classmethod
-    def from_config(cls, config):
-        backbone = keras.saving.deserialize_keras_object(config["backbone"])
-        return cls(**{**config, "backbone": backbone})

@@ -3,12 +3,13 @@
 C classes.
 """
 
-import difflib
 import numbers
 
+import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert._errors import did_you_mean, is_whole
+from kerasbert.backend.tensorflow import tf
 
 
 def class_weights(given, names, count):
@@ -40,12 +41,10 @@ def class_weights(given, names, count):
         )
     weights = np.ones(len(names), "float32")
     for key, value in given.items():
-        is_number = isinstance(key, numbers.Integral) and not isinstance(key, bool)
-        if key not in names and not (is_number and 0 <= key < len(names)):
-            near = difflib.get_close_matches(str(key), names, 1)
+        if key not in names and not (is_whole(key) and 0 <= key < len(names)):
             raise ValueError(
                 f"class_weight has the class {key!r}, but the classes are {', '.join(names)}"
-                + (f"; did you mean {near[0]!r}?" if near else ", or their numbers from 0.")
+                + did_you_mean(key, names, ", or their numbers from 0.", show=repr)
             )
         is_weight = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not is_weight or not 0 <= value < np.inf:
@@ -64,7 +63,7 @@ def count_classes(y, sample_weight, classes):
 
 
 def class_numbers(y, rank):
-    """Labels of `rank` axes, of (..., 1), or of rows (..., C): ints of `rank` axes."""
+    """Class numbers of `rank` axes, from labels like that, of (..., 1), or of rows (..., C)."""
     y = np.asarray(y)
     if y.ndim > rank:
         y = y[..., 0] if y.shape[-1] == 1 else y.argmax(axis=-1)
@@ -73,8 +72,54 @@ def class_numbers(y, rank):
 
 def weigh(y, sample_weight, weights, rank):
     """The sample weights of labels in a `tf.data` graph, by class."""
-    tf, _ = tf_modules("class_weight")
     if y.shape.rank > rank:
         y = y[..., 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
     by_class = tf.gather(tf.constant(weights), tf.cast(y, "int32"))
     return by_class if sample_weight is None else by_class * tf.cast(sample_weight, "float32")
+
+
+def weigh_arrays(task, class_weight, y, sample_weight):
+    """The sample weights of labels in memory, by class."""
+    rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
+    y = class_numbers(keras.ops.convert_to_numpy(y) if keras.ops.is_tensor(y) else y, rank)
+    weights = _of_task(task, class_weight, lambda: count_classes(y, sample_weight, classes))
+    weights = weights[np.clip(y, 0, classes - 1)]
+    return weights if sample_weight is None else weights * np.asarray(sample_weight)
+
+
+def weigh_dataset(task, class_weight, dataset, is_raw):
+    """A `tf.data.Dataset` of batches with their sample weights by class.
+
+    Args:
+        task: a task model.
+        class_weight: see `class_weights`.
+        dataset: of `(x, y)` or `(x, y, sample_weight)`.
+        is_raw: bool. Whether it was made of texts in memory, whose labels may be counted.
+    """
+    rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
+
+    def count():
+        if not is_raw:
+            raise ValueError(
+                "class_weight='balanced' counts labels that are in memory; give texts or "
+                "arrays with y, or a dict of weights."
+            )
+        batches = (keras.utils.unpack_x_y_sample_weight(b) for b in dataset.as_numpy_iterator())
+        return sum(count_classes(class_numbers(y, rank), w, classes) for _, y, w in batches)
+
+    weights = _of_task(task, class_weight, count)
+
+    def weighted(x, y, sample_weight=None):
+        return x, y, weigh(y, sample_weight, weights, rank)
+
+    return dataset.map(weighted)
+
+
+def _of_task(task, class_weight, count):
+    names = getattr(task, "label_names", None)
+    if names is None or getattr(task, "multi_label", False):
+        raise ValueError(
+            f"class_weight={class_weight!r} counts on one class for each label, which this "
+            f"{type(task).__name__} has not; pass sample_weight."
+        )
+    return class_weights(class_weight, names, count)

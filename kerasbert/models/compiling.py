@@ -1,4 +1,4 @@
-"""What a loss or metric by name means on logits, which the heads here give."""
+"""Losses and metrics by name, made to count from logits, which the heads here give."""
 
 import keras
 
@@ -13,7 +13,7 @@ _CROSSENTROPIES = {
 
 
 def fitting_losses(task, losses):
-    """Losses as `compile` takes them: names count from the task's outputs, logits or probabilities.
+    """Losses for `compile`: one given by name counts from logits or probabilities as the task does.
 
     Raises:
         ValueError: for a loss object that counts from the other.

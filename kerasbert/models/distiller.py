@@ -60,6 +60,8 @@ class BertDistiller(BertTask):
     2019, arXiv 1908.08962; Jiao et al. 2020, arXiv 1909.10351.
     """
 
+    kind = "distiller"
+
     def __init__(
         self,
         student,
@@ -116,7 +118,7 @@ class BertDistiller(BertTask):
             {"outputs": teacher_outputs, "hidden_states": teacher_states},
             name="teacher_features",
         )
-        only_blocks_remat([self, *self.operations, *self._teacher_features.operations])
+        only_blocks_remat(self._teacher_features.operations)
         self._soft_losses = keras.tree.map_structure(
             lambda loss: _soft_loss(loss, temperature), student.default_loss()
         )
@@ -171,8 +173,8 @@ class BertDistiller(BertTask):
         return loss
 
     def zero_grad(self, set_to_none=True):
-        # PyTorch's `fit` calls it. Keras registers weights by path, of which the teacher has the
-        # same: the student's gradients would add up from step to step.
+        # PyTorch's `fit` calls it. Keras registers weights by their paths, and the teacher's paths
+        # are the student's: without this the student's gradients would add up over the steps.
         for weight in self.trainable_variables:
             weight.value.grad = None
 
@@ -185,7 +187,7 @@ class BertDistiller(BertTask):
         length = ops.shape(x["padding_mask"])[-1]
         weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
         if len(getattr(sample_weight, "shape", ())) == 1:
-            # One a text; those of an output's places are not of tokens.
+            # Weights (B,) are of texts. Others are of an output's places, which are not the tokens.
             weights = weights * ops.cast(sample_weight, "float32")[:, None]
         total = ops.maximum(ops.sum(weights), 1e-7)
         distance = _cosine if self.hidden_loss == "cosine" else _square
@@ -227,7 +229,7 @@ class BertDistiller(BertTask):
             name: keras.saving.deserialize_keras_object(config[name])
             for name in ("student", "teacher")
         }
-        # Files of 0.1 hold the vocabulary of a tokenizer that both shared once.
+        # Both shared one tokenizer in version 0.1, whose files hold its vocabulary once.
         parts = [model.preprocessor for model in models.values() if model.preprocessor]
         tokenizers = [part.tokenizer for part in parts]
         if len(parts) == 2 and all(tokenizer.vocabulary is None for tokenizer in tokenizers):

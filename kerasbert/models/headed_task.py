@@ -3,26 +3,32 @@
 B batch, T tokens, D width, U logits.
 """
 
+from dataclasses import dataclass, fields
+
 import keras
 from keras import ops
 
 from kerasbert._errors import check_whole
-from kerasbert.families import get_family
+from kerasbert._keywords import arguments
+from kerasbert.families import head_settings
 from kerasbert.layers.block import layer_norm
 from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import BiLSTM, Pooling
 from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.texts import label_list
 
-HEAD_SETTINGS = (
-    "dropout",
-    "pooling",
-    "head_activation",
-    "head_bias",
-    "head_norm",
-    "dropout_first",
-    "bilstm_units",
-)
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """Settings of the head, as the caller gave them; what is `None` follows the family's row."""
+
+    dropout: float | None = None
+    pooling: str | None = None
+    head_activation: str | None = None
+    head_bias: bool | None = None
+    head_norm: bool | None = None
+    dropout_first: bool | None = None
+    bilstm_units: int | None = None
 
 
 class HeadedTask(BertTask):
@@ -36,14 +42,14 @@ class HeadedTask(BertTask):
     def uses_pooler(self):
         return self.pooling == "pooler"
 
-    def _make_head(self, backbone, units, **given):
+    def _make_head(self, units, given):
         """Make the layers of the head.
 
         Args:
-            backbone: a `BertBackbone`.
             units: int. U, the number of logits.
-            **given: those of `HEAD_SETTINGS` that the caller gave; `None` follows the family's row.
+            given: a `HeadSettings`.
         """
+        backbone = self.backbone
         defaults = {
             "dropout": backbone.dropout,
             "pooling": "pooler" if backbone.pooler else "cls",
@@ -52,18 +58,13 @@ class HeadedTask(BertTask):
             "head_norm": False,
             "dropout_first": False,
             "bilstm_units": 0,
-            **getattr(get_family(backbone.family), self.head),
+            **head_settings(backbone.family, self.kind),
         }
-        # Over all that the two directions have seen; left to right the first token sees itself.
-        if (given.get("bilstm_units") or backbone.is_causal) and defaults["pooling"] != "tokens":
+        # A BiLSTM says something at every token. Left to right, the first token sees only itself.
+        if (given.bilstm_units or backbone.is_causal) and defaults["pooling"] != "tokens":
             defaults["pooling"] = "mean"
-        for name in HEAD_SETTINGS:
-            value = given.pop(name, None)
-            setattr(self, name, defaults[name] if value is None else value)
-        if not isinstance(self.bilstm_units, int) or self.bilstm_units < 0:
-            raise ValueError(
-                f"bilstm_units={self.bilstm_units!r} has to be a whole number; 0 is for no BiLSTM."
-            )
+        self._set_given(vars(given), defaults)
+        check_whole("bilstm_units", self.bilstm_units, 0)
         if self.pooling == "pooler" and self.bilstm_units:
             raise ValueError(
                 "pooling='pooler' takes the encoder's own pooled_output, past the BiLSTM of "
@@ -109,7 +110,7 @@ class HeadedTask(BertTask):
     def _logits(self, inputs):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
         if self.pooling in ("pooler", "cls") and self.bilstm is None:
-            # Nobody reads the other tokens: the last feed-forward is for the first alone.
+            # Only the first token is read, so the last feed-forward computes only that one.
             first = ops.zeros_like(inputs["token_ids"][:, :1])
             outputs = self.backbone(inputs, positions=first)
         else:
@@ -132,11 +133,14 @@ class HeadedTask(BertTask):
         return self.output_dense(self.dropout_layer(x))
 
     def get_config(self):
-        return {**super().get_config(), **{name: getattr(self, name) for name in HEAD_SETTINGS}}
+        # What a kind of head fixes, such as its pooling, is no argument of it.
+        names = arguments(type(self))
+        given = {f.name: getattr(self, f.name) for f in fields(HeadSettings) if f.name in names}
+        return {**super().get_config(), **given}
 
 
 def pair_pooling(backbone):
-    """What a next-sentence head reads: BERT's pooler, or all that left-to-right tokens have seen.
+    """What a next-sentence head reads: BERT's pooler, or left to right the mean over the tokens.
 
     Left to right, the first token sees itself alone.
     """

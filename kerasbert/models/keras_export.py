@@ -1,10 +1,11 @@
-"""`model.export` of Keras where it writes what runs; elsewhere it names what does."""
+"""`model.export`: Keras' own where its files run, and otherwise an error that names ours."""
 
 from kerasbert import backend, private_names
 
-# What to use where Keras 3.15 writes a format wrong of these models; what it writes right is in
-# `backend.keras_exports`. Its ONNX files hold an op that ONNX does not have (Erfc), its OpenVINO
-# halves the weights' precision, and on JAX and PyTorch the others fail over rows of any length.
+# What to use instead of a format that Keras 3.15 does not write right for these models. Those that
+# it writes right are in `backend.keras_exports`. Its ONNX files hold an op that ONNX does not have
+# (Erfc). Its OpenVINO files halve the weights' precision. On JAX and PyTorch the other formats fail
+# because rows can have any length.
 OURS = {
     "tf_saved_model": "kerasbert.export_serving(model, folder), tokens_only=True for token ids",
     "onnx": "kerasbert.export_onnx(model, folder)",
@@ -36,5 +37,5 @@ class KerasExport:
                 f"that runs; use {OURS[format]}."
             )
         if not private_names.was_called(self):
-            self(self.input)  # Keras asks for a call, though the shapes are known.
+            self(self.input)  # Keras asks for a call, although it knows the shapes.
         return super().export(filepath, format=format, **kwargs)

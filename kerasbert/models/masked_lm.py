@@ -3,22 +3,33 @@
 B batch, T tokens, P predictions, V tokens of the vocabulary.
 """
 
+from dataclasses import dataclass, fields
+
 import keras
 import numpy as np
 from keras import ops
 
 from kerasbert._errors import check_whole
 from kerasbert.data.batching import sorted_batches
-from kerasbert.families import get_family
-from kerasbert.layers.block import only_blocks_remat
+from kerasbert.families import head_settings
 from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask, own_preprocessor
+from kerasbert.models.task import BertTask
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
 from kerasbert.preprocessors.texts import text_columns
 
-_SETTINGS = ("head_activation", "head_bias", "head_norm_epsilon", "output_bias", "tie_weights")
+
+@dataclass(frozen=True)
+class MaskedHeadSettings:
+    """Settings of the head, as the caller gave them; what is `None` follows the encoder."""
+
+    head_activation: str | None = None
+    head_bias: bool | None = None
+    head_norm_epsilon: float | None = None
+    output_bias: bool | None = None
+    tie_weights: bool | None = None
 
 
 class MaskedTask(BertTask):
@@ -32,18 +43,18 @@ class MaskedTask(BertTask):
     def output_weight(cls, settings):
         return "mlm_head/bias" if settings.get("output_bias", True) else "mlm_head/dense/kernel"
 
-    def _make_mlm_head(self, backbone, given):
-        """Make the head; what is given as `None` follows the family's row or the encoder."""
+    def _make_mlm_head(self, given):
+        """Make the head of `MaskedHeadSettings`; returns the model's inputs."""
+        backbone = self.backbone
         defaults = {
             "head_activation": backbone.activation,
             "head_bias": True,
             "head_norm_epsilon": backbone.layer_norm_epsilon,
             "output_bias": True,
             "tie_weights": True,
-            **get_family(backbone.family).masked_lm,
+            **head_settings(backbone.family, "masked_lm"),
         }
-        for name in _SETTINGS:
-            setattr(self, name, defaults[name] if given[name] is None else given[name])
+        self._set_given(vars(given), defaults)
         self.mlm_head = MaskedLMHead(
             backbone.token_embedding,
             activation=self.head_activation,
@@ -78,7 +89,6 @@ class MaskedTask(BertTask):
         """
         if self._is_raw(x):
             self._refuse_masks(x)
-        _check_positions(x)
         return super().predict(x, batch_size, **kwargs)
 
     def _refuse_masks(self, x):
@@ -92,9 +102,18 @@ class MaskedTask(BertTask):
                         "of its own choice; call fill_mask(texts)."
                     )
 
-    def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
-        _check_positions(x)
-        return super()._run(method, x, y, sample_weight, batch_size, shuffle, **kwargs)
+    def check_arrays(self, x, y=None):
+        """Raise for positions beyond the row, which would read the next one."""
+        if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
+            return
+        positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
+        wrong = np.argwhere((positions < 0) | (positions >= length))
+        if len(wrong):
+            row, slot = wrong[0]
+            raise ValueError(
+                f"mask_positions has {positions[row, slot]} in row {row}, slot {slot}, where "
+                f"token_ids has {length} tokens a row; use 0 with weight 0 for empty slots."
+            )
 
     def _needs_labels(self, is_raw):
         return not is_raw  # The preprocessor hides tokens, or says what it lacks.
@@ -139,14 +158,24 @@ class MaskedTask(BertTask):
                     f"{tokenizer.mask_token} where a word is to be filled in."
                 )
         best = self._best_tokens([ids for ids, _, _ in tokens], masks, top_k, batch_size)
-        results = []
-        for text, (ids, starts, ends), places in zip(texts, tokens, masks, strict=True):
-            filled = []
-            for place in places:
-                before = ids[place - 1] if place else None
-                span = text, starts[place], ends[place]
-                filled.append(_describe(tokenizer, span, before, *next(best)))
-            results.append(filled if len(filled) > 1 else filled[0])
+        best, scores = map(np.stack, zip(*best, strict=True))  # (masks of all texts, top_k)
+        spans = [
+            (row, starts[place], ends[place], ids[place - 1] if place else -1)
+            for row, ((ids, starts, ends), places) in enumerate(zip(tokens, masks, strict=True))
+            for place in places
+        ]
+        filled = self.preprocessor.fill_in(texts, *np.array(spans, "int32").T, best.astype("int32"))
+        names, filled = (strings.numpy() for strings in filled)
+        columns = zip(names, best.tolist(), scores.tolist(), filled, strict=True)
+        found = (
+            [
+                {"token": name.decode(), "token_id": id, "score": score, "text": text.decode()}
+                for name, id, score, text in zip(*row, strict=True)
+            ]
+            for row in columns
+        )
+        results = [[next(found) for _ in places] for places in masks]
+        results = [rows if len(rows) > 1 else rows[0] for rows in results]
         return results[0] if single else results
 
     def _best_tokens(self, ids, masks, top_k, batch_size):
@@ -155,12 +184,7 @@ class MaskedTask(BertTask):
         room = self.preprocessor.sequence_length - 2
         rows = []  # Token ids, and the places of the masks among them.
         for tokens, places in zip(ids, masks, strict=True):
-            if len(tokens) <= room:
-                windows = [(0, places)]
-            else:  # The middle of a window of its own has most context.
-                last = len(tokens) - room
-                windows = [(min(max(p - room // 2, 0), last), [p]) for p in places]
-            for first, inside in windows:
+            for first, inside in mask_windows(len(tokens), places, room):
                 window = tokens[first : first + room]
                 row = [tokenizer.start_token_id, *window, tokenizer.end_token_id]
                 rows.append((row, [place - first + 1 for place in inside]))
@@ -189,12 +213,9 @@ class MaskedTask(BertTask):
     def _mlm_logits(self, outputs):
         return np.asarray(outputs)
 
-    def _mlm_loss(self):
-        # The mean over what was hidden, not over empty slots too.
-        return TokenCrossEntropy()
-
     def get_config(self):
-        return {**super().get_config(), **{name: getattr(self, name) for name in _SETTINGS}}
+        settings = {field.name: getattr(self, field.name) for field in fields(MaskedHeadSettings)}
+        return {**super().get_config(), **settings}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -234,7 +255,7 @@ class BertMaskedLM(MaskedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertMaskedLMPreprocessor
-    head = "masked_lm"
+    kind = "masked_lm"
 
     def __init__(
         self,
@@ -249,40 +270,35 @@ class BertMaskedLM(MaskedTask):
     ):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        given = {
-            "head_activation": head_activation,
-            "head_bias": head_bias,
-            "head_norm_epsilon": head_norm_epsilon,
-            "output_bias": output_bias,
-            "tie_weights": tie_weights,
-        }
-        inputs = self._make_mlm_head(backbone, given)
+        head = MaskedHeadSettings(
+            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+        )
+        inputs = self._make_mlm_head(head)
         encoded = backbone(backbone.input, positions=inputs["mask_positions"])
         outputs = self.mlm_head(encoded["sequence_output"])  # (B, P, D) -> (B, P, V)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def default_loss(self):
-        """Cross-entropy, a mean over the hidden tokens."""
-        return self._mlm_loss()
+        """Cross-entropy, a mean over the hidden tokens, without empty slots."""
+        return TokenCrossEntropy()
 
     def default_metrics(self):
         """Accuracy over the hidden tokens."""
         return [TokenAccuracy()]
 
 
-def _check_positions(x):
-    """Raise for positions beyond the row, which would read the next one."""
-    if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
-        return
-    positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
-    wrong = np.argwhere((positions < 0) | (positions >= length))
-    if len(wrong):
-        row, slot = wrong[0]
-        raise ValueError(
-            f"mask_positions has {positions[row, slot]} in row {row}, slot {slot}, where "
-            f"token_ids has {length} tokens a row; use 0 with weight 0 for empty slots."
-        )
+def mask_windows(length, places, room):
+    """The windows of `room` tokens around masks: a list of the first token and the masks of each.
+
+    In a text that is too long each mask has a window of its own, and stands in the middle for most
+    context.
+
+    >>> mask_windows(9, [1, 6], 9), mask_windows(9, [1, 6], 4)
+    ([(0, [1, 6])], [(0, [1]), (4, [6])])
+    """
+    if length <= room:
+        return [(0, places)]
+    return [(min(max(place - room // 2, 0), length - room), [place]) for place in places]
 
 
 def _top(logits, count):
@@ -293,26 +309,3 @@ def _top(logits, count):
     best = best[np.argsort(-logits[best], kind="stable")]
     odds = np.exp(logits - logits.max())
     return best, odds[best] / odds.sum()
-
-
-def _describe(tokenizer, span, before, ids, scores):
-    """The dicts of `fill_mask` for the mask token at a span `(text, start, end)`.
-
-    Args:
-        before: int. The token before it in the text, or `None`.
-    """
-    text, start, end = span
-    names = [name.strip() for name in tokenizer.detokenize(ids[:, None].tolist())]
-    filled = [text[:start] + name for name in names]
-    if before is not None:
-        # What a token adds to the one before it begins with a space, or goes on with its word.
-        left = tokenizer.detokenize([before])
-        both = tokenizer.detokenize([[before, token] for token in ids.tolist()])
-        for i, joined in enumerate(both):
-            added = joined.removeprefix(left)
-            if left and joined.startswith(left) and added and not added[0].isspace():
-                filled[i] = text[:start].rstrip() + added
-    return [
-        {"token": name, "token_id": token, "score": score, "text": head + text[end:]}
-        for name, token, score, head in zip(names, ids.tolist(), scores.tolist(), filled)
-    ]

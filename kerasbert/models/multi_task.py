@@ -14,13 +14,10 @@ from keras import ops
 
 from kerasbert import private_names
 from kerasbert.from_preset import check_content
-from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
 from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.packing import BertPreprocessor
-
-# How often a task comes: its number of batches to this power.
-SAMPLING = {"size": 1.0, "sqrt": 0.5, "uniform": 0.0}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -30,7 +27,8 @@ class BertMultiTask(BertTask):
     The tasks are task models of any kinds, built on the same encoder. Every step of `fit` takes a
     batch of one task, with that task's loss; one optimizer moves the encoder and all heads. The
     heads of the other tasks see a gradient of zero in it. After it the tasks are used as always:
-    `model.tasks["topic"].classify(texts)`.
+    `model.tasks["topic"].classify(texts)`. The loop of `fit` is its own, because Keras' on
+    TensorFlow takes batches of one structure only, and each task has another.
 
     `from_preset(..., sequence_length=128)` sets that of all tasks.
 
@@ -61,10 +59,10 @@ class BertMultiTask(BertTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertPreprocessor
-    head = None
+    kind = "multi_task"
 
     def __init__(self, tasks, **kwargs):
-        # The preprocessor holds the one tokenizer in a preset; the tasks have some of their own.
+        # This preprocessor only holds the tokenizer in a preset. Each task has one of its own.
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         self._keeps_metrics = False
@@ -77,7 +75,6 @@ class BertMultiTask(BertTask):
         }
         outputs = {name: task(inputs[name]) for name, task in tasks.items()}
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def call(self, inputs, training=None):
         """Map a dict of inputs by task, of all or some, to a dict of their outputs."""
@@ -117,7 +114,7 @@ class BertMultiTask(BertTask):
             size = ops.shape(keras.tree.flatten(outputs)[0])[0]
             private_names.loss_tracker(task).update_state(one, sample_weight=size)
             loss = loss + one
-        # So that every backend has a gradient for every weight: JAX knows no other way.
+        # With this every weight has a gradient on every backend, which JAX needs.
         others = sum(ops.sum(weight) for weight in self._not_in(y_pred))
         return loss + 0.0 * ops.cast(others, loss.dtype)
 
@@ -243,10 +240,9 @@ class BertMultiTask(BertTask):
     def _train_on(self, name, batch):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = None if sample_weight is None else {name: sample_weight}
-        self._keeps_metrics = True  # Over the epoch; `train_on_batch` would reset them.
+        self._keeps_metrics = True  # Over the epoch. `train_on_batch` would reset them.
         try:
-            # Keras' own `fit` wants batches of one structure on TensorFlow. This step does not, so
-            # that a batch can be of another task than the one before. Each task is traced once.
+            # Each task is traced once.
             return keras.Model.train_on_batch(self, {name: x}, {name: y}, weights, return_dict=True)
         finally:
             self._keeps_metrics = False
@@ -268,7 +264,7 @@ class BertMultiTask(BertTask):
                         "have the same number."
                     )
                 (size,) = sizes
-                return -(-size // batch_size), _array_batches(arrays, batch_size, seed)
+                return -(-size // batch_size), array_batches(arrays, batch_size, seed)
             data = task.preprocessor.batches(
                 x, y, sample_weight, batch_size, seed=seed, buckets=self._compiles_shapes()
             )
@@ -406,35 +402,6 @@ class BertMultiTask(BertTask):
         return cls(tasks, **config)
 
 
-def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
-    """The number of the task of each step of an epoch, in an order drawn from seed and epoch.
-
-    The shares hold in every epoch, but for what is left of a whole step.
-
-    Args:
-        sizes: ints. The number of batches of each task.
-        sampling: string. A key of `SAMPLING`.
-        steps: int.
-        seed: int.
-        epoch: int.
-
-    >>> np.bincount(plan_steps([90, 10], "size", 100)).tolist()
-    [90, 10]
-    >>> np.bincount(plan_steps([90, 10], "sqrt", 100)).tolist()
-    [75, 25]
-    """
-    generator = np.random.default_rng((seed, epoch))
-    weights = np.array(sizes, "float64") ** SAMPLING[sampling]
-    shares = steps * weights / weights.sum()
-    counts = np.floor(shares + 1e-9).astype(int)
-    rest = np.maximum(shares - counts, 0)
-    missing = steps - counts.sum()
-    if missing:
-        chosen = generator.choice(len(sizes), missing, replace=False, p=rest / rest.sum())
-        counts[chosen] += 1
-    return generator.permutation(np.repeat(np.arange(len(sizes)), counts)).tolist()
-
-
 def _checked(tasks):
     """The encoder of all tasks, and a preprocessor of their tokenizer, `None` without one."""
     if not isinstance(tasks, dict) or not tasks:
@@ -493,22 +460,9 @@ def _as_arrays(value):
     return ops.convert_to_numpy(value) if ops.is_tensor(value) else np.asarray(value)
 
 
-def _array_batches(arrays, batch_size, seed):
-    """Endless batches of arrays (N, ...), a new order in each pass."""
-    generator = np.random.default_rng(seed)
-    leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
-    while True:
-        order = generator.permutation(len(leaves[0]))
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            yield keras.tree.map_structure(
-                lambda leaf, rows=rows: None if leaf is None else leaf[rows], arrays
-            )
-
-
 @contextlib.contextmanager
 def _without_optimizer(task):
-    """Keras builds the optimizer of every model that it touches, as large as the encoder twice."""
+    """A task without its optimizer: Keras would build it, with twice the size of the encoder."""
     optimizer, task.optimizer = task.optimizer, None
     try:
         yield

@@ -6,12 +6,11 @@ B batch, C choices, T tokens.
 import keras
 import numpy as np
 
-from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HeadedTask
-from kerasbert.models.task import own_preprocessor
+from kerasbert.models.headed_task import HeadedTask, HeadSettings
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
 
 
@@ -43,7 +42,7 @@ class BertMultipleChoice(HeadedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertMultipleChoicePreprocessor
-    head = "multiple_choice"
+    kind = "multiple_choice"
     output_padding = MISSING
 
     def __init__(
@@ -61,17 +60,10 @@ class BertMultipleChoice(HeadedTask):
     ):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        self._make_head(
-            backbone,
-            1,
-            dropout=dropout,
-            pooling=pooling,
-            head_activation=head_activation,
-            head_bias=head_bias,
-            head_norm=head_norm,
-            dropout_first=dropout_first,
-            bilstm_units=bilstm_units,
+        head = HeadSettings(
+            dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
         )
+        self._make_head(1, head)
         inputs = {
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
         }
@@ -81,7 +73,6 @@ class BertMultipleChoice(HeadedTask):
             logits, padding_mask=inputs["padding_mask"]
         )  # (B, C)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def default_loss(self):
         """Cross-entropy over the choices."""
@@ -134,7 +125,7 @@ class BertMultipleChoice(HeadedTask):
             )
         y = None if y is None else _array(y, "y")
         if y is None or y.size != len(present):
-            return  # Keras says what is wrong, or the loss takes a row of numbers for each.
+            return  # Keras says what is wrong, or the loss takes a row of numbers for each example.
         y = y.reshape(-1)
         inside = (y >= 0) & (y < shape[1])
         inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]

@@ -6,12 +6,11 @@ B batch.
 import keras
 import numpy as np
 
-from kerasbert.families import get_family
-from kerasbert.layers.block import only_blocks_remat
+from kerasbert.families import head_settings
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HEAD_SETTINGS, HeadedTask, pair_pooling
-from kerasbert.models.task import own_preprocessor
+from kerasbert.models.headed_task import HeadedTask, HeadSettings, pair_pooling
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 
 
@@ -43,19 +42,18 @@ class BertNextSentencePredictor(HeadedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertNextSentencePredictorPreprocessor
-    head = "next_sentence"
+    kind = "next_sentence_predictor"
 
     def __init__(self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        row = get_family(backbone.family).next_sentence
-        self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order
-        self._make_head(backbone, 2, pooling=pair_pooling(backbone), dropout=dropout)
+        row = head_settings(backbone.family, self.kind)
+        self._set_given({"sentence_order": sentence_order}, row)
+        self._make_head(2, HeadSettings(dropout, pair_pooling(backbone)))
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         inputs = backbone.input
         outputs = self.output_activation(self._logits(inputs))  # (B, 2)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def default_loss(self):
         """Cross-entropy."""
@@ -82,8 +80,4 @@ class BertNextSentencePredictor(HeadedTask):
         return float(scores[0]) if single else scores
 
     def get_config(self):
-        config = {**super().get_config(), "sentence_order": self.sentence_order}
-        for name in HEAD_SETTINGS:
-            if name != "dropout":  # The others are fixed here.
-                del config[name]
-        return config
+        return {**super().get_config(), "sentence_order": self.sentence_order}

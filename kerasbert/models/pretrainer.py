@@ -6,14 +6,13 @@ B batch, T tokens, D width, P predictions, V tokens of the vocabulary.
 import keras
 import numpy as np
 
-from kerasbert.families import get_family
-from kerasbert.layers.block import only_blocks_remat
+from kerasbert.families import head_settings
 from kerasbert.layers.heads import Pooling
-from kerasbert.losses import Perplexity, TokenAccuracy
+from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import pair_pooling
-from kerasbert.models.masked_lm import MaskedTask
-from kerasbert.models.task import own_preprocessor
+from kerasbert.models.masked_lm import MaskedHeadSettings, MaskedTask
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
 
 
@@ -59,8 +58,7 @@ class BertPretrainer(MaskedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertPretrainerPreprocessor
-    head = "pretrainer"
-    lends = ("masked_lm", "next_sentence")
+    kind = "pretrainer"
 
     def __init__(
         self,
@@ -87,17 +85,12 @@ class BertPretrainer(MaskedTask):
             backbone, preprocessor, self.preprocessor_cls, next_sentence=next_sentence
         )
         self.next_sentence = next_sentence
-        row = get_family(backbone.family).next_sentence
-        self.sentence_order = row["sentence_order"] if sentence_order is None else sentence_order
-        self.dropout = row["dropout"] if dropout is None else dropout
-        given = {
-            "head_activation": head_activation,
-            "head_bias": head_bias,
-            "head_norm_epsilon": head_norm_epsilon,
-            "output_bias": output_bias,
-            "tie_weights": tie_weights,
-        }
-        inputs = self._make_mlm_head(backbone, given)
+        row = head_settings(backbone.family, self.kind)
+        self._set_given({"sentence_order": sentence_order, "dropout": dropout}, row)
+        head = MaskedHeadSettings(
+            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+        )
+        inputs = self._make_mlm_head(head)
         positions = inputs["mask_positions"]
         if self.pooling == "mean":
             states = backbone(backbone.input)["sequence_output"]  # (B, T, D)
@@ -111,7 +104,6 @@ class BertPretrainer(MaskedTask):
         if next_sentence:
             outputs["nsp_logits"] = self._next_sentence_logits(pooled)  # (B, D) -> (B, 2)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def _next_sentence_logits(self, pooled):
         """(B, D) -> (B, 2), by layers named as those of `BertNextSentencePredictor`."""
@@ -142,7 +134,7 @@ class BertPretrainer(MaskedTask):
 
     def default_loss(self):
         """Cross-entropies: a mean over the hidden tokens, and one over the pairs."""
-        losses = {"mlm_logits": self._mlm_loss()}
+        losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
             losses["nsp_logits"] = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         return losses
@@ -162,16 +154,15 @@ class BertPretrainer(MaskedTask):
             )
         return super().predict(x, batch_size, **kwargs)
 
-    def _run(self, method, x, y, sample_weight, batch_size, shuffle, **kwargs):
-        if not self._is_raw(x):
-            y, sample_weight = self._named(y), self._named(sample_weight)
-            if sample_weight is not None and self.next_sentence:
-                ones = np.ones(len(sample_weight["mlm_logits"]), "float32")
-                sample_weight = {"nsp_logits": ones, **sample_weight}
-        return super()._run(method, x, y, sample_weight, batch_size, shuffle, **kwargs)
+    def complete_targets(self, y, sample_weight):
+        y, sample_weight = self._named(y), self._named(sample_weight)
+        if sample_weight is not None and self.next_sentence:
+            ones = np.ones(len(sample_weight["mlm_logits"]), "float32")
+            sample_weight = {"nsp_logits": ones, **sample_weight}
+        return y, sample_weight
 
     def _named(self, parts):
-        """Labels or weights as a dict: of a tuple in its order, of an array the hidden tokens'."""
+        """Labels or weights as a dict: a tuple has both, an array those of the hidden tokens."""
         if parts is None or isinstance(parts, dict):
             return parts
         parts = parts if isinstance(parts, (tuple, list)) else (parts,)

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert._errors import check_whole
 from kerasbert.data.windows import most_context
-from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HeadedTask
+from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.models.spans import MASKED, best_spans
-from kerasbert.models.task import own_preprocessor
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
 
 _OUTPUTS = ("start_logits", "end_logits")
@@ -53,7 +53,7 @@ class BertQuestionAnswering(HeadedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertQuestionAnsweringPreprocessor
-    head = "question_answering"
+    kind = "question_answering"
     output_padding = MASKED
 
     def __init__(
@@ -70,17 +70,10 @@ class BertQuestionAnswering(HeadedTask):
     ):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        self._make_head(
-            backbone,
-            2,
-            pooling="tokens",
-            dropout=dropout,
-            head_activation=head_activation,
-            head_bias=head_bias,
-            head_norm=head_norm,
-            dropout_first=dropout_first,
-            bilstm_units=bilstm_units,
+        head = HeadSettings(
+            dropout, "tokens", head_activation, head_bias, head_norm, dropout_first, bilstm_units
         )
+        self._make_head(2, head)
         inputs = backbone.input
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         logits = ops.cast(self._logits(inputs), "float32")  # (B, T, 2)
@@ -89,7 +82,6 @@ class BertQuestionAnswering(HeadedTask):
             name: ops.where(is_token, logits[:, :, i], MASKED) for i, name in enumerate(_OUTPUTS)
         }
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def default_loss(self):
         """Cross-entropy over the positions of the row, for the start and for the end."""
@@ -143,13 +135,9 @@ class BertQuestionAnswering(HeadedTask):
         Source: the rules of the released code of Devlin et al. 2019 (see `best_spans`); where
         these find no span, the tokens beyond `n_best` have their turn.
         """
-        for name, value in (
-            ("top_k", top_k),
-            ("max_answer_length", max_answer_length),
-            ("n_best", n_best),
-        ):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
+        check_whole("top_k", top_k)
+        check_whole("max_answer_length", max_answer_length)
+        check_whole("n_best", n_best)
         if null_threshold is not None and not isinstance(null_threshold, (int, float, np.number)):
             raise ValueError(f"null_threshold={null_threshold!r} is no number; pass one or None.")
         texts, _ = self._as_lists((question, context), "answer()")
@@ -180,11 +168,6 @@ class BertQuestionAnswering(HeadedTask):
                 ]
             )
         return results[0] if single else results
-
-    def get_config(self):
-        config = super().get_config()
-        del config["pooling"]  # Fixed here.
-        return config
 
 
 def _rows_of(examples):

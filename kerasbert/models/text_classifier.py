@@ -6,11 +6,10 @@ B batch, T tokens, D width, C classes.
 import keras
 import numpy as np
 
-from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HeadedTask, check_classes, class_names
-from kerasbert.models.task import own_preprocessor
+from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 
 
@@ -57,7 +56,7 @@ class BertTextClassifier(HeadedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertTextClassifierPreprocessor
-    head = "text_classifier"
+    kind = "text_classifier"
 
     def __init__(
         self,
@@ -87,17 +86,10 @@ class BertTextClassifier(HeadedTask):
             multi_label=multi_label,
             num_classes=num_classes,
         )
-        self._make_head(
-            backbone,
-            num_classes,
-            dropout=dropout,
-            pooling=pooling,
-            head_activation=head_activation,
-            head_bias=head_bias,
-            head_norm=head_norm,
-            dropout_first=dropout_first,
-            bilstm_units=bilstm_units,
+        head = HeadSettings(
+            dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
         )
+        self._make_head(num_classes, head)
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         self.output_activation = keras.layers.Activation(
             activation, dtype="float32", name="predictions"
@@ -111,7 +103,6 @@ class BertTextClassifier(HeadedTask):
         inputs = backbone.input
         outputs = self.output_activation(self._logits(inputs))  # (B, C)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def default_loss(self):
         """Cross-entropy, with `multi_label` a binary one for each class."""

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.heads import Pooling, ScalarMix, unit_length
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask, own_preprocessor
+from kerasbert.models.task import BertTask
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
 
-# What a vector is made of: the fewest encoder layers that it takes.
+# What a vector can be made of, and how many layers the encoder needs for it.
 LAYERS = {
     "embeddings": 1,
     "second_to_last": 2,
@@ -23,7 +23,7 @@ LAYERS = {
     "sum_all": 1,
     "scalar_mix": 1,
 }
-# Those of `Pooling` may stand in a list.
+# Several of these, the modes of `Pooling`, may be given as a list.
 _LISTED = ("mean", "cls", "max")
 POOLINGS = (*_LISTED, "pooler", "tokens")
 
@@ -68,7 +68,7 @@ class BertTextEmbedder(BertTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertTextEmbedderPreprocessor
-    head = "text_embedder"
+    kind = "text_embedder"
     needs_head = False
 
     def __init__(
@@ -94,8 +94,9 @@ class BertTextEmbedder(BertTask):
         _check(backbone, pooling, layers)
 
         # === Layers ===
-        # Not tracked, as KerasHub does it on Torch: our weights are those that the vectors need. A
-        # layer without a gradient would be warned of, and shrink by weight decay.
+        # The encoder is not tracked, as in KerasHub on Torch: this model's weights are those that
+        # the vectors need. Keras would warn of layers without a gradient, and weight decay would
+        # shrink them.
         object.__setattr__(self, "_backbone", backbone)
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self.scalar_mix = None
@@ -106,8 +107,8 @@ class BertTextEmbedder(BertTask):
         self.pooling = pooling
         self.layers_used = layers  # `layers` is a name of Keras' own.
         self.normalize = normalize
-        # On the encoder's own graph, which leaves out what the vectors do not need. In float32,
-        # whatever the encoder runs in.
+        # The model reads the encoder's own graph, so that what the vectors do not need is left out.
+        # Vectors are float32, whatever the encoder computes in.
         inputs = backbone.input
         if pooling == "pooler":
             x = ops.cast(backbone.output["pooled_output"], "float32")  # (B, D)
@@ -118,7 +119,6 @@ class BertTextEmbedder(BertTask):
             mask = ops.cast(inputs["padding_mask"], "bool")[:, :, None]  # (B, T, 1)
             x = ops.where(mask, x, 0.0)
         super().__init__(inputs=inputs, outputs=x, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def _combine(self, hidden_states):
         """One tensor (B, T, D') from the embeddings and the layers' outputs."""

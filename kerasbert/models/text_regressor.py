@@ -7,10 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HeadedTask
-from kerasbert.models.task import own_preprocessor
+from kerasbert.models.headed_task import HeadedTask, HeadSettings
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
 
 
@@ -58,7 +57,7 @@ class BertTextRegressor(HeadedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertTextRegressorPreprocessor
-    head = "text_classifier"
+    kind = "text_regressor"
 
     def __init__(
         self,
@@ -75,22 +74,14 @@ class BertTextRegressor(HeadedTask):
     ):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        self._make_head(
-            backbone,
-            1,
-            dropout=dropout,
-            pooling=pooling,
-            head_activation=head_activation,
-            head_bias=head_bias,
-            head_norm=head_norm,
-            dropout_first=dropout_first,
-            bilstm_units=bilstm_units,
+        head = HeadSettings(
+            dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
         )
+        self._make_head(1, head)
         # The loss is computed in float32 whatever the encoder runs in.
         inputs = backbone.input
         outputs = ops.cast(self._logits(inputs)[:, 0], "float32")  # (B,)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def default_loss(self):
         """The mean squared error."""

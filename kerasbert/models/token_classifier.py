@@ -7,11 +7,10 @@ import keras
 import numpy as np
 
 from kerasbert.data.tagging import TagSet, tag_names
-from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.headed_task import HeadedTask, check_classes, class_names
-from kerasbert.models.task import own_preprocessor
+from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
+from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
 
 
@@ -52,7 +51,7 @@ class BertTokenClassifier(HeadedTask):
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertTokenClassifierPreprocessor
-    head = "token_classifier"
+    kind = "token_classifier"
 
     def __init__(
         self,
@@ -82,17 +81,10 @@ class BertTokenClassifier(HeadedTask):
             scheme=scheme,
             num_classes=num_classes,
         )
-        self._make_head(
-            backbone,
-            num_classes,
-            pooling="tokens",
-            dropout=dropout,
-            head_activation=head_activation,
-            head_bias=head_bias,
-            head_norm=head_norm,
-            dropout_first=dropout_first,
-            bilstm_units=bilstm_units,
+        head = HeadSettings(
+            dropout, "tokens", head_activation, head_bias, head_norm, dropout_first, bilstm_units
         )
+        self._make_head(num_classes, head)
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
 
@@ -103,7 +95,6 @@ class BertTokenClassifier(HeadedTask):
         inputs = backbone.input
         outputs = self.output_activation(self._logits(inputs))  # (B, T, C)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     def default_loss(self):
         """Cross-entropy, the mean over the pieces by their weights."""
@@ -226,11 +217,9 @@ class BertTokenClassifier(HeadedTask):
         return self.preprocessor.join_windows(pieces, outputs, order)
 
     def get_config(self):
-        config = {
+        return {
             **super().get_config(),
             "num_classes": self.num_classes,
             "labels": self.labels,
             "scheme": self.scheme,
         }
-        del config["pooling"]  # Fixed here.
-        return config

@@ -1,10 +1,9 @@
-from kerasbert.preprocessors.packing import BertPreprocessor as BertPreprocessor
-from kerasbert.preprocessors.question_answering import (
-    BertQuestionAnsweringPreprocessor as BertQuestionAnsweringPreprocessor,
-)
-from kerasbert.preprocessors.text_classifier import (
-    BertTextClassifierPreprocessor as BertTextClassifierPreprocessor,
-)
-from kerasbert.preprocessors.token_classifier import (
-    BertTokenClassifierPreprocessor as BertTokenClassifierPreprocessor,
-)
+"""What makes batches of texts: of the encoder, and of each kind of head."""
+
+from kerasbert.kinds import classes
+from kerasbert.preprocessors.packing import BertPreprocessor
+
+_OF_KINDS = {cls.__name__: cls for cls in classes("preprocessors").values()}
+globals().update(_OF_KINDS)
+
+__all__ = ["BertPreprocessor", *_OF_KINDS]

@@ -7,19 +7,29 @@ import random
 
 import keras
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
+from kerasbert.data.characters import SPACE, code_points, substrings
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.tokenizers.subword import valid_utf8
 
 BOUNDARIES = ("marks", "spaces")
-SPACE = r"[\t-\r\x{1C}-\x{20}\x{85}\p{Z}]+"
-# Added to the ids of pieces that go on with a word, on their way from a text to its packed row.
+# Between tokenizing and packing, this is added to the ids of pieces that continue a word.
 GOES_ON = 1 << 30
 
 
 class MaskingPreprocessor(BertPreprocessor):
     """Base of the preprocessors that hide tokens."""
 
+    settings = (
+        *BertPreprocessor.settings,
+        "mask_selection_rate",
+        "mask_selection_length",
+        "mask_token_rate",
+        "random_token_rate",
+        "mask_unit",
+        "word_boundaries",
+    )
     draws = True
 
     def __init__(
@@ -56,29 +66,16 @@ class MaskingPreprocessor(BertPreprocessor):
         self.mask_unit = mask_unit
         self.word_boundaries = word_boundaries
 
-    def get_config(self):
-        config = super().get_config()
-        config.update(
-            mask_selection_rate=self.mask_selection_rate,
-            mask_selection_length=self.mask_selection_length,
-            mask_token_rate=self.mask_token_rate,
-            random_token_rate=self.random_token_rate,
-            mask_unit=self.mask_unit,
-            word_boundaries=self.word_boundaries,
-        )
-        return config
-
     def tokenize(self, x):
         return tuple(segment % GOES_ON for segment in super().tokenize(x))
 
     def _tokens(self, texts):
         if self.mask_unit == "token" or self.word_boundaries == "marks":
             return super()._tokens(texts)
-        tf, _ = tf_modules(type(self).__name__)
-        words = tf.strings.split(tf.strings.regex_replace(texts, SPACE, " "), " ")  # (N, W)
+        words = tf.strings.split(tf.strings.regex_replace(texts, f"[{SPACE}]+", " "), " ")  # (N, W)
         is_first = tf.gather(words.row_starts(), words.value_rowids())
         is_first = is_first == tf.range(tf.size(words.values, tf.int64))
-        # With the space before it, byte pairs cut a word as within the text.
+        # With a space before it, a word has the same byte pairs as within the text.
         spaced = tf.where(is_first | (words.values == ""), words.values, " " + words.values)
         pieces = super()._tokens(spaced)  # (words of all texts, None)
         begins = tf.gather(pieces.row_starts(), pieces.value_rowids())
@@ -98,7 +95,6 @@ class MaskingPreprocessor(BertPreprocessor):
         Returns:
             `(features, mask_ids, weights)`, the last two (B, P).
         """
-        tf, _ = tf_modules(type(self).__name__)
         features = self.pack(segments, length)
         starts = None
         if self.mask_unit != "token" and self.word_boundaries == "spaces":
@@ -130,9 +126,54 @@ class MaskingPreprocessor(BertPreprocessor):
         features["mask_positions"] = hidden["mask_positions"]
         return features, hidden["mask_ids"], weights
 
+    def fill_in(self, texts, rows, starts, ends, before, tokens):
+        """Texts with tokens in place of a mask; eagerly and in the graph.
+
+        Args:
+            texts: strings (N,).
+            rows, starts, ends: ints (M,). The text of each mask, and its characters there.
+            before: int32 (M,). The token before it; -1 for none.
+            tokens: int32 (M, K).
+
+        Returns:
+            `(names, texts)`: strings (M, K), each token as text, and the text that it makes.
+        """
+        if tf.executing_eagerly():
+            traces, key = self.__dict__.setdefault("_traces", {}), ("fill_in", self.tokenizer)
+            if key not in traces:
+                ints = [tf.TensorSpec([None], tf.int32)] * 4
+                specs = [
+                    tf.TensorSpec([None], tf.string),
+                    *ints,
+                    tf.TensorSpec([None] * 2, tf.int32),
+                ]
+                traces[key] = tf.function(self.fill_in, input_signature=specs, autograph=False)
+            with tf.device("cpu"):
+                return traces[key](texts, rows, starts, ends, before, tokens)
+        points = code_points(texts)
+
+        def text_of(*columns):
+            ids = tf.stack([tf.reshape(column, [-1]) for column in columns], 1)
+            # Tokens of bytes may hold a part of a character.
+            found = valid_utf8(self.tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)))
+            return tf.reshape(found, tf.shape(tokens))
+
+        names = tf.strings.regex_replace(text_of(tokens), f"^[{SPACE}]+|[{SPACE}]+$", "")
+        head = substrings(points, rows, tf.zeros_like(starts), starts)[:, None]  # (M, 1)
+        tail = substrings(points, rows, ends, tf.gather(points.row_lengths(), rows))[:, None]
+        previous = tf.broadcast_to(tf.maximum(before, 0)[:, None], tf.shape(tokens))
+        left, both = text_of(previous), text_of(previous, tokens)
+        cut = tf.minimum(tf.strings.length(left), tf.strings.length(both))
+        begins = tf.strings.substr(both, tf.zeros_like(cut), cut) == left
+        added = tf.strings.substr(both, cut, tf.strings.length(both) - cut)
+        # What a token adds to the one before it begins with a space, or goes on with its word.
+        joins = (before >= 0)[:, None] & begins & (left != "") & (added != "")
+        joins &= ~tf.strings.regex_full_match(added, f"(?s)[{SPACE}].*")
+        bare = tf.strings.regex_replace(head, f"[{SPACE}]+$", "")
+        return names, tf.where(joins, bare + added, head + names) + tail
+
     def _drawn_seed(self):
         """A seed that `keras.utils.set_random_seed` makes repeat."""
-        tf, _ = tf_modules(type(self).__name__)
         if tf.executing_eagerly():
             return [random.randrange(2**31) for _ in range(2)]
         return tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)

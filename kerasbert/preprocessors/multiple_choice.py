@@ -6,7 +6,7 @@ N examples, B batch, C choices, R pairs of all prompts with their choices, T tok
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import choice_columns, number_rows, numbers_in_graph
 
@@ -47,7 +47,6 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         return choice_columns(x)
 
     def columns_in_graph(self, x):
-        tf, _ = tf_modules(type(self).__name__)
         if isinstance(x, dict):
             x = tuple(x.get(name) for name in ("prompt", "choices"))
         if not isinstance(x, (tuple, list)) or len(x) != 2 or any(one is None for one in x):
@@ -91,14 +90,12 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     # === Tokens ===
 
     def _tokenize_columns(self, columns, most=None):
-        tf, _ = tf_modules(type(self).__name__)
         prompts, choices = columns
         flat = [choice for row in choices for choice in row]
         prompts, flat = super()._tokenize_columns((prompts, flat), most)
         return prompts, tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in choices])
 
     def _tokenize_in_graph(self, columns):
-        tf, _ = tf_modules(type(self).__name__)
         prompts, choices = columns
         if not isinstance(choices, tf.RaggedTensor):
             choices = tf.RaggedTensor.from_tensor(choices, padding="")
@@ -109,7 +106,6 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
     def packed_lengths(self, segments):
         """Tokens of each example's longest row: int32 (N,); of each row where they are pairs."""
-        tf, _ = tf_modules(type(self).__name__)
         if segments[1].shape.rank == 2:
             return super().packed_lengths(segments)
         lengths = super().packed_lengths(_pairs(segments))  # (R,)
@@ -117,7 +113,6 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
     def pack(self, segments, length=None):
         """Pack ragged tokens of prompts (B, None) and choices (B, None, None) into (B, C, T)."""
-        tf, _ = tf_modules(type(self).__name__)
         if tf.executing_eagerly() and length is None:
             return self._traced(segments)
         choices = segments[1]
@@ -131,7 +126,6 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         }  # (B, C, T)
 
     def assemble(self, segments, y=None, sample_weight=None, length=None):
-        tf, _ = tf_modules(type(self).__name__)
         counts = tf.cast(segments[1].row_lengths(), tf.int32)
         # For `tf.data`, where no one has looked yet.
         tf.debugging.Assert(
@@ -148,6 +142,5 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
 def _pairs(segments):
     """Prompts and choices of each of the R pairs: ragged (R, None)."""
-    tf, _ = tf_modules("Packing choices")
     prompts, choices = segments
     return tf.gather(prompts, choices.value_rowids()), choices.values

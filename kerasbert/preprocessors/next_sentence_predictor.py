@@ -22,6 +22,8 @@ class BertNextSentencePredictorPreprocessor(BertTextClassifierPreprocessor):
     [[0, 0, 0, 0, 1, 1, 1, 0]]
     """
 
+    settings = BertPreprocessor.settings
+
     def __init__(
         self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
     ):
@@ -35,6 +37,3 @@ class BertNextSentencePredictorPreprocessor(BertTextClassifierPreprocessor):
                 "One text was given where a pair is needed; pass a tuple of two columns, or pairs."
             )
         return super()._kept(segments)
-
-    def get_config(self):
-        return BertPreprocessor.get_config(self)

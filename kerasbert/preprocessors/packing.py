@@ -12,7 +12,8 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert._errors import check_whole, is_whole
+from kerasbert.backend.tensorflow import tf
 from kerasbert.data.batching import (
     batch_dataset,
     bucket_length,
@@ -79,6 +80,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in its released code.
     """
 
+    # The arguments of the constructor that a config has, attributes of the same names.
+    settings = ("sequence_length", "truncate", "num_segments")
     # Whether `assemble` takes a `seed` too, for what a task draws anew in every epoch.
     draws = False
 
@@ -97,8 +100,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if truncate not in TRUNCATE:
             raise ValueError(f"truncate={truncate!r} is unknown; use one of {list(TRUNCATE)}.")
         self.truncate = truncate
-        if not _is_whole(num_segments) or num_segments < 0:
-            raise ValueError(f"num_segments={num_segments!r} is not a whole number of 0 or more.")
+        check_whole("num_segments", num_segments, 0)
         self.num_segments = num_segments
 
     @property
@@ -109,7 +111,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     @sequence_length.setter
     def sequence_length(self, value):
         special = 2 + self.tokenizer.num_separators
-        if not _is_whole(value) or value < special:
+        if not is_whole(value) or value < special:
             raise ValueError(
                 f"sequence_length={value!r} is too short or no whole number; "
                 f"use at least {special}, the number of special tokens in a pair."
@@ -117,13 +119,18 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         self._sequence_length = value
 
     def get_config(self):
-        config = super().get_config()
-        config.update(
-            sequence_length=self.sequence_length,
-            truncate=self.truncate,
-            num_segments=self.num_segments,
-        )
-        return config
+        return {**super().get_config(), **{name: getattr(self, name) for name in self.settings}}
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint, **kwargs):
+        settings = checkpoint.encoder_settings()
+        length = inspect.signature(cls.__init__).parameters["sequence_length"].default
+        known = {
+            "sequence_length": min(length, settings.get("max_sequence_length", 512)),
+            "num_segments": min(settings.get("num_segments", 2), 2),
+            **checkpoint.preprocessor.get(getattr(cls, "kind", None), {}),
+        }
+        return cls(kwargs.pop("tokenizer", None) or checkpoint.tokenizer(), **{**known, **kwargs})
 
     @classmethod
     def from_own_preset(cls, directory, **kwargs):
@@ -157,13 +164,11 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return preprocessor
 
     def __call__(self, x, y=None, sample_weight=None):
-        # Not through Keras' own `__call__`: that takes the second text of `((a, b),)` for labels,
-        # and wraps each error in a page about its arguments.
-        tf, _ = tf_modules(type(self).__name__)
+        # Keras' own `__call__` would take the second text of `((a, b),)` for labels, and add a page
+        # about the arguments to each error.
         return tf.autograph.experimental.do_not_convert(self.call)(x, y, sample_weight)
 
     def call(self, x, y=None, sample_weight=None):
-        tf, _ = tf_modules(type(self).__name__)
         if not tf.executing_eagerly():
             return self._call_in_graph(x, y, sample_weight)
         columns, batched = self.columns(x)
@@ -179,7 +184,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         )
 
     def _call_in_graph(self, x, y=None, sample_weight=None, **drawn):
-        tf, _ = tf_modules(type(self).__name__)
         columns = self.columns_in_graph(x)
         batched = columns[0].shape.rank == 1
         if not batched:
@@ -226,7 +230,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         Returns:
             A tuple of `tf.RaggedTensor` int32 (N, None): one for texts, two for pairs.
         """
-        tf, _ = tf_modules(type(self).__name__)
         if tf.executing_eagerly():
             with tf.device("cpu"):
                 return self._tokenize_columns(self.columns(x)[0])
@@ -237,7 +240,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _tokenize_columns(self, columns, most=None):
         """Lists of strings -> ragged tokens, each text cut to `most` tokens; chunks in parallel."""
-        tf, _ = tf_modules(type(self).__name__)
 
         def tokenize(chunk):
             tokens = self._tokens(chunk)
@@ -247,7 +249,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _tokenize_column(self, column, tokenize):
         """Run `tokenize`, strings (N,) to one or more ragged tensors, on chunks in parallel."""
-        tf, _ = tf_modules(type(self).__name__)
 
         def run(start):
             return tokenize(tf.constant(column[start : start + CHUNK]))
@@ -263,7 +264,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _tokens(self, texts):
         """String tensor (N,) -> ragged int32 (N, None); what `pack` carries along."""
-        tf, _ = tf_modules(type(self).__name__)
         return tf.cast(self.tokenizer.tokenize(texts), tf.int32)
 
     # === Packing ===
@@ -275,7 +275,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _kept(self, segments):
         """How many tokens of each segment fit: a list of int32 (N,)."""
-        tf, _ = tf_modules(type(self).__name__)
         lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
         if len(lengths) == 1:
             return [tf.minimum(lengths[0], self.sequence_length - 2)]
@@ -294,7 +293,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """The padded length of a batch whose longest row has `length` tokens, int or tensor."""
         if not hasattr(length, "dtype") or isinstance(length, np.generic):
             return min(bucket_length(length), self.sequence_length)
-        tf, _ = tf_modules(type(self).__name__)
         buckets = tf.constant(buckets_up_to(self.sequence_length))
         return tf.gather(buckets, tf.searchsorted(buckets, [length])[0])
 
@@ -308,8 +306,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         Returns:
             The dict of the class' description.
         """
-        # Core ops only, one gather: KerasHub's packer needs an op that servers lack.
-        tf, _ = tf_modules(type(self).__name__)
+        # One gather, and only core ops: KerasHub's packer needs an op that servers do not have.
         if tf.executing_eagerly() and length is None:
             return self._traced(segments)
         kept = [keep[:, None] for keep in self._kept(segments)]  # (B, 1)
@@ -397,7 +394,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _examples(self, x, y, sample_weight):
         """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
-        tf, _ = tf_modules(type(self).__name__)
         columns, batched = self.columns(x)
         if not batched:
             raise ValueError("One text was given where a list is needed; put it in a list.")
@@ -408,8 +404,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             return segments, [None if t is None else tf.constant(t) for t in targets]
 
     def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,)):
-        tf, _ = tf_modules(type(self).__name__)
-
         def make_batch(rows, seed=None):
             parts = tuple(tf.gather(segment, rows) for segment in segments)
             longest = None if buckets else tf.reduce_max(self.packed_lengths(parts))
@@ -427,7 +421,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             dataset: of `x`, `(x, y)` or `(x, y, sample_weight)`.
             anew: bool. `False` draws the same on every pass, for what is drawn at all.
         """
-        tf, _ = tf_modules(type(self).__name__)
         if not self.draws:
             return map_ahead(dataset, self)
 
@@ -436,14 +429,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             batch = keras.utils.unpack_x_y_sample_weight(batch)
             return self._call_in_graph(*batch, seed=seed)
 
-        # By its place, not in the order in which threads get there.
+        # A batch's seed comes from its place, not from the order in which threads get to it.
         seed = random.randrange(2**31) if anew else 0
         seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=anew).batch(2)
         return map_ahead(tf.data.Dataset.zip((seeds, dataset)), make)
 
     def _traced(self, segments):
         """`pack` as a `tf.function`, traced once for all sizes."""
-        tf, _ = tf_modules(type(self).__name__)
         # Not by `setattr`: Keras and SavedModel would track it.
         traces = self.__dict__.setdefault("_traces", {})
         settings = (self.sequence_length, self.truncate, self.num_segments, self.tokenizer)
@@ -460,7 +452,6 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
 
 def _graph_columns(x):
-    tf, _ = tf_modules("Preprocessing")
     x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
     columns = [tf.convert_to_tensor(column) for column in x]
     if len(columns) not in (1, 2):
@@ -478,10 +469,6 @@ def _ours(cls):
     """The class of this package that a class is or refines."""
     names = ((one, keras.saving.get_registered_name(one)) for one in cls.__mro__)
     return next(one for one, name in names if name.startswith("kerasbert>"))
-
-
-def _is_whole(value):
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _read_json(directory, name):

@@ -5,7 +5,7 @@ B batch, P predictions.
 
 import keras
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.masked_lm import MaskingPreprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
 
@@ -43,6 +43,8 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
     {'mlm_logits': (2, 1), 'nsp_logits': (2,)}
     """
 
+    settings = (*MaskingPreprocessor.settings, "next_sentence")
+
     def __init__(
         self,
         tokenizer,
@@ -73,11 +75,7 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
         )
         self.next_sentence = next_sentence
 
-    def get_config(self):
-        return {**super().get_config(), "next_sentence": self.next_sentence}
-
     def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
-        tf, _ = tf_modules(type(self).__name__)
         if self.next_sentence and len(segments) != 2:
             raise ValueError(
                 "One text was given where a pair is needed; pass a tuple of two columns, or set "

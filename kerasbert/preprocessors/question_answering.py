@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf_modules
+from kerasbert._errors import check_whole, is_whole
+from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
-from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns, _is_whole
+from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights
 
 NO_ANSWER = (-1, -1)
@@ -83,6 +84,8 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 4.2; windows as in its released code.
     """
 
+    settings = ("sequence_length", "num_segments", "max_query_length", "doc_stride")
+
     def __init__(
         self,
         tokenizer,
@@ -93,9 +96,8 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, "only_second", num_segments, **kwargs)
-        for name, value in (("max_query_length", max_query_length), ("doc_stride", doc_stride)):
-            if not _is_whole(value) or value < 1:
-                raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
+        check_whole("max_query_length", max_query_length)
+        check_whole("doc_stride", doc_stride)
         self.max_query_length = max_query_length
         self.doc_stride = doc_stride
         self._check_room()
@@ -113,12 +115,6 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def _room(self, question_lengths):
         """How many tokens of the context fit beside a question."""
         return self.sequence_length - 2 - self.tokenizer.num_separators - question_lengths
-
-    def get_config(self):
-        config = super().get_config()
-        del config["truncate"]  # Fixed here.
-        config.update(max_query_length=self.max_query_length, doc_stride=self.doc_stride)
-        return config
 
     # === Columns ===
 
@@ -147,7 +143,6 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return y, None if sample_weight is None else weights(sample_weight, len(contexts))
 
     def check_labels_in_graph(self, y):
-        tf, _ = tf_modules(type(self).__name__)
         if y.shape.rank != 2 or y.shape[1] not in (None, 2):
             raise ValueError(
                 f"The dataset gives answers of shape {y.shape}; give (B, 2), the start and the end "
@@ -164,13 +159,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     def _tokenize_columns(self, columns, most=None):
         """Questions, contexts, and the starts and ends of the contexts' tokens; all ragged."""
-        tf, _ = tf_modules(type(self).__name__)
         (questions,) = super()._tokenize_columns(columns[:1], self.max_query_length)
         parts = self._tokenize_column(columns[1], self.tokenizer.tokenize_with_offsets)
         return questions, *(tf.cast(part, tf.int32) for part in parts)
 
     def _tokenize_in_graph(self, columns):
-        tf, _ = tf_modules(type(self).__name__)
         (questions,) = super()._tokenize_in_graph(columns[:1])
         contexts, starts, ends = self.tokenizer.tokenize_with_offsets(columns[1])
         return questions[:, : self.max_query_length], tf.cast(contexts, tf.int32), starts, ends
@@ -188,22 +181,20 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         Returns:
             A `Windows`.
         """
-        tf, _ = tf_modules(type(self).__name__)
         columns, _ = self.columns(x)
         with tf.device("cpu"):
             segments = self._tokenize_columns(columns)
-            examples, begins, lengths = (part.numpy() for part in self._cut(segments))
+            examples, begins, lengths = (part.numpy() for part in self.cut(segments))
             questions, _, starts, ends = segments
-            positions = self._begin_of_context(questions).numpy()[examples]
+            positions = self.begin_of_context(questions).numpy()[examples]
         starts, ends = (
             np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for x in (starts, ends)
         )
         contexts = [c.decode("utf-8") if isinstance(c, bytes) else c for c in columns[1]]
         return Windows(examples, begins, lengths, positions, starts, ends, contexts)
 
-    def _cut(self, segments):
+    def cut(self, segments):
         """The example, the first token and the number of tokens of each window, int32 (W,)."""
-        tf, _ = tf_modules(type(self).__name__)
         self._check_room()
         lengths = tf.cast(segments[1].row_lengths(), tf.int32)
         if tf.executing_eagerly():
@@ -215,20 +206,18 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
         return cut_windows_in_graph(lengths, rooms, self.doc_stride)
 
-    def _begin_of_context(self, questions):
+    def begin_of_context(self, questions):
         """Where a row's context begins: int32 (N,)."""
-        tf, _ = tf_modules(type(self).__name__)
         return 1 + tf.cast(questions.row_lengths(), tf.int32) + self.tokenizer.num_separators
 
     def _in_windows(self, segments, y, sample_weight):
         """Examples with whole contexts, N of each, to W windows with positions for answers."""
-        tf, _ = tf_modules(type(self).__name__)
-        rows, begins, lengths = self._cut(segments)
+        rows, begins, lengths = self.cut(segments)
         questions, contexts, starts, ends = segments
         if y is not None:
             first, last = (tf.gather(x, rows) - begins for x in _tokens_of(y, starts, ends))
             is_whole = (first >= 0) & (last < lengths)
-            shift = tf.gather(self._begin_of_context(questions), rows)
+            shift = tf.gather(self.begin_of_context(questions), rows)
             y = tf.stack([first + shift, last + shift], axis=1)
             y = tf.where(is_whole[:, None], y, 0)  # (W, 2)
         if sample_weight is not None:
@@ -238,7 +227,6 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     def _examples(self, x, y, sample_weight):
         # `fit` batches windows, as it does texts elsewhere.
-        tf, _ = tf_modules(type(self).__name__)
         columns, _ = self.columns(x)
         y, sample_weight = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
@@ -272,7 +260,6 @@ def _tokens_of(spans, starts, ends):
     Tokens may share characters: pieces of bytes do. Returns int32 (N,) twice; without an answer
     they are so far to the left that they are in no window.
     """
-    tf, _ = tf_modules("Finding answers")
     row = starts.value_rowids()
     token = tf.range(tf.size(row)) - tf.cast(tf.gather(starts.row_starts(), row), tf.int32)
     starts, ends = starts.values, ends.values
@@ -323,7 +310,7 @@ def _span(row, context, position):
     row = row.tolist() if hasattr(row, "tolist") else row
     if row is None or (isinstance(row, (list, tuple)) and len(row) == 0):
         return NO_ANSWER
-    is_pair = isinstance(row, (list, tuple)) and len(row) == 2 and all(map(_is_whole, row))
+    is_pair = isinstance(row, (list, tuple)) and len(row) == 2 and all(map(is_whole, row))
     if not is_pair:
         raise ValueError(
             f"The answer at position {position} is {row!r}; pass its start and end in characters, "
@@ -359,7 +346,7 @@ def _squad_span(row, context, position):
     if not texts:
         return NO_ANSWER
     text, start = texts[0], starts[0]
-    if not isinstance(text, str) or not _is_whole(start):
+    if not isinstance(text, str) or not is_whole(start):
         raise ValueError(
             f"The answer at position {position} is {text!r} at {start!r}; pass a string and the "
             "number of its first character."

@@ -3,12 +3,11 @@
 B batch, C classes.
 """
 
-import difflib
-
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert._errors import did_you_mean
+from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import label_list, label_rows
 
@@ -47,6 +46,8 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
     [1, 0, 1]
     """
 
+    settings = (*BertPreprocessor.settings, "labels", "multi_label", "num_classes")
+
     def __init__(
         self,
         tokenizer,
@@ -83,15 +84,6 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
     def class_count(self):
         """The number of classes; `None` if unknown."""
         return len(self.names) or self.num_classes
-
-    def get_config(self):
-        config = super().get_config()
-        config.update(
-            labels=None if self.labels is None else list(self.labels),
-            multi_label=self.multi_label,
-            num_classes=self.num_classes,
-        )
-        return config
 
     def check_labels(self, y, count):
         rows = label_rows(y, count)
@@ -172,15 +164,13 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                 f"The label at position {position} is the name {name!r}, but the preprocessor "
                 "knows no names; pass it labels=[...] with all of them."
             )
-        near = difflib.get_close_matches(name, names, 1)
         raise ValueError(
             f"The label {name!r} at position {position} is unknown; known are "
             f"{', '.join(map(repr, names))}"
-            + (f"; did you mean {near[0]!r}?" if near else "; correct it or add it to `labels`.")
+            + did_you_mean(name, names, "; correct it or add it to `labels`.", show=repr)
         )
 
     def check_labels_in_graph(self, y):
-        tf, _ = tf_modules(type(self).__name__)
         y = tf.convert_to_tensor(y)
         if y.dtype == tf.string:
             return self._names_in_graph(y)
@@ -208,7 +198,6 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return y
 
     def _names_in_graph(self, y):
-        tf, _ = tf_modules(type(self).__name__)
         if not self.names or self.multi_label or y.shape.rank != 1:
             raise ValueError(
                 f"The dataset gives labels that are text, of shape {y.shape}. For names pass "
@@ -222,7 +211,6 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
 
 
 def _assert_all(good, values, message):
-    tf, _ = tf_modules("Checking labels")
     tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
 
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import label_rows, number_rows
 
@@ -31,7 +31,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     """
 
     # Checkpoints say how long the texts of their embedder are.
-    head = "text_embedder"
+    kind = "text_embedder"
 
     def check_labels(self, y, count):
         rows = label_rows(y, count)
@@ -57,7 +57,6 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         return vectors
 
     def check_labels_in_graph(self, y):
-        tf, _ = tf_modules(type(self).__name__)
         if y.shape.rank not in (None, 1, 2):
             raise ValueError(
                 f"The dataset gives labels of shape {y.shape}; give one vector for each text."

@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert._errors import is_whole
+from kerasbert.backend.tensorflow import tf
 
 COLUMN = ("the first column", "the second column")
 
@@ -203,8 +204,7 @@ def label_list(labels):
         # JSON has numbers as strings where they are keys.
         is_number = isinstance(key, str) and key.isdecimal() and isinstance(value, str)
         number, name = (key, value) if is_number or not isinstance(key, str) else (value, key)
-        is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-        if isinstance(name, str) and (is_whole or is_number):
+        if isinstance(name, str) and (is_whole(number) or is_number):
             by_number[int(number)] = name
     if sorted(by_number) != list(range(len(labels))):
         raise ValueError(
@@ -238,7 +238,6 @@ def number_rows(y, count, fits, wanted):
 
 def numbers_in_graph(y, dtype, each):
     """The same for a tensor inside `tf.data`, (B,) or (B, 1): (B,); `each` is what has a label."""
-    tf, _ = tf_modules("Preprocessing")
     y = tf.cast(y, dtype)
     if y.shape.rank == 2 and y.shape[1] == 1:
         y = y[:, 0]

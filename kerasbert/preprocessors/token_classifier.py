@@ -4,50 +4,33 @@ N texts, U units of a text (what takes one label: mostly words), P pieces of a t
 B batch, T tokens of the packed row, C classes.
 """
 
-import itertools
 import warnings
-from dataclasses import dataclass
 
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert._errors import is_whole
+from kerasbert.backend.tensorflow import tf
+from kerasbert.data.characters import SPACE
 from kerasbert.data.tagging import TagSet, tag_names, word_spans
-from kerasbert.data.windows import cut_windows, most_context, window_tokens
+from kerasbert.data.windows import (
+    cut_windows,
+    cut_windows_in_graph,
+    most_context,
+    window_tokens,
+)
+from kerasbert.preprocessors.pieces import (
+    Pieces,
+    checked_spans,
+    joined_spans,
+    pieces_as_units,
+    units_of_pieces,
+)
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights, word_rows
 
 LABEL_PIECES = ("first", "all")
 NO_LABEL = -100  # As in transformers.
-SPACE = r"\t-\r\x{1C}-\x{20}\x{85}\p{Z}"  # What `str.strip` takes away.
-
-
-@dataclass
-class Pieces:
-    """Texts in memory, as pieces and as units; arrays run through all texts.
-
-    Args:
-        rows: list of N strings, or of N lists of words.
-        words: bool. Whether the rows are lists of words.
-        ids: int32 (pieces of all texts,).
-        splits: ints (N + 1,). Where the pieces of each text begin and end in it.
-        starts, ends: ints (units,). In characters of the text; for words, their number and the
-            next one.
-        unit_splits: ints (N + 1,).
-        first, count: ints (units,). The first piece of each unit, and how many it has.
-        unit: ints (pieces,). The unit of each piece; -1 for none.
-    """
-
-    rows: list
-    words: bool
-    ids: np.ndarray
-    splits: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    unit_splits: np.ndarray
-    first: np.ndarray
-    count: np.ndarray
-    unit: np.ndarray
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -112,6 +95,17 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 5.3 (first pieces).
     """
 
+    settings = (
+        "sequence_length",
+        "truncate",
+        "num_segments",
+        "labels",
+        "num_classes",
+        "stride",
+        "label_pieces",
+        "scheme",
+    )
+
     def __init__(
         self,
         tokenizer,
@@ -144,14 +138,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         """The names of the classes; empty without names."""
         return [] if self.labels is None else tag_names(self.labels, self.scheme)
 
-    def get_config(self):
-        config = super().get_config()
-        config.update(stride=self.stride, label_pieces=self.label_pieces, scheme=self.scheme)
-        del config["multi_label"]
-        return config
-
     def call(self, x, y=None, sample_weight=None):
-        tf, _ = tf_modules(type(self).__name__)
         if not tf.executing_eagerly():
             return self._call_in_graph(x, y, sample_weight)
         single = isinstance(x, str)
@@ -172,7 +159,6 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         )
 
     def _call_in_graph(self, x, y, sample_weight):
-        tf, _ = tf_modules(type(self).__name__)
         if isinstance(x, dict) or getattr(x, "shape", tf.TensorShape([])).rank != 2:
             if y is not None:
                 raise ValueError(
@@ -189,7 +175,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         base = tf.gather(tf.gather(before, x.row_starts()), x.value_rowids())
         texts = tf.strings.reduce_join(x.with_flat_values(words), axis=-1)
         ids, starts, piece_ends = self.tokenizer.tokenize_with_offsets(texts)
-        first, count, unit = _match(
+        first, count, unit = units_of_pieces(
             (ids.value_rowids(), starts.flat_values, piece_ends.flat_values),
             (x.value_rowids(), before[:-1] - base, before[1:] - base),
         )
@@ -207,7 +193,6 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     def _labels_in_graph(self, labels):
         """Flat names or numbers -> class numbers, -1 for none."""
-        tf, _ = tf_modules(type(self).__name__)
         if labels.dtype == tf.string:
             return self.check_labels_in_graph(labels)
         labels = tf.cast(labels, tf.int32)
@@ -219,7 +204,6 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         features = self.pack(segments, length)
         if y is None:
             return features
-        tf, _ = tf_modules(type(self).__name__)
         length = tf.shape(features["token_ids"])[1]
 
         def place(rows):
@@ -233,7 +217,6 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     def read(self, x):
         """Tokenize texts or lists of words: a `Pieces`."""
-        tf, _ = tf_modules(type(self).__name__)
         x = list(x) if hasattr(x, "__next__") else x
         words = word_rows(x)
         if words is None:
@@ -249,27 +232,26 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             if self.label_pieces == "first":
                 spans = [word_spans(text) for text in rows]
         else:
-            # With a space before each word, which is part of it, byte pairs cut it as in a text.
+            # Each word has a space before it, as a part of it. So byte pairs cut it as in a text.
             spaced = [[f" {word}" if word.strip() else "" for word in row] for row in words]
             rows, texts = words, ["".join(row) for row in spaced]
-            spans = [_joined_spans(row) for row in spaced]
+            spans = [joined_spans(row) for row in spaced]
         with tf.device("cpu"):
             ids, starts, ends = self._tokenize_column(texts, self.tokenizer.tokenize_with_offsets)
         splits = ids.row_splits.numpy()
         starts, ends = starts.flat_values.numpy(), ends.flat_values.numpy()
         piece_rows = np.repeat(np.arange(len(rows)), np.diff(splits))
         if spans is None:
-            unit_rows, units = _pieces_as_units(piece_rows, starts, ends)
+            unit_rows, units = pieces_as_units(piece_rows, starts, ends)
         else:
             unit_rows = np.repeat(np.arange(len(rows)), [len(row) for row in spans])
             units = np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
         with tf.device("cpu"):
-            matched = _match((piece_rows, starts, ends), (unit_rows, *units))
+            matched = units_of_pieces((piece_rows, starts, ends), (unit_rows, *units))
         first, count, unit = (array.numpy() for array in matched)
         if words is None and not count.all():
-            # What has no piece of its own joins the word that has its piece, as characters of a
-            # piece of two; of what the tokenizer deletes nothing can be said. In lists of words
-            # all keep their places.
+            # Two words may be in one piece: then they become one unit. A word that the tokenizer
+            # deletes is no unit. In lists of words each word stays a unit of its own.
             own = count > 0
             group = np.cumsum(own) - 1  # The last unit with a piece, (units,).
             last = ends[(first + count)[own] - 1][group] if own.any() else 0
@@ -298,7 +280,6 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     def _on_pieces(self, labels, first, count, unit):
         """Labels of all units (-1 for none) -> labels and weights of all pieces."""
-        tf, _ = tf_modules(type(self).__name__)
         labels = tf.concat([labels, [-1]], 0)  # The last is that of pieces in no unit.
         first, count = (tf.concat([array, [-1]], 0) for array in (first, count))
         unit = tf.where(unit < 0, tf.size(labels, tf.int64) - 1, unit)
@@ -316,8 +297,8 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     def of_units(self, pieces, probabilities):
         """Probabilities (pieces, C) of all pieces -> (units, C), zeros for units without any.
 
-        That of the first piece, or the mean of all pieces, each of which says what it is to the
-        word.
+        A unit has those of its first piece, and with `label_pieces="all"` the mean of its pieces:
+        where the unit is "B-PER", a piece inside of it counts by its probability of "I-PER".
         """
         units = np.zeros((len(pieces.first), probabilities.shape[1]))
         there = pieces.count > 0
@@ -349,7 +330,6 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
                     "empty, and has nothing to label; drop it."
                 )
         labels = self._of_words(pieces, rows) if pieces.words else self._of_spans(pieces, rows)
-        tf, _ = tf_modules(type(self).__name__)
         with tf.device("cpu"):
             placed = self._on_pieces(labels, pieces.first, pieces.count, pieces.unit)
         y, given = (array.numpy() for array in placed)
@@ -392,7 +372,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         """The class number of a name or a number; -1 for none."""
         if isinstance(label, (str, bytes)):
             return self._number(label, place)
-        if not isinstance(label, (int, np.integer)) or isinstance(label, bool):
+        if not is_whole(label):
             raise ValueError(
                 f"The label at position {place} is {label!r}; pass a name, a class number, or "
                 "None where there is no label."
@@ -413,8 +393,8 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         for position, (text, row) in enumerate(zip(pieces.rows, rows, strict=True)):
             begin, end = pieces.unit_splits[position : position + 2]
             free = begin
-            for start, stop, label in _spans(row, text, tags.types, position):
-                # The units that the span touches, but for one that the span before it has.
+            for start, stop, label in checked_spans(row, text, tags.types, position):
+                # The units that the span touches, without those of the span before it.
                 low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
                 high = begin + np.searchsorted(pieces.starts[begin:end], stop)
                 low = max(low, free)
@@ -451,9 +431,13 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         """`(rows, starts, ends)`, ints (R,): the windows over the pieces of each text."""
         return cut_windows(np.diff(pieces.splits), self._window_size(), self._stride())
 
+    def windows_in_graph(self, lengths):
+        """`(rows, starts, lengths)` of the windows over texts of so many pieces, in the graph."""
+        sizes = tf.fill(tf.shape(lengths), self._window_size())
+        return cut_windows_in_graph(lengths, sizes, self._stride())
+
     def _examples(self, x, y, sample_weight):
         """Windows of texts, or of `Pieces`, as examples."""
-        tf, _ = tf_modules(type(self).__name__)
         pieces = x if isinstance(x, Pieces) else self.read(x)
         y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
         rows, starts, ends = self.windows(pieces)
@@ -487,87 +471,3 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             begin = pieces.splits[rows[window]] + starts[window]
             joined[begin + place] = output[1 + place]
         return joined
-
-
-def _match(pieces, units):
-    """Which pieces are of which units: those that share a character.
-
-    Args:
-        pieces: `(rows, starts, ends)`, ints (P,) of all texts: the text of each and its characters.
-        units: the same of units (U,), which do not overlap.
-
-    Returns:
-        `(first, count, unit)`: the first piece of each unit and how many it has, (U,), and the
-        unit of each piece, the first one of several, -1 for none, (P,).
-    """
-    tf, _ = tf_modules("Alignment")
-    rows, starts, ends, unit_rows, unit_starts, unit_ends = (
-        tf.cast(array, tf.int64) for array in (*pieces, *units)
-    )
-    # Places through all texts: no piece or unit of one touches another one's.
-    most = tf.reduce_max(tf.concat([ends, unit_ends, [0]], 0)) + 1
-    unit_starts, unit_ends = unit_rows * most + unit_starts, unit_rows * most + unit_ends
-    unit = tf.searchsorted(unit_ends, rows * most + starts, side="right", out_type=tf.int64)
-    begin = tf.gather(tf.concat([unit_starts, [tf.int64.max]], 0), unit)
-    unit = tf.where(begin < rows * most + ends, unit, -1)
-    size = tf.size(unit_starts)
-    place = tf.range(tf.size(unit, tf.int64))
-    first = tf.math.unsorted_segment_min(place, unit, size)
-    count = tf.math.unsorted_segment_sum(tf.ones_like(place), unit, size)
-    return tf.where(count > 0, first, 0), count, unit
-
-
-def _pieces_as_units(rows, starts, ends):
-    """Units of one piece each; pieces that share a character are one unit."""
-    begins = np.ones(len(rows), bool)
-    begins[1:] = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
-    begins = np.flatnonzero(begins)
-    last = np.append(begins[1:], len(rows))[: len(begins)] - 1
-    return rows[begins], np.stack([starts[begins], ends[last]]).astype("int64")
-
-
-def _joined_spans(words):
-    """Where words are in the text that they make up together."""
-    ends = list(itertools.accumulate(map(len, words)))
-    return list(zip([0, *ends], ends))
-
-
-def _spans(row, text, types, position):
-    """The spans of a text, checked, in their order."""
-    if isinstance(row, (str, bytes, dict)) or not hasattr(row, "__len__"):
-        raise ValueError(
-            f"The labels at position {position} are {row!r}; pass a list of spans "
-            "(start, end, label) for each text."
-        )
-    spans = []
-    for span in row:
-        if isinstance(span, dict) and {"start", "end", "label"} <= set(span):
-            span = span["start"], span["end"], span["label"]
-        if not isinstance(span, (list, tuple)) or len(span) != 3:
-            raise ValueError(
-                f"The labels at position {position} have {span!r}, which is no span "
-                "(start, end, label) in a text; for a label a word pass lists of words."
-            )
-        start, end, label = span
-        if not all(isinstance(v, (int, np.integer)) for v in (start, end)) or not (
-            0 <= start < end <= len(text)
-        ):
-            raise ValueError(
-                f"The span {tuple(span)!r} at position {position} is not within its text of "
-                f"{len(text)} characters; pass start and end with 0 <= start < end <= "
-                f"{len(text)}."
-            )
-        if label not in types:
-            raise ValueError(
-                f"The span {tuple(span)!r} at position {position} has the label {label!r}; known "
-                f"are {', '.join(map(repr, types))}."
-            )
-        spans.append((int(start), int(end), label))
-    spans.sort()
-    for before, after in zip(spans[:-1], spans[1:]):
-        if after[0] < before[1]:
-            raise ValueError(
-                f"The spans {before} and {after} at position {position} overlap; a character "
-                "has one label."
-            )
-    return spans

@@ -13,8 +13,7 @@
 `kerasbert.finetune(task, preset, output)` does all of it, with the settings of the paper.
 """
 
-import difflib
-
+from kerasbert._errors import did_you_mean
 from kerasbert.tasks import conll, glue, japanese, korean, squad, swag
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.own import file_task
@@ -57,11 +56,7 @@ def get_task(name):
 
     tasks = {plain(key): task for key, task in builtin_tasks().items()}
     if plain(name) not in tasks:
-        near = [tasks[key].name for key in difflib.get_close_matches(plain(name), tasks, 3)]
-        hint = (
-            f"did you mean {', '.join(near)}?"
-            if near
-            else f"known are {', '.join(builtin_tasks())}."
-        )
-        raise ValueError(f"Unknown task '{name}'; {hint}")
+        known = f"; known are {', '.join(builtin_tasks())}."
+        hint = did_you_mean(plain(name), tasks, known, 3, show=lambda key: tasks[key].name)
+        raise ValueError(f"Unknown task '{name}'{hint}")
     return tasks[plain(name)]

@@ -5,11 +5,11 @@ import itertools
 import os
 from dataclasses import dataclass, field
 
-from kerasbert import converter
 from kerasbert.files import write_text
+from kerasbert.kinds import KINDS
 from kerasbert.metrics import MAIN_SCORES, ScoreCallback
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE
-from kerasbert.tasks import heads, readers
+from kerasbert.tasks import readers
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Task:
     @property
     def model_class(self):
         """The class of its models, such as `kerasbert.models.BertTextClassifier`."""
-        return converter.tasks()[self.head]
+        return KINDS[self.head].load("models")
 
     @property
     def splits(self):
@@ -228,7 +228,7 @@ class Task:
     def model_settings(self):
         """The arguments of the model's `from_preset` for a new head: a dict."""
         length = {"sequence_length": self.settings.sequence_length}
-        return {**self._head.settings(self), **length, **self.model}
+        return {**self._data.settings(self), **length, **self.model}
 
     def read(self, split, folder=None, limit=None):
         """Read a split.
@@ -256,7 +256,7 @@ class Task:
         if folder is not None and not is_own:
             path = readers.find_file(folder, path, self.name, source.page)
         if folder is not None or is_own:
-            table = self._head.open(self, path, split)
+            table = self._data.open(self, path, split)
         elif source.dataset:
             there = source.splits.get(split, split)
             table = readers.from_datasets(source.dataset, there, self.name, source.page)
@@ -266,7 +266,7 @@ class Task:
                 f"The data of '{self.name}' come from a folder with {files[0]}; get it from "
                 f"{source.page} and name its folder."
             )
-        data = self._head.examples(self, table, split)
+        data = self._data.examples(self, table, split)
         return data if limit is None else data.take(slice(limit))
 
     def check_model(self, model):
@@ -280,7 +280,7 @@ class Task:
             raise ValueError(
                 f"The task '{self.name}' needs a {wanted.__name__}, not a {type(model).__name__}."
             )
-        self._head.check_model(self, model)
+        self._data.check_model(self, model)
 
     def predict(self, model, data, batch_size=32):
         """What a model says of examples, in the form that `score` and `write` take.
@@ -309,7 +309,7 @@ class Task:
             taggers.
         """
         self.check_model(model)
-        return self._head.answers(self, model, data, batch_size)
+        return self._data.answers(self, model, data, batch_size)
 
     def score(self, data, predictions):
         """The task's scores of predictions.
@@ -326,7 +326,7 @@ class Task:
                 f"These examples of '{self.name}' have no labels to score predictions with; hand "
                 "the predictions in, or take another split."
             )
-        return self._head.scores(self, data, predictions)
+        return self._data.scores(self, data, predictions)
 
     def score_callback(self, data, batch_size=32, prefix="val_"):
         """A callback of `fit` that scores the model on `data` after every epoch.
@@ -355,18 +355,18 @@ class Task:
         Returns:
             List of the files' paths.
         """
-        if len(predictions) != self._head.count(data):
+        if len(predictions) != self._data.count(data):
             raise ValueError(
-                f"There are {len(predictions)} predictions for {self._head.count(data)} examples "
+                f"There are {len(predictions)} predictions for {self._data.count(data)} examples "
                 f"of '{self.name}'; pass what `predict` returns for them."
             )
-        files = self._head.files(self, data, predictions, threshold)
+        files = self._data.files(self, data, predictions, threshold)
         os.makedirs(folder, exist_ok=True)
         return [write_text(os.path.join(folder, name), text) for name, text in files.items()]
 
     @property
-    def _head(self):
-        return heads.HEADS[self.head]
+    def _data(self):
+        return KINDS[self.head].load("tasks")()
 
 
 def _is_own(path):

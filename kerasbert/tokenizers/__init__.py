@@ -1,6 +1,16 @@
-from kerasbert.tokenizers.byte_pair import ModernBertTokenizer as ModernBertTokenizer
-from kerasbert.tokenizers.byte_pair import RobertaTokenizer as RobertaTokenizer
-from kerasbert.tokenizers.choose import tokenizer_from_files as tokenizer_from_files
-from kerasbert.tokenizers.sentence_piece import AlbertTokenizer as AlbertTokenizer
-from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer as XLMRobertaTokenizer
-from kerasbert.tokenizers.wordpiece import BertTokenizer as BertTokenizer
+"""The tokenizers, which run in TensorFlow's graph."""
+
+from kerasbert.tokenizers.byte_pair import ModernBertTokenizer, RobertaTokenizer
+from kerasbert.tokenizers.choose import tokenizer_from_files
+from kerasbert.tokenizers.sentence_piece import AlbertTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers.wordpiece import BertTokenizer
+
+CLASSES = (
+    AlbertTokenizer,
+    BertTokenizer,
+    ModernBertTokenizer,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
+
+__all__ = [*(cls.__name__ for cls in CLASSES), "tokenizer_from_files"]

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from kerasbert.backend.tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf, tf_text
 from kerasbert.tokenizers.files import ROLES
 from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
 
@@ -122,7 +122,6 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _normalized(self, tokens):
         """The added tokens as they are in normalized texts."""
-        tf, _ = tf_modules(type(self).__name__)
         if not tokens:
             return []
         with tf.init_scope(), tf.device("cpu"):
@@ -144,8 +143,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """
         if not tokens:
             return text, rows, known
-        tf, tf_text = tf_modules(type(self).__name__)
-        # White space that is a token is no other token's; else the longest first.
+        # Tokens that are white space are looked for first, then the longest.
         tokens = sorted(tokens, key=lambda t: (t["content"].isspace(), len(t["content"])))[::-1]
         contents = tf.constant([token["content"] for token in tokens])
         ids = tf.constant([token["id"] for token in tokens])
@@ -174,7 +172,6 @@ class AddedTokensTokenizer(SubwordTokenizer):
         Before that the same from ahead of the normalization, where `STAND_IN` is in place of
         added tokens in what follows.
         """
-        tf, _ = tf_modules(type(self).__name__)
         added = self._added_tokens()
         rows, known = tf.range(tf.size(text)), tf.fill(tf.shape(text), -1)
         early = [token for token in added if not token["normalized"]]
@@ -189,7 +186,6 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
         Where: in bytes through all normalized texts. Segments: before the normalization.
         """
-        tf, _ = tf_modules(type(self).__name__)
         text = valid_utf8(text)
         before, (segments, rows, known) = self._segments(text)
         ids, starts, ends = self._split(segments, known)  # (S, pieces)
@@ -217,20 +213,18 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return self._pieces(text)[0]
 
     def _tokenize_with_offsets(self, text):
-        tf, _ = tf_modules(type(self).__name__)
         ids, starts, ends, (segments, _, known) = self._pieces(text)
         points = tf.strings.unicode_decode(valid_utf8(text), "UTF-8")  # (N, None)
         starts, ends = align(ids, starts, ends, points, *self._sizes(segments, known))
         return ids, *self._tighten(starts, ends, points)
 
-    # What offsets leave out at both ends of a piece, and whether a piece of nothing else is the
-    # beginning of what follows.
+    # The characters that offsets leave out at both ends of a piece; and whether a piece that has
+    # only these begins what follows.
     _around = SPACE
     _begins_next = False
 
     def _tighten(self, starts, ends, points):
         """Offsets without the white space around pieces."""
-        tf, _ = tf_modules(type(self).__name__)
         unique, index = tf.unique(points.flat_values)
         characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")
         around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
@@ -256,7 +250,6 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _sizes(self, segments, known):
         """How many bytes of the normalized texts come from each character; what `align` takes."""
-        tf, _ = tf_modules(type(self).__name__)
         points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
         row, points = points.value_rowids(), points.flat_values
         unique, index = tf.unique(points)

@@ -9,7 +9,7 @@ import os
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf, tf_text
 from kerasbert.files import read_json
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id
@@ -176,7 +176,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         ]
         left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
         keys, ranks = np.unique(left * size + right, return_index=True)
-        # Pairs that follow from one another in order merge all at once, as they would one by one.
+        # Where each merge comes after those that made its two parts, all can be applied at once.
         made = np.full(size, -1)
         made[merged] = np.arange(len(merged))
         once = len(np.unique(merged)) == len(merged)
@@ -193,7 +193,6 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _whole_words(self):
         """Tokens that their own bytes merge to: sorted fingerprints, and the ids to them."""
         if "whole_words" not in self._graphs:
-            tf, _ = tf_modules(type(self).__name__)
             with tf.init_scope(), tf.device("cpu"):
                 words = tf.constant(self._tables()["contents"])
                 ids, _ = self._merge(words)
@@ -216,14 +215,12 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _normalize(self, text):
         if self.normalization is None:
             return text
-        tf, tf_text = tf_modules(type(self).__name__)
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
         text = tf_text.normalize_utf8(text, self.normalization)
         return tf.strings.regex_replace(text, NUL, "\0")
 
     def _words(self, text):
         """(S,) segments to (W,) words, and the segment of each."""
-        tf, _ = tf_modules(type(self).__name__)
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
         row = points.value_rowids()
         points = points.flat_values
@@ -273,7 +270,6 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
         Most words are one token, and need no merging.
         """
-        tf, _ = tf_modules(type(self).__name__)
         prints, tokens = self._whole_words()
         if not len(prints):
             return *self._merge(words), tf.range(tf.size(words))
@@ -290,7 +286,6 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     def _merge(self, words):
         """(U,) words to ragged (U, pieces): ids, and the byte of the word where each begins."""
-        tf, _ = tf_modules(type(self).__name__)
         tables = self._tables()
         keys, ranks, merged = (tf.constant(tables[name]) for name in ("keys", "ranks", "merged"))
         none = tf.int32.max
@@ -344,7 +339,6 @@ class BytePairTokenizer(AddedTokensTokenizer):
         )
 
     def _split(self, segments, known):
-        tf, _ = tf_modules(type(self).__name__)
         prefixed = tf.zeros_like(known, "bool")
         if self.add_prefix_space:
             prefixed = (known < 0) & tf.strings.regex_full_match(segments, "(?s)[^ ].*")
@@ -353,7 +347,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         unique, index = tf.unique(words)
         ids, begins, row = self._lookup(unique)
         ids, begins = (tf.gather(x, tf.gather(row, index)) for x in (ids, begins))  # (W, pieces)
-        # Where the words are in the segments, which have no prefix spaces in truth.
+        # Where the words are in the segments, without the spaces that were put before them.
         word = ids.value_rowids()
         prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
         until = tf.cumsum(tf.strings.length(words))
@@ -375,7 +369,6 @@ class BytePairTokenizer(AddedTokensTokenizer):
         )
 
     def _detokenize(self, ids):
-        tf, _ = tf_modules(type(self).__name__)
         return tf.strings.reduce_join(tf.gather(tf.constant(self._tables()["contents"]), ids), -1)
 
 
@@ -389,7 +382,6 @@ def _merge_text(pair):
 
 def _fingerprint(words):
     """(U,) strings to (U,) int64."""
-    tf, _ = tf_modules("Tokenizing")
     return tf.bitcast(tf.fingerprint(words), tf.int64)
 
 

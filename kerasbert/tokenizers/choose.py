@@ -2,25 +2,17 @@
 
 import re
 
+from kerasbert.families import get_family
 from kerasbert.tokenizers.byte_pair import ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles
 from kerasbert.tokenizers.sentence_piece import AlbertTokenizer, XLMRobertaTokenizer
 from kerasbert.tokenizers.wordpiece import BertTokenizer
 
-# The kind of model that each class reads, and which of two a family uses.
+# The classes that read each kind of model; the first one is for families of another kind.
 KINDS = {
-    "WordPiece": {None: BertTokenizer},
-    "BPE": {None: RobertaTokenizer, "modernbert": ModernBertTokenizer},
-    "Unigram": {None: XLMRobertaTokenizer, "albert": AlbertTokenizer},
-}
-FAMILIES = {
-    "bert": BertTokenizer,
-    "distilbert": BertTokenizer,
-    "electra": BertTokenizer,
-    "roberta": RobertaTokenizer,
-    "xlm_roberta": XLMRobertaTokenizer,
-    "albert": AlbertTokenizer,
-    "modernbert": ModernBertTokenizer,
+    "WordPiece": (BertTokenizer,),
+    "BPE": (RobertaTokenizer, ModernBertTokenizer),
+    "Unigram": (XLMRobertaTokenizer, AlbertTokenizer),
 }
 # `tokenizer_class` of Hugging Face, without "Tokenizer" and "Fast".
 CLASSES = {
@@ -51,8 +43,7 @@ def tokenizer_from_files(directory, family, **overrides):
     Raises:
         ValueError: if there are no tokenizer files, or of a kind that is not known here.
     """
-    if family not in FAMILIES:
-        raise ValueError(f"Unknown family {family!r}: one of {', '.join(FAMILIES)}.")
+    get_family(family)
     files = TokenizerFiles(directory)
     name = files.config.get("tokenizer_class") or ""
     name = re.sub(r"Tokenizer(Fast)?$|Fast$", "", name)
@@ -83,8 +74,6 @@ def tokenizer_class(kind, family, name=""):
     'BertTokenizer'
     """
     # The files decide: some checkpoints of one family come with the tokenizer of another.
-    choices = KINDS[kind]
-    cls = CLASSES.get(name, FAMILIES[family])
-    if cls not in choices.values():
-        cls = choices.get(family, choices[None])
-    return cls
+    known = {cls.__name__: cls for cls in KINDS[kind]}
+    wanted = (getattr(CLASSES.get(name), "__name__", None), get_family(family).tokenizer)
+    return next((known[one] for one in wanted if one in known), KINDS[kind][0])

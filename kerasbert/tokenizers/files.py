@@ -5,7 +5,7 @@ import math
 import os
 import reprlib
 
-from kerasbert._errors import check_fields, check_value
+from kerasbert._errors import check_fields, check_value, is_whole
 from kerasbert.files import read_json, settle
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
@@ -23,8 +23,8 @@ MODEL_FILES = {
     "BPE": ("vocab.json",),
     "Unigram": ("spiece.model", "sentencepiece.bpe.model"),
 }
-# In place of the tokens that the ids of a vocabulary leave out, and how many these may be besides
-# as many as there are tokens.
+# The token of an id that no token has. There may be as many of these as there are tokens, and this
+# many more.
 _NONE = "[no token {}]"
 SPARE = 10_000
 # What fields of the files can be.
@@ -112,7 +112,7 @@ def _place(tokens, known, more):
     more = [(token, id) for token, id in more if token not in known]
     limit = 2 * (len(tokens) + len(more)) + SPARE
     for token, id in more:
-        if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < limit:
+        if not is_whole(id) or not 0 <= id < limit:
             raise ValueError(
                 f"The token {token!r} has the id {id!r}, where one of 0..{limit - 1} is expected "
                 f"of a vocabulary of {len(tokens) + len(more)} tokens: fetch the file again."

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from kerasbert import private_names
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf, tf_text
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
 
@@ -256,7 +256,6 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     def _normalize(self, text):
         # As `transformers` does: every white space ends a word, whatever the model's rules, but
         # for U+000B, which the rules of XLM-R and ALBERT delete.
-        tf, _ = tf_modules(type(self).__name__)
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
         return tf.strings.regex_replace(text, WHITE_SPACE, " ")
 
@@ -274,7 +273,6 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return self._graphs["model"]
 
     def _split(self, segments, known):
-        tf, tf_text = tf_modules(type(self).__name__)
         segments = tf.where(known < 0, segments, "")
         words, begins, _ = tf_text.regex_split_with_offsets(segments, " ", "")  # (S, W)
         unique, index = tf.unique(words.flat_values)
@@ -285,7 +283,6 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     def _split_words(self, words):
         """(U,) words to ragged (U, pieces): ids, and the bytes where each begins and ends."""
-        tf, _ = tf_modules(type(self).__name__)
         ops = private_names.sentencepiece_ops()
         # The model is in an op of the graph, not in an object that a SavedModel could lose track
         # of. Without a name of its own it may be taken for another one.
@@ -308,7 +305,6 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         )
 
     def _detokenize(self, ids):
-        tf, _ = tf_modules(type(self).__name__)
         text = tf.strings.reduce_join(tf.gather(tf.constant(self.vocabulary), ids), -1)
         text = tf.strings.regex_replace(text, f"^{WORD_BEGIN}", "")
         return tf.strings.regex_replace(text, WORD_BEGIN, " ")
@@ -409,13 +405,11 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return {"lowercase": lowercase, "keep_accents": keep_accents}
 
     def _segments(self, text):
-        tf, _ = tf_modules(type(self).__name__)
         # As many characters as before, for the offsets.
         text = tf.strings.regex_replace(text, FILLER, "\ufffd")
         return super()._segments(tf.strings.regex_replace(text, "``|''", f'"{FILLER}'))
 
     def _normalize(self, text):
-        tf, tf_text = tf_modules(type(self).__name__)
         text = super()._normalize(tf.strings.regex_replace(text, FILLER, ""))
         if not self.keep_accents:
             text = tf_text.normalize_utf8(text, "NFKD")

@@ -8,7 +8,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf_modules
+from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
 
@@ -20,7 +20,6 @@ _tracing = threading.RLock()
 
 def valid_utf8(text):
     """Bytes that are not UTF-8 to U+FFFD; (N,) -> (N,) strings."""
-    tf, _ = tf_modules("Tokenizing")
     # The test costs a tenth of the conversion.
     valid = tf.strings.regex_full_match(text, r"[^\x{D800}-\x{DFFF}]*")
     return tf.cond(
@@ -43,7 +42,6 @@ def align(ids, starts, ends, points, sizes, joined):
     Returns:
         Starts and ends, ragged (N, P) int32, in characters of each original text.
     """
-    tf, _ = tf_modules("Tokenizing")
     until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
     position = tf.range(tf.size(until, tf.int64))
     joined &= position > tf.gather(points.row_starts(), points.value_rowids())
@@ -125,7 +123,6 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         Raises:
             ValueError: for an id outside the vocabulary.
         """
-        tf, _ = tf_modules(type(self).__name__)
         self._check_vocabulary()
         plain = not tf.is_tensor(inputs)
         if plain:
@@ -195,6 +192,10 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         config = super().get_config()
         config["special_tokens_in_strings"] = self.special_tokens_in_strings
         return config
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint, **kwargs):
+        return checkpoint.tokenizer(**kwargs)
 
     @classmethod
     def from_own_preset(cls, directory, **kwargs):
@@ -318,7 +319,6 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     def _graph(self, name):
         """The method `name`, compiled when called eagerly; on the CPU in any case."""
-        tf, _ = tf_modules(type(self).__name__)
 
         def on_cpu(x):
             with tf.device("cpu"):
@@ -330,7 +330,6 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             return self._compiled(name, on_cpu)
 
     def _compiled(self, name, on_cpu):
-        tf, _ = tf_modules(type(self).__name__)
         if name not in self._graphs:
             shape = tf.TensorSpec([None], "string")
             if name == "_detokenize":
@@ -342,7 +341,6 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     def _run(self, name, inputs):
         """Run `name`, (N,) strings -> one or more ragged (N, P), on text of any nesting."""
-        tf, _ = tf_modules(type(self).__name__)
         self._check_vocabulary()
         plain = not tf.is_tensor(inputs)
         text = self._to_tensor(inputs) if plain else inputs
@@ -374,7 +372,6 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     def _to_tensor(self, inputs):
         """Python text to a string tensor, ragged if nested."""
-        tf, _ = tf_modules(type(self).__name__)
         if hasattr(inputs, "tolist"):  # arrays and data frame columns
             inputs = inputs.tolist()
         if isinstance(inputs, (list, tuple)):

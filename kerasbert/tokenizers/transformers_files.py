@@ -2,6 +2,9 @@
 
 Its classes for one model rebuild much by rules of their own; the generic class takes a
 `tokenizer.json` as it is, and so gives our tokens.
+
+`tokenizer.json` is written as the dict that it is. The library `tokenizers` would take as many
+statements, and its versions write it differently: from 0.20 on, merges that older ones cannot read.
 """
 
 import base64
@@ -80,7 +83,8 @@ def transformers_files(tokenizer, family, sequence_length, has_segments, finds_s
         **settings,
     }
     if tokenizer.special_tokens_in_strings or not finds_special:
-        # Left out where it is the model that looks for them, so that we read the same tokenizer.
+        # Where only the model looks for special tokens this is left out, so that we read the same
+        # tokenizer again.
         config["split_special_tokens"] = not finds_special
     files["tokenizer.json"] = _json(content)
     files["tokenizer_config.json"] = _json(config)

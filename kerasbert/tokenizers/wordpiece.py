@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from kerasbert.backend.tensorflow import tf_modules
+from kerasbert.backend.tensorflow import tf, tf_text
 from kerasbert.tokenizers.files import ROLES, TokenizerFiles, read_vocabulary, tokens_by_id
 from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
 
@@ -23,8 +23,8 @@ CJK = (
     r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
     r"\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
 )
-# Code points of the CJK blocks that Unicode never assigned: TF.Text makes each a word of its own.
-# They stand for special tokens; the last one for themselves, when a text should have them.
+# Unassigned code points of the CJK blocks: TF.Text makes each a word of its own. They stand for
+# special tokens. The last one stands for any of these code points that a text itself has.
 STAND_INS = [chr(x) for x in range(0xFADA, 0xFB00)]
 FILLER = "\ufffe"
 # Capitals younger than the Unicode 13 of TensorFlow: first, last, distance of the small letter.
@@ -223,7 +223,6 @@ class BertTokenizer(SubwordTokenizer):
 
     def _mark_special_tokens(self, text):
         """Put a stand-in for each special token; as many characters as before."""
-        tf, _ = tf_modules("BertTokenizer")
         if not self.special_tokens_in_strings:
             return text
         taken = "".join(STAND_INS)
@@ -238,7 +237,6 @@ class BertTokenizer(SubwordTokenizer):
 
     def _wordpiece(self):
         """The piece splitter of TF.Text, built once."""
-        tf, tf_text = tf_modules("BertTokenizer")
         if "wordpiece" not in self._graphs:
             stand_ins = self._stand_ins()
             tokens = [
@@ -278,7 +276,6 @@ class BertTokenizer(SubwordTokenizer):
 
     def _normalize(self, text):
         """Steps 1 to 3 of the reference; (N,) -> (N,)."""
-        tf, tf_text = tf_modules("BertTokenizer")
         deleted = DELETED
         if self.special_tokens_in_strings:
             deleted = DELETED.replace("]", FILLER + "]")
@@ -315,7 +312,6 @@ class BertTokenizer(SubwordTokenizer):
 
     def _rewrite(self, text):
         """Young capitals to small letters; too long words to unknown ones of as many bytes."""
-        tf, _ = tf_modules("BertTokenizer")
         points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None)
         rows = points.value_rowids()
         points = points.flat_values  # (C,)
@@ -341,7 +337,6 @@ class BertTokenizer(SubwordTokenizer):
 
     def _split(self, text):
         """Normalized text to ids and bytes; (N,) -> three ragged (N, P)."""
-        tf, tf_text = tf_modules("BertTokenizer")
         wordpiece = self._wordpiece()
         if self.split_on_cjk and self.split_on_punctuation:
             return wordpiece.tokenize_with_offsets(text)
@@ -359,7 +354,6 @@ class BertTokenizer(SubwordTokenizer):
         return self._split(self._normalize(text))[0]
 
     def _tokenize_with_offsets(self, text):
-        tf, _ = tf_modules("BertTokenizer")
         text = self._mark_special_tokens(valid_utf8(text))
         normalized = self._normalize(text)
         ids, starts, ends = self._split(normalized)
@@ -378,7 +372,6 @@ class BertTokenizer(SubwordTokenizer):
         return ids, *align(ids, starts, ends, points, sizes, accent)
 
     def _detokenize(self, ids):
-        tf, _ = tf_modules("BertTokenizer")
         text = tf.gather(tf.constant(self.vocabulary), ids)
         text = tf.strings.reduce_join(text, axis=-1, separator=" ")
         return tf.strings.regex_replace(text, " " + re.escape(self.suffix_indicator), "")

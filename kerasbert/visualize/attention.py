@@ -8,8 +8,9 @@ import typing
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf_modules
-from kerasbert.models.task import encoder_of
+from kerasbert._errors import is_whole
+from kerasbert.backend.tensorflow import tf
+from kerasbert.parts import encoder_of
 from kerasbert.visualize.figures import close_grid, new_figure, style
 
 _COLORS = "Blues"
@@ -78,7 +79,6 @@ def attention(model, text, special_tokens=True):
 
 def _packed(preprocessor, texts):
     """The arrays of one row for an encoder, and the names of its tokens."""
-    tf, _ = tf_modules("attention()")
     tokenizer = preprocessor.tokenizer.with_special_tokens()
     begins_word = tokenizer.word_edges()[:, 0]
     special = set(tokenizer.special_token_ids)
@@ -197,7 +197,7 @@ def attention_lines(attention, layer=-1, heads=None, token=None):
 
     tokens, weights = _checked(attention)
     layer = _index(layer, len(weights), "layer")
-    heads = _indices([heads] if isinstance(heads, int) else heads, weights.shape[1], "head")
+    heads = _indices([heads] if is_whole(heads) else heads, weights.shape[1], "head")
     looking = range(len(tokens))
     if token is not None:
         if isinstance(token, str):
@@ -248,7 +248,7 @@ def _checked(attention):
 
 
 def _index(value, count, what):
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    if not is_whole(value):
         raise ValueError(f"{what}={value!r} is not a whole number.")
     if not -count <= value < count:
         raise ValueError(f"There is no {what} {value}; the {count} are numbered from 0.")
@@ -265,6 +265,6 @@ def _indices(values, count, what):
 
 
 def _font_size(inches, most):
-    """Points for lines that far apart; 0 where nobody could read them."""
+    """The font size for lines so far apart, in points; 0 where it is too small to read."""
     points = 72 * inches * 0.75
     return min(points, most) if points >= 4 else 0

@@ -42,7 +42,7 @@ _DPI = 120
 
 @contextlib.contextmanager
 def style():
-    """Fonts with all letters where there are any, and no word about letters that stay boxes.
+    """Draw with fonts that have all letters, if there are any, and do not warn of missing letters.
 
     As a decorator it is that of a whole function.
 

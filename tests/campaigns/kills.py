@@ -149,8 +149,7 @@ class WriteExamples(Command):
         )
 
     def state(self, output):
-        from kerasbert.data.examples import check_shard
-        from kerasbert.data.manifest import read_manifest
+        from kerasbert.data.manifest import check_shard, read_manifest
 
         for name in shown(output):
             if name.endswith(".gz"):
@@ -184,7 +183,7 @@ class Pretrain(Command):
 
     def state(self, output):
         from kerasbert.models import BertPretrainer
-        from kerasbert.tasks.checkpoints import checkpoint_facts, find_checkpoint
+        from kerasbert.training.checkpoints import checkpoint_facts, find_checkpoint
 
         every_json(output)
         newest = find_checkpoint(output)

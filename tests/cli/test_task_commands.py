@@ -10,9 +10,12 @@ import sys
 
 import pytest
 
+from kerasbert import export
 from kerasbert.cli import tasks
-from kerasbert.tasks import finetune as loop
-from kerasbert.tasks.recording import Pulse
+from kerasbert.converter import convert
+from kerasbert.models import BertTextEmbedder
+from kerasbert.training import finetune as loop
+from kerasbert.training.recording import Pulse
 from tests.cli.test_commands import kerasbert
 
 SMALL = ["--epochs", "1", "--learning-rates", "1e-2", "--batch-sizes", "8"]
@@ -375,6 +378,18 @@ def test_export(tiny_preset, tmp_path):
     assert card["labels"] == ["nein", "ja"]
     done = kerasbert("export", tiny_preset, tmp_path / "served", "--tokens-only", "--version", "7")
     assert done.exit_code == 0 and done.stdout.strip() == str(tmp_path / "served" / "7")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("format", ["saved_model", "litert"])
+def test_export_of_what_a_folder_holds(tiny_preset, tmp_path, monkeypatch, format):
+    """The same class for each format: of sentence-transformers' folders the embedder."""
+    folder = tmp_path / "theirs"
+    convert(BertTextEmbedder.from_preset(tiny_preset), folder)
+    for name in ("export_serving", "export_litert"):
+        monkeypatch.setattr(export, name, lambda model, *_, **__: type(model).__name__)
+    done = kerasbert("export", folder, tmp_path / "served", "--format", format)
+    assert done.exit_code == 0 and done.stdout.strip() == "BertTextEmbedder"
 
 
 @pytest.mark.backends("torch")

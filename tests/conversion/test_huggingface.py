@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.conversion import huggingface
+from kerasbert.conversion.huggingface_tables import TABLES
+from kerasbert.conversion.name_map import NameMap
 from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
@@ -229,7 +230,7 @@ def test_token_classifier(reference, family, settings):
 @pytest.mark.backends("tensorflow", "torch")
 def test_new_token_classifier(reference):
     theirs = reference("bert")
-    with pytest.raises(ValueError, match="has no token-classifier head; pass num_classes=2"):
+    with pytest.raises(ValueError, match="has no head for a .*; pass num_classes=2"):
         BertTokenClassifier.from_preset(theirs.directory, preprocessor=None)
     with pytest.warns(UserWarning, match=r"New, random weights .*: logits/bias, logits/kernel\."):
         tagger = BertTokenClassifier.from_preset(
@@ -260,7 +261,7 @@ def test_a_weight_left_over_in_the_head(reference, tmp_path, family, head, cls, 
 def test_new_heads_are_asked_for(reference):
     theirs = reference("bert")
     for cls in (BertTextRegressor, BertNextSentencePredictor, BertMultipleChoice):
-        with pytest.raises(ValueError, match="head; pass new_head=True for a new one"):
+        with pytest.raises(ValueError, match="pass new_head=True for a new one"):
             cls.from_preset(theirs.directory, preprocessor=None)
         with pytest.warns(UserWarning, match="New, random weights .* logits/bias, logits/kernel"):
             model = cls.from_preset(theirs.directory, preprocessor=None, new_head=True)
@@ -345,8 +346,8 @@ def test_gradients_equal_torch(reference, family):
     weights = classifier.trainable_weights
     found = gradients(classifier, weights, our_loss)
     maps = [
-        huggingface.NameMap(table[family], "torch")
-        for table in (huggingface.ENCODERS, huggingface.TEXT_CLASSIFIERS)
+        NameMap(layers, "torch")
+        for layers in (TABLES[family].encoder, TABLES[family].of_head("text_classifier"))
     ]
     assert len(found) == len(weights)
     for weight, gradient in zip(weights, found, strict=True):
@@ -499,7 +500,7 @@ def test_a_new_head_gets_a_new_pooler(reference, family):
 @EVERY
 def test_no_head_is_an_error(reference, family):
     theirs = reference(family)
-    with pytest.raises(ValueError, match="has no classification head; pass num_classes=2 or"):
+    with pytest.raises(ValueError, match="has no head for a .*; pass num_classes=2 or"):
         load_classifier(theirs.directory)
 
 

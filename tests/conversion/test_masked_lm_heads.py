@@ -119,7 +119,7 @@ def test_pretrainer_without_pairs(reference, family):
     theirs = reference(family, HEAD)
     model = load(BertPretrainer, theirs.directory, next_sentence=False)
     assert_same(model, theirs)
-    with pytest.raises(ValueError, match="has no pretrainer head; pass new_head=True"):
+    with pytest.raises(ValueError, match="has no head for a .*; pass new_head=True"):
         load(BertPretrainer, theirs.directory)
 
 
@@ -264,7 +264,7 @@ def test_formats_without_a_decoder(tmp_path, format):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_new_head(reference, family):
     theirs = reference(family)
-    with pytest.raises(ValueError, match="has no masked-lm head; pass new_head=True for a new"):
+    with pytest.raises(ValueError, match="has no head for a .*; pass new_head=True for a new"):
         load(BertMaskedLM, theirs.directory)
     with pytest.warns(UserWarning, match="New, random weights .*mlm_head/bias"):
         model = load(BertMaskedLM, theirs.directory, new_head=True)
@@ -276,10 +276,10 @@ def test_a_new_head(reference, family):
 @pytest.mark.backends("torch")
 def test_heads_of_other_classes(reference, tmp_path):
     classifier = reference("modernbert", "ForSequenceClassification", num_labels=2)
-    with pytest.raises(ValueError, match="has no masked-lm head"):
+    with pytest.raises(ValueError, match="has no head for a .*"):
         load(BertMaskedLM, classifier.directory)
     masked = reference("modernbert", HEAD)
-    with pytest.raises(ValueError, match="has no classification head"):
+    with pytest.raises(ValueError, match="has no head for a .*"):
         load(BertTextClassifier, masked.directory)
     theirs = reference("bert", HEAD)
     tensors = {**theirs.tensors(), "cls.predictions.extra": torch.zeros(2)}
@@ -333,7 +333,7 @@ def test_google_without_heads(reference, tmp_path):
     theirs = reference("bert", "ForPreTraining", hidden_act="gelu_new")
     directory = google.write(tmp_path, theirs.model.bert)
     for cls in (BertMaskedLM, BertPretrainer):
-        with pytest.raises(ValueError, match="head; pass new_head=True"):
+        with pytest.raises(ValueError, match="pass new_head=True"):
             load(cls, directory)
 
 
@@ -355,5 +355,5 @@ def test_equals_keras_hub(tmp_path, name):
     inputs["mask_positions"] = some_masks(inputs)[0]
     expected = hub.numpy(hub.call(theirs, inputs))
     np.testing.assert_allclose(logits_of(model, ours(model, inputs)), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="has no classification head"):
+    with pytest.raises(ValueError, match="has no head for a .*"):
         BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)

@@ -6,17 +6,22 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.conversion import google, huggingface
+from kerasbert.conversion import google
 from kerasbert.conversion import keras_hub as keras_hub_format
+from kerasbert.conversion.huggingface_tables import TABLES
 from kerasbert.conversion.name_map import NameMap, load_weights
 from kerasbert.families import FAMILIES
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
 
-TABLES = [
-    *((family, "torch", huggingface) for family in FAMILIES),
-    *((family, "keras_hub", keras_hub_format) for family in keras_hub_format.ENCODERS),
+ENCODERS = [
+    *((family, "torch", table.encoder, {}) for family, table in TABLES.items()),
+    *(
+        (family, "keras_hub", names, keras_hub_format.SETTINGS[family])
+        for family, names in keras_hub_format.ENCODERS.items()
+    ),
 ]
+IDS = [f"{family}-{layout}" for family, layout, _, _ in ENCODERS]
 
 
 class Arrays(dict):
@@ -34,10 +39,10 @@ def perturbed(weight):
     return rng.normal(size=weight.shape).astype("float32")
 
 
-@pytest.mark.parametrize("family, layout, tables", TABLES, ids=str)
-def test_every_weight_goes_there_and_back(family, layout, tables):
-    encoder = tiny(family, **getattr(tables, "SETTINGS", {}).get(family, {}))
-    name_map = NameMap(tables.ENCODERS[family], layout)
+@pytest.mark.parametrize("family, layout, names, settings", ENCODERS, ids=IDS)
+def test_every_weight_goes_there_and_back(family, layout, names, settings):
+    encoder = tiny(family, **settings)
+    name_map = NameMap(names, layout)
     theirs = Arrays()
     for weight in encoder.weights:
         written = name_map.write(weight.path, perturbed(weight))
@@ -56,8 +61,8 @@ def test_every_table_is_used_up(family):
     layers = {weight.path.rpartition("/")[0] for weight in classifier.weights}
     paths = {re.sub(r"_\d+/", "_{i}/", layer) for layer in layers}
     optional = {"embeddings_projection", "segment_embedding", "pooled_dense"}
-    assert huggingface.ENCODERS[family].keys() - optional <= paths
-    assert huggingface.TEXT_CLASSIFIERS[family].keys() <= paths
+    assert TABLES[family].encoder.keys() - optional <= paths
+    assert TABLES[family].of_head("text_classifier").keys() <= paths
 
 
 def test_layouts():

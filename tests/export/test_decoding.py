@@ -5,9 +5,16 @@ import pytest
 import tensorflow as tf
 
 from kerasbert.data import tagging
-from kerasbert.data.windows import cut_windows, most_context
+from kerasbert.data.characters import code_points, substrings
+from kerasbert.data.windows import cut_windows, cut_windows_in_graph, most_context
 from kerasbert.export import decoding
-from kerasbert.models import spans
+from kerasbert.export.masked_lm import mask_windows
+from kerasbert.export.served import served
+from kerasbert.export.write_saved_model import compare_answers
+from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
+from kerasbert.preprocessors.pieces import pieces_as_units
+from kerasbert.tokenizers import RobertaTokenizer
+from tests.export import tiny
 
 # TensorFlow's graph alone.
 pytestmark = pytest.mark.backends("tensorflow")
@@ -24,16 +31,62 @@ def test_words():
     texts = ["", " ", "\u0301", ".\u0301b", " \u0301.\u0301b", "a\u0301.", *random_texts(3000)]
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x20000, 3)]))
     for batch in (texts, [every, "", "x".join(every[::7])], []):
-        points = decoding.code_points(tf.constant(batch, tf.string))
+        points = code_points(tf.constant(batch, tf.string))
         rows, starts, ends = (x.numpy().tolist() for x in decoding.word_units(points))
         wanted = [(i, *span) for i, text in enumerate(batch) for span in tagging.word_spans(text)]
         assert list(zip(rows, starts, ends)) == wanted
 
 
+def random_pieces(count):
+    """Pieces of a few texts, of which some share characters: rows, starts and ends."""
+    rows = np.sort(RNG.integers(0, 5, count))
+    starts = np.cumsum(RNG.integers(0, 3, count))
+    return rows, starts, starts + RNG.integers(1, 4, count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def testpieces_as_units(count):
+    pieces = random_pieces(count)
+    rows, spans = pieces_as_units(*pieces)
+    found = decoding.piece_units(*map(tf.constant, pieces))
+    for ours, theirs in zip(found, (rows, *spans), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("label_pieces", ["first", "all"])
+def test_units_and_their_probabilities(label_pieces):
+    """Where pieces hold characters of several words too, as those of byte pairs do."""
+    merges = [". .", ".. .", "b .", ", -"]
+    tokens = tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>", merges)
+    preprocessor = BertTokenClassifierPreprocessor(
+        tokens, label_pieces=label_pieces, labels=["PER", "LOC"], scheme="BIO"
+    )
+    texts = ["", "...", "a...b .,", " \u0301.", *random_texts(500)]
+    pieces = preprocessor.read(texts)
+    ids, *spans = decoding.with_long_rows(tokens.tokenize_with_offsets(tf.constant(texts)))
+    flat = ids.value_rowids(), *(x.flat_values for x in spans)
+    whole = label_pieces == "first"
+    units = decoding.word_units(code_points(tf.constant(texts)))
+    units = units if whole else decoding.piece_units(*flat)
+    rows, starts, ends, first, count = decoding.units_of(flat, tuple(units))
+    np.testing.assert_array_equal(ids.values, pieces.ids)
+    there = pieces.count > 0
+    unit_rows = np.repeat(np.arange(len(texts)), np.diff(pieces.unit_splits))
+    wanted = unit_rows, pieces.starts, pieces.ends, pieces.first, pieces.count
+    for ours, theirs in zip((rows, starts, ends, first, count), wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs[there])
+    probabilities = RNG.dirichlet(np.ones(5), len(pieces.ids))
+    found = decoding.unit_probabilities(
+        tf.constant(probabilities), first, count, preprocessor.names, label_pieces
+    )
+    wanted = preprocessor.of_units(pieces, probabilities)[there]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
 def test_substrings():
     texts = ["größer", "日本語 🙂", "a\0b"]
-    points = decoding.code_points(tf.constant(texts))
-    found = decoding.substrings(
+    points = code_points(tf.constant(texts))
+    found = substrings(
         points, *(tf.constant(x) for x in ([0, 1, 1, 2, 0], [2, 0, 4, 0, 3], [4, 3, 5, 3, 3]))
     )
     assert [x.decode() for x in found.numpy()] == ["öß", "日本語", "🙂", "a\0b", ""]
@@ -53,6 +106,37 @@ def test_most_context(size, stride):
     assert sorted(window.tolist()) == windows.numpy().tolist()
     token = (offsets[rows] + starts)[windows.numpy()] + places.numpy()
     np.testing.assert_array_equal(token, np.arange(lengths.sum()))
+
+
+@pytest.mark.parametrize("room", [1, 4, 9, 30])
+def test_mask_windows(room):
+    lengths = RNG.integers(0, 40, 60)
+    places = [np.flatnonzero(RNG.random(length) < 0.2).tolist() for length in lengths]
+    window, rows, begins = (
+        x.numpy().tolist()
+        for x in mask_windows(
+            tf.constant(lengths), tf.ragged.constant(places, dtype=tf.int64), room
+        )
+    )
+    wanted = [
+        (row, first, masks)
+        for row, length in enumerate(lengths)
+        for first, masks in masked_lm.mask_windows(length, places[row], room)
+        if masks
+    ]
+    assert list(zip(rows, begins)) == [(row, first) for row, first, _ in wanted]
+    assert window == [i for i, (*_, masks) in enumerate(wanted) for _ in masks]
+
+
+@pytest.mark.parametrize("size, stride", [(1, 1), (4, 3), (5, 2), (128, 64), (7, 7)])
+def test_windows(size, stride):
+    for lengths in ([], [0], RNG.integers(0, 5 * size, 50)):
+        rows, starts, ends = cut_windows(lengths, size, stride)
+        found = cut_windows_in_graph(
+            tf.constant(lengths, tf.int32), tf.fill(np.shape(lengths), size), stride
+        )
+        for ours, theirs in zip(found, (rows, starts, ends - starts), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -114,3 +198,53 @@ def test_best_spans(threshold, n_best, max_length, ties):
         assert (found[i].numpy()[len(wanted) :] == -1).all()
         np.testing.assert_allclose(scores[i][: len(odds)], odds, rtol=1e-5)
         np.testing.assert_allclose(nulls[i], null, rtol=1e-6)
+
+
+def random_prose(words, more=()):
+    """Words of few letters, some of `more` among them."""
+    letters = list("abcdefgh,.")
+    found = ["".join(RNG.choice(letters, RNG.integers(1, 6))) for _ in range(words)]
+    for word in more:
+        found.insert(RNG.integers(0, len(found) + 1), word)
+    return " ".join(found)
+
+
+def random_inputs(name):
+    lengths = [1, 3, 8, 20, 40, 90]
+    if name == "MaskedLM":
+        masks = [["[MASK]"] * RNG.integers(0, 4) for _ in lengths]
+        return {"text": [random_prose(n, row) for n, row in zip(lengths, masks)]}
+    if name == "TokenClassifier":
+        return {"text": [*map(random_prose, lengths), *random_texts(10)]}
+    return {
+        "question": [random_prose(4) for _ in lengths],
+        "context": [*map(random_prose, lengths)],
+    }
+
+
+@pytest.mark.parametrize(
+    "name, packing, settings",
+    [
+        ("TokenClassifier", {}, {}),
+        ("TokenClassifier", {"label_pieces": "all", "stride": 5}, {}),
+        ("QuestionAnswering", {}, {"top_k": 3, "null_threshold": 0.0}),
+        ("MaskedLM", {}, {"top_k": 3}),
+    ],
+)
+def test_whole_answers(name, packing, settings):
+    """The graph's signature and the model's method, on rows so short that texts have several."""
+    model = tiny.task(name, preprocessor={**packing, "sequence_length": 32})
+    task = served(model, settings=settings)
+    task.labels = task.own_labels
+    signature = task.signatures()["serving_default"]
+    answer = tf.function(signature.function, autograph=False)
+    for _ in range(3):
+        inputs = random_inputs(name)
+        found = answer(**{key: tf.constant(texts) for key, texts in inputs.items()})
+        wanted = task.expected("serving_default", inputs)
+        wanted = {
+            key: np.asarray(x, object if np.asarray(x).dtype.kind in "OSU" else None)
+            for key, x in wanted.items()
+        }
+        assert wanted["clear"].mean() > 0.5
+        compare_answers(name, {key: x.numpy() for key, x in found.items()}, wanted)

@@ -17,7 +17,7 @@ import real_data
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from kerasbert.export import saved_model
+from kerasbert.export import write_saved_model
 from kerasbert.families import get_family
 from kerasbert.models import BertTextEmbedder
 from kerasbert.tokenizers import (
@@ -26,7 +26,6 @@ from kerasbert.tokenizers import (
     RobertaTokenizer,
     XLMRobertaTokenizer,
 )
-from kerasbert.tokenizers.byte_pair import byte_characters
 from tests.export import tiny
 from tests.export.test_serving import ODD, TEXTS, session_run
 
@@ -79,7 +78,7 @@ def client(tmp_path_factory):
     ops = os.path.join(os.path.dirname(tf_text.__file__), "python", "ops")
 
     def run(path, signature, output, columns):
-        names = saved_model._read(path).meta_graphs[0].signature_def[signature]
+        names = write_saved_model._read(path).meta_graphs[0].signature_def[signature]
         inputs = [names.inputs[key].name.split(":")[0] for key in columns]
         operation, index = names.outputs[output].name.split(":")
         texts = [text for row in zip(*columns.values()) for text in row]
@@ -144,20 +143,12 @@ def tagger(family, tokens):
     return tiny.task("TokenClassifier", tokens, encoder_settings=settings)
 
 
-def byte_pairs(kind, special, **settings):
-    """A tokenizer of `kind` that merges a few pairs."""
-    letters = [*special.split(), *byte_characters(), *settings.pop("runs", ())]
-    merges = ["l o", "Ġ lo", "Ġ w", "e r", "Ġw er", "Ã ¤"]
-    merged = [pair.replace(" ", "") for pair in merges]
-    return kind({token: i for i, token in enumerate(letters + merged)}, merges, **settings)
-
-
 def modern_byte_pairs():
     """One with runs of spaces as tokens, as ModernBERT has."""
     runs = ["  ", "   "]
     added = [{"content": run, "normalized": True} for run in runs]
     special = "[CLS] [PAD] [SEP] [UNK] [MASK]"
-    return byte_pairs(ModernBertTokenizer, special, runs=runs, added_tokens=added)
+    return tiny.byte_pairs(ModernBertTokenizer, special, runs=runs, added_tokens=added)
 
 
 def sentence_pieces(kind, **settings):
@@ -186,7 +177,7 @@ ALBERT["control_symbols"] = "[CLS],[SEP],[MASK]"
 
 def test_old_tensorflow(old_tensorflow, export, tmp_path):
     """Every task that decodes in the graph, each kind of tokenizer, and int8."""
-    roberta = byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>")
+    roberta = tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>")
     models = {
         "classifier": tiny.task("TextClassifier"),
         "tagger": tiny.task("TokenClassifier"),
@@ -242,7 +233,7 @@ def test_real_texts(export):
         texts += real_data.or_skip(lines)[50:150]
     path = export(model)
     vectors = [
-        session_run(path, "serving_default", text=saved_model._encoded(texts[i : i + 25]))
+        session_run(path, "serving_default", text=write_saved_model._encoded(texts[i : i + 25]))
         for i in range(0, len(texts), 25)
     ]
     found = np.concatenate([row["embedding"] for row in vectors])

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasbert.export import export_serving, saved_model, serving
-from kerasbert.export.signatures import ServedClassifier, served
+from kerasbert.export import export_serving, serving, write_saved_model
+from kerasbert.export.served import served
+from kerasbert.export.text_classifier import ServedClassifier
 from kerasbert.families import get_family
 from kerasbert.models import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
@@ -194,7 +195,7 @@ def test_warmup_requests(model, exported):
     path = f"{exported}/assets.extra/tf_serving_warmup_requests"
     records = [record.numpy() for record in tf.data.TFRecordDataset(path)]
     assert records == [
-        saved_model.warmup_record(*served(model).warmup_inputs(item))
+        write_saved_model.warmup_record(*served(model).warmup_inputs(item))
         for item in ("short", ("one", "two"), "long " * 99)
     ]
 
@@ -202,16 +203,16 @@ def test_warmup_requests(model, exported):
 @pytest.mark.backends("tensorflow")
 def test_warmup_record_is_a_prediction_log():
     # As tensorflow-serving-api 2.21 serializes them; the two entries of its map have no order.
-    assert saved_model.warmup_record("serving_default", {"text": ["hé"]}) == (
+    assert write_saved_model.warmup_record("serving_default", {"text": ["hé"]}) == (
         b"2,\n*\n\x11\x1a\x0fserving_default"
         b"\x12\x15\n\x04text\x12\r\x08\x07\x12\x04\x12\x02\x08\x01B\x03h\xc3\xa9"
     )
-    assert saved_model.warmup_record("pair", {"text": ["a"], "text_b": ["b"]}) == (
+    assert write_saved_model.warmup_record("pair", {"text": ["a"], "text_b": ["b"]}) == (
         b"26\n4\n\x06\x1a\x04pair"
         b"\x12\x13\n\x04text\x12\x0b\x08\x07\x12\x04\x12\x02\x08\x01B\x01a"
         b"\x12\x15\n\x06text_b\x12\x0b\x08\x07\x12\x04\x12\x02\x08\x01B\x01b"
     )
-    assert saved_model.warmup_record("serving_default", {"text": ["x" * 300]}) == (
+    assert write_saved_model.warmup_record("serving_default", {"text": ["x" * 300]}) == (
         b"2\xd9\x02\n\xd6\x02\n\x11\x1a\x0fserving_default\x12\xc0\x02\n\x04text"
         b"\x12\xb7\x02\x08\x07\x12\x04\x12\x02\x08\x01B\xac\x02" + b"x" * 300
     )
@@ -419,17 +420,17 @@ def test_refused_graphs(tmp_path):
         path = str(tmp_path / function.__name__)
         tf.saved_model.save(tf.Module(), path, signatures=function)
         with pytest.raises(ValueError, match=message):
-            saved_model.check_ops(path)
+            write_saved_model.check_ops(path)
 
 
 @pytest.mark.backends("tensorflow")
 def test_answers_of_another_shape_or_value_are_refused():
-    saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 5e-6)
+    write_saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 5e-6)
     with pytest.raises(ValueError, match="The logits of the SavedModel differ .* by 0.0001"):
-        saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 1e-4)
-    saved_model.compare("score", np.ones(2), np.ones(2) + 1e-4, scale=20)
+        write_saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 1e-4)
+    write_saved_model.compare("score", np.ones(2), np.ones(2) + 1e-4, scale=20)
     with pytest.raises(ValueError, match=r"SavedModel's score are \(2,\), the model's \(2, 1\)"):
-        saved_model.compare("score", np.ones(2), np.ones((2, 1)))
+        write_saved_model.compare("score", np.ones(2), np.ones((2, 1)))
 
 
 @pytest.mark.backends("tensorflow")
@@ -447,22 +448,22 @@ def test_what_rounding_makes_of_a_model():
         for was, value in zip(before, net.get_weights(), strict=True):
             np.testing.assert_array_equal(value, was)
         np.testing.assert_array_equal(array(net(features)), outputs["logits"])
-    assert found[0.05] < saved_model.TOLERANCE < found[0.6] < 1e-2
+    assert found[0.05] < write_saved_model.TOLERANCE < found[0.6] < 1e-2
     impossible = np.array([1.0, -1e9])
     assert serving.rounding({"x": impossible}, {"x": impossible - [0, 64]}) == 0
 
 
 @pytest.mark.backends("tensorflow")
 def test_weights_written_twice_are_refused(model, exported, tmp_path):
-    saved_model.check_size(served(model), exported)
+    write_saved_model.check_size(served(model), exported)
     shutil.copytree(f"{exported}/variables", tmp_path / "variables")
     data = tmp_path / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(3 * data.read_bytes())
     with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
-        saved_model.check_size(served(model), tmp_path)
+        write_saved_model.check_size(served(model), tmp_path)
     data.unlink()
     with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
-        saved_model.check_size(served(model), tmp_path)
+        write_saved_model.check_size(served(model), tmp_path)
 
 
 def check(model, path, atol=1e-5):
@@ -549,4 +550,4 @@ def test_lora_is_merged(tmp_path):
     assert np.abs(changed).max() > 1e-3
     path = export_serving(model, tmp_path / "base")
     check(model, path)
-    saved_model.check_size(served(build()), path)
+    write_saved_model.check_size(served(build()), path)

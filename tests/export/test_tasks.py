@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasbert.export import saved_model
+from kerasbert.export import write_saved_model
 from kerasbert.models import (
     BertPreprocessor,
     BertTextClassifier,
@@ -25,7 +25,7 @@ READ = [text.decode("utf-8", "replace") for text in RAW]
 
 def raw(texts):
     """Strings in lists as bytes in arrays."""
-    return saved_model._encoded(texts)
+    return write_saved_model._encoded(texts)
 
 
 def close(found, wanted, atol=1e-5):

@@ -4,18 +4,27 @@ import keras
 import numpy as np
 
 from kerasbert import models
+from kerasbert.tokenizers.byte_pair import byte_characters
 from tests.contracts import bert_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = (
     "abcdefghijklmnopqrstuvwxyzáßéöüабвгдежикмнопрстуяابتمرה日本語中文한국กา0123456789.,!?#£[]-"
 )
+MERGES = ["l o", "Ġ lo", "Ġ w", "e r", "Ġw er", "Ã ¤"]
 LABELS = ["ham", "spam", "größer ✓"]
 
 
 def tokenizer():
     vocabulary = SPECIAL + list(CHARACTERS) + [f"##{character}" for character in CHARACTERS]
     return bert_tokenizer(vocabulary)
+
+
+def byte_pairs(kind, special, merges=MERGES, **settings):
+    """A tokenizer of `kind` that merges a few pairs."""
+    letters = [*special.split(), *byte_characters(), *settings.pop("runs", ())]
+    merged = [pair.replace(" ", "") for pair in merges]
+    return kind({token: i for i, token in enumerate(letters + merged)}, merges, **settings)
 
 
 def encoder(tokens=None, **settings):

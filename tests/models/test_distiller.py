@@ -27,8 +27,8 @@ from tests.contracts import (
     perturb,
     tiny_backbone,
 )
-from tests.models.test_classifier import TOKENS, make_preprocessor
-from tests.models.test_fit import LABELS, TEXTS
+from tests.models.test_task import LABELS, TEXTS
+from tests.models.test_text_classifier import TOKENS, make_preprocessor
 
 # What Keras warns of would annoy a user.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")

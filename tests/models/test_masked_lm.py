@@ -1,4 +1,4 @@
-"""Masked language model and pretrainer: contract, loss, training on raw text, `fill_mask`."""
+"""The masked language model: contract, loss, training on raw text, `fill_mask`."""
 
 import functools
 
@@ -10,11 +10,9 @@ from kerasbert.models import (
     BertMaskedLM,
     BertMaskedLMPreprocessor,
     BertMultiTask,
-    BertNextSentencePredictor,
     BertPreprocessor,
     BertPretrainer,
     BertPretrainerPreprocessor,
-    BertTextClassifier,
 )
 from tests.contracts import (
     array,
@@ -55,11 +53,6 @@ def make_raw(cls=BertMaskedLM, sequence_length=16, compiled=False, num_layers=2,
 @model_contract("bert", checks=(check_saving, check_padding))
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, BertMaskedLM, family), tmp_path)
-
-
-@model_contract()
-def test_pretrainer_contract(family, check, tmp_path):
-    check(functools.partial(make, BertPretrainer, family), tmp_path)
 
 
 # --- outputs and loss ---
@@ -138,72 +131,12 @@ def test_rows_without_hidden_tokens():
     assert all(np.isfinite(array(weight)).all() for weight in model.weights)
 
 
-@pytest.mark.backends("torch")
-def test_half_precision_trains():
-    model = make(BertPretrainer, dtype="mixed_bfloat16", num_layers=1)
-    features = batch(model)
-    y, weights = (np.ones((3, 3), "int32"), np.array([0, 1, 1])), np.ones((3, 3), "float32")
-    for output in keras.tree.flatten(model(features)):
-        assert keras.backend.standardize_dtype(output.dtype) == "float32"
-    compiled = keras.backend.backend() != "torch"
-    model.compile(keras.optimizers.SGD(0.1), jit_compile=compiled)
-    losses = model.fit(features, y, sample_weight=weights, epochs=5, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-
-
 # --- the pretrainer on arrays ---
-
-
-@pytest.mark.backends("torch")
-def test_pretrainer_loss_and_labels():
-    model = make(BertPretrainer)
-    features = batch(model)
-    tokens, follows = np.array([[3, 4, 0], [5, 0, 0], [6, 7, 8]]), np.array([0, 1, 1])
-    weights = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]], "float32")
-    outputs = arrays(model(features))
-    mlm = -np.take_along_axis(_log_softmax(outputs["mlm_logits"]), tokens[..., None], -1)[..., 0]
-    nsp = -_log_softmax(outputs["nsp_logits"])[np.arange(3), follows]
-    expected = (mlm * weights).sum() / weights.sum() + nsp.mean()
-    by_name = {"mlm_logits": tokens, "nsp_logits": follows}
-    for y, sample_weight in (
-        (by_name, {"mlm_logits": weights}),
-        ((tokens, follows), (weights, np.ones(3, "float32"))),
-        ((tokens, follows), weights),
-    ):
-        found = model.evaluate(
-            features, y, sample_weight=sample_weight, verbose=0, return_dict=True
-        )
-        assert found["loss"] == pytest.approx(expected, abs=1e-5)
-    assert {"mlm_logits_accuracy", "nsp_logits_accuracy"} <= found.keys()
 
 
 def _log_softmax(logits):
     logits = logits.astype("float64")
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-
-
-@pytest.mark.backends("tensorflow", "torch")
-def test_what_the_head_of_pairs_tells(tmp_path):
-    assert not make(BertPretrainer).sentence_order
-    assert make(BertPretrainer, "albert").sentence_order  # As its checkpoints were trained.
-    assert BertNextSentencePredictor(tiny_backbone("albert")).sentence_order
-    BertPretrainer(tiny_backbone(), sentence_order=True).save_to_preset(str(tmp_path))
-    assert BertPretrainer.from_preset(str(tmp_path)).sentence_order
-    assert BertNextSentencePredictor.from_preset(str(tmp_path)).sentence_order
-
-
-@pytest.mark.backends("torch")
-def test_pretrainer_without_pairs():
-    model = perturb(BertPretrainer(tiny_backbone("roberta", pooler=False), next_sentence=False))
-    features = batch(model)
-    assert set(model(features)) == {"mlm_logits"}
-    y, weights = np.ones((3, 3), "int32"), np.ones((3, 3), "float32")
-    model.compile(run_eagerly=True)
-    history = model.fit(features, y, sample_weight=weights, verbose=0).history
-    # Keras names a single output's without it.
-    assert {"loss", "accuracy", "perplexity"} == history.keys()
-    with pytest.raises(ValueError, match="next_sentence=True needs an encoder with a pooler"):
-        BertPretrainer(tiny_backbone(pooler=False))
 
 
 @pytest.mark.backends("torch")
@@ -318,44 +251,6 @@ def test_preset_of_the_preprocessor(tmp_path):
         BertMaskedLM.from_preset(str(tmp_path), random_token_rate=0.5)
 
 
-@pytest.mark.backends("torch")
-def test_pretrainer_on_pairs(tmp_path):
-    model = make_raw(BertPretrainer, compiled=True)
-    a, b = ["the film", "it was"] * 16, ["fun fun fun", "dull dull dull"] * 16
-    y = [0, 1] * 16
-    history = model.fit((a, b), y, epochs=14, batch_size=8, verbose=0).history
-    assert history["nsp_logits_loss"][-1] < history["nsp_logits_loss"][0] / 2
-    assert history["mlm_logits_loss"][-1] < history["mlm_logits_loss"][0]
-    found = model.evaluate((a, b), y, verbose=0, return_dict=True)
-    assert found["loss"] == pytest.approx(
-        found["mlm_logits_loss"] + found["nsp_logits_loss"], abs=1e-4
-    )
-    # Its preset holds the heads of two other classes.
-    model.save_to_preset(str(tmp_path))
-    alone = BertMaskedLM.from_preset(str(tmp_path))
-    assert type(alone.preprocessor) is BertMaskedLMPreprocessor
-    text = "the film was [MASK]"
-    for ours, theirs in zip(alone.fill_mask(text), model.fill_mask(text), strict=True):
-        assert ours["token"] == theirs["token"]
-        assert ours["score"] == pytest.approx(theirs["score"], abs=1e-5)
-    predictor = BertNextSentencePredictor.from_preset(str(tmp_path))
-    scores = predictor.follows(["the film", "it was"], ["fun fun fun", "dull dull dull"])
-    assert scores[0] > 0.5 > scores[1]
-    with pytest.raises(ValueError, match="has no classification head"):
-        BertTextClassifier.from_preset(str(tmp_path))
-
-
-@pytest.mark.backends("torch")
-def test_pretrainer_on_single_texts(tmp_path):
-    model = make_raw(BertPretrainer, num_layers=1, next_sentence=False)
-    history = model.fit(TEXTS * 8, epochs=4, batch_size=8, verbose=0).history
-    assert history["loss"][-1] < history["loss"][0]
-    model.save_to_preset(str(tmp_path))
-    assert not BertPretrainer.from_preset(str(tmp_path)).preprocessor.next_sentence
-    with pytest.raises(ValueError, match="has no next-sentence head; pass new_head=True"):
-        BertNextSentencePredictor.from_preset(str(tmp_path))
-
-
 # --- fill_mask ---
 
 
@@ -459,18 +354,6 @@ def test_bad_texts():
         make(BertMaskedLM).fill_mask("a [MASK]")
 
 
-def test_bad_pairs():
-    model = make_raw(BertPretrainer)
-    with pytest.raises(ValueError, match="One text was given where a pair is needed"):
-        model.fit(TEXTS, [0, 1, 1], verbose=0)
-    with pytest.raises(ValueError, match="The pairs have no labels; pass y, 0 where"):
-        model.fit((TEXTS, TEXTS), verbose=0)
-    with pytest.raises(ValueError, match="label 2 at position 1 is outside 0 to 1"):
-        model.fit((TEXTS, TEXTS), [0, 2, 1], verbose=0)
-    with pytest.raises(ValueError, match="labels, but next_sentence=False predicts hidden"):
-        make_raw(BertPretrainer, next_sentence=False).fit(TEXTS, [0, 1, 1], verbose=0)
-
-
 def test_bad_positions():
     model = make(BertMaskedLM)
     features = batch(model)
@@ -514,29 +397,3 @@ def test_nothing_hidden():
     model = make_raw()
     model.preprocessor.mask_selection_rate = 0.0
     assert model.evaluate(TEXTS, verbose=0)[0] == 0
-
-
-def test_pairs_from_left_to_right():
-    """The first token sees itself alone, and would say the same of every pair."""
-    backbone = tiny_backbone(is_causal=True, dropout=0.0)
-    model = perturb(BertPretrainer(backbone))
-    features = batch(model)
-    outputs = arrays(model(features))
-    tokens = {name: features[name] for name in backbone.input}
-    states = array(backbone(tokens)["sequence_output"])
-    mask = features["padding_mask"][:, :, None]
-    kernel, bias = model.output_dense.get_weights()
-    expected = (states * mask).sum(1) / mask.sum(1) @ kernel + bias
-    assert_close(outputs["nsp_logits"], expected)
-    assert np.ptp(outputs["nsp_logits"], axis=0).max() > 1e-3
-    alone = BertMaskedLM(backbone)
-    alone.mlm_head.set_weights(model.mlm_head.get_weights())
-    assert_close(outputs["mlm_logits"], alone(features))
-    # Its weights are those of any other, and a predictor reads the same.
-    assert [w.path for w in model.weights] == [
-        w.path for w in BertPretrainer(tiny_backbone()).weights
-    ]
-    predictor = BertNextSentencePredictor(backbone)
-    predictor.output_dense.set_weights([kernel, bias])
-    assert_close(predictor(tokens), expected)
-    assert BertPretrainer(tiny_backbone(is_causal=True, pooler=False)).uses_pooler is False

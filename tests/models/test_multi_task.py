@@ -13,7 +13,7 @@ from kerasbert.models import (
     BertTextRegressor,
     BertTextRegressorPreprocessor,
 )
-from kerasbert.models.multi_task import plan_steps
+from kerasbert.models.sampling import plan_steps
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,

@@ -112,3 +112,37 @@ def test_settings_that_there_are_not():
         make(mask_unit="words")
     with pytest.raises(ValueError, match="word_boundaries='white' is unknown; use 'marks' or 'sp"):
         make(word_boundaries="white")
+
+
+def plainly(tokenizer, text, start, end, before, ids):
+    """Each token as text, and `text` with it in place of a mask, one token after the other."""
+    names = [tokenizer.detokenize([id]).strip() for id in ids]
+    filled = [text[:start] + name for name in names]
+    if before >= 0:
+        left = tokenizer.detokenize([before])
+        for i, id in enumerate(ids):
+            both = tokenizer.detokenize([before, id])
+            added = both.removeprefix(left)
+            if left and both.startswith(left) and added and not added[0].isspace():
+                filled[i] = text[:start].rstrip() + added
+    return names, [head + text[end:] for head in filled]
+
+
+def test_tokens_in_place_of_masks(tokenizer):
+    """Of every class: random tokens after random ones, half of them with a space between."""
+    random = np.random.default_rng(0)
+    preprocessor = BertMaskedLMPreprocessor(tokenizer)
+    words = ["größe", "日本語", "🙂", "a,b", ""]
+    texts = ["".join(random.choice([*words, " ", "\u3000"], 6)) for _ in range(50)]
+    rows = random.integers(0, 50, 60).astype("int32")
+    starts = np.array([random.integers(0, len(texts[row]) + 1) for row in rows], "int32")
+    ends = np.array([random.integers(a, len(texts[row]) + 1) for a, row in zip(starts, rows)])
+    size = tokenizer.vocabulary_size()
+    before, tokens = random.integers(-1, size, 60), random.integers(0, size, (60, 4))
+    found = preprocessor.fill_in(
+        texts, rows, starts, *(x.astype("int32") for x in (ends, before, tokens))
+    )
+    names, filled = ([[x.decode() for x in row] for row in part.numpy()] for part in found)
+    for i, row in enumerate(rows):
+        wanted = plainly(tokenizer, texts[row], starts[i], ends[i], before[i], tokens[i].tolist())
+        assert (names[i], filled[i]) == wanted

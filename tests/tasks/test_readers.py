@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kerasbert.tasks import file_task, get_task
-from kerasbert.tasks.heads import aligned
+from kerasbert.tasks.question_answering import aligned
 from kerasbert.tasks.readers import read_columns, read_squad, read_table
 
 # They know no backend.

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import metrics, models, presets
+from kerasbert import metrics, models
 from kerasbert.models import BertBackbone
 from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, get_task
 from tests.contracts import bert_tokenizer
@@ -68,7 +68,7 @@ def test_rows(name):
     for published in task.published:
         assert 0 < published.value < 1 and published.where
         assert published.split in ("dev", "test")
-    presets._check_arguments(task.model_class, task.model_settings())
+    task.model_class.check_arguments(task.model_settings())
 
 
 @pytest.mark.parametrize("name", builtin_tasks())

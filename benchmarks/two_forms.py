@@ -1,0 +1,166 @@
+"""Algorithms that stand in NumPy and in TensorFlow's graph: what each form takes, on one text and
+on a thousand.
+
+    python benchmarks/two_forms.py
+
+NumPy's form is called as the model's method calls it, for each text or for all; the graph's is a
+`tf.function` that was traced before, with what it takes to hand arrays over and back. The table in
+CONTRIBUTING.md is from here.
+"""
+
+import os
+from statistics import median
+from time import perf_counter
+from types import SimpleNamespace
+
+import numpy as np
+import tensorflow as tf
+
+from kerasbert.data import tagging
+from kerasbert.data.characters import code_points
+from kerasbert.data.windows import cut_windows, cut_windows_in_graph, most_context
+from kerasbert.export import decoding
+from kerasbert.export import masked_lm as served_masked_lm
+from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
+from kerasbert.preprocessors.pieces import pieces_as_units
+
+TEXT = "Anna met Bob in Rome, Italy (not in Paris), and they talked of 東京; O'Neill's idea."
+NAMES = tagging.tag_names(["PER", "LOC", "ORG"], "BIO")
+RANDOM = np.random.default_rng(0)
+
+
+def in_graph(function, *arrays):
+    """A call of `function` on arrays, traced for arrays of any sizes; what it gives comes back."""
+    arrays = [np.asarray(x) for x in arrays]
+    specs = [tf.TensorSpec([None] * x.ndim, tf.as_dtype(tf.constant(x).dtype)) for x in arrays]
+    traced = tf.function(function, input_signature=specs, autograph=False)
+    return lambda: tf.nest.map_structure(lambda x: x.numpy(), traced(*map(tf.constant, arrays)))
+
+
+def best_spans(count):
+    logits = RANDOM.normal(size=(2, count, 384)).astype("float32")
+    inside = np.broadcast_to((np.arange(384) > 20) & (np.arange(384) < 380), (count, 384))
+    rows = [slice(i, i + 1) for i in range(count)]
+    return (
+        lambda: [
+            spans.best_spans(*(x[row] for x in (*logits, inside, inside)), 20, 30) for row in rows
+        ],
+        in_graph(
+            lambda *x: decoding.best_spans(*x, 20, 30, None, 1),
+            *(*logits, inside, inside, np.arange(count + 1)),
+        ),
+    )
+
+
+def context(count):
+    rows, starts, ends = cut_windows(np.full(count, 600), 384, 128)
+    return (
+        lambda: most_context(rows, starts, ends),
+        in_graph(
+            lambda *x: decoding.most_context(*x)[2].values,
+            *(600 * rows + starts, ends - starts, 600 * count),
+        ),
+    )
+
+
+def windows(count):
+    lengths = np.full(count, 600, "int32")
+    return (
+        lambda: cut_windows(lengths, 384, 128),
+        in_graph(
+            lambda x: cut_windows_in_graph(x, tf.fill(tf.shape(x), 384), 128),
+            lengths,
+        ),
+    )
+
+
+def mask_windows(count):
+    lengths, places = np.full(count, 600), [[100, 400]] * count
+
+    def run(lengths, places):
+        places = tf.RaggedTensor.from_tensor(places)
+        return served_masked_lm.mask_windows(lengths, places, 510)
+
+    return (
+        lambda: [masked_lm.mask_windows(600, x, 510) for x in places],
+        in_graph(run, lengths, places),
+    )
+
+
+def words(count):
+    texts = [TEXT] * count
+    return (
+        lambda: [tagging.word_spans(text) for text in texts],
+        in_graph(lambda x: decoding.word_units(code_points(x)), texts),
+    )
+
+
+def pieces(count):
+    rows = np.repeat(np.arange(count), 40)
+    starts = np.tile(3 * np.arange(40), count)
+    ends = starts + RANDOM.integers(2, 5, len(rows))
+    return (
+        lambda: pieces_as_units(rows, starts, ends),
+        in_graph(lambda *x: tuple(decoding.piece_units(*x)), rows, starts, ends),
+    )
+
+
+def probabilities(count):
+    sizes = RANDOM.integers(1, 3, 30 * count)
+    found = SimpleNamespace(first=np.cumsum(sizes) - sizes, count=sizes)
+    values = RANDOM.random((sizes.sum(), len(NAMES)))
+    settings = SimpleNamespace(label_pieces="all", names=NAMES)
+    return (
+        lambda: BertTokenClassifierPreprocessor.of_units(settings, found, values),
+        in_graph(
+            lambda values, *x: decoding.unit_probabilities(
+                tf.ensure_shape(values, [None, len(NAMES)]), *x, NAMES, "all"
+            ),
+            *(values, found.first, found.count),
+        ),
+    )
+
+
+def entities(count):
+    classes, scores = RANDOM.integers(0, len(NAMES), (count, 30)), RANDOM.random((count, 30))
+    tags = tagging.TagSet(NAMES)
+    rows, starts = np.repeat(np.arange(count), 30), np.tile(3 * np.arange(30), count)
+    return (
+        lambda: [
+            [(kind, row[a:b].mean()) for kind, a, b in tags.entities(best)]
+            for best, row in zip(classes, scores)
+        ],
+        in_graph(
+            lambda *x: [y.flat_values for y in decoding.entities(*x, NAMES, count)],
+            *(classes.ravel(), scores.ravel(), rows, starts, starts + 2),
+        ),
+    )
+
+
+def milliseconds(call, times):
+    """The median of some calls, after two that do not count."""
+    taken = []
+    for _ in range(times + 2):
+        start = perf_counter()
+        call()
+        taken.append(1e3 * (perf_counter() - start))
+    return median(taken[2:])
+
+
+def main():
+    print(f"{os.cpu_count()} cores, TensorFlow {tf.__version__}; milliseconds")
+    print(
+        "| algorithm | NumPy, 1 | graph, 1 | NumPy, 1,000 | graph, 1,000 |\n|---|---|---|---|---|"
+    )
+    cases = (best_spans, context, windows, mask_windows, words, pieces, probabilities, entities)
+    for case in cases:
+        found = [
+            milliseconds(call, times)
+            for count, times in ((1, 100), (1000, 7))
+            for call in case(count)
+        ]
+        print(f"| {case.__name__} |", " | ".join(f"{x:.3g}" for x in found), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()

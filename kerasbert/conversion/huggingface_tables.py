@@ -1,0 +1,469 @@
+"""What transformers calls the settings and the weights of each family: one table a family.
+
+Facts follow `transformers` 5.23; its classes are named beside the tables.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from kerasbert._errors import check_fields, check_value
+from kerasbert.families import head_settings
+from kerasbert.kinds import KINDS
+
+# transformers' name of an activation: ours. "gelu" is the erf form here, the tanh form in Google's.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_approximate",
+    "gelu_fast": "gelu_approximate",
+    "gelu_pytorch_tanh": "gelu_approximate",
+    "gelu_accurate": "gelu_approximate",
+    "gelu_python_tanh": "gelu_approximate",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu6": "relu6",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "mish": "mish",
+    "linear": "linear",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What transformers calls what a family has.
+
+    Args:
+        classes: string. The start of its classes' names.
+        prefix: string. The start of the encoder's names in a class with a head.
+        config: dict of our setting of the encoder to (their key, transformers' default).
+        encoder: dict of our layer to theirs; see `kerasbert.conversion.name_map`.
+        heads: dict of a kind of head to the same of its layers.
+        head_config: dict of a kind of head to its settings, as `config` has the encoder's. A
+            dropout that is `None` is the encoder's.
+        decoder: string. Their layer that holds the token embedding and the output bias once more,
+            in older files; "" for none.
+        poolers: tuple. The kinds of heads whose class has a pooler, `None` for the class without.
+        without_class: tuple. The kinds of heads that have names, but no class of their own.
+        starts_at_padding: bool. Whether positions count from the row after the padding's.
+        has_square_projection: bool. Whether embeddings as wide as the encoder are projected too.
+        aliases: dict of another name of a key, which wins where both are there, to the key.
+        ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
+        token_ids: tuple. Keys of special tokens whose defaults there may lie outside a vocabulary.
+        refused: dict of a kind of head to a dict of key to the one value that is known here.
+        read: function of `config.json` and its path that gives further settings of the encoder.
+        write: function of the encoder's settings that gives further keys, the reverse of `read`.
+    """
+
+    classes: str
+    prefix: str
+    config: dict
+    encoder: dict
+    heads: dict
+    head_config: dict
+    decoder: str = ""
+    poolers: tuple = ()
+    without_class: tuple = ("pretrainer",)
+    starts_at_padding: bool = False
+    has_square_projection: bool = True
+    aliases: dict = dataclasses.field(default_factory=dict)
+    ignored: tuple = ()
+    token_ids: tuple = ()
+    refused: dict = dataclasses.field(default_factory=dict)
+    read: Callable = lambda config, path: {}
+    write: Callable = lambda settings: {}
+
+    def of_head(self, kind, tied=True):
+        """The names of the layers of a kind of head; with `tied` those of one token embedding.
+
+        >>> TABLES["electra"].of_head("masked_lm", tied=False)["mlm_head/decoder"]
+        'generator_lm_head'
+        """
+        names = dict(self.heads.get(kind, {}))
+        for part in KINDS[kind].parts:
+            names |= self.of_head(part, tied)
+        if kind == "masked_lm" and names and not tied:
+            decoder = self.decoder or names["mlm_head"]
+            names |= {"mlm_head": decoder, "mlm_head/decoder": decoder}
+        return names
+
+    def settings_of_head(self, kind):
+        """`head_config` of a kind of head, with those of its parts."""
+        settings = dict(self.head_config.get(kind, {}))
+        for part in KINDS[kind].parts:
+            settings |= self.settings_of_head(part)
+        return settings
+
+    def has_class(self, kind):
+        """Whether transformers has a class of a kind of head; `None` is for the encoder alone."""
+        if kind is None:
+            return True
+        has_name = bool(KINDS[kind].huggingface and self.of_head(kind))
+        return has_name and kind not in self.without_class
+
+
+# === ModernBERT's own settings ===
+
+
+def _read_modernbert(config, path):
+    biases = [config.get(key, False) for key in ("norm_bias", "attention_bias", "mlp_bias")]
+    if len(set(biases)) > 1:
+        raise ValueError(
+            f"'{path}' has norm_bias, attention_bias, mlp_bias = {biases}; kerasbert has biases "
+            "in all three or in none."
+        )
+    width, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
+    if config.get("head_dim") not in (None, width / heads):
+        raise ValueError(
+            f"'{path}' has head_dim={config['head_dim']!r} beside hidden_size={width} and "
+            f"num_attention_heads={heads}; kerasbert turns heads of their whole width only."
+        )
+    layers = config.get("num_hidden_layers", 22)
+    every = config.get("global_attn_every_n_layers", 3)
+    types = config.get("layer_types")
+    if types is not None:
+        full = [i for i, kind in enumerate(types) if kind == "full_attention"]
+        every = full[1] - full[0] if len(full) > 1 else layers
+        if full != list(range(0, layers, every)):
+            raise ValueError(
+                f"'{path}' has global attention in layers {full}; kerasbert has it in every n-th "
+                "layer from the first."
+            )
+    ropes = config.get("rope_parameters") or {}
+    bases = {}
+    for ours, kind, old, default in (
+        ("rotary_base", "full_attention", "global_rope_theta", 160000.0),
+        ("local_rotary_base", "sliding_attention", "local_rope_theta", 10000.0),
+    ):
+        rope = ropes.get(kind) or {}
+        check_value(f"rope_parameters[{kind!r}]", rope, "object", path)
+        check_fields(rope, {"rope_theta": "positive?"}, path)
+        if rope.get("rope_type", "default") != "default" or config.get("rope_scaling"):
+            raise ValueError(
+                f"'{path}' scales its rotary positions ({rope or config['rope_scaling']}); "
+                "kerasbert has the default form only."
+            )
+        base = rope.get("rope_theta", config.get(old))
+        bases[ours] = float(default if base is None else base)
+    return {**bases, "global_every": every}
+
+
+def _write_modernbert(settings):
+    every = settings["global_every"]
+    kinds = ("sliding_attention", "full_attention")
+    bases = settings["local_rotary_base"] or settings["rotary_base"], settings["rotary_base"]
+    return {
+        "attention_bias": settings["use_bias"],
+        "mlp_bias": settings["use_bias"],
+        "embedding_dropout": settings["dropout"],
+        "global_attn_every_n_layers": every,
+        "layer_types": [kinds[i % every == 0] for i in range(settings["num_layers"])],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(kinds, bases)
+        },
+        # As versions before 5 call them.
+        "local_rope_theta": bases[0],
+        "global_rope_theta": bases[1],
+    }
+
+
+# === The tables ===
+
+_BERT_CONFIG = {
+    "vocabulary_size": ("vocab_size", 30522),
+    "num_layers": ("num_hidden_layers", 12),
+    "num_heads": ("num_attention_heads", 12),
+    "hidden_dim": ("hidden_size", 768),
+    "intermediate_dim": ("intermediate_size", 3072),
+    "dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+    "max_sequence_length": ("max_position_embeddings", 512),
+    "num_segments": ("type_vocab_size", 2),
+    "activation": ("hidden_act", "gelu"),
+    "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
+    "initializer_range": ("initializer_range", 0.02),
+}
+_BERT = {  # BertModel
+    "token_embedding": "embeddings.word_embeddings",
+    "position_embedding": "embeddings.position_embeddings",
+    "segment_embedding": "embeddings.token_type_embeddings",
+    "embeddings_layer_norm": "embeddings.LayerNorm",
+    "embeddings_projection": "embeddings_project",
+    "transformer_layer_{i}/attention/qkv": "encoder.layer.{i}.attention.self.[query|key|value]",
+    "transformer_layer_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
+    "transformer_layer_{i}/attention_layer_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "transformer_layer_{i}/intermediate": "encoder.layer.{i}.intermediate.dense",
+    "transformer_layer_{i}/output": "encoder.layer.{i}.output.dense",
+    "transformer_layer_{i}/output_layer_norm": "encoder.layer.{i}.output.LayerNorm",
+    "pooled_dense": "pooler.dense",
+}
+# ...ForTokenClassification, ...ForQuestionAnswering and ...ForMultipleChoice of most families.
+_BERT_HEADS = {
+    "token_classifier": {"logits": "classifier"},
+    "question_answering": {"logits": "qa_outputs"},
+    "multiple_choice": {"logits": "classifier"},
+}
+_CLASSIFIER_DROPOUT = {"dropout": ("classifier_dropout", None)}
+_BERT_HEAD_CONFIG = {
+    "text_classifier": _CLASSIFIER_DROPOUT,
+    "token_classifier": _CLASSIFIER_DROPOUT,
+    "multiple_choice": _CLASSIFIER_DROPOUT,
+    "masked_lm": {"tie_weights": ("tie_word_embeddings", True)},
+}
+
+
+def _mlm_head(dense, norm, output):
+    return {"mlm_head/dense": dense, "mlm_head/layer_norm": norm, "mlm_head": output}
+
+
+def _roberta(classes, **config):
+    """RobertaModel and XLMRobertaModel, which differ in their vocabulary alone."""
+    return Table(
+        classes=classes,
+        prefix="roberta.",
+        config={**_BERT_CONFIG, **config},
+        encoder=_BERT,
+        heads={
+            **_BERT_HEADS,
+            "text_classifier": {"head_dense": "classifier.dense", "logits": "classifier.out_proj"},
+            "masked_lm": _mlm_head("lm_head.dense", "lm_head.layer_norm", "lm_head"),
+        },
+        head_config={
+            **_BERT_HEAD_CONFIG,
+            "multiple_choice": {"dropout": ("hidden_dropout_prob", 0.1)},
+        },
+        decoder="lm_head.decoder",
+        poolers=(None, "multiple_choice"),
+        starts_at_padding=True,
+    )
+
+
+_DISTILBERT_HEAD = {"head_dense": "pre_classifier", "logits": "classifier"}
+_ALBERT_GROUP = "encoder.albert_layer_groups.{i}.albert_layers.{j}"
+_ALBERT_DROPOUT = {"dropout": ("classifier_dropout_prob", 0.1)}
+_MODERNBERT_HEAD = {"head_dense": "head.dense", "head_norm": "head.norm", "logits": "classifier"}
+_MODERNBERT_DENSE = {
+    "head_activation": ("classifier_activation", "gelu"),
+    "head_bias": ("classifier_bias", False),
+}
+_MODERNBERT_TOKENS = {**_MODERNBERT_DENSE, "dropout": ("classifier_dropout", 0.0)}
+_MODERNBERT_POOLED = {**_MODERNBERT_TOKENS, "pooling": ("classifier_pooling", "cls")}
+TABLES = {
+    "bert": Table(
+        classes="Bert",
+        prefix="bert.",
+        config=_BERT_CONFIG,
+        encoder=_BERT,
+        heads={
+            **_BERT_HEADS,
+            "text_classifier": {"logits": "classifier"},
+            "next_sentence_predictor": {"logits": "cls.seq_relationship"},
+            "masked_lm": _mlm_head(
+                "cls.predictions.transform.dense",
+                "cls.predictions.transform.LayerNorm",
+                "cls.predictions",
+            ),
+        },
+        head_config=_BERT_HEAD_CONFIG,
+        decoder="cls.predictions.decoder",
+        poolers=(
+            None,
+            "text_classifier",
+            "next_sentence_predictor",
+            "multiple_choice",
+            "pretrainer",
+        ),
+        without_class=(),
+    ),
+    "roberta": _roberta("Roberta", vocabulary_size=("vocab_size", 50265)),
+    "xlm_roberta": _roberta("XLMRoberta"),
+    "distilbert": Table(
+        classes="DistilBert",
+        prefix="distilbert.",
+        config={
+            "vocabulary_size": ("vocab_size", 30522),
+            "num_layers": ("n_layers", 6),
+            "num_heads": ("n_heads", 12),
+            "hidden_dim": ("dim", 768),
+            "intermediate_dim": ("hidden_dim", 3072),
+            "dropout": ("dropout", 0.1),
+            "attention_dropout": ("attention_dropout", 0.1),
+            "max_sequence_length": ("max_position_embeddings", 512),
+            "activation": ("activation", "gelu"),
+            "initializer_range": ("initializer_range", 0.02),
+        },
+        encoder={  # DistilBertModel
+            "token_embedding": "embeddings.word_embeddings",
+            "position_embedding": "embeddings.position_embeddings",
+            "embeddings_layer_norm": "embeddings.LayerNorm",
+            "transformer_layer_{i}/attention/qkv": (
+                "transformer.layer.{i}.attention.[q_lin|k_lin|v_lin]"
+            ),
+            "transformer_layer_{i}/attention/output": "transformer.layer.{i}.attention.out_lin",
+            "transformer_layer_{i}/attention_layer_norm": "transformer.layer.{i}.sa_layer_norm",
+            "transformer_layer_{i}/intermediate": "transformer.layer.{i}.ffn.lin1",
+            "transformer_layer_{i}/output": "transformer.layer.{i}.ffn.lin2",
+            "transformer_layer_{i}/output_layer_norm": "transformer.layer.{i}.output_layer_norm",
+        },
+        heads={
+            **_BERT_HEADS,
+            "text_classifier": _DISTILBERT_HEAD,
+            "multiple_choice": _DISTILBERT_HEAD,
+            "masked_lm": _mlm_head("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+        },
+        head_config={
+            "text_classifier": {"dropout": ("seq_classif_dropout", 0.2)},
+            "token_classifier": {"dropout": ("dropout", 0.1)},
+            "question_answering": {"dropout": ("qa_dropout", 0.1)},
+            "multiple_choice": {"dropout": ("seq_classif_dropout", 0.2)},
+            "masked_lm": _BERT_HEAD_CONFIG["masked_lm"],
+        },
+        aliases={
+            "hidden_size": "dim",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+        },
+    ),
+    "electra": Table(
+        classes="Electra",
+        prefix="electra.",
+        config={
+            **_BERT_CONFIG,
+            "num_heads": ("num_attention_heads", 4),
+            "hidden_dim": ("hidden_size", 256),
+            "intermediate_dim": ("intermediate_size", 1024),
+            "embedding_dim": ("embedding_size", 128),
+        },
+        encoder=_BERT,  # ElectraModel
+        heads={
+            **_BERT_HEADS,
+            "text_classifier": {"head_dense": "classifier.dense", "logits": "classifier.out_proj"},
+            "multiple_choice": {"head_dense": "sequence_summary.summary", "logits": "classifier"},
+            "masked_lm": _mlm_head(
+                "generator_predictions.dense",
+                "generator_predictions.LayerNorm",
+                "generator_lm_head",
+            ),
+        },
+        head_config={
+            **_BERT_HEAD_CONFIG,
+            "multiple_choice": {
+                "dropout": ("summary_last_dropout", 0.1),
+                "head_activation": (
+                    "summary_activation",
+                    head_settings("electra", "multiple_choice")["head_activation"],
+                ),
+            },
+        },
+        has_square_projection=False,
+        refused={
+            "multiple_choice": {
+                "summary_type": "first",
+                "summary_use_proj": True,
+                "summary_proj_to_labels": False,
+            }
+        },
+    ),
+    "albert": Table(
+        classes="Albert",
+        prefix="albert.",
+        config={
+            **_BERT_CONFIG,
+            "vocabulary_size": ("vocab_size", 30000),
+            "num_heads": ("num_attention_heads", 64),
+            "hidden_dim": ("hidden_size", 4096),
+            "intermediate_dim": ("intermediate_size", 16384),
+            "dropout": ("hidden_dropout_prob", 0.0),
+            "attention_dropout": ("attention_probs_dropout_prob", 0.0),
+            "activation": ("hidden_act", "gelu_new"),
+            "embedding_dim": ("embedding_size", 128),
+            "num_groups": ("num_hidden_groups", 1),
+            "num_inner_repetitions": ("inner_group_num", 1),
+        },
+        encoder={  # AlbertModel
+            "token_embedding": "embeddings.word_embeddings",
+            "position_embedding": "embeddings.position_embeddings",
+            "segment_embedding": "embeddings.token_type_embeddings",
+            "embeddings_layer_norm": "embeddings.LayerNorm",
+            "embeddings_projection": "encoder.embedding_hidden_mapping_in",
+            "transformer_layer_{i}/attention/qkv": f"{_ALBERT_GROUP}.attention.[query|key|value]",
+            "transformer_layer_{i}/attention/output": f"{_ALBERT_GROUP}.attention.dense",
+            "transformer_layer_{i}/attention_layer_norm": f"{_ALBERT_GROUP}.attention.LayerNorm",
+            "transformer_layer_{i}/intermediate": f"{_ALBERT_GROUP}.ffn",
+            "transformer_layer_{i}/output": f"{_ALBERT_GROUP}.ffn_output",
+            "transformer_layer_{i}/output_layer_norm": f"{_ALBERT_GROUP}.full_layer_layer_norm",
+            "pooled_dense": "pooler",
+        },
+        heads={
+            **_BERT_HEADS,
+            "text_classifier": {"logits": "classifier"},
+            # Sentence order, in AlbertForPreTraining alone.
+            "next_sentence_predictor": {"logits": "sop_classifier.classifier"},
+            "masked_lm": _mlm_head("predictions.dense", "predictions.LayerNorm", "predictions"),
+        },
+        head_config={
+            "text_classifier": _ALBERT_DROPOUT,
+            "token_classifier": _ALBERT_DROPOUT,
+            "next_sentence_predictor": _ALBERT_DROPOUT,
+            "multiple_choice": _ALBERT_DROPOUT,
+            "masked_lm": _BERT_HEAD_CONFIG["masked_lm"],
+        },
+        decoder="predictions.decoder",
+        poolers=(None, "text_classifier", "multiple_choice", "pretrainer"),
+        without_class=("next_sentence_predictor",),
+    ),
+    "modernbert": Table(
+        classes="ModernBert",
+        prefix="model.",
+        config={
+            "vocabulary_size": ("vocab_size", 50368),
+            "num_layers": ("num_hidden_layers", 22),
+            "num_heads": ("num_attention_heads", 12),
+            "hidden_dim": ("hidden_size", 768),
+            "intermediate_dim": ("intermediate_size", 1152),
+            "dropout": ("mlp_dropout", 0.0),
+            "attention_dropout": ("attention_dropout", 0.0),
+            "max_sequence_length": ("max_position_embeddings", 8192),
+            "activation": ("hidden_activation", "gelu"),
+            "layer_norm_epsilon": ("norm_eps", 1e-5),
+            "initializer_range": ("initializer_range", 0.02),
+            "local_window": ("local_attention", 128),
+            "use_bias": ("norm_bias", False),
+        },
+        encoder={  # ModernBertModel
+            "token_embedding": "embeddings.tok_embeddings",
+            "embeddings_layer_norm": "embeddings.norm",
+            "transformer_layer_{i}/attention/qkv": "layers.{i}.attn.Wqkv",
+            "transformer_layer_{i}/attention/output": "layers.{i}.attn.Wo",
+            "transformer_layer_{i}/attention_layer_norm": "layers.{i}.attn_norm",
+            "transformer_layer_{i}/intermediate": "layers.{i}.mlp.Wi",
+            "transformer_layer_{i}/output": "layers.{i}.mlp.Wo",
+            "transformer_layer_{i}/output_layer_norm": "layers.{i}.mlp_norm",
+            "final_layer_norm": "final_norm",
+        },
+        heads={
+            "text_classifier": _MODERNBERT_HEAD,
+            "token_classifier": _MODERNBERT_HEAD,
+            "question_answering": _MODERNBERT_HEAD,
+            "multiple_choice": _MODERNBERT_HEAD,
+            "masked_lm": _mlm_head("head.dense", "head.norm", "decoder"),
+        },
+        head_config={
+            "text_classifier": _MODERNBERT_POOLED,
+            "token_classifier": _MODERNBERT_TOKENS,
+            "question_answering": _MODERNBERT_TOKENS,
+            "multiple_choice": _MODERNBERT_POOLED,
+            "masked_lm": {
+                **_MODERNBERT_DENSE,
+                **_BERT_HEAD_CONFIG["masked_lm"],
+                "output_bias": ("decoder_bias", True),
+            },
+        },
+        ignored=("position_embedding_type",),  # They are rotary, by whatever name.
+        token_ids=tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")),
+        read=_read_modernbert,
+        write=_write_modernbert,
+    ),
+}

@@ -1,0 +1,23 @@
+"""The characters of texts in TensorFlow's graph.
+
+N texts, S parts of them.
+"""
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.tokenizers.subword import valid_utf8
+
+# Inside the brackets of a regular expression: what `str.strip` takes away.
+SPACE = r"\t-\r\x{1C}-\x{20}\x{85}\p{Z}"
+
+
+def code_points(texts):
+    """Strings (N,) to ragged int32 (N, None); bytes that are no UTF-8 become U+FFFD."""
+    return tf.strings.unicode_decode(valid_utf8(texts), "UTF-8")
+
+
+def substrings(points, rows, starts, ends):
+    """The characters from `starts` to `ends` of the texts `rows`, ints (S,), as strings (S,)."""
+    first = tf.gather(points.row_starts(), rows)
+    index = tf.ragged.range(first + tf.cast(starts, "int64"), first + tf.cast(ends, "int64"))
+    parts = index.with_values(tf.gather(points.flat_values, index.values))
+    return tf.strings.unicode_encode(parts, "UTF-8")

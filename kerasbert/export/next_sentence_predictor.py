@@ -1,0 +1,20 @@
+"""What is served of `BertNextSentencePredictor`: whether a text follows another. N pairs."""
+
+import keras
+
+from kerasbert.export.served import ServedTexts
+
+
+class ServedNextSentence(ServedTexts):
+    """`BertNextSentencePredictor`."""
+
+    columns = ("text", "text_b")
+    takes = ("serving_default",)
+
+    def decode(self, outputs, features):
+        return {"probability": follows(outputs["logits"])}
+
+
+def follows(logits):
+    """Logits (N, 2) to the probability that B follows A."""
+    return keras.ops.sigmoid(logits[:, 0] - logits[:, 1])

@@ -1,0 +1,140 @@
+"""What is served of `BertQuestionAnswering`: answers from a context of any length.
+
+N questions, W windows of a context, R windows of all of them, T tokens of a row, K answers.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.data.characters import code_points, substrings
+from kerasbert.export import decoding
+from kerasbert.export.served import PROSE, SHORT, Served
+
+
+class ServedReader(Served):
+    """`BertQuestionAnswering`."""
+
+    columns = ("question", "context")
+    settings = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
+
+    def pack(self, question, context):
+        """Windows (N, W, T), of which the first `count` (N,) are there.
+
+        Not one after the other: a server that batches cuts outputs where requests end.
+        """
+        preprocessor = self.preprocessor
+        segments = preprocessor.tokenize((question, context))
+        rows, *_ = preprocessor.cut(segments)  # (R,)
+        features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
+        fills = {"token_ids": preprocessor.tokenizer.pad_token_id}
+        packed = {}
+        for name, x in features.items():
+            x = tf.RaggedTensor.from_value_rowids(x, rows, tf.size(question), validate=False)
+            packed[name] = x.to_tensor(fills.get(name, 0))
+        return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
+
+    def answer(self, question, context):
+        preprocessor = self.preprocessor
+        points = code_points(context)
+        segments = decoding.with_long_rows(preprocessor.tokenize((question, context)))
+        questions, contexts, starts, ends = segments
+        rows, begins, lengths = preprocessor.cut(segments)  # (R,)
+        features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
+        length = tf.shape(features["token_ids"])[1]
+
+        def both(part):
+            outputs = self.graph(part)
+            return tf.stack([outputs["start_logits"], outputs["end_logits"]], axis=-1)
+
+        logits = decoding.in_windows(both, features, (length, 2))  # (R, T, 2)
+        firsts = tf.gather(contexts.row_starts(), rows) + tf.cast(begins, tf.int64)
+        *_, chosen = decoding.most_context(firsts, lengths, tf.size(contexts.values))
+        shift = tf.gather(preprocessor.begin_of_context(questions), rows)  # (R,)
+        position = tf.range(length) - shift[:, None]  # (R, T)
+        inside = (position >= 0) & (position < lengths[:, None])
+        element = tf.cast(chosen.row_starts(), tf.int32)[:, None] + position
+        flags = tf.concat([chosen.values, [False]], 0)
+        counts = inside & tf.gather(flags, tf.where(inside, element, 0))
+        splits = tf.searchsorted(rows, tf.range(tf.size(context) + 1))
+        top_k = self.settings["top_k"]
+        spans, scores, null_scores = decoding.best_spans(
+            *(logits[:, :, 0], logits[:, :, 1], counts, inside, splits),
+            n_best=self.settings["n_best"],
+            max_length=self.settings["max_answer_length"],
+            null_threshold=self.settings["null_threshold"],
+            top_k=top_k,
+        )
+        window, first, last = tf.unstack(tf.reshape(spans, [-1, 3]), axis=1)  # (N * K,)
+        found = window >= 0
+        window = tf.where(found, window, 0)
+        to_token = firsts - tf.cast(shift, tf.int64)
+        first, last = (
+            tf.where(found, tf.gather(to_token, window) + tf.cast(x, tf.int64), 0)
+            for x in (first, last)
+        )
+        start, end = (
+            tf.where(found, tf.gather(tf.concat([x.flat_values, [0]], 0), i), -1)
+            for x, i in ((starts, first), (ends, last))
+        )
+        example = tf.repeat(tf.range(tf.size(context)), top_k)
+        texts = substrings(points, example, tf.maximum(start, 0), tf.maximum(end, 0))
+        shape = (-1,) if top_k == 1 else (-1, top_k)
+        columns = {"answer": texts, "start": start, "end": end, "score": scores}
+        columns = {name: tf.reshape(x, shape) for name, x in columns.items()}
+        return {**columns, "null_score": null_scores}
+
+    def probes(self):
+        # The model itself takes no context without a token.
+        contexts = [
+            *SHORT,
+            PROSE,
+            "Anna met Bob in Rome (Italy) in 1999, not in Paris: 東京ではない。",
+        ]
+        tokens = self.preprocessor.tokenizer.tokenize(contexts)
+        contexts = [text for text, ids in zip(contexts, tokens) if ids]
+        questions = ["Who met Bob?", "Где?", "", "日本語?"]
+        questions = [questions[i % 4] for i in range(len(contexts))]
+        inputs = {"question": questions, "context": contexts}
+        return [("serving_default", inputs), ("preprocess", inputs)]
+
+    def expected(self, signature, inputs):
+        if signature == "preprocess":
+            return self._packed(inputs)
+        top_k = self.settings["top_k"]
+        rows = self.model.answer(
+            inputs["question"], inputs["context"], **{**self.settings, "top_k": top_k + 1}
+        )
+        clear = []
+        for row in rows:
+            scores = np.array([answer["score"] for answer in row] + [0.0])
+            clear.append((scores[:-1] - scores[1:])[:top_k].min() > self.margin)
+            if self.settings["null_threshold"] is not None:
+                gap = row[0]["null_score"] - self.settings["null_threshold"]
+                clear[-1] &= abs(gap) > self.margin
+        missing = {"answer": "", "start": None, "end": None, "score": 0.0}
+        columns = {"null_score": [row[0]["null_score"] for row in rows], "clear": clear}
+        for name, fill in missing.items():
+            column = [[*(a[name] for a in row), *[fill] * top_k][:top_k] for row in rows]
+            column = [[-1 if value is None else value for value in row] for row in column]
+            columns[name] = [row[0] for row in column] if top_k == 1 else column
+        return columns
+
+    def _packed(self, inputs):
+        """What `preprocess` has to give."""
+        x = inputs["question"], inputs["context"]
+        rows = self.preprocessor.windows(x).examples
+        count = np.bincount(rows, minlength=len(x[0]))
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+        found = {"count": count.astype("int32")}
+        features = self.preprocessor(x)
+        for name in self.model.input:
+            values = keras.ops.convert_to_numpy(features[name])  # (R, T)
+            fill = self.preprocessor.tokenizer.pad_token_id if name == "token_ids" else 0
+            shape = (len(count), count.max(), values.shape[1])
+            found[name] = np.full(shape, fill, "int32")
+            found[name][rows, place] = values
+        return found
+
+    def example(self):
+        return {"question": "Who met Bob?", "context": "Anna met Bob in Rome."}

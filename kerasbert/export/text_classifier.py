@@ -1,0 +1,57 @@
+"""What is served of `BertTextClassifier`: probabilities and a label a text. N texts, C classes."""
+
+import functools
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.export.served import CLASSIFY, ServedTexts
+
+
+class ServedClassifier(ServedTexts):
+    """`BertTextClassifier`."""
+
+    of_examples = ("classify", CLASSIFY, "probabilities")
+
+    @property
+    def own_labels(self):
+        return list(self.model.label_names)
+
+    @functools.cached_property
+    def net(self):
+        # Without an activation that it may end with.
+        return keras.Model(self.model.input, self.model.output_activation.input)
+
+    def probabilities(self, logits):
+        """Logits (N, C) to probabilities (N, C), as the model's own activation and task have it."""
+        if self.model.activation != keras.activations.linear:
+            return self.model.activation(logits)
+        multi_label = self.model.multi_label
+        return keras.ops.sigmoid(logits) if multi_label else keras.ops.softmax(logits)
+
+    def decode(self, outputs, features):
+        probabilities = self.probabilities(outputs["logits"])  # (N, C)
+        return {"probabilities": probabilities, "score": keras.ops.max(probabilities, axis=-1)}
+
+    def answer_rows(self, features):
+        outputs = super().answer_rows(features)
+        best = tf.argmax(outputs["probabilities"], axis=-1)
+        return {**outputs, "label": tf.gather(tf.constant(self.labels), best)}
+
+    def answer_examples(self, inputs):
+        scores = self.answer_rows(self.pack_examples(inputs))["probabilities"]
+        classes = tf.broadcast_to(tf.constant([self.labels]), tf.shape(scores))
+        return {"classes": classes, "scores": scores}
+
+    def expected(self, signature, inputs):
+        if signature == "classify":
+            scores = self.expected_of_examples(inputs)
+            return {"scores": scores, "classes": [self.labels] * len(scores)}
+        found = super().expected(signature, inputs)
+        if signature == "preprocess":
+            return found
+        best = found["probabilities"].argmax(-1)
+        ranked = np.sort(found["probabilities"], axis=-1)
+        clear = ranked[:, -1] - ranked[:, -2:-1].max(-1, initial=-1) > self.margin
+        return {**found, "label": [self.labels[i] for i in best], "clear": clear}

@@ -1,0 +1,21 @@
+"""What is served of `BertTextRegressor`: a number a text."""
+
+from kerasbert.export.served import REGRESS, ServedTexts
+
+
+class ServedRegressor(ServedTexts):
+    """`BertTextRegressor`."""
+
+    output = "score"
+    of_examples = ("regress", REGRESS, "score")
+
+    def answer_examples(self, inputs):
+        return {"outputs": self.answer_rows(self.pack_examples(inputs))["score"]}
+
+    def expected(self, signature, inputs):
+        if signature == "regress":
+            return {"outputs": self.expected_of_examples(inputs)}
+        return super().expected(signature, inputs)
+
+    def run_as_transformers(self, features):
+        return {"score": super().run_as_transformers(features)["score"][:, None]}

@@ -1,0 +1,105 @@
+"""What is served of `BertTokenClassifier`: the entities of a text of any length.
+
+N texts, R windows, T tokens of a row, C classes, U units of all texts, E entities of a text.
+"""
+
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.data.characters import code_points, substrings
+from kerasbert.data.tagging import TagSet
+from kerasbert.data.windows import take_windows
+from kerasbert.export import decoding
+from kerasbert.export.served import PROSE, SHORT, Served
+
+
+class ServedTagger(Served):
+    """`BertTokenClassifier`."""
+
+    # What fills the columns of a row with fewer entities than another.
+    fills = {"label": "", "text": "", "start": -1, "end": -1, "score": 0.0}
+
+    @property
+    def own_labels(self):
+        return list(self.model.label_names)
+
+    def check_labels(self):
+        old, new = (
+            [m and m[1:] for m in TagSet(x).meanings] for x in (self.own_labels, self.labels)
+        )
+        types = {}
+        if old != new or any(types.setdefault(a, b) != b for a, b in self._types()):
+            raise ValueError(
+                f"labels={self.labels} has to say of the model's own {self.own_labels}, in their "
+                "order, with the same 'B-', 'I-' or 'O', what their types are called."
+            )
+
+    def _types(self):
+        """The type of each class that has one, by the model's names and by those given."""
+        old, new = (TagSet(names).meanings for names in (self.own_labels, self.labels))
+        return [(a[0], b[0]) for a, b in zip(old, new) if a is not None and b is not None]
+
+    def pack(self, text):
+        preprocessor = self.preprocessor
+        return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(text)))
+
+    def answer(self, text):
+        preprocessor = self.preprocessor
+        points = code_points(text)
+        found = preprocessor.tokenizer.tokenize_with_offsets(text)
+        ids, starts, ends = decoding.with_long_rows(found)
+        windows = preprocessor.windows_in_graph(tf.cast(ids.row_lengths(), tf.int32))
+        features = self.features_in_graph(preprocessor.pack((take_windows(ids, *windows),)))
+        logits = decoding.in_windows(
+            lambda part: self.graph(part)["logits"],
+            features,
+            (tf.shape(features["token_ids"])[1], self.model.num_classes),
+        )  # (R, T, C)
+        rows, begins, lengths = windows
+        firsts = tf.gather(ids.row_starts(), rows) + tf.cast(begins, tf.int64)
+        window, place, _ = decoding.most_context(firsts, lengths, tf.size(ids.values))
+        logits = tf.gather_nd(logits, tf.stack([window, place + 1], axis=1))  # (pieces, C)
+        probabilities = tf.nn.softmax(tf.cast(logits, tf.float64))
+        pieces = ids.value_rowids(), starts.flat_values, ends.flat_values
+        whole = preprocessor.label_pieces == "first"
+        units = decoding.word_units(points) if whole else decoding.piece_units(*pieces)
+        rows, starts, ends, first, count = decoding.units_of(pieces, tuple(units))
+        probabilities = decoding.unit_probabilities(
+            probabilities, first, count, preprocessor.names, preprocessor.label_pieces
+        )
+        found = decoding.entities(
+            tf.argmax(probabilities, axis=-1),
+            tf.reduce_max(probabilities, axis=-1),
+            *(rows, starts, ends, self.labels, points.nrows()),
+        )
+        labels, starts, ends, _ = found
+        texts = substrings(points, labels.value_rowids(), starts.flat_values, ends.flat_values)
+        columns = dict(zip(("label", "start", "end", "score"), found))
+        columns["text"] = labels.with_values(texts)
+        count = labels.row_lengths()
+        # One column at least: what holds nothing at all is no row to a server.
+        shape = tf.stack([tf.size(count, tf.int64), tf.reduce_max(tf.concat([count, [1]], 0))])
+        padded = {name: x.to_tensor(self.fills[name], shape=shape) for name, x in columns.items()}
+        return {**padded, "count": tf.cast(count, tf.int32)}
+
+    def probes(self):
+        return [("serving_default", {"text": [*SHORT, PROSE]})]
+
+    def expected(self, signature, inputs):
+        texts = inputs["text"]
+        clear = []
+        for probabilities in self.model.predict_proba(texts):
+            ranked = np.sort(probabilities, axis=-1)
+            gap = ranked[:, -1] - ranked[:, -2:-1].max(-1, initial=-1)
+            clear.append(gap.min(initial=1) > self.margin)
+        found = self.model.tag(texts)
+        types = dict(self._types())
+        for row in found:
+            for entity in row:
+                entity["label"] = types[entity["label"]]
+        most = max(1, *map(len, found))
+        columns = {
+            name: [[e[name] for e in row] + [fill] * (most - len(row)) for row in found]
+            for name, fill in self.fills.items()
+        }
+        return {**columns, "count": [len(row) for row in found], "clear": clear}

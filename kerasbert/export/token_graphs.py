@@ -1,0 +1,370 @@
+"""What ONNX, LiteRT and OpenVINO share: a graph from token ids to a model's outputs, checked.
+
+B batch, C choices, P predictions, T tokens.
+
+Whatever the backend, a child process on TensorFlow writes the graph, as it does the SavedModel
+(`kerasbert/export/write_graph.py`); the runtime that it is for then has to answer as the model
+does.
+"""
+
+import contextlib
+import json
+import os
+import warnings
+
+import keras
+import numpy as np
+
+from kerasbert import backend
+from kerasbert.backend.tensorflow import need_tensorflow
+from kerasbert.conversion import to_huggingface
+from kerasbert.export.served import named_inputs, saved_class, served
+from kerasbert.export.serving import (
+    check_finite,
+    computes_in_float32,
+    load,
+    neighbouring,
+    quantization_modes,
+    rounding,
+    run_child,
+)
+from kerasbert.files import names_in, output_folder, put, scratch, write_json
+from kerasbert.models.spans import MASKED
+from kerasbert.parts import encoder_of
+from kerasbert.tokenizers.transformers_files import transformers_files
+
+TOLERANCE = 1e-5
+# What the outputs of int8 may be off, as a part of their size, or of what they move by where the
+# weights alone are rounded: outputs that are small by chance are as exact as large ones. The inputs
+# of products are rounded too, and outputs were seen off by up to 6 times that. What they are off
+# where a runtime computes them wrong is of their size itself.
+INT8_TOLERANCE = 0.25
+INT8_ROUNDING = 16
+PRECISIONS = ("float32", "int8")
+# The most tokens of a row in the checks: attention takes their square.
+LONGEST = 1024
+# And the most logits over the vocabulary, of layout "transformers".
+MOST_LOGITS = 2**25
+LAYOUTS = ("kerasbert", "transformers")
+# The names of transformers.
+_THEIR_INPUTS = {
+    "token_ids": "input_ids",
+    "padding_mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+}
+_THEIR_OUTPUTS = {
+    "sequence_output": "last_hidden_state",
+    "pooled_output": "pooler_output",
+    "mlm_logits": "prediction_logits",
+    "nsp_logits": "seq_relationship_logits",
+    "score": "logits",
+}
+INPUTS = ("token_ids", "segment_ids", "padding_mask", "mask_positions")
+
+
+@contextlib.contextmanager
+def exported(
+    model,
+    directory,
+    format,
+    precision="float32",
+    length=None,
+    tokenizer=None,
+    layout="kerasbert",
+):
+    """A new directory with a graph and its tokenizer's files, which appears when all is well.
+
+    Args:
+        model: an encoder or a task of ours.
+        directory: string. It must not exist, or be empty.
+        format: string. What the child writes: "onnx" or "litert".
+        precision: string. One of `PRECISIONS`.
+        length: int. The T of the graph, or `None` for any.
+        tokenizer: a tokenizer of ours; `None` takes the model's, `False` none.
+        layout: string. One of `LAYOUTS`; "transformers" puts the graph into a folder `onnx`.
+
+    Yields:
+        `(target, folder, check)`: the directory that it will be; the folder so far, with
+        `model.onnx` or `model.tflite` in it; a function that takes `run(features)`, which computes
+        the outputs of the file by their names, and raises a `RuntimeError` where they are not the
+        model's.
+    """
+    call = f"export_{format}"
+    task = _check(model, call, precision)
+    if tokenizer is None:
+        tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
+    _check_layout(task, layout, tokenizer)
+    need_tensorflow(call)
+    target = _new_directory(directory)
+    with scratch(target, by=call) as work:
+        _new_directory(target)  # Somebody else may have written it by now.
+        preset, folder = os.path.join(work, "preset"), os.path.join(work, "files")
+        os.mkdir(folder)
+        model.save_to_preset(preset)
+        probes = _probes(model, length, layout)
+        name = saved_class(model)
+        in_float32 = task if computes_in_float32(model) else served(load(preset, name)[0])
+        expected = _answers(in_float32, probes, layout)
+        allowed = _allowed(in_float32, probes, expected, precision, layout)
+        job = {
+            "class": name,
+            "format": format,
+            "precision": precision,
+            "length": length,
+            "layout": layout,
+            "axes": _output_axes(model, probes[0], expected[0], layout),
+        }
+        write_json(os.path.join(work, "job.json"), job)
+        run_child("kerasbert.export.write_graph", work, f"No file for {call}")
+        if layout == "transformers":
+            os.mkdir(os.path.join(folder, "onnx"))
+            os.rename(os.path.join(folder, "model.onnx"), os.path.join(folder, "onnx/model.onnx"))
+            _write_as_transformers(tokenizer, task, folder)
+        elif tokenizer:
+            _write_tokenizer(tokenizer, model, folder)
+        yield target, folder, lambda run: _compare(run, probes, expected, precision, allowed)
+        try:
+            put(folder, target)
+        except OSError as error:
+            raise ValueError(f"Cannot put the files at '{target}': {error}.") from error
+
+
+def run_task(task, features, layout="kerasbert"):
+    """The outputs by name of a task on a dict of its inputs by name, both in a layout.
+
+    In that of transformers a masked language model takes all tokens.
+    """
+    if layout == "kerasbert":
+        return task.run(features)
+    ops = keras.ops
+    ids = {ours: features[name] for ours, name in _THEIR_INPUTS.items() if name in features}
+    ids = {ours: ops.cast(x, "int32") for ours, x in ids.items()}
+    ids.setdefault("segment_ids", ops.zeros_like(ids["token_ids"]))
+    ids["mask_positions"] = ops.cumsum(ops.ones_like(ids["token_ids"]), axis=-1) - 1
+    outputs = task.run_as_transformers(ids)
+    return {_THEIR_OUTPUTS.get(name, name): x for name, x in outputs.items()}
+
+
+def input_type(layout):
+    """The type of the inputs of a layout."""
+    return "int64" if layout == "transformers" else "int32"
+
+
+def axes(model, layout="kerasbert"):
+    """The names of the axes of each input, by the input's name; several tasks have their own."""
+    if layout == "transformers":
+        skipped = () if encoder_of(model).num_segments > 1 else ("segment_ids",)
+        return {
+            _THEIR_INPUTS[name]: names
+            for name, names in axes(model).items()
+            if name in _THEIR_INPUTS and name not in skipped
+        }
+    found = {}
+    for name, x in named_inputs(model).items():
+        task = name.removesuffix(next(end for end in INPUTS if name.endswith(end)))
+        names = ("batch", "predictions") if name.endswith("mask_positions") else ("batch", "tokens")
+        names = ("batch", "choices", "tokens") if len(x.shape) == 3 else names
+        found[name] = [task + axis for axis in names]
+    return found
+
+
+def _output_axes(model, features, outputs, layout):
+    """The names of the axes of each output, `None` for a fixed one, by the sizes in a batch."""
+    found = {}
+    for output, value in outputs.items():
+        sizes = {}
+        for name, names in axes(model, layout).items():
+            if output.startswith(names[0].removesuffix("batch").rstrip("_")):
+                sizes |= dict(zip(features[name].shape, names))
+        found[output] = [sizes.get(size) for size in value.shape]
+    return found
+
+
+def _check(model, call, precision):
+    """The `Served` of a model that can be exported."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is unknown; use one of {', '.join(PRECISIONS)}.")
+    task = served(model, call=call)
+    modes = quantization_modes(model)
+    if modes:
+        raise ValueError(
+            f"The model is quantized ({', '.join(sorted(modes))}), and {call} writes float "
+            "weights; export it before `quantize`."
+        )
+    return task
+
+
+def _check_layout(task, layout, tokenizer):
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}.")
+    if layout == "kerasbert":
+        return
+    task.check_transformers()
+    if tokenizer is None:
+        raise ValueError(
+            "layout='transformers' is a folder with a tokenizer, and this model has none; pass "
+            "tokenizer=..., or False to write the graph without."
+        )
+    _config(tokenizer, task.model)
+
+
+def _config(tokenizer, model):
+    """`config.json` of transformers."""
+    try:
+        settings = encoder_of(model).get_config()
+        return to_huggingface.config_of(model, settings, tokenizer or None)
+    except ValueError as error:
+        raise ValueError(
+            f"layout='transformers' has no config.json for this model: {error} Or use "
+            "layout='kerasbert'."
+        ) from error
+
+
+def _new_directory(directory):
+    directory = output_folder(directory, "directory")
+    if names_in(directory):
+        raise ValueError(f"'{directory}' is not empty; choose another directory.")
+    return directory
+
+
+def _probes(model, length, layout="kerasbert"):
+    """Batches of random inputs by name: the first has axes of different sizes, then B = 1."""
+    most = encoder_of(model).max_sequence_length
+    longest = min(most, LONGEST)
+    if layout == "transformers" and "mask_positions" in named_inputs(model):
+        longest = min(longest, max(7, MOST_LOGITS // encoder_of(model).vocabulary_size))
+    lengths = [length] * 2 if length else [min(7, most), 1, longest]
+    batches = [_batch(model, 3 if i == 0 else 1, length, i) for i, length in enumerate(lengths)]
+    if layout == "transformers":
+        names = {name: ours for ours, name in _THEIR_INPUTS.items()}
+        return [
+            {name: batch[names[name]].astype("int64") for name in axes(model, layout)}
+            for batch in batches
+        ]
+    return batches
+
+
+def _batch(model, size, length, seed):
+    random = np.random.default_rng(seed)
+    encoder = encoder_of(model)
+    sizes = {"batch": size, "choices": 1 if length == 1 else 2, "tokens": length}
+    sizes["predictions"] = min(5, length)
+    features = {}
+    for name, names in axes(model).items():
+        shape = [sizes[next(end for end in sizes if axis.endswith(end))] for axis in names]
+        if name.endswith("padding_mask"):
+            lengths = random.integers(1, length + 1, shape[:-1])
+            lengths.flat[0] = length
+            features[name] = np.arange(length) < lengths[..., None]
+        elif name.endswith("token_ids"):
+            features[name] = random.integers(0, encoder.vocabulary_size, shape)
+        elif name.endswith("segment_ids"):
+            features[name] = random.integers(0, encoder.num_segments, shape)
+        else:
+            features[name] = random.integers(0, length, shape)
+    return {name: value.astype("int32") for name, value in features.items()}
+
+
+def _answers(task, probes, layout="kerasbert"):
+    """The outputs by name for each of the probes."""
+    found = []
+    with backend.full_float32(), warnings.catch_warnings():
+        # Keras warns of the attention of a row of one token, which is one of the probes.
+        warnings.filterwarnings("ignore", "You are using a softmax")
+        for features in probes:
+            tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
+            outputs = run_task(task, tensors, layout).items()
+            found.append({name: keras.ops.convert_to_numpy(x) for name, x in outputs})
+            check_finite(found[-1])
+    return found
+
+
+def _allowed(task, probes, expected, precision, layout="kerasbert"):
+    """What each output of a file may be off from the model's `expected`: a dict by name."""
+    int8 = precision == "int8"
+    with neighbouring(task.model.weights, _int8_spacing if int8 else np.spacing):
+        nudged = _answers(task, probes, layout)
+    moved = max(map(rounding, expected, nudged))
+    found = {}
+    for name in expected[0]:
+        sizes = (np.abs(x[name]).max(where=_is_real(x[name]), initial=0) for x in expected)
+        scale = max(sizes)
+        found[name] = max(moved, TOLERANCE * max(1, scale))
+        if int8:
+            moved = max(_off(x[name], y[name], int8) for x, y in zip(nudged, expected))
+            found[name] = max(INT8_ROUNDING * moved, INT8_TOLERANCE * scale)
+    return found
+
+
+def _int8_spacing(values):
+    """How far values are off in the mean when their columns are rounded to int8."""
+    if values.ndim < 2:
+        return np.zeros_like(values)  # No factor of a product.
+    return np.abs(values).max(axis=-2, keepdims=True) / 127 / np.sqrt(12)
+
+
+def _is_real(outputs):
+    """Not where an answer is impossible, whose score would hide all else."""
+    return outputs > MASKED / 10
+
+
+def _off(found, wanted, int8):
+    """How far outputs are off: the farthest, of int8 the mean of the squares' root."""
+    gap = (found - wanted)[_is_real(wanted)]
+    return np.sqrt(np.mean(gap**2)) if int8 and gap.size else np.abs(gap).max(initial=0)
+
+
+def _compare(run, probes, expected, precision, allowed):
+    for features, outputs in zip(probes, expected, strict=True):
+        found = run(features)
+        for name, wanted in outputs.items():
+            got, most = found[name], allowed[name]
+            if got.shape != wanted.shape:
+                raise RuntimeError(
+                    f"The file's {name} are {got.shape}, the model's {wanted.shape}."
+                )
+            if not np.array_equal(_is_real(got), _is_real(wanted)):
+                raise RuntimeError(f"The file's {name} are masked elsewhere than the model's.")
+            off = _off(got, wanted, precision == "int8")
+            if not off <= most:
+                raise RuntimeError(
+                    f"The {name} of the file differ from the model's by {off:.2g}, where {most:.2g}"
+                    f" is allowed in {precision}; nothing was written."
+                )
+
+
+def _write_as_transformers(tokenizer, task, folder):
+    """What transformers, sentence-transformers and others look for beside the graph."""
+    model = task.model
+    write_json(os.path.join(folder, "config.json"), _config(tokenizer, model))
+    if tokenizer:
+        encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
+        # Where they cut texts, as the model itself does.
+        length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
+        has_segments = encoder.num_segments > 1
+        files = transformers_files(tokenizer, encoder.family, length, has_segments)
+        for name, data in files.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(data)
+    task.write_as_transformers(folder)
+
+
+def _write_tokenizer(tokenizer, model, folder):
+    """The tokenizer in the form that `tokenizers` and `transformers` read, and the labels."""
+    encoder = encoder_of(model)
+    files = transformers_files(
+        tokenizer,
+        encoder.family,
+        encoder.max_sequence_length,
+        encoder.num_segments > 1,
+        finds_special=hasattr(model, "fill_mask"),
+    )
+    config = {"model_type": encoder.family.replace("xlm_", "xlm-")}
+    labels = getattr(model, "label_names", None)
+    if labels is not None:
+        config["id2label"] = {str(id): label for id, label in enumerate(labels)}
+        config["label2id"] = {label: id for id, label in enumerate(labels)}
+    files["config.json"] = (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
+    for name, data in files.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(data)

@@ -1,0 +1,109 @@
+"""The TensorFlow process of `export_onnx` and the like: rebuild the model, trace it, convert it.
+
+    python -m kerasbert.export.write_graph FOLDER
+
+FOLDER holds what the other process left: `preset/` and `job.json`. The result is
+`FOLDER/files/model.onnx` or `FOLDER/files/model.tflite`.
+"""
+
+import json
+import os
+import sys
+
+from kerasbert import backend
+from kerasbert._errors import first_line
+from kerasbert.backend.onnx import HANDLERS, KERNELS
+from kerasbert.backend.tensorflow import tf
+from kerasbert.export.served import served
+from kerasbert.export.serving import end_with_parent, load
+from kerasbert.export.token_graphs import axes, input_type, run_task
+
+OPSET = 18
+# A file of protocol buffers holds 2 GiB; the graph is written more than once on the way.
+MOST_BYTES = 2**31 - 2**24
+
+
+def main(folder):
+    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
+        job = json.load(file)
+    model, _ = load(os.path.join(folder, "preset"), job["class"])
+    size = sum(4 * weight.value.shape.num_elements() for weight in model.weights)
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"The weights are {size:,} bytes, and a file of this format holds {MOST_BYTES:,}; "
+            "export_serving writes models of any size."
+        )
+    to_file = {"onnx": write_onnx, "litert": write_litert}[job["format"]]
+    to_file(served(model), os.path.join(folder, "files"), job)
+
+
+def specs_of(model, layout, length=None):
+    """The `tf.TensorSpec` of each input by name, with T = `length`, or any."""
+    specs = {}
+    for name, names in axes(model, layout).items():
+        shape = [length if axis.endswith("tokens") else None for axis in names]
+        specs[name] = tf.TensorSpec(shape, input_type(layout), name)
+    return specs
+
+
+def write_onnx(task, folder, job):
+    """Write `model.onnx`, its axes named."""
+    import onnx
+    import tf2onnx
+
+    layout = job["layout"]
+    specs = [specs_of(task.model, layout)]
+    function = tf.function(
+        lambda features: run_task(task, features, layout), input_signature=specs, autograph=False
+    )
+    with backend.using(KERNELS):
+        proto, _ = tf2onnx.convert.from_function(
+            function, input_signature=specs, opset=OPSET, custom_op_handlers=HANDLERS
+        )
+    _name_axes(proto.graph, {**axes(task.model, layout), **job["axes"]})
+    onnx.checker.check_model(proto)
+    path = os.path.join(folder, "model.onnx")
+    onnx.save_model(proto, path)
+    if job["precision"] == "int8":
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        whole = os.path.join(os.path.dirname(folder), "float32.onnx")
+        os.rename(path, whole)
+        # A scale for each column of a kernel costs nothing and loses less.
+        quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
+
+
+def _name_axes(graph, names):
+    """Call the axes of any size what they are, by `names` of inputs and outputs."""
+    for value in (*graph.input, *graph.output):
+        for dimension, axis in zip(
+            value.type.tensor_type.shape.dim, names[value.name], strict=True
+        ):
+            if not dimension.HasField("dim_value"):
+                dimension.dim_param = axis
+
+
+def write_litert(task, folder, job):
+    """Write `model.tflite`."""
+    function = tf.function(lambda **features: task.run(features), autograph=False)
+    saved = os.path.join(os.path.dirname(folder), "saved_model")
+    with backend.using({"norm": backend.norm.plain}):
+        specs = specs_of(task.model, job["layout"], job["length"])
+        concrete = function.get_concrete_function(**specs)
+    module = tf.Module()
+    module.weights = list(concrete.variables)
+    tf.saved_model.save(module, saved, signatures=concrete)
+    converter = tf.lite.TFLiteConverter.from_saved_model(saved)
+    if job["precision"] == "int8":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    data = converter.convert()
+    with open(os.path.join(folder, "model.tflite"), "wb") as file:
+        file.write(data)
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    try:
+        main(sys.argv[1])
+    except Exception as error:
+        sys.exit(first_line(error))

@@ -1,0 +1,344 @@
+"""The TensorFlow process of `export_serving`: rebuild the model, trace it, save it, check it.
+
+    python -m kerasbert.export.write_saved_model FOLDER
+
+FOLDER holds what the other process left: `preset/`, `job.json` (what to write, and texts to try)
+and `expected.npz`, the model's own answers. The result is `FOLDER/saved_model/`.
+"""
+
+import json
+import os
+import sys
+import urllib.parse
+
+import numpy as np
+
+from kerasbert import private_names
+from kerasbert.backend.tensorflow import tf
+from kerasbert.export.served import served
+from kerasbert.export.serving import end_with_parent, load
+from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
+from kerasbert.files import write_json
+from kerasbert.models.spans import MASKED
+
+# What only a client can send: bytes that are no text.
+BROKEN = [b"caf\xe9", b"\xff\xfe\x00\xd8", b"\xed\xa0\x80 \xf5\x80", b"\0\0", b"\xc3"]
+TOLERANCE = 1e-5
+# Of a quantized model: what rounds the other way on another backend is off by a step of 127.
+LOOSE = 0.05
+
+
+def main(folder):
+    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
+        job = json.load(file)
+    with np.load(os.path.join(folder, "expected.npz")) as file:
+        stores = {"arrays": dict(file), "strings": job["strings"]}
+
+    def arrays(found):
+        # Of objects, as arrays of strings lose their last NULs.
+        types = {"arrays": None, "strings": object}
+        return {
+            key: np.asarray(stores[kind][place], types[kind])
+            for key, (kind, place) in found.items()
+        }
+
+    model, preprocessor = load(os.path.join(folder, "preset"), job["class"], job["mode"])
+    task = served(model, preprocessor, job["labels"], job["settings"])
+    path = os.path.join(folder, "saved_model")
+    write(task, job, path)
+    check_ops(path)
+    check_size(task, path)
+    batches = [(name, arrays(x), arrays(y)) for name, x, y in job["batches"]]
+    probes = [(name, inputs, arrays(y)) for name, inputs, y in job["probes"]]
+    tolerance = LOOSE if job["mode"] else TOLERANCE
+    check_answers(path, batches, probes, job["warmup"], tolerance, job["rounding"])
+
+
+def write(task, job, path):
+    """Trace the signatures, and write the SavedModel with what goes along with it."""
+    known = task.signatures(job["tokens_only"])
+    known = {name: known[name] for name in job["signatures"]}
+    functions = {}
+    for name, signature in known.items():
+        function = tf.function(signature.function, autograph=False)
+        functions[name] = function.get_concrete_function(**signature.inputs)
+    module = tf.Module()
+    # The variables themselves: TensorFlow's C++ loader finds none behind Keras objects.
+    variables = {id(v): v for function in functions.values() for v in function.variables}
+    module.weights = list(variables.values())
+    tf.saved_model.save(module, path, signatures=functions)
+    _set_methods(path, {name: signature.method for name, signature in known.items()})
+    extra = os.path.join(path, "assets.extra")
+    os.mkdir(extra)
+    write_json(os.path.join(extra, "card.json"), card(task, job, known, functions, ops_in(path)))
+    if job["labels"]:
+        write_json(os.path.join(extra, "labels.json"), job["labels"])
+    if job["warmup"]:
+        with tf.io.TFRecordWriter(os.path.join(extra, "tf_serving_warmup_requests")) as file:
+            for name, inputs in job["warmup"]:
+                file.write(warmup_record(name, inputs))
+
+
+def _set_methods(path, methods):
+    """Say which signatures answer Classify and Regress; TensorFlow writes Predict for all."""
+    saved_model = _read(path)
+    for name, method in methods.items():
+        saved_model.meta_graphs[0].signature_def[name].method_name = method
+    with open(os.path.join(path, "saved_model.pb"), "wb") as file:
+        file.write(saved_model.SerializeToString(deterministic=True))
+
+
+def _read(path):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved_model = saved_model_pb2.SavedModel()
+    with open(os.path.join(path, "saved_model.pb"), "rb") as file:
+        saved_model.ParseFromString(file.read())
+    return saved_model
+
+
+def card(task, job, signatures, functions, ops):
+    """What there is to know of the SavedModel: a dict for `card.json`."""
+
+    def describe(specs):
+        return {
+            name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()}
+            for name, spec in sorted(specs.items())
+        }
+
+    found = {
+        "name": job["name"],
+        "model": type(task.model).__name__,
+        "parameters": sum(int(np.prod(weight.shape)) for weight in weights_of(task)),
+        "weights": job["mode"] or "float32",
+        # Not by an import: those point down.
+        "kerasbert": sys.modules["kerasbert"].__version__,
+        "labels": job["labels"],
+        "settings": task.model_settings(),
+        "signatures": {
+            name: {
+                "method": signature.method.split("/")[-1],
+                "inputs": describe(signature.inputs),
+                "outputs": describe(functions[name].structured_outputs),
+            }
+            for name, signature in signatures.items()
+        },
+    }
+    if ops & TENSORFLOW_TEXT_OPS:
+        # A server has these ops; a process in Python has them from that package.
+        found["python"] = "import tensorflow_text before tf.saved_model.load"
+    if "serving_default" in signatures:
+        body = {"instances": [task.example()]}
+        found["request"] = body
+        text = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+        name = urllib.parse.quote(job["name"])
+        url = f"http://localhost:8501/v1/models/{name}:predict"
+        found["curl"] = f"curl -X POST '{url}' -d '{text}'"
+    return found
+
+
+def warmup_record(name, inputs):
+    """A serialized `tensorflow.serving.PredictionLog` that asks a signature.
+
+    Written by hand, as the package with these messages is large: PredictionLog.predict_log = 6,
+    PredictLog.request = 1, PredictRequest.model_spec = 1 and .inputs = 2 (a map: key 1, value 2),
+    ModelSpec.signature_name = 3.
+    """
+    request = _field(1, _field(3, name.encode()))
+    for key, value in inputs.items():
+        tensor = tf.make_tensor_proto(_encoded(value), tf.string).SerializeToString()
+        request += _field(2, _field(1, key.encode()) + _field(2, tensor))
+    return _field(6, _field(1, request))
+
+
+def _encoded(texts):
+    """Strings in lists to bytes in arrays."""
+    if isinstance(texts, (list, tuple)):
+        return np.array([_encoded(text) for text in texts], object)
+    return texts if isinstance(texts, bytes) else texts.encode("utf-8", "replace")
+
+
+def _field(number, data):
+    """A field of protocol buffers that holds bytes: its key, its length in base 128, the bytes."""
+    size, length = len(data), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
+def ops_in(path):
+    """The names of the ops in the graph: a set."""
+    return {node.op for meta_graph in _read(path).meta_graphs for node in _nodes(meta_graph)}
+
+
+def _nodes(meta_graph):
+    """Those of the graph and of its functions."""
+    functions = meta_graph.graph_def.library.function
+    nodes = [node for function in functions for node in function.node_def]
+    return [*nodes, *meta_graph.graph_def.node]
+
+
+def check_ops(path):
+    """Raise where the graph has what a stock TensorFlow Serving 2.12 does not run."""
+    for meta_graph in _read(path).meta_graphs:
+        functions, nodes = meta_graph.graph_def.library.function, _nodes(meta_graph)
+        calls = {function.signature.name for function in functions}
+        unknown = {node.op for node in nodes} - calls - TENSORFLOW_OPS - TENSORFLOW_TEXT_OPS
+        if unknown:
+            raise ValueError(
+                f"The graph has {', '.join(sorted(unknown))}, which stock servers lack; use a "
+                "layer or an activation without, or tokens_only=True where the tokenizer has it."
+            )
+        if any(item.attr[private_names.XLA_MUST_COMPILE].b for item in (*functions, *nodes)):
+            raise ValueError("A part of the graph is jit_compile=True, which stock servers refuse.")
+
+
+def weights_of(task):
+    """The weights that answers rest on, each once."""
+    weights = (weight for part in task.parts.values() for weight in part.net.weights)
+    return list({id(weight): weight for weight in weights}.values())
+
+
+def check_size(task, path):
+    """Raise where weights are missing or there twice."""
+    folder = os.path.join(path, "variables")
+    files = [os.path.join(folder, name) for name in os.listdir(folder)]
+    written = sum(os.path.getsize(name) for name in files)
+    size = sum(weight.numpy().nbytes for weight in weights_of(task))
+    if not size <= written <= 1.01 * size + 2**16:
+        raise ValueError(f"The weights are {size:,} bytes, but those written {written:,}.")
+
+
+def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0):
+    """Load as a server does, in a session, and compare each signature with the model's answers.
+
+    Args:
+        path: string. Of the SavedModel.
+        batches: list of `(signature, features, outputs)`, dicts of arrays.
+        probes: the same of texts; see `Served.expected`.
+        warmup: list of `(signature, inputs)`.
+        tolerance: float. Of numbers, as a share of the largest.
+        rounding: float. What they may be off in any case.
+    """
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def
+
+        def run(name, inputs):
+            signature = loaded[name]
+            feeds = {signature.inputs[key].name: value for key, value in inputs.items()}
+            outputs = {key: tensor.name for key, tensor in signature.outputs.items()}
+            found = session.run(outputs, feeds)
+            check_rows(name, inputs, found)
+            return found
+
+        least = max(1, rounding / tolerance)
+        for name, features, outputs in batches:
+            found = run(name, features)
+            for key, wanted in outputs.items():
+                compare(key, found[key], wanted, tolerance, least)
+        # What is made of logits is as exact as they are: a score may be small beside them.
+        scale = max([least, *(_largest(y) for _, _, x in batches for y in x.values())])
+        for name, inputs, answers in probes:
+            texts = {key: _column(key, value) for key, value in inputs.items()}
+            compare_answers(name, run(name, texts), dict(answers), tolerance, scale)
+            if "inputs" not in inputs:
+                for few in (_broken(texts), {key: value[:0] for key, value in texts.items()}):
+                    _check_finite(name, few, run(name, few))
+        for name, inputs in warmup:
+            inputs = {key: _encoded(value) for key, value in inputs.items()}
+            _check_finite(name, inputs, run(name, inputs))
+
+
+def check_rows(name, inputs, outputs):
+    """Raise unless outputs have a row for each of the inputs: servers that batch cut them there."""
+    rows = len(next(iter(inputs.values())))
+    for key, value in outputs.items():
+        if value.shape[:1] != (rows,):
+            raise ValueError(f"The {key} of '{name}' are {value.shape} for {rows} rows of inputs.")
+
+
+def _column(key, values):
+    """What a client sends for an input; rows of `inputs` become `tf.train.Example`s."""
+    if key != "inputs":
+        return _encoded(values)
+    import tensorflow as tf
+
+    rows = []
+    for row in values:
+        features = {
+            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+            for name, text in zip(("text", "text_b"), row)
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        rows.append(example.SerializeToString())
+    return np.array(rows, object)
+
+
+def _broken(texts):
+    """Texts of the same shapes that are no UTF-8."""
+    return {
+        key: np.resize(np.array(BROKEN, object), (len(BROKEN), *column.shape[1:]))
+        for key, column in texts.items()
+    }
+
+
+def _check_finite(name, inputs, outputs):
+    for key, value in outputs.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(f"The {key} that '{name}' gives for {inputs} are not finite.")
+
+
+def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
+    """Raise where answers are not the model's, in rows that say so by a margin."""
+    clear = wanted.pop("clear", None)
+    if set(found) != set(wanted):
+        raise ValueError(f"'{name}' gives {sorted(found)}, but the model {sorted(wanted)}.")
+    for key, answers in wanted.items():
+        if clear is None or answers.dtype.kind == "f" and key in ("probabilities", "scores"):
+            compare(key, found[key], answers, tolerance, scale)
+            continue
+        for row in np.flatnonzero(clear):
+            ours, theirs = found[key][row], answers[row]
+            if np.ndim(theirs):  # Other rows may have more columns.
+                size = min(len(ours), len(theirs))
+                ours, theirs = ours[:size], theirs[:size]
+            compare(key, ours, theirs, tolerance, scale)
+
+
+def compare(name, found, wanted, tolerance=TOLERANCE, scale=1):
+    """Raise where an output is not the model's: numbers by a share of the largest, or `scale`."""
+    if isinstance(wanted, str) or wanted.dtype.kind in "OSU":
+        shape = np.shape(wanted)
+        wanted = np.asarray(_encoded(np.asarray(wanted, object).tolist()), object).reshape(shape)
+    found = np.asarray(found, object if wanted.dtype == object else None)
+    if found.shape != wanted.shape:
+        raise ValueError(f"The SavedModel's {name} are {found.shape}, the model's {wanted.shape}.")
+    if wanted.dtype.kind != "f":
+        if not (found == wanted).all():
+            raise ValueError(
+                f"The SavedModel's {name} are {found.tolist()}, the model's {wanted.tolist()}."
+            )
+        return
+    off = np.abs(np.where(_masked(wanted), found != wanted, found - wanted)).max(initial=0)
+    if not off <= tolerance * max(scale, _largest(wanted)):
+        raise ValueError(f"The {name} of the SavedModel differ from the model's by {off:.2g}.")
+
+
+def _masked(values):
+    """Where there can be no answer."""
+    return np.abs(values) >= -MASKED
+
+
+def _largest(values):
+    """The largest of numbers, but those that say that there is no answer; at least 1."""
+    return np.abs(values[~_masked(values)]).max(initial=1) if values.dtype.kind == "f" else 1
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    try:
+        main(sys.argv[1])
+    except Exception as error:
+        message = " ".join(str(error).split("\n\n")[0].split())
+        sys.exit(message or type(error).__name__)

@@ -1,0 +1,181 @@
+"""The kinds of heads as rows: what each is called in every room of the package.
+
+To add a kind: a row here, and a file of the kind's name in each room where it differs from what is
+there, such as `models/text_classifier.py` and `preprocessors/text_classifier.py`.
+"""
+
+import functools
+import importlib
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row: names alone, so that it costs nothing to read.
+
+    Args:
+        name: string. Of its files, and in `convert(task=...)` and `file_task(head=...)`.
+        models: string. Its class in `kerasbert/models/<name>.py`.
+        preprocessors: string. Its class in `kerasbert/preprocessors/<name>.py`; "" for none.
+        export: string. The class in `kerasbert/export/<name>.py` that serves it; "" for none.
+        tasks: string. The class in `kerasbert/tasks/<name>.py` that reads its data and writes its
+            answers; "" for none.
+        settings: dict. Those of its head where neither the caller nor the family has others.
+        like: string. The kind with the same weights, whose settings in `families` and tables in
+            `conversion` hold for this one; "" for its own.
+        parts: tuple. The kinds whose heads it has, where they are several.
+        huggingface: string. How the names of its classes end in transformers; "" for none.
+        keras_hub: string. The same of KerasHub.
+        pipeline: string. The task on the Hugging Face hub; "" for none.
+        usage: string. What a person calls, for model cards.
+        single: bool. Whether it is one model with heads that other formats may have a place for.
+    """
+
+    name: str
+    models: str
+    preprocessors: str = ""
+    export: str = ""
+    tasks: str = ""
+    settings: dict = field(default_factory=dict)
+    like: str = ""
+    parts: tuple = ()
+    huggingface: str = ""
+    keras_hub: str = ""
+    pipeline: str = ""
+    usage: str = ""
+    single: bool = True
+
+    @property
+    def tables(self):
+        """The kind whose settings in `families` and tables in `conversion` hold for this one."""
+        return self.like or self.name
+
+    def load(self, room):
+        """Its class in a room: "models", "preprocessors", "export" or "tasks".
+
+        >>> KINDS["text_classifier"].load("models").__name__
+        'BertTextClassifier'
+        """
+        module = importlib.import_module(f"kerasbert.{room}.{self.name}")
+        return getattr(module, getattr(self, room))
+
+
+_ROWS = (
+    Kind(
+        name="text_classifier",
+        models="BertTextClassifier",
+        preprocessors="BertTextClassifierPreprocessor",
+        export="ServedClassifier",
+        tasks="TextClassification",
+        huggingface="ForSequenceClassification",
+        keras_hub="TextClassifier",
+        pipeline="text-classification",
+        usage='classify(["A text.", "Another one."])',
+    ),
+    Kind(
+        name="text_regressor",
+        models="BertTextRegressor",
+        preprocessors="BertTextRegressorPreprocessor",
+        export="ServedRegressor",
+        tasks="TextRegression",
+        like="text_classifier",
+        huggingface="ForSequenceClassification",
+        keras_hub="TextClassifier",
+        pipeline="text-classification",
+        usage='score(["A text.", "Another one."])',
+    ),
+    Kind(
+        name="token_classifier",
+        models="BertTokenClassifier",
+        preprocessors="BertTokenClassifierPreprocessor",
+        export="ServedTagger",
+        tasks="TokenClassification",
+        settings={"pooling": "tokens"},
+        huggingface="ForTokenClassification",
+        pipeline="token-classification",
+        usage='tag("A text.")',
+    ),
+    Kind(
+        name="question_answering",
+        models="BertQuestionAnswering",
+        preprocessors="BertQuestionAnsweringPreprocessor",
+        export="ServedReader",
+        tasks="QuestionAnswering",
+        settings={"pooling": "tokens", "dropout": 0.0},
+        huggingface="ForQuestionAnswering",
+        pipeline="question-answering",
+        usage='answer("Who?", "A text that says who.")',
+    ),
+    Kind(
+        name="multiple_choice",
+        models="BertMultipleChoice",
+        preprocessors="BertMultipleChoicePreprocessor",
+        export="ServedChooser",
+        tasks="MultipleChoice",
+        huggingface="ForMultipleChoice",
+        pipeline="multiple-choice",
+        usage='choose("A text", ["so", "or so"])',
+    ),
+    Kind(
+        name="next_sentence_predictor",
+        models="BertNextSentencePredictor",
+        preprocessors="BertNextSentencePredictorPreprocessor",
+        export="ServedNextSentence",
+        settings={"dropout": 0.0, "sentence_order": False},
+        huggingface="ForNextSentencePrediction",
+        usage='follows("A sentence.", "The next one.")',
+    ),
+    Kind(
+        name="masked_lm",
+        models="BertMaskedLM",
+        preprocessors="BertMaskedLMPreprocessor",
+        export="ServedMaskedLM",
+        huggingface="ForMaskedLM",
+        keras_hub="MaskedLM",
+        pipeline="fill-mask",
+        usage='fill_mask("A text with a [MASK] word.")',
+    ),
+    Kind(
+        name="pretrainer",
+        models="BertPretrainer",
+        preprocessors="BertPretrainerPreprocessor",
+        export="ServedPretrainer",
+        parts=("masked_lm", "next_sentence_predictor"),
+        huggingface="ForPreTraining",
+        pipeline="fill-mask",
+        usage='fill_mask("A text with a [MASK] word.")',
+    ),
+    Kind(
+        name="text_embedder",
+        models="BertTextEmbedder",
+        preprocessors="BertTextEmbedderPreprocessor",
+        export="ServedEmbedder",
+        settings={"pooling": "mean"},
+        pipeline="sentence-similarity",
+        usage='embed(["A text.", "Another one."])',
+    ),
+    Kind(name="multi_task", models="BertMultiTask", export="ServedTasks", single=False),
+    Kind(name="distiller", models="BertDistiller", single=False),
+)
+KINDS = {row.name: row for row in _ROWS}
+
+
+def kinds_with(room):
+    """The rows that have a class in a room; see `Kind.load`.
+
+    >>> [kind.name for kind in kinds_with("tasks")][:2]
+    ['text_classifier', 'text_regressor']
+    """
+    return [kind for kind in KINDS.values() if getattr(kind, room)]
+
+
+def tables_of(model):
+    """`Kind.tables` of a task or its class; `None` of others."""
+    kind = getattr(model, "kind", None)
+    return kind and KINDS[kind].tables
+
+
+@functools.cache
+def classes(room):
+    """The classes of all kinds in a room: a dict of name to class."""
+    return {kind.name: kind.load(room) for kind in kinds_with(room)}

@@ -1,0 +1,169 @@
+"""The names of presets: what is built in, and the directory that a name or a handle stands for."""
+
+import functools
+import json
+import os
+
+import keras_hub
+
+from kerasbert._errors import check_value, did_you_mean
+from kerasbert.conversion import keras_hub as keras_hub_format
+from kerasbert.files import check_regular_tree, read_json, settle, write_text
+from kerasbert.loading import hub
+from kerasbert.loading.checkpoints import of_description, read_checkpoint, with_description
+from kerasbert.loading.own import OwnPreset, is_own
+
+
+@functools.cache
+def builtin_presets():
+    """The presets that the package describes: a dict of name to description.
+
+    >>> builtin_presets()["bert_base_en_uncased"]["handle"]
+    'hf://google-bert/bert-base-uncased'
+    """
+    presets = {}
+    for file in sorted(hub.preset_files().iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".json"):
+            preset = json.loads(file.read_text(encoding="utf-8"))
+            presets[preset["name"]] = preset
+    return presets
+
+
+@functools.cache
+def _keras_hub_presets():
+    """KerasHub's names of presets of the BERT family: a dict of name to handle."""
+    presets = {}
+    for name in keras_hub_format.FAMILIES:
+        presets.update(getattr(keras_hub.models, name).presets)
+    return {name: preset["kaggle_handle"] for name, preset in presets.items()}
+
+
+def presets_of(cls):
+    """What `cls.presets` gives: for a tokenizer those of its class, else all."""
+    presets = builtin_presets()
+    if not issubclass(cls, keras_hub.tokenizers.Tokenizer):
+        return dict(presets)
+    return {
+        name: preset
+        for name, preset in presets.items()
+        if (preset["tokenizer"] or {}).get("class") == cls.__name__
+    }
+
+
+def resolve(preset, weights=True):
+    """The local directory of a preset: a name, a handle or a path.
+
+    Args:
+        preset: string.
+        weights: bool. `False` fetches no weights.
+
+    Raises:
+        ValueError: for an unknown one, with the nearest names.
+    """
+    if preset in builtin_presets():
+        return hub.fetch(builtin_presets()[preset]["handle"], weights)
+    if "://" in preset:
+        return hub.fetch(preset, weights)
+    directory = os.path.expanduser(preset)
+    if os.path.isdir(directory):
+        settle(directory)
+        check_regular_tree(directory)
+        return directory
+    if os.path.isfile(directory):
+        raise ValueError(f"'{preset}' is a file; a preset is the directory that holds it.")
+    if preset in _keras_hub_presets():
+        return hub.fetch(_keras_hub_presets()[preset], weights)
+    names = dict.fromkeys([*builtin_presets(), *_keras_hub_presets()])
+    raise ValueError(
+        f"Unknown preset '{preset}': no built-in name, no directory, and no handle like "
+        "hf://org/name or kaggle://org/model/keras/name"
+        + did_you_mean(preset, names, "; `kerasbert presets` lists the names.", 3, cutoff=0.4)
+    )
+
+
+def check(preset):
+    """Raise where a preset cannot be one, before anything is fetched or other work is begun.
+
+    Raises:
+        ValueError: for an unknown name, and for a folder that holds no checkpoint.
+    """
+    preset = os.fspath(preset)
+    is_local = os.path.isdir(os.path.expanduser(preset))
+    if preset in builtin_presets() or "://" in preset:
+        return
+    if not is_local and preset in _keras_hub_presets():
+        return
+    directory = resolve(preset)
+    if not is_own(directory):
+        read_checkpoint(directory, preset)
+
+
+def finetuning_learning_rate(preset):
+    """The learning rate that a preset records as good for fine-tuning; `None` where it has none.
+
+    >>> finetuning_learning_rate("bert_tiny_demo_en_uncased")
+    0.0005
+    """
+    preset = os.fspath(preset)
+    if preset in builtin_presets():
+        config = builtin_presets()[preset]["settings"]
+    else:
+        directory = resolve(preset, weights=False)
+        path = os.path.join(directory, "config.json")
+        if not is_own(directory) or not os.path.exists(path):
+            return None
+        config = read_json(path).get("config", {})
+    rate = config.get("finetuning_learning_rate")
+    check_value("finetuning_learning_rate", rate, "positive?", preset)
+    return rate
+
+
+def record_finetuning_learning_rate(preset, rate=None):
+    """Write the learning rate that was found good into a preset; `None` checks that it can be.
+
+    Args:
+        preset: string. A directory that `save_to_preset` or `pretrain` wrote.
+        rate: float.
+
+    Raises:
+        ValueError: for other kinds of presets, which have no place for it.
+    """
+    check_value("rate", rate, "positive?")
+    path = os.path.join(os.path.expanduser(os.fspath(preset)), "config.json")
+    if not os.path.exists(path) or not is_own(os.path.dirname(path)):
+        raise ValueError(
+            f"No learning rate can be recorded in '{preset}': that needs the directory of a preset "
+            "of ours, as `pretrain` or save_to_preset writes it."
+        )
+    if rate is not None:
+        config = read_json(path)
+        config["config"]["finetuning_learning_rate"] = rate
+        write_text(path, json.dumps(config, indent=4))
+
+
+def open_preset(preset, weights=True, files=True):
+    """What a name, a handle or a directory stands for.
+
+    Args:
+        preset: string or path.
+        weights: bool. `False` fetches no weights.
+        files: bool. `False` takes a built-in name's description for all that is needed, where
+            there are no weights to fetch.
+
+    Returns:
+        An `OwnPreset` or a `Checkpoint`.
+
+    Raises:
+        ValueError: for an unknown name, or a directory of no known kind.
+    """
+    if not isinstance(preset, (str, os.PathLike)):
+        raise ValueError(f"A preset is a name, a handle or a directory, not {preset!r}.")
+    preset = os.fspath(preset)
+    described = builtin_presets().get(preset)
+    if described and not weights and not files:
+        return of_description(described)
+    directory = resolve(preset, weights)
+    if is_own(directory):
+        return OwnPreset(directory)
+    checkpoint = read_checkpoint(directory, preset)
+    return with_description(checkpoint, directory, described, weights) if described else checkpoint

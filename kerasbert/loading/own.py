@@ -1,0 +1,124 @@
+"""Presets of ours: whether a directory is one, and what its files say, checked."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+import keras
+
+from kerasbert._errors import check_fields, check_value, first_line
+from kerasbert.conversion.sizes import h5_size
+from kerasbert.families import SETTINGS
+from kerasbert.files import inside, read_json
+
+# What fields of a task's settings can be, of whichever task.
+_TASK_FIELDS = {
+    "num_classes": "count?",
+    "labels": "names?",
+    "multi_label": "flag",
+    "dropout": "share?",
+    "head_activation": "name?",
+    "head_bias": "flag?",
+    "head_norm": "flag?",
+    "head_norm_epsilon": "positive?",
+    "dropout_first": "flag?",
+    "output_bias": "flag?",
+    "tie_weights": "flag?",
+    "bilstm_units": "whole?",
+    "next_sentence": "flag",
+    "sentence_order": "flag?",
+    "normalize": "flag",
+    "backbone": "object?",
+    "preprocessor": "object?",
+}
+
+
+def is_own(directory):
+    """Whether it is a preset of ours."""
+    # A tokenizer or preprocessor that was saved alone comes without config.json.
+    for name in ("config.json", "preprocessor.json", "tokenizer.json"):
+        path = os.path.join(directory, name)
+        if os.path.exists(path):
+            return str(read_json(path).get("registered_name")).startswith("kerasbert>")
+    return False
+
+
+@dataclass(frozen=True)
+class OwnPreset:
+    """A directory that `save_to_preset` wrote.
+
+    Args:
+        directory: string.
+    """
+
+    directory: str
+    is_own = True
+
+    @property
+    def source(self):
+        """What errors call it."""
+        return self.directory
+
+    @contextlib.contextmanager
+    def whole(self):
+        """Reword what Keras, KerasHub and h5py say of files that are missing or damaged."""
+        try:
+            yield
+        except (OSError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
+            raise ValueError(
+                f"The preset in '{self.directory}' is not whole ({first_line(error)}); save or "
+                "fetch it again."
+            ) from error
+        except ValueError as error:
+            if "\n" not in str(error).strip():
+                raise  # A sentence.
+            raise ValueError(
+                f"The preset in '{self.directory}' does not fit together ({first_line(error)}); "
+                "save or fetch it again."
+            ) from error
+
+    def path(self, name):
+        """The path of one of its files."""
+        return os.path.join(self.directory, name)
+
+    def config(self, name="config.json"):
+        """The settings in one of its JSON files, each of its kind."""
+        path = self.path(name)
+        config = read_json(path).get("config")
+        check_value("config", config, "object", path)
+        check_fields(config, SETTINGS if name == "config.json" else _TASK_FIELDS, path)
+        return config
+
+    def task(self):
+        """The class and the settings of the task; `object` and `None` where there is none."""
+        path = self.path("task.json")
+        if not os.path.exists(path):
+            return object, None
+        saved = keras.saving.get_registered_object(str(read_json(path).get("registered_name")))
+        return (saved if isinstance(saved, type) else object), self.config("task.json")
+
+    def encoder_size(self):
+        """How many numbers the encoder's files of weights hold."""
+        dtype = self.config().get("dtype")
+        return h5_size(self.directory, "model", isinstance(dtype, dict) and "Map" in str(dtype))
+
+    def encoder_weights(self):
+        """The file of the encoder's weights, or the index of its shards, which stay in here."""
+        index = self.path("model.weights.json")
+        if not os.path.exists(index):
+            return self.path("model.weights.h5")
+        names = read_json(index).get("weight_map")
+        for name in names.values() if isinstance(names, dict) else ():
+            for shard in name if isinstance(name, list) else [name]:
+                inside(self.directory, shard, index)
+        return index
+
+    def check_classes(self, config):
+        """Raise where the settings of a task name more classes than its file has weights."""
+        held = h5_size(self.directory, "task")
+        if (config or {}).get("num_classes", 0) > held > 0:
+            raise ValueError(
+                f"'{self.path('task.json')}' has num_classes={config['num_classes']}, and "
+                f"task.weights.h5 holds {held} weights; the two do not belong together: save or "
+                "fetch the preset again."
+            )

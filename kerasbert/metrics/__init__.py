@@ -1,0 +1,85 @@
+"""The tasks' official scores: functions of what is right and what a model says.
+
+N examples, W words.
+
+A score is a fraction from 0 to 1 (a correlation from -1), as in scikit-learn, whatever the official
+script prints. Each function takes `(y, predictions)`, N of each, and returns a number or a dict of
+numbers by name. `ScoreCallback` puts them into the logs of `fit`.
+"""
+
+import functools
+import types
+
+from kerasbert.metrics.answers import (
+    ANSWER_RULES,
+    AnswerRules,
+    answer_scores,
+    squad,
+    squad2,
+    with_threshold,
+)
+from kerasbert.metrics.callback import ScoreCallback
+from kerasbert.metrics.classes import (
+    accuracy,
+    f1,
+    f1_from,
+    macro_f1,
+    matthews,
+    mean_absolute_error,
+    pearson,
+    spearman,
+)
+from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
+
+# What a task names as its metrics. All but `squad2` and `klue_entities`, which know more, take
+# `(y, predictions)` only.
+METRICS = types.MappingProxyType(
+    {
+        "accuracy": accuracy,
+        "f1": f1,
+        "macro_f1": macro_f1,
+        "matthews": matthews,
+        "pearson": pearson,
+        "spearman": spearman,
+        "mean_absolute_error": mean_absolute_error,
+        "f1_from_3": f1_from,
+        "squad": squad,
+        "squad2": squad2,
+        "korquad": functools.partial(squad, rules="korquad"),
+        "jsquad": functools.partial(squad, rules="jsquad"),
+        "entities": entities,
+        "klue_entities": klue_entities,
+    }
+)
+# The score to look at of those that give several.
+MAIN_SCORES = {
+    "squad": "f1",
+    "squad2": "best_f1",
+    "korquad": "f1",
+    "jsquad": "f1",
+    "entities": "f1",
+    "klue_entities": "entity_f1",
+}
+
+__all__ = [
+    "ANSWER_RULES",
+    "MAIN_SCORES",
+    "METRICS",
+    "AnswerRules",
+    "ScoreCallback",
+    "accuracy",
+    "answer_scores",
+    "entities",
+    "entities_by_type",
+    "f1",
+    "f1_from",
+    "klue_entities",
+    "macro_f1",
+    "matthews",
+    "mean_absolute_error",
+    "pearson",
+    "spearman",
+    "squad",
+    "squad2",
+    "with_threshold",
+]

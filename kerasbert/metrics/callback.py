@@ -1,0 +1,39 @@
+"""Scores in the logs of `fit`."""
+
+import keras
+
+
+class ScoreCallback(keras.callbacks.Callback):
+    """Scores the model at the end of every epoch of `fit`, on whatever the function looks at.
+
+    The scores stand in the logs, and so in the progress bar and the history, and `EarlyStopping`,
+    `ModelCheckpoint` and the like can watch them if they come later in the list of callbacks, with
+    `mode="max"`.
+
+    Args:
+        score: function of a model that returns a dict of numbers, such as
+            `lambda model: {"f1": f1(y, model.predict_proba(x).argmax(-1))}`, or
+            `kerasbert.tasks.Task.score_callback`, which makes the whole.
+        prefix: string. In front of their names.
+
+    Example:
+
+    >>> from kerasbert.metrics import pearson
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> x = np.arange(8.0)[:, None]
+    >>> watch = ScoreCallback(lambda model: {"r": pearson(x, model.predict(x, verbose=0))})
+    >>> history = model.fit(x, x, callbacks=[watch], verbose=0)
+    >>> sorted(history.history)
+    ['loss', 'val_r']
+    """
+
+    def __init__(self, score, prefix="val_"):
+        super().__init__()
+        self.score = score
+        self.prefix = prefix
+
+    def on_epoch_end(self, epoch, logs=None):
+        scores = self.score(self.model)
+        if logs is not None:
+            logs.update((self.prefix + name, float(value)) for name, value in scores.items())

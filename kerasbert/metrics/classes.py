@@ -1,0 +1,165 @@
+"""Scores of classes and of numbers.
+
+N examples.
+"""
+
+import warnings
+
+import numpy as np
+
+
+def accuracy(y, predictions):
+    """The share of right predictions.
+
+    Args:
+        y: class numbers or names (N,).
+        predictions: the same (N,).
+
+    >>> accuracy(["ham", "spam", "ham"], ["ham", "spam", "spam"])
+    0.6666666666666666
+    """
+    y, predictions = _classes(y, predictions)
+    return float(np.mean(y == predictions))
+
+
+def f1(y, predictions, positive=1):
+    """F1 of one class; 0 where it is neither right nor predicted anywhere.
+
+    Args:
+        y: class numbers or names (N,).
+        predictions: the same (N,).
+        positive: the class.
+
+    >>> f1([1, 1, 0, 0], [1, 0, 1, 0])
+    0.5
+    """
+    from sklearn.metrics import f1_score
+
+    y, predictions = _classes(y, predictions)
+    if (y.dtype.kind in "OSU") != isinstance(positive, str):
+        raise ValueError(f"positive={positive!r} is no class like {y[0]!r}; pass the one to score.")
+    return float(f1_score(y, predictions, labels=[positive], average="macro", zero_division=0))
+
+
+def macro_f1(y, predictions):
+    """The mean F1 of the classes that are right or predicted anywhere.
+
+    Args:
+        y: class numbers or names (N,).
+        predictions: the same (N,).
+    """
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(*_classes(y, predictions), average="macro", zero_division=0))
+
+
+def matthews(y, predictions):
+    """Matthews' correlation of classes, of any number of them; 0 where there is one class only.
+
+    Args:
+        y: class numbers or names (N,).
+        predictions: the same (N,).
+
+    >>> matthews([1, 1, 0, 0], [1, 1, 0, 1])
+    0.5773502691896258
+    """
+    from sklearn.metrics import matthews_corrcoef
+
+    y, predictions = _classes(y, predictions)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # One class only: 0 is right.
+        return float(matthews_corrcoef(y, predictions))
+
+
+def pearson(y, predictions):
+    """Pearson's correlation of numbers; 0 where one side is all the same number.
+
+    Args:
+        y: floats (N,).
+        predictions: floats (N,).
+
+    >>> round(pearson([1.0, 2.0, 4.0], [2.0, 3.0, 5.0]), 6)
+    1.0
+    """
+    return _correlation("pearsonr", y, predictions)
+
+
+def spearman(y, predictions):
+    """Pearson's correlation of the ranks, where equal numbers share their mean rank.
+
+    Args:
+        y: floats (N,).
+        predictions: floats (N,).
+
+    >>> round(spearman([1, 2, 3, 4], [1, 4, 9, 16]), 6)
+    1.0
+    """
+    return _correlation("spearmanr", y, predictions)
+
+
+def mean_absolute_error(y, predictions):
+    """The mean distance of numbers; the less, the better.
+
+    Args:
+        y: floats (N,).
+        predictions: floats (N,).
+    """
+    y, predictions = _numbers(y, predictions)
+    return float(np.mean(np.abs(y - predictions)))
+
+
+def f1_from(y, predictions, threshold=3.0):
+    """F1 of "at least the threshold" on both sides, which KLUE reports of its similarities.
+
+    Args:
+        y: floats (N,).
+        predictions: floats (N,).
+        threshold: float.
+    """
+    y, predictions = _numbers(y, predictions)
+    return f1((y >= threshold).astype(int), (predictions >= threshold).astype(int))
+
+
+def _correlation(name, y, predictions):
+    import scipy.stats
+
+    y, predictions = _numbers(y, predictions)
+    if len(y) < 2 or np.ptp(y) == 0 or np.ptp(predictions) == 0:
+        return 0.0  # Undefined; a `nan` would stop those who watch it.
+    with warnings.catch_warnings():
+        # A column that is nearly constant: its correlation is not exact, but there is one.
+        warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
+        return float(getattr(scipy.stats, name)(y, predictions).statistic)
+
+
+def check_sizes(y, predictions):
+    if len(y) != len(predictions):
+        raise ValueError(
+            f"There are {len(y)} right answers but {len(predictions)} predictions; give one "
+            "prediction for each."
+        )
+    if not len(y):
+        raise ValueError("There is nothing to score: the list of right answers is empty.")
+
+
+def _classes(y, predictions):
+    check_sizes(y, predictions)
+    y, predictions = np.asarray(y), np.asarray(predictions)
+    for name, column in (("y", y), ("predictions", predictions)):
+        if column.ndim != 1:
+            raise ValueError(
+                f"{name} has the shape {column.shape}; pass one class number or name for each "
+                "example."
+            )
+    if (y.dtype.kind in "OSU") != (predictions.dtype.kind in "OSU"):
+        raise ValueError(
+            f"The right classes are like {y[0]!r} but the predicted ones like {predictions[0]!r}; "
+            "pass names for both, or numbers for both."
+        )
+    return y, predictions
+
+
+def _numbers(y, predictions):
+    check_sizes(y, predictions)
+    y, predictions = (np.asarray(column, "float64") for column in (y, predictions))
+    return y.reshape(len(y)), predictions.reshape(len(predictions))

@@ -1,0 +1,331 @@
+"""Models of what `kerasbert.loading` found: settings of presets, weights of checkpoints."""
+
+import inspect
+import re
+import warnings
+
+import keras
+import numpy as np
+
+from kerasbert import private_names
+from kerasbert._keywords import check_keyword
+from kerasbert.conversion.name_map import check_finite
+from kerasbert.conversion.name_map import load_weights as load_named_weights
+from kerasbert.conversion.sizes import check_sizes, tensors_size
+from kerasbert.families import head_settings
+from kerasbert.kinds import KINDS, tables_of
+from kerasbert.parts import head_weights
+
+# Arguments that say what the classes of a head are.
+_CLASSES = ("num_classes", "labels", "scheme", "multi_label")
+# Those that make a new head.
+_NEW_HEAD = ("num_classes", "labels", "layers")
+_POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
+
+
+# Arguments
+
+
+def arguments_of(cls):
+    """The names of what a constructor takes."""
+    return set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
+
+
+def check_arguments(cls, kwargs):
+    """Raise for an argument of `from_preset` that neither an encoder nor a task takes."""
+    known = arguments_of(cls) | {"trainable"}
+    if hasattr(cls, "kind"):
+        known |= arguments_of(cls.backbone_cls) | _preprocessor_arguments(cls)
+        takes_new = cls.needs_head and _is_single(cls) and not _has_classes(cls)
+        known |= {"new_head"} if takes_new else set()
+    for name in kwargs:
+        check_keyword(cls.__name__, name, known)
+
+
+def _preprocessor_arguments(cls):
+    """Those of a task's `from_preset` that belong to its preprocessor."""
+    others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
+    return arguments_of(cls.preprocessor_cls) - others
+
+
+def _split_arguments(cls, kwargs):
+    """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
+    own = arguments_of(cls) - {"dtype"} | {"new_head"}
+    arguments = {name: kwargs[name] for name in kwargs if name in own}
+    its = _preprocessor_arguments(cls)
+    preprocessor = {name: kwargs[name] for name in kwargs if name in its}
+    encoder = {
+        name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor
+    }
+    if encoder and "backbone" in arguments:
+        raise ValueError(f"Set {', '.join(encoder)} on the backbone that you pass, not beside it.")
+    if preprocessor and "preprocessor" in arguments:
+        raise ValueError(
+            f"Set {', '.join(preprocessor)} on the preprocessor that you pass, not beside it."
+        )
+    return arguments, preprocessor, encoder
+
+
+def _is_single(cls):
+    """Whether checkpoints of others may have its head; not that of a class of the user's."""
+    return cls.kind in KINDS and KINDS[cls.kind].single
+
+
+def _has_classes(cls):
+    return "num_classes" in arguments_of(cls)
+
+
+def _wants_new_head(arguments):
+    is_given = any(arguments.get(name) is not None for name in _NEW_HEAD)
+    # No checkpoint of others has a BiLSTM.
+    return arguments.pop("new_head", False) or is_given or bool(arguments.get("bilstm_units"))
+
+
+class NoHeadError(ValueError):
+    """A checkpoint holds no head of the kind that was asked for."""
+
+
+def _no_head(cls, source):
+    if not _is_single(cls):
+        return NoHeadError(f"'{source}' holds no {cls.__name__}; build one and save it first.")
+    new = "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
+    return NoHeadError(f"'{source}' has no head for a {cls.__name__}; pass {new} for a new one.")
+
+
+def _warn_new(paths):
+    if paths:
+        warnings.warn(
+            f"New, random weights that need training: {', '.join(sorted(paths))}.", stacklevel=5
+        )
+
+
+# Foreign checkpoints
+
+
+def build_filled(build, fill):
+    """`build()` a model, then `fill(model)` by assignment, without drawing the random values.
+
+    Drawing them takes several times as long as reading a checkpoint. On an error in `fill` no
+    model comes out.
+    """
+    if keras.distribution.distribution() is not None:
+        model = build()  # Sharded variables draw their values in place.
+        fill(model)
+        return model
+    # In the scope variables have no values yet and take theirs, by their initializer, at its end.
+    with keras.StatelessScope() as scope:
+        model = build()
+        try:
+            fill(model)
+        except BaseException:
+            for weight in model.weights:
+                private_names.set_initializer(weight, keras.initializers.Zeros())
+            raise
+        for weight in model.weights:
+            value = scope.state_mapping.pop(id(weight), None)
+            if value is not None:
+                private_names.set_initializer(weight, lambda shape, dtype, value=value: value)
+    return model
+
+
+def _has_pooler(checkpoint):
+    """Whether the weights have one; checkpoints of token-level tasks have none."""
+    names = checkpoint.encoder_map.theirs(_POOLER[0])
+    return names is not None and names[0] in checkpoint.tensors
+
+
+def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
+    """The encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
+    settings = checkpoint.encoder_settings()
+    if load_weights and "pooler" not in {**checkpoint.encoder, **kwargs}:
+        settings["pooler"] = _has_pooler(checkpoint)
+    settings.update(kwargs)
+    if not load_weights:
+        return cls(**settings)
+
+    # Opens them too: KerasHub's class cannot be built in the scope.
+    check_sizes(settings, tensors_size(checkpoint.tensors), checkpoint.source)
+
+    def fill(backbone):
+        load_named_weights(
+            backbone.weights,
+            checkpoint.tensors,
+            checkpoint.encoder_map,
+            checkpoint.source,
+            checkpoint.is_head,
+            may_stay_new,
+        )
+
+    return build_filled(lambda: cls(**settings), fill)
+
+
+def task_of(cls, checkpoint, load_weights, **kwargs):
+    """A task model, with the checkpoint's head unless the caller asks for a new one."""
+    arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
+    new_head = _wants_new_head(arguments)
+    head_map = checkpoint.head_maps.get(tables_of(cls))
+    settings = checkpoint.head.get(tables_of(cls), {})
+    settings = dict(settings() if callable(settings) else settings)
+    if cls.needs_head and not new_head:
+        if tables_of(cls) in checkpoint.refused:
+            raise ValueError(checkpoint.refused[tables_of(cls)])
+        names = head_map and head_map.theirs(cls.output_weight({**settings, **arguments}))
+        if not names or (load_weights and names[0] not in checkpoint.tensors):
+            raise _no_head(cls, checkpoint.source)
+        if _has_classes(cls):
+            own = arguments_of(cls)
+            settings.update((k, v) for k, v in checkpoint.classes().items() if k in own)
+            if load_weights:
+                _check_classes(checkpoint, settings, names[0])
+    arguments = {**settings, **arguments}
+    if "preprocessor" not in arguments:
+        arguments["preprocessor"] = cls.preprocessor_cls.from_checkpoint(
+            checkpoint, **preprocessor_arguments
+        )
+    new = []
+    if "backbone" not in arguments:
+        row = {**head_settings(checkpoint.family, cls.kind), **arguments}
+        pooler = encoder_arguments.setdefault("pooler", cls.needs_pooler(row))
+        if load_weights and new_head and pooler and not _has_pooler(checkpoint):
+            new += _POOLER
+        arguments["backbone"] = backbone_of(
+            cls.backbone_cls, checkpoint, load_weights, new, **encoder_arguments
+        )
+    task = cls(**arguments)
+    if load_weights and new_head:
+        _warn_new([*new, *(weight.path for weight in head_weights(task))])
+    elif load_weights and cls.needs_head:
+        head = head_weights(task)
+        outside = _outside(head, head_map)
+        _check_tied(checkpoint, outside)
+        load_named_weights(
+            head,
+            checkpoint.tensors,
+            head_map,
+            checkpoint.source,
+            lambda name: outside(name) or name in checkpoint.tied,
+        )
+    return task
+
+
+def _check_classes(checkpoint, settings, name):
+    """Raise, before a head is built, where its tensor is of another number of classes."""
+    count = settings.get("num_classes") or len(settings.get("labels") or ())
+    shape = tuple(checkpoint.tensors.shape(name))
+    if count and count not in shape:
+        raise ValueError(
+            f"The weights of '{checkpoint.source}' do not fit its configuration: {name} {shape}, "
+            f"and num_classes={count}; the two do not belong together."
+        )
+
+
+def _outside(head, head_map):
+    """A function of a name: whether it does not start as those of the head do."""
+
+    def start(name):
+        return re.match(r"(cls[./])?[^./]*", name)[0]  # "cls" holds several heads.
+
+    names = [name for weight in head for name in head_map.theirs(weight.path) or ()]
+    starts = {start(name) for name in names}
+    return lambda name: start(name) not in starts
+
+
+def _check_tied(checkpoint, outside):
+    """Raise where a tensor of the head is not the one that ours is tied to."""
+    tensors = checkpoint.tensors
+    for name, original in checkpoint.tied.items():
+        if name not in tensors or original not in tensors or outside(name):
+            continue
+        if not np.array_equal(tensors[name], tensors[original]):
+            raise ValueError(
+                f"'{checkpoint.source}' has a {name} other than its {original}, and its "
+                "config.json says that they are one; set tie_word_embeddings to false there if "
+                "both are meant, or load its encoder with new_head=True."
+            )
+
+
+# Presets of ours
+
+
+def own_backbone(cls, preset, load_weights, **kwargs):
+    """The encoder of an `OwnPreset`."""
+    config = preset.config()
+
+    def build():
+        return cls.from_own_preset(preset.directory, load_weights=False, **kwargs)
+
+    def fill(backbone):
+        path = preset.encoder_weights()
+        with preset.whole():
+            backbone.load_weights(path)
+        _check_finite(backbone.weights, preset.directory)
+
+    if not load_weights:
+        return build()
+    check_sizes({**config, **kwargs}, preset.encoder_size(), preset.directory)
+    return build_filled(build, fill)
+
+
+def _check_finite(weights, directory):
+    for weight in weights:
+        if keras.backend.is_float_dtype(weight.dtype):
+            value = keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32"))
+            check_finite(weight.path, value, directory)
+
+
+def own_task(cls, preset, load_weights, **kwargs):
+    """The task of an `OwnPreset`, with a head that it lends, or with a new one."""
+    arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
+    new_head = _wants_new_head(arguments)
+    saved_class, config = preset.task()
+    if load_weights:
+        preset.check_classes(config)
+    saved = config if issubclass(saved_class, cls) else None
+    if saved is None and cls.needs_head and not new_head:
+        # A task with more heads than one lends them.
+        lender = KINDS.get(getattr(saved_class, "kind", None))
+        if lender is None or cls.kind not in lender.parts:
+            raise _no_head(cls, preset.directory)
+        return _borrowed_task(cls, saved_class, config, preset, load_weights, **kwargs)
+    saved = saved or {}
+    if new_head:
+        saved = {name: value for name, value in saved.items() if name not in _CLASSES}
+    if "preprocessor" not in arguments:
+        arguments["preprocessor"] = None
+        if saved.get("preprocessor", True) is not None:
+            arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
+                preset.directory, **preprocessor_arguments
+            )
+    if "backbone" not in arguments:
+        arguments["backbone"] = own_backbone(
+            cls.backbone_cls, preset, load_weights, **encoder_arguments
+        )
+    saved = cls.with_preprocessor_settings(saved, preprocessor_arguments)
+    task = cls.from_config({**saved, **arguments})
+    if load_weights and new_head:
+        _warn_new([weight.path for weight in head_weights(task)])
+    elif load_weights and head_weights(task):
+        task.load_task_weights(preset.path("task.weights.h5"))
+        _check_finite(head_weights(task), preset.directory)
+    return task
+
+
+def _borrowed_task(cls, lender, config, preset, load_weights, **kwargs):
+    """A task with the encoder and the head of one with more heads."""
+    arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
+    if "preprocessor" not in arguments and config.get("preprocessor") is not None:
+        arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
+            preset.directory, **preprocessor_arguments
+        )
+    given = {"backbone": arguments["backbone"]} if "backbone" in arguments else {}
+    whole = own_task(lender, preset, load_weights, preprocessor=None, **given, **encoder_arguments)
+    shared = (arguments_of(cls) & config.keys()) - {"backbone", "preprocessor", "name"}
+    settings = {name: config[name] for name in shared}
+    task = cls(**{**settings, "backbone": whole.backbone, **arguments})
+    weights = {weight.path: weight for weight in whole.weights}
+    missing = [weight.path for weight in head_weights(task) if weight.path not in weights]
+    if missing:  # The task has that head by a setting, and was saved without.
+        raise _no_head(cls, preset.directory)
+    for weight in head_weights(task):
+        weight.assign(weights[weight.path])
+    return task

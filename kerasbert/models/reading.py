@@ -1,0 +1,199 @@
+"""What a task model reads: texts in memory, and batches that come one by one."""
+
+import itertools
+
+import keras
+import numpy as np
+
+from kerasbert import backend, private_names
+from kerasbert._errors import check_whole
+from kerasbert.backend.tensorflow import tf
+
+
+class ReadsTexts:
+    """Mixin of the task models: tells texts from ready arrays, and makes batches of texts."""
+
+    def _is_raw(self, x):
+        """Whether `x` is texts in memory, for the preprocessor."""
+        if x is None or is_dataset(x):
+            return False
+        if self.preprocessor is None:
+            if _holds_text(x):
+                raise ValueError(
+                    "This model has no preprocessor and takes arrays of token ids, not texts; "
+                    "set `model.preprocessor`, or load the model with `from_preset`."
+                )
+            return False
+        if isinstance(x, dict):
+            return "token_ids" not in x
+        return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
+
+    def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
+        check_batch_size(batch_size)
+        return self.preprocessor.sorted_batches(
+            x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes()
+        )
+
+    def _compiles_shapes(self):
+        return backend.compiles_shapes(self.jit_compile)
+
+    def _as_lists(self, texts, method):
+        """`(texts, single)`: what a person's method takes, as a list or tuple of two lists.
+
+        All of them read texts here, so that each takes the same kinds and refuses the same.
+        """
+        if self.preprocessor is None:
+            raise ValueError(f"{method} takes texts, and this model has no preprocessor.")
+        columns, batched = self.preprocessor.columns(texts)
+        return (columns if len(columns) > 1 else columns[0]), not batched
+
+    # === Batches that come one by one ===
+
+    def _read(self, x, batch_size=None, anew=False, shuffle=False):
+        """A `tf.data.Dataset` of features, of a dataset, generator or `PyDataset` of texts.
+
+        What gives ready arrays stays as it is.
+        """
+        if is_dataset(x):
+            return self._preprocess_dataset(x, anew, batch_size)
+        if hasattr(x, "__next__"):
+            return self._read_generator(x, batch_size)
+        if isinstance(x, keras.utils.PyDataset) and self._is_raw(_inputs_of(x[0])):
+            return self._dataset_from(lambda: _passes(x, shuffle), x[0], x.num_batches)
+        return x
+
+    def _read_generator(self, batches, batch_size):
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("The generator gives no batch; make it anew for each use.")
+        batches = itertools.chain([first], batches)
+        if not self._is_raw(_inputs_of(first)):
+            self._build_on(first)
+            return (batch for batch in batches)  # Keras takes no other iterator.
+        if _is_single(_inputs_of(first)):
+            batches = _grouped(batches, batch_size or 32)
+            first = next(batches)
+            batches = itertools.chain([first], batches)
+        return self._dataset_from(lambda: batches, first)
+
+    def _dataset_from(self, batches, first, size=None):
+        """A dataset of features of what `batches()` gives; `first` is such a batch."""
+
+        def preprocess(batch):
+            try:
+                parts = batch if isinstance(batch, tuple) else (batch,)
+                return keras.tree.map_structure(
+                    keras.ops.convert_to_numpy, self.preprocessor(*parts)
+                )
+            except Exception as error:
+                self._reading_error = error
+                raise
+
+        def spec(array):
+            return tf.TensorSpec([None] * array.ndim, array.dtype)
+
+        first = preprocess(first)
+        self._build_on(first)
+        signature = keras.tree.map_structure(spec, first)
+        dataset = tf.data.Dataset.from_generator(
+            lambda: map(preprocess, batches()), output_signature=signature
+        )
+        if size is not None:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(size))
+        return dataset.prefetch(2)
+
+    def _build_on(self, batch):
+        """Build loss and metrics on this batch: Keras would take one and not train on it."""
+        if isinstance(batch, tuple) and len(batch) > 1:
+            private_names.build_on(self, batch)
+
+    def _preprocess_dataset(self, dataset, anew=False, batch_size=None):
+        """Map the preprocessor over a `tf.data.Dataset` of raw batches, or of texts to batch."""
+        if self.preprocessor is None or is_ready(dataset):
+            return dataset
+        parts = keras.tree.flatten(_inputs_of(dataset.element_spec))
+        if all(part.shape.rank == 0 and part.dtype == "string" for part in parts):
+            dataset = dataset.batch(batch_size or 32)
+        return self.preprocessor.map_dataset(dataset, anew)
+
+
+def _holds_text(x):
+    while isinstance(x, (list, tuple)) and x:
+        x = x[0]
+    kind = getattr(getattr(x, "dtype", None), "kind", None)  # Of a NumPy or pandas column.
+    return isinstance(x, (str, bytes)) or kind in ("O", "S", "U")
+
+
+def check_batch_size(batch_size):
+    if batch_size is not None:
+        check_whole("batch_size", batch_size)
+
+
+def is_in_memory(x):
+    return isinstance(x, (dict, list, tuple, np.ndarray)) or keras.ops.is_tensor(x)
+
+
+def is_ready(dataset):
+    """Whether a `tf.data.Dataset` has token ids already."""
+    spec = _inputs_of(dataset.element_spec)
+    return isinstance(spec, dict) and "token_ids" in spec
+
+
+def _inputs_of(batch):
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def _passes(dataset, shuffle):
+    """One epoch of a `keras.utils.PyDataset`, as Keras goes through it."""
+    dataset.on_epoch_begin()
+    size = dataset.num_batches
+    order = itertools.count() if size is None else range(size)
+    for i in np.random.permutation(size) if shuffle and size is not None else order:
+        yield dataset[int(i)]
+    dataset.on_epoch_end()
+
+
+def _is_single(x):
+    """Whether `x` is one text or one pair of them."""
+    if isinstance(x, dict):
+        x = tuple(x.values())
+    return isinstance(x, (str, bytes)) or isinstance(x, tuple) and _is_single(x[0])
+
+
+def _grouped(rows, size):
+    """Batches of single examples, each of `x`, `(x, y)` or `(x, y, sample_weight)`."""
+    while group := [
+        row if isinstance(row, tuple) else (row,) for row in itertools.islice(rows, size)
+    ]:
+        x, *targets = map(list, zip(*group, strict=True))
+        if isinstance(x[0], dict):
+            x = {name: [row[name] for row in x] for name in x[0]}
+        yield (x, *targets)
+
+
+def is_dataset(x):
+    return hasattr(x, "element_spec") and hasattr(x, "map")
+
+
+def split(arrays, share):
+    """Cut off the last share of each, as `validation_split` does."""
+    columns = arrays[0].values() if isinstance(arrays[0], dict) else arrays[0]
+    size = len(next(iter(columns)) if isinstance(arrays[0], (dict, tuple)) else columns)
+    cut = int(size * (1 - share))
+    if not 0 < cut < size:
+        raise ValueError(
+            f"validation_split={share} of {size} texts leaves no text on one side; "
+            "use another share or pass validation_data."
+        )
+
+    def part(array, start, stop):
+        if isinstance(array, tuple):
+            return tuple(part(one, start, stop) for one in array)
+        if isinstance(array, dict):
+            return {name: part(one, start, stop) for name, one in array.items()}
+        return None if array is None else array[start:stop]
+
+    return (
+        tuple(part(array, 0, cut) for array in arrays),
+        tuple(part(array, cut, size) for array in arrays),
+    )

@@ -1,0 +1,49 @@
+"""Which task's batch is next where several are trained together, and batches without end."""
+
+import keras
+import numpy as np
+
+# A task gets steps in proportion to its number of batches to this power.
+SAMPLING = {"size": 1.0, "sqrt": 0.5, "uniform": 0.0}
+
+
+def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
+    """The number of the task of each step of an epoch, in an order drawn from seed and epoch.
+
+    In every epoch each task has its share of the steps, up to one step.
+
+    Args:
+        sizes: ints. The number of batches of each task.
+        sampling: string. A key of `SAMPLING`.
+        steps: int.
+        seed: int.
+        epoch: int.
+
+    >>> np.bincount(plan_steps([90, 10], "size", 100)).tolist()
+    [90, 10]
+    >>> np.bincount(plan_steps([90, 10], "sqrt", 100)).tolist()
+    [75, 25]
+    """
+    generator = np.random.default_rng((seed, epoch))
+    weights = np.array(sizes, "float64") ** SAMPLING[sampling]
+    shares = steps * weights / weights.sum()
+    counts = np.floor(shares + 1e-9).astype(int)
+    rest = np.maximum(shares - counts, 0)
+    missing = steps - counts.sum()
+    if missing:
+        chosen = generator.choice(len(sizes), missing, replace=False, p=rest / rest.sum())
+        counts[chosen] += 1
+    return generator.permutation(np.repeat(np.arange(len(sizes)), counts)).tolist()
+
+
+def array_batches(arrays, batch_size, seed):
+    """Endless batches of arrays (N, ...), a new order in each pass."""
+    generator = np.random.default_rng(seed)
+    leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
+    while True:
+        order = generator.permutation(len(leaves[0]))
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            yield keras.tree.map_structure(
+                lambda leaf, rows=rows: None if leaf is None else leaf[rows], arrays
+            )

@@ -1,0 +1,140 @@
+"""Questions that a context answers."""
+
+import json
+import math
+import os
+import re
+import warnings
+from dataclasses import replace
+
+from kerasbert.metrics import METRICS, with_threshold
+from kerasbert.tasks import readers
+from kerasbert.tasks.tables import Data, column_of, examples_of, ids_of, is_test, texts_of
+
+
+class QuestionAnswering(Data):
+    """Questions, contexts, and answers in SQuAD's form."""
+
+    columns = ("question", "context")
+    column_counts = (2,)
+    label = "answers"
+    metrics = ("squad",)
+    submission = "predictions.json"
+
+    def fields_of_files(self, task, given):
+        if given["settings"] is not None:
+            return {}
+        return {"settings": replace(task.settings, sequence_length=384)}
+
+    def open(self, task, path, split):
+        if os.path.splitext(path)[1].lower() == ".json":
+            return readers.read_squad(path, task.source.encoding)
+        return super().open(task, path, split)
+
+    def examples(self, task, table, split):
+        questions, contexts = (
+            texts_of(table, column_of(task, table, name)) for name in task.columns
+        )
+        ids = ids_of(task, table)
+        if is_test(split) and task.label not in table.columns:
+            return examples_of((questions, contexts), None, ids)
+        rows = [
+            self._answers(row, context, table, position)
+            for position, (row, context) in enumerate(
+                zip(table.column(task.label, f" for the answers of '{task.name}'"), contexts)
+            )
+        ]
+        if any(row is None for row in rows):
+            return examples_of((questions, contexts), None, ids)
+        y, lost = [], []
+        for position, (row, context) in enumerate(zip(rows, contexts)):
+            found = aligned(row["text"], row["answer_start"], context)
+            y.append(found)
+            if row["text"] and found is None:
+                lost.append(position)
+        data = examples_of((questions, contexts), y, ids, gold=[row["text"] for row in rows])
+        if lost:
+            warnings.warn(
+                f"{len(lost)} of the {len(rows)} answers of {table.source} do not stand in their "
+                f"contexts, the first one that of question {ids[lost[0]]!r}; "
+                + ("they are left out." if split == "train" else "they are scored all the same."),
+                stacklevel=2,
+            )
+        if lost and split == "train":
+            lost = set(lost)
+            data = data.take([position for position in range(len(rows)) if position not in lost])
+        return data
+
+    def _answers(self, row, context, table, position):
+        """A dict of `text` and `answer_start`, lists; `None` where the data hold no answers."""
+        if row is None:
+            return None
+        if isinstance(row, str):  # A column of a plain table: where it stands is to be found.
+            return {"text": [row] if row else [], "answer_start": [max(context.find(row), 0)]}
+        if isinstance(row, dict) and {"text", "answer_start"} <= set(row):
+            text, starts = row["text"], row["answer_start"]
+            if isinstance(text, str):
+                text, starts = [text], [starts]
+            if len(text) == len(starts):
+                return {"text": list(text), "answer_start": [int(start) for start in starts]}
+        raise ValueError(
+            f"{table.place(position)}: the answers are {row!r}; give a string, or 'text' and "
+            "'answer_start' with as many of each."
+        )
+
+    def answers(self, task, model, data, batch_size):
+        rows = [found[0] for found in model.answer(*data.x, batch_size=batch_size)]
+        predictions = [{name: row[name] for name in ("answer", "null_score")} for row in rows]
+        return predictions, [row["score"] for row in rows]
+
+    def scores(self, task, data, predictions):
+        answers = [row["answer"] for row in predictions]
+        result = {}
+        for name in task.metrics:
+            more = ([row["null_score"] for row in predictions],) if name == "squad2" else ()
+            result.update(METRICS[name](data.gold, answers, *more))
+        return result
+
+    def files(self, task, data, predictions, threshold):
+        answers = [row["answer"] for row in predictions]
+        nulls = [row["null_score"] for row in predictions]
+        if threshold is not None:
+            answers = with_threshold(answers, nulls, threshold)
+        files = {task.submission: dict(zip(data.ids, answers))}
+        if "squad2" in task.metrics:
+            odds = (math.exp(-abs(score)) for score in nulls)  # Never above 1: no overflow.
+            files["na_prob.json"] = {
+                i: (1 if score > 0 else odd) / (1 + odd)
+                for i, score, odd in zip(data.ids, nulls, odds)
+            }
+        return {
+            name: json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+            for name, content in files.items()
+        }
+
+
+def aligned(texts, starts, context):
+    """Where an answer stands in its context: its first and last character, the end exclusive.
+
+    The first answer that stands where it should counts; if none does, the first one that is found
+    elsewhere, as near as it can be, with any white space between its words.
+
+    >>> aligned(["Rome"], [9], "In old Rome")
+    (7, 11)
+    >>> aligned(["ancient  city"], [0], "an ancient city"), aligned(["Paris"], [0], "In old Rome")
+    ((3, 15), None)
+    """
+    trimmed = []
+    for text, start in zip(texts, starts):
+        start += len(text) - len(text.lstrip())
+        text = text.strip()
+        if text and start >= 0 and context.startswith(text, start):
+            return start, start + len(text)
+        if text:
+            trimmed.append((text, start))
+    for text, start in trimmed:
+        pattern = r"\s+".join(map(re.escape, text.split()))
+        found = [match.span() for match in re.finditer(pattern, context)]
+        if found:
+            return min(found, key=lambda span: abs(span[0] - start))
+    return None

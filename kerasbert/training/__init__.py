@@ -1,0 +1,1 @@
+"""The loops: fine-tuning with its search, pretraining, evaluation, checkpoints and recording."""

@@ -1,0 +1,211 @@
+"""Checkpoints of a training: all that its next step depends on, in one file.
+
+A file in the format of safetensors, written under another name, then renamed: it is whole, or not
+there. A run that goes on from one takes the same steps as one that was never interrupted.
+"""
+
+import glob
+import json
+import os
+import re
+
+import keras
+import ml_dtypes  # noqa: F401  It makes bfloat16 known to NumPy.
+import numpy as np
+from keras import ops
+
+from kerasbert import backend, private_names
+from kerasbert._errors import first_line
+from kerasbert.files import new_file
+
+_KEY = "kerasbert"
+_KEPT = "kept/"
+_TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int8": "I8",
+    "uint32": "U32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def save_checkpoint(folder, model, step, kept=(), **facts):
+    """Write `checkpoint-<step>.safetensors`, then remove those before it.
+
+    Holds the weights, and the states of the optimizer and of dropout.
+
+    Args:
+        folder: path.
+        model: a compiled model whose optimizer is built.
+        step: int.
+        kept: list of arrays beside, for `load_checkpoint` to return.
+        **facts: likewise, what JSON can hold.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: if the disk is full; what was there before is still there.
+    """
+    path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
+    kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
+    tensors = {**_variables(model), **backend.random_states(), **kept}
+    header, end = {"__metadata__": {_KEY: json.dumps({"step": step, **facts})}}, 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + _dtype(tensor).itemsize * int(np.prod(tensor.shape))
+        header[name] = {
+            "dtype": _TYPES[_dtype(tensor).name],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    # By hand, one tensor at a time: the library wants all arrays at once. For 512 MB of
+    # variables on TensorFlow it took 512 MB beside them; this takes 16, the largest tensor.
+    with new_file(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            value = ops.convert_to_numpy(tensor) if hasattr(tensor, "path") else tensor
+            file.write(np.ascontiguousarray(value, _dtype(tensor)).tobytes())
+    for other in _checkpoints(folder):
+        if other != path:
+            os.remove(other)
+    return path
+
+
+def find_checkpoint(folder):
+    """Path of the newest checkpoint; `None` where there is none."""
+    return max(_checkpoints(folder), default=None)
+
+
+def load_checkpoint(path, model):
+    """Put a checkpoint into a model and its optimizer, strictly.
+
+    Returns:
+        `(facts, kept)`: what it says of itself, `step` and the `facts` of `save_checkpoint`; and
+        the list of arrays.
+
+    Raises:
+        ValueError: if it is damaged, or one of another model.
+    """
+    variables, states = _variables(model), backend.random_states()
+    with _open(path) as file:
+        _check(path, file, {**variables, **states}, [_KEPT])
+        for name, variable in variables.items():
+            variable.assign(file.get_tensor(name))
+        backend.set_random_states({name: file.get_tensor(name) for name in states})
+        kept = sorted(name for name in file.keys() if name.startswith(_KEPT))
+        return _facts(file), [file.get_tensor(name) for name in kept]
+
+
+def random_mark():
+    """A function that puts global random generators back to where they are now.
+
+    On PyTorch `fit` draws from them where it builds a model and where it begins to read data, and
+    dropout does in its steps: with this, the steps draw the same in one call of `fit` and in two.
+    """
+    states = backend.random_states()
+    return lambda: backend.set_random_states(states)
+
+
+def load_optimizer(path, model):
+    """Put the state of the optimizer alone into a model's: its averages and its count of steps.
+
+    Gradients that were being accumulated are left out.
+    """
+    variables = {
+        name: variable
+        for name, variable in _variables(model).items()
+        if name.startswith("optimizer/") and not name.endswith(private_names.GRADIENT_ACCUMULATOR)
+    }
+    with _open(path) as file:
+        others = [name for name in file.keys() if name.endswith(private_names.GRADIENT_ACCUMULATOR)]
+        others += ["weight/", "seed/", "random/", "scaled/", _KEPT]
+        _check(path, file, variables, others)
+        for name, variable in variables.items():
+            variable.assign(file.get_tensor(name))
+
+
+def checkpoint_facts(path):
+    """What a checkpoint says of itself."""
+    with _open(path) as file:
+        return _facts(file)
+
+
+def _variables(model):
+    """What a step depends on, by name: a dict of variables."""
+    weights = model.weights
+    known = {id(weight) for weight in weights}
+    # States of dropout: they have no names that stay.
+    seeds = [variable for variable in model.variables if id(variable) not in known]
+    named = [(f"weight/{weight.path}", weight) for weight in weights]
+    named += [(f"seed/{number}", seed) for number, seed in enumerate(seeds)]
+    # Below the optimizer's own name, which counts up; where two are nested, the inner one's.
+    inner = getattr(model.optimizer, "inner_optimizer", None)
+    own = {id(variable) for variable in (inner.variables if inner else ())}
+    for variable in model.optimizer.variables:
+        kind = "scaled" if inner and id(variable) not in own else "optimizer"
+        named.append((f"{kind}/{variable.path.partition('/')[2]}", variable))
+    variables = dict(named)
+    if len(variables) < len(named):
+        raise ValueError("Two weights of the model have the same path; give its layers names.")
+    return variables
+
+
+def _dtype(tensor):
+    return np.dtype(keras.backend.standardize_dtype(tensor.dtype))
+
+
+def _checkpoints(folder):
+    """Paths of checkpoints; those half-written have another name."""
+    paths = glob.glob(os.path.join(glob.escape(folder), "checkpoint-*.safetensors"))
+    return [path for path in paths if re.search(r"checkpoint-\d+\.safetensors$", path)]
+
+
+def _open(path):
+    import safetensors
+
+    try:
+        return safetensors.safe_open(path, framework="numpy")
+    except Exception as error:  # The library has a class of its own for what is damaged.
+        raise ValueError(
+            f"The checkpoint '{path}' cannot be read ({first_line(error)}): it is damaged. Remove "
+            "it to start anew."
+        ) from None
+
+
+def _facts(file):
+    return json.loads((file.metadata() or {}).get(_KEY, "{}"))
+
+
+def _check(path, file, variables, others=()):
+    """Raise unless a file has exactly these, of these shapes and types, beside `others`.
+
+    Args:
+        others: list of beginnings of names.
+    """
+    found = {name for name in file.keys() if not name.startswith(tuple(others))}
+    missing, extra = sorted(variables.keys() - found), sorted(found - variables.keys())
+    if missing or extra:
+        raise ValueError(
+            f"The checkpoint '{path}' is of another model or optimizer: it lacks "
+            f"{_some(missing)}, and has {_some(extra)} beside."
+        )
+    for name, variable in variables.items():
+        stored = file.get_slice(name)
+        shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
+        own = tuple(variable.shape), _TYPES[_dtype(variable).name]
+        if (shape, dtype) != own:
+            raise ValueError(
+                f"The checkpoint '{path}' is of another model: {name} is {dtype} {shape} there, "
+                f"and {own[1]} {own[0]} here."
+            )
+
+
+def _some(names):
+    return (", ".join(names[:3]) + (" and more" if len(names) > 3 else "")) or "nothing"

@@ -1,0 +1,222 @@
+"""`evaluate` and `predict`: a model that is there, on a task's data or on a file."""
+
+import os
+import sys
+from dataclasses import replace
+
+from kerasbert import converter, presets
+from kerasbert.files import read_json
+from kerasbert.kinds import KINDS
+from kerasbert.models.task import BertTask
+from kerasbert.tasks import get_task
+from kerasbert.tasks.own import model_task
+from kerasbert.tasks.task import Task
+from kerasbert.training.recording import Pulse
+
+# Beside a preset: the task that it was trained on, its scores, and how.
+RECORD = "finetuning.json"
+_CHUNK = 2048  # Examples between two looks of the progress bar.
+
+
+def evaluate(
+    model,
+    data=None,
+    *,
+    task=None,
+    split="dev",
+    columns=None,
+    label=None,
+    encoding=None,
+    batch_size=32,
+    precision=None,
+    limit=None,
+    verbose=True,
+):
+    """Score a model on labelled examples.
+
+    Args:
+        model: string or model. What `finetune` left in `model`, any other preset that has the
+            task's head, or a task model.
+        data: string. A file in the form of those that the model was trained on, or a folder with
+            the official files of `task`; `None` asks the `datasets` library.
+        task: string or `Task`. By default the one that the model was trained on; where that is
+            not known, the one that it does, on a file.
+        split: string. Which split to read from a folder or the library.
+        columns: list of strings. The columns of text in the file, where they are other ones.
+        label: string. The column of labels there, where it is another one.
+        encoding: string. Of a file that is not UTF-8, such as "cp949" or "shift_jis".
+        batch_size: int.
+        precision: string. "mixed_bfloat16", for example; `None` is Keras' own setting.
+        limit: int. The most examples, the first ones.
+        verbose: bool. Whether to show progress.
+
+    Returns:
+        Dict of `task`, `split`, `examples` (their number), `metric` (the main one), `scores` and
+        `published`.
+
+    Raises:
+        ValueError: for a model or data that do not fit the task.
+    """
+    model, task, _ = open_model(model, task, precision)
+    file, folder = _file_or_folder(data)
+    examples = _read(task, file, folder, "dev" if file else split, columns, label, encoding, limit)
+    predictions = predict_all(task, model, examples, batch_size, verbose)
+    return {
+        "task": task.name,
+        "split": os.path.basename(file) if file else split,
+        "examples": len(examples),
+        "metric": task.main_metric,
+        "scores": task.score(examples, predictions),
+        "published": [vars(published) for published in task.published],
+    }
+
+
+def predict(
+    model,
+    data=None,
+    output=None,
+    *,
+    task=None,
+    split="test",
+    columns=None,
+    encoding=None,
+    batch_size=32,
+    precision=None,
+    limit=None,
+    verbose=True,
+):
+    """What a model says of examples, and the files to hand in.
+
+    Args:
+        model, data, task, columns, encoding, batch_size, precision, limit, verbose: see
+            `evaluate`; a file needs no labels, and in a `.txt` each line is a text, where the
+            first one does not name columns.
+        output: string. A folder for the predictions in the official form; `None` writes none.
+        split: string. Which split to read from a folder or the library.
+
+    Returns:
+        Dict of `task`, `split`, `ids` (what the examples are called), `predictions` and
+        `probabilities` (see `Task.answers`) and `files` (paths).
+
+    Raises:
+        ValueError: for a model or data that do not fit the task.
+    """
+    model, task, threshold = open_model(model, task, precision)
+    file, folder = _file_or_folder(data)
+    examples = _read(task, file, folder, "test" if file else split, columns, None, encoding, limit)
+    predictions, probabilities = answer_all(task, model, examples, batch_size, verbose)
+    files = [] if output is None else task.write(output, examples, predictions, threshold)
+    return {
+        "task": task.name,
+        "split": os.path.basename(file) if file else split,
+        "ids": examples.ids,
+        "predictions": predictions,
+        "probabilities": probabilities,
+        "files": files,
+    }
+
+
+def open_model(source, task=None, precision=None):
+    """A model with the task that it does, and its threshold for "no answer", `None` for none.
+
+    Raises:
+        ValueError: where it is of another kind than the task needs.
+    """
+    task = get_task(task) if isinstance(task, str) else task
+    if isinstance(source, BertTask):
+        task = task or model_task(source)
+        task.check_model(source)
+        return source, task, None
+    directory = presets.resolve(source)
+    path = os.path.join(directory, RECORD)
+    record = read_json(path) if os.path.exists(path) else {}
+    if task is None and "task" in record:
+        task = Task.from_dict(record["task"])
+    found = converter.class_in(directory)
+    if task is None and not getattr(KINDS.get(getattr(found, "kind", None)), "tasks", ""):
+        raise ValueError(
+            f"'{source}' holds a {found.__name__}, which has no head that does a task; make one "
+            "of it with `kerasbert finetune`."
+        )
+    if task is not None and found is not task.model_class:
+        raise ValueError(
+            f"'{source}' holds a {found.__name__}, but the task '{task.name}' needs a "
+            f"{task.model_class.__name__}; make one of it with `kerasbert finetune`."
+        )
+    model = found.from_preset(source, **({} if precision is None else {"dtype": precision}))
+    task = task or model_task(model)
+    task.check_model(model)
+    return model, task, record.get("scores", {}).get("best_f1_threshold")
+
+
+def predict_all(task, model, examples, batch_size=32, verbose=True):
+    """`Task.predict`, with progress where there is much to do."""
+    return answer_all(task, model, examples, batch_size, verbose)[0]
+
+
+def answer_all(task, model, examples, batch_size=32, verbose=True):
+    """`Task.answers`, with progress where there is much to do: a bar, or lines where none fits."""
+    if not verbose or len(examples) <= _CHUNK:
+        return task.answers(model, examples, batch_size)
+    parts = [slice(start, start + _CHUNK) for start in range(0, len(examples), _CHUNK)]
+    rows, probabilities = [], []
+    for part in _shown(parts):
+        found, probable = task.answers(model, examples.take(part), batch_size)
+        rows += found
+        probabilities = None if probable is None else probabilities + probable
+    return rows, probabilities
+
+
+def _shown(parts):
+    """The parts, one after the other, with the share that is done."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track
+
+        yield from track(parts, "Predicting", console=Console(stderr=True))
+        return
+    pulse = Pulse(lambda text: print(text, file=sys.stderr, flush=True))
+    for number, part in enumerate(parts):
+        pulse.tick(lambda number=number: f"predicting, {number / len(parts):.0%} done")
+        yield part
+
+
+def _file_or_folder(data):
+    """`(file, folder)`, of which at least one is `None`."""
+    if data is None:
+        return None, None
+    path = os.path.expanduser(os.fspath(data))
+    if os.path.isfile(path):
+        return path, None
+    if os.path.isdir(path):
+        return None, path
+    raise ValueError(f"There is no file or folder '{data}'.")
+
+
+def _read(task, file, folder, split, columns, label, encoding, limit):
+    task = _with_columns(task, columns, label)
+    if file is not None:
+        task = task.with_files(encoding, **{split: file})
+    elif not task.source.files and task.trained_on is None:
+        raise ValueError(
+            f"The task '{task.name}' has no data of its own: pass a file, or name a task."
+        )
+    return task.read(split, folder, limit)
+
+
+def _with_columns(task, columns, label):
+    """The task, whose files have other names of columns."""
+    if not columns and label is None:
+        return task
+    names = dict(zip(task.columns, columns or ()))
+    if columns and len(columns) != len(task.columns):
+        raise ValueError(
+            f"The task '{task.name}' reads {len(task.columns)} columns of text "
+            f"({', '.join(task.columns)}), and {len(columns)} were named."
+        )
+    if label is not None:
+        names[task.label] = label
+    # Numbers of CoNLL's columns.
+    names = {name: int(v) if v.lstrip("-").isdecimal() else v for name, v in names.items()}
+    source = task.source
+    return replace(task, source=replace(source, columns={**source.columns, **names}))

@@ -1,0 +1,254 @@
+"""`finetune`: the one loop of all tasks: a grid of settings and seeds, and the best on dev.
+
+What it leaves in its folder, each file whole or not there:
+
+    results.json, results.csv    all runs and their scores, beside the published ones
+    runs/<run>.json              one run: what is here is not done again
+    model/                       the best one, a preset with its model card
+    predictions/<split>/         what it says, in the form that is handed in
+    learning_curve.png, confusion.png
+    settings.json                what all runs share
+"""
+
+import hashlib
+import json
+import math
+import os
+from dataclasses import replace
+
+import numpy as np
+
+from kerasbert import backend, presets
+from kerasbert.files import fills_output, output_folder
+from kerasbert.tasks import builtin_tasks, get_task
+from kerasbert.training.recording import lasting_interrupt
+from kerasbert.training.search import Search
+from kerasbert.training.settings import FinetuneSettings, takes_settings
+
+
+@fills_output
+@takes_settings(FinetuneSettings)
+def finetune(task, preset, output, *, settings):
+    """Fine-tune a preset on a task with all settings of a grid, and keep the best on dev.
+
+    Every run trains as the paper does: `kerasbert.optimizers.AdamW`, whose rate rises over the
+    warmup and falls to 0, on batches of similar length. If it is stopped, the same call goes on:
+    runs that are done stay, a long one goes on from its last epoch. More values or seeds in a
+    later call add runs.
+
+    Args:
+        task: string or `kerasbert.tasks.Task`. `kerasbert.tasks.builtin_tasks()` has the names,
+            `kerasbert.tasks.file_task` makes one of your own files.
+        preset: string. Whatever `from_preset` takes.
+        output: string. The folder for all that comes out.
+        data: string. The folder with the task's official files; `None` asks the `datasets`
+            library.
+        batch_sizes, learning_rates, epochs: numbers or lists of them, the grid; `None` are the
+            task's own, but the rate is the one that the preset records, where it does: the papers'
+            are those of their large encoders. Each number of epochs is a run of its own, as the
+            rate falls to its end.
+        seeds: int or list of ints. Each point of the grid runs with every seed.
+        warmup: float. The share of the steps in which the rate rises.
+        sequence_length: int. The most tokens of a row.
+        early_stopping: int. Stop after this many epochs without a better score, and keep the
+            best epoch; `None` keeps the last one.
+        class_weights: dict of class to what its examples count, or "balanced", which counts all
+            classes the same. Of text classifiers.
+        lora_rank: int. Freeze the encoder and train adapters of this rank (and higher rates:
+            1e-4 to 1e-3); the saved model holds their sum.
+        precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; `None` is Keras' own
+            setting.
+        model: dict. Further arguments of `from_preset`, such as `{"doc_stride": 64}`.
+        dev_share: float. The share of the training examples to choose by, where a task has no dev
+            split; always the same ones.
+        limit: int. The most examples of each split, drawn at random, to try things out.
+        record_rate: bool. Write the best of the learning rates, by the mean over all else, into
+            the preset, a directory of ours: later calls, and `compile` of models from it, take it.
+        overwrite: bool. Remove the runs that are in the folder.
+        verbose: bool. Whether to show progress.
+
+    Returns:
+        What `results.json` holds: a dict of `task`, `preset`, `metric` (the main one), `best`
+        (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
+        labels), `grid` (the mean over seeds of each of its points), `runs`, `published`,
+        `examples`, `model` (its directory), `predictions` (paths), `pictures` (paths) and
+        `notes`.
+
+    Raises:
+        ValueError: for data, a preset or settings that do not fit, before anything is written.
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.3.
+    """
+    task = get_task(task) if isinstance(task, str) else task
+    presets.check(preset)
+    if settings.record_rate:
+        presets.record_finetuning_learning_rate(preset)
+    notes = []
+    task = settings.of(task)
+    if settings.learning_rates is None:
+        task = _with_rate(task, preset, notes)
+    train, dev = _train_and_dev(task, settings.data, settings.dev_share, notes)
+    test = _test(task, settings.data, notes)
+    splits = {"training": train, "dev": dev, "test": test}
+    train, dev, test = _limited(splits, settings.limit, notes)
+    names = ("early_stopping", "class_weights", "lora_rank", "precision")
+    model = settings.model or {}
+    shared = {
+        "task": task.as_dict() | {"settings": None},
+        "preset": os.fspath(preset),
+        "warmup": task.settings.warmup,
+        "sequence_length": task.settings.sequence_length,
+        **{name: getattr(settings, name) for name in names},
+        "model": model,
+        "data": _hash(train, dev),
+        "backend": backend.name(),
+    }
+    dtype = {} if settings.precision is None else {"dtype": settings.precision}
+    output = output_folder(output, "output")
+    with lasting_interrupt() as check:
+        search = Search(
+            task=task,
+            output=output,
+            shared=json.loads(json.dumps(shared)),
+            train=train,
+            weights=_sample_weights(task, train.y, settings.class_weights),
+            dev=dev,
+            test=test,
+            arguments=model | dtype,
+            overwrite=settings.overwrite,
+            verbose=settings.verbose,
+            check_interrupt=check,
+        )
+        search.check_output()
+        grid = task.settings.grid()
+        points = [{**point, "seed": seed} for point in grid for seed in settings.seeds]
+        search.say(
+            f"{task.title}: {len(train):,} training examples, {len(dev):,} dev examples, "
+            f"{len(points)} run{'s' if len(points) > 1 else ''}."
+        )
+        for note in notes:
+            search.say(note)
+        for number, point in enumerate(points, start=1):
+            search.run(point, f"Run {number} of {len(points)}")
+        results = search.finish(notes)
+        if settings.record_rate:
+            rate = _best_rate(results["grid"], task.mode)
+            presets.record_finetuning_learning_rate(preset, rate)
+            search.say(f"The learning rate {rate:g} is recorded in '{preset}'.")
+        return results
+
+
+# === What is given ===
+
+
+def _with_rate(task, preset, notes):
+    """The task with the preset's learning rate in place of a paper's, or of none."""
+    rate = presets.finetuning_learning_rate(preset)
+    official = builtin_tasks().get(task.name)
+    rates = task.settings.learning_rates
+    is_own = rates is not None and (official is None or rates != official.settings.learning_rates)
+    if rate is None or is_own:
+        return task
+    notes.append(f"The learning rate {rate:g} is the one that '{preset}' records.")
+    return replace(task, settings=replace(task.settings, learning_rates=(float(rate),)))
+
+
+def _best_rate(grid, mode):
+    """The learning rate of the best mean score over all other settings that it ran with."""
+    means = {}
+    for row in grid:
+        if row["mean"] is not None:
+            means.setdefault(row["learning_rate"], []).append(row["mean"])
+    return (min if mode == "min" else max)(means, key=lambda rate: np.mean(means[rate]))
+
+
+def _train_and_dev(task, data, dev_share, notes):
+    if "train" not in task.splits:
+        raise ValueError(f"The task '{task.name}' has nothing to train on; give it a file.")
+    train = task.read("train", data)
+    if train.y is None:
+        raise ValueError(f"The training examples of '{task.name}' have no labels.")
+    if "dev" in task.splits:
+        dev = task.read("dev", data)
+        if dev.gold is None:
+            raise ValueError(f"The dev examples of '{task.name}' have no labels to choose by.")
+    else:
+        train, dev = _cut(task, train, dev_share)
+        notes.append(
+            f"There is no dev split: {len(dev):,} of the training examples, the same in every run, "
+            "are kept out of the training to choose by."
+        )
+    return train, dev
+
+
+def _cut(task, train, share):
+    """`(train, dev)`: dev is a share of the training examples, drawn from a fixed seed."""
+    if not 0 < share < 1:
+        raise ValueError(f"dev_share={share} has to be between 0 and 1.")
+    if len(train) < 2:
+        raise ValueError(f"'{task.name}' has one example; no dev split can be cut off it.")
+    rows = np.random.default_rng(0).permutation(len(train)).tolist()
+    cut = min(max(round(share * len(rows)), 1), len(rows) - 1)
+    return train.take(sorted(rows[cut:])), train.take(sorted(rows[:cut]))
+
+
+def _limited(splits, limit, notes):
+    """The splits, `None` for none, of which no more than so many examples are drawn."""
+    parts, said = [], []
+    for name, examples in splits.items():
+        if limit is not None and examples is not None and len(examples) > limit:
+            said.append(f"{limit:,} of the {len(examples):,} {name} examples")
+            rows = np.random.default_rng(0).permutation(len(examples))[:limit]
+            examples = examples.take(sorted(rows.tolist()))
+        parts.append(examples)
+    if said:
+        notes.append(
+            f"With limit={limit}, {', '.join(said)} are drawn: scores and predictions are of "
+            "these alone."
+        )
+    return parts
+
+
+def _test(task, data, notes):
+    """The test set, `None` where it cannot be had: an official one may be withheld."""
+    if "test" not in task.splits:
+        return None
+    try:
+        return task.read("test", data)
+    except ValueError as error:
+        if task.has_own_files:
+            raise
+        notes.append(f"Nothing is predicted for the test set: {error}")
+        return None
+
+
+def _hash(*splits):
+    digest = hashlib.sha256()
+    for examples in splits:
+        columns = examples.x if isinstance(examples.x, tuple) else (examples.x,)
+        for column in (*columns, examples.y):
+            for value in column:
+                digest.update(repr(value).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
+
+
+def _sample_weights(task, y, class_weights):
+    """What each training example counts, `None` for all the same."""
+    if class_weights is None:
+        return None
+    if task.head != "text_classifier":
+        raise ValueError(f"class_weights are for classes of texts, and '{task.name}' has none.")
+    if class_weights == "balanced":
+        names, counts = np.unique(y, return_counts=True)
+        class_weights = dict(zip(names.tolist(), len(y) / (len(names) * counts)))
+    elif not isinstance(class_weights, dict):
+        raise ValueError(f'class_weights={class_weights!r} has to be a dict, or "balanced".')
+    for name, weight in class_weights.items():
+        if name not in task.labels:
+            raise ValueError(
+                f"class_weights has a class '{name}'; those of '{task.name}' are "
+                f"{', '.join(task.labels)}."
+            )
+        if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
+            raise ValueError(f"class_weights['{name}'] is {weight!r}; pass a number from 0.")
+    return [float(class_weights.get(name, 1.0)) for name in y]

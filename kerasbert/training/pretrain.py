@@ -1,0 +1,479 @@
+"""`pretrain`: from text, or from examples, to a preset.
+
+B batch, T tokens, P predictions.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import warnings
+
+import keras
+import numpy as np
+
+from kerasbert import backend
+from kerasbert._errors import check_whole
+from kerasbert.files import fills_output, new_folder, output_folder, remove, write_text
+from kerasbert.models import (
+    BertBackbone,
+    BertMaskedLM,
+    BertPreprocessor,
+    BertPretrainer,
+    BertPretrainerPreprocessor,
+    BertTokenizer,
+)
+from kerasbert.optimizers import AdamW, Lamb, LinearDecay
+from kerasbert.presets import NoHeadError
+from kerasbert.training.checkpoints import (
+    checkpoint_facts,
+    find_checkpoint,
+    load_checkpoint,
+    load_optimizer,
+    save_checkpoint,
+)
+from kerasbert.training.pretraining_data import (
+    Data,
+    given_examples,
+    make_examples,
+    split,
+)
+from kerasbert.training.recording import (
+    CURVES,
+    LOG,
+    Line,
+    Pulse,
+    Recorder,
+    draw_curves,
+    handled_signals,
+)
+from kerasbert.training.settings import PretrainSettings, takes_settings
+from kerasbert.upload import write_card
+from kerasbert.vocabulary import vocab
+
+SETTINGS = "settings.json"
+# Examples of a periodic evaluation.
+SAMPLE = 2000
+
+
+@fills_output
+@takes_settings(PretrainSettings)
+def pretrain(corpus, output, *, settings):
+    """Pre-train an encoder on masked words and pairs of sentences, from text to a preset.
+
+    A new one, or that of a preset on text of its domain. The recipe is the paper's: Adam with
+    decoupled decay and without the correction of the bias, a linear warmup and decay, nine tenths
+    of the steps at length 128, the rest at 512.
+
+    Everything is in `output`: `preset`, for `from_preset`, with its card; `log.jsonl` and
+    `curves.png`; the newest checkpoint; and what was made on the way, `vocabulary` and `examples`.
+    Called again with the same arguments, an interrupted training goes on from its checkpoint, and
+    ends with the weights that it would have had: equal to the bit on the same machine and backend,
+    where the backend's own operations repeat, as they do on CPUs. Ctrl-C stops after a checkpoint.
+
+    Args:
+        corpus: text, as for `kerasbert.data.documents`; or examples, a folder that `write_examples`
+            wrote, or a dict of such folders (or TFRecord files) by their sequence length.
+        output: path of a folder.
+        preset: string. An encoder to go on with; its heads too, where it has them. Also the
+            `output` of an earlier training.
+        num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by
+            default 12 and 768, heads 64 wide, and the inner layer four times `hidden_dim`.
+        family: string. That of a new encoder, by default "bert"; see `kerasbert.families`.
+        encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
+        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one. `None` takes
+            the preset's, or trains one on the corpus.
+        vocabulary_size: int. Of one that is trained.
+        lowercase: bool. For a vocabulary that is trained, or a plain `vocab.txt`.
+        reading: dict. How the corpus is read: settings of `documents`.
+        objective: string. "next_sentence", "sentence_order" or "full_sentences", see
+            `write_examples`. The last has no second task, and a new encoder for it no pooler.
+        steps: int. Updates of the weights, for the default of `phases`.
+        batch_size: int. Examples of an update, also for that default.
+        phases: list of `(sequence_length, steps, batch_size)`, one after the other.
+        optimizer: string. "adamw", or "lamb" for large batches.
+        learning_rate: float. The peak; `None` is 1e-4, and 1e-3 for LAMB.
+        warmup_steps: int. `None` is a hundredth of all steps, as in the paper, but at least 1,000,
+            or a fifth of fewer than 5,000: Adam's second moment is of that many steps, and with
+            less a small encoder was seen to fall back to the words' frequencies for good.
+        weight_decay: float. Not of biases and norms.
+        optimizer_state: string. "new", or "kept" to go on with that of an earlier training, whose
+            `output` is the `preset`; the schedule begins anew.
+        finetuning_learning_rate: float. What the preset records as a good rate to fine-tune it
+            with; `finetune(..., learning_rates=[...], record_rate=True)` searches and records it.
+        accumulate: int. Parts that a batch is computed in, to need less memory.
+        precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; weights stay in float32.
+        masking: string. "dynamic" hides other tokens in each epoch, "static" once.
+        masker: dict. How tokens are hidden: settings of `mask_tokens`, as
+            `{"mask_selection_rate": 0.3, "unit": "word"}`.
+        copies: int. How often the corpus is gone over to make examples.
+        held_out: float. The share of the examples, in whole shards, that is kept for evaluation.
+        seed: int.
+        log_every: int. Steps between two lines of the log; by default a 200th of all, 10 to 100.
+        evaluate_every: int. Steps between two evaluations on 2,000 held-out examples, a multiple
+            of `log_every`; by default a 20th of all. At the end all of them count.
+        checkpoint_every: int. Steps, a multiple of `log_every`; by default as `evaluate_every`,
+            1,000 at most.
+        resume: bool. `False` starts anew, and removes the checkpoint, log and preset of before.
+        jit_compile: bool or "auto", as in `keras.Model.compile`.
+        tensorboard: bool. Write to the folder `tensorboard` in `output`.
+        callbacks: list of Keras callbacks. An epoch of theirs is an interval of the log.
+        card: dict. What the model card says beside; see `upload_preset`.
+        workers: int. Processes that make examples.
+        verbose: bool.
+
+    Returns:
+        A dict: `model`, a `BertPretrainer`; `preset`, its folder; `steps`; and `scores` on what
+        was held out.
+
+    Raises:
+        ValueError: for settings that make no sense, and where `output` has a training with other
+            settings.
+        ImportError: where `tensorboard` is asked for and not installed.
+        KeyboardInterrupt: when stopped; the same call goes on.
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
+    1904.00962.
+    """
+    output = output_folder(output, "output")
+    preset, earlier = _earlier_run(settings.preset, settings.optimizer_state)
+    if not settings.resume:
+        _start_over(output)
+    line = Line(settings.verbose)
+    saved = {"corpus": corpus, **settings.compared(), "backend": backend.name()}
+    saved = json.loads(json.dumps(saved, default=_described))
+    resumed = _is_resumed(output, saved)
+    keras.utils.set_random_seed(settings.seed)
+    examples = given_examples(corpus)
+    vocabulary = settings.vocabulary
+    if vocabulary is None and preset is None:
+        vocabulary = _train_vocabulary(corpus, examples, output, settings, line)
+    model = _model(preset, _tokenizer(vocabulary, settings.lowercase), settings)
+    tokenizer = model.preprocessor.tokenizer
+    if examples is None:
+        examples = make_examples(corpus, output, tokenizer, settings, resumed, line)
+    data = Data(
+        split(examples, settings, line),
+        tokenizer,
+        masking=settings.masking,
+        masker=settings.masker,
+        next_sentence=model.next_sentence,
+        num_segments=min(model.backbone.num_segments, 2),
+    )
+    is_kept = earlier is not None and settings.optimizer_state == "kept"
+    start = checkpoint_facts(earlier)["batches"] if is_kept else 0
+    model.compile(_optimizer(settings, start), jit_compile=settings.jit_compile)
+    model.optimizer.build(model.trainable_variables)
+    if is_kept:
+        load_optimizer(earlier, model)
+    write_text(os.path.join(output, SETTINGS), json.dumps(saved, indent=1))
+    newest = find_checkpoint(output)
+    step = 0
+    if newest:
+        step = load_checkpoint(newest, model)[0]["step"]
+        line.say(f"going on after step {step:,} of {settings.total:,}")
+    second = "sop" if model.sentence_order else "nsp"
+    recorder = Recorder(
+        output,
+        step,
+        settings.total,
+        settings.accumulate,
+        settings.checkpoint_every,
+        functools.partial(_save, output),
+        second,
+        line,
+    )
+    callbacks = [recorder, *settings.callbacks]
+    if settings.tensorboard:
+        folder = os.path.join(output, "tensorboard")
+        callbacks.append(keras.callbacks.TensorBoard(folder, write_graph=False))
+    with line, handled_signals(recorder.stop):
+        for number in range(len(settings.phases)):
+            _train(model, number, data, recorder, callbacks, settings)
+    line.say("evaluating")
+    scores = data.scores(model, settings.phases[-1], settings.accumulate, second)
+    folder = _write_preset(model, output, recorder.log, scores, saved, settings.card, line)
+    return {"model": model, "preset": folder, "steps": recorder.step, "scores": scores}
+
+
+# === What is there before ===
+
+
+def _earlier_run(preset, optimizer_state):
+    """`(preset, checkpoint)`: where a preset is the output of a training, what is in it."""
+    if preset is None:
+        return None, None
+    given = os.path.expanduser(os.fspath(preset))
+    folder = given if os.path.exists(os.path.join(given, SETTINGS)) else os.path.dirname(given)
+    if os.path.exists(os.path.join(folder, SETTINGS)) and folder:
+        inside = os.path.join(folder, "preset")
+        if not os.path.isdir(inside):
+            raise ValueError(
+                f"The training in '{folder}' is not finished: it has no preset yet. Finish it with "
+                "the call that began it."
+            )
+        return inside, find_checkpoint(folder)
+    if optimizer_state == "kept":
+        raise ValueError(
+            f"'{preset}' has no state of an optimizer: a preset holds weights alone. Pass the "
+            "output of `pretrain`, with its checkpoint, or optimizer_state='new'."
+        )
+    return preset, None
+
+
+def _is_resumed(output, settings):
+    """Whether `output` has a training with these settings; raise where it has one with others."""
+    path = os.path.join(output, SETTINGS)
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8") as file:
+        before = json.load(file)
+    names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+    if names:
+        said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)
+        raise ValueError(
+            f"'{output}' has a training with other settings: {said}. Pass the same to go on with "
+            "it, another output, or resume=False (--restart) to start anew."
+        )
+    return True
+
+
+def _described(value):
+    """What stands for a value in the settings."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
+def _start_over(output):
+    """Remove what a training leaves, but not vocabulary and examples: they check themselves."""
+    for name in (SETTINGS, LOG, CURVES, "preset", "tensorboard"):
+        remove(os.path.join(output, name))
+    newest = find_checkpoint(output) if os.path.isdir(output) else None
+    while newest:
+        os.remove(newest)
+        newest = find_checkpoint(output)
+
+
+# === Vocabulary and model ===
+
+
+def _train_vocabulary(corpus, examples, output, settings, line):
+    """Folder of the corpus' vocabulary, trained unless that is done."""
+    if examples is not None:
+        raise ValueError(
+            "The examples were made with a vocabulary: pass it as `vocabulary` (a vocab.txt, or a "
+            "preset that has it)."
+        )
+    names = ("text_key", "encoding", "errors")
+    reading = {name: value for name, value in (settings.reading or {}).items() if name in names}
+    made = {"size": settings.vocabulary_size, "lowercase": settings.lowercase, **reading}
+    made_of = json.loads(json.dumps({"corpus": corpus, **made}, default=_described))
+    folder = os.path.join(output, "vocabulary")
+    path = os.path.join(folder, SETTINGS)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if json.load(file) == made_of:
+                return folder
+        os.remove(path)
+    line.say(f"training a vocabulary of {settings.vocabulary_size:,} tokens")
+    pulse = Pulse(line.say)
+    vocab(
+        corpus,
+        folder,
+        overwrite=True,
+        progress=lambda what, share: pulse.tick(lambda: f"{what}, {share:.0%}"),
+        **made,
+    )
+    write_text(path, json.dumps(made_of))
+    return folder
+
+
+def _tokenizer(vocabulary, lowercase):
+    """The tokenizer of a file, a folder or a preset; `None` is that of the preset to train."""
+    if not isinstance(vocabulary, (str, os.PathLike)):
+        return vocabulary
+    path = os.path.expanduser(os.fspath(vocabulary))
+    if os.path.isdir(path) and os.path.exists(os.path.join(path, "vocab.txt")):
+        return BertTokenizer.from_files(path)
+    if not os.path.isfile(path):
+        return BertPreprocessor.from_preset(path).tokenizer
+    folder, name = os.path.split(path)
+    if name == "vocab.txt" and os.path.exists(os.path.join(folder, "tokenizer_config.json")):
+        return BertTokenizer.from_files(folder)
+    return BertTokenizer(path, lowercase=lowercase)
+
+
+def _model(preset, tokenizer, settings):
+    """The model to train: new, or a preset's with new heads where it has none."""
+    length = max(settings.lengths)
+    names = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim", "family")
+    size = {name: getattr(settings, name) for name in names}
+    size = {name: value for name, value in size.items() if value is not None}
+    encoder = {"dtype": settings.precision}
+    if settings.finetuning_learning_rate is not None:
+        encoder["finetuning_learning_rate"] = settings.finetuning_learning_rate
+    encoder |= settings.encoder or {}
+    pairs = settings.objective != "full_sentences"
+    heads = {"next_sentence": pairs}
+    if pairs:
+        heads["sentence_order"] = settings.objective == "sentence_order"
+    if tokenizer is not None:
+        heads["preprocessor"] = BertPretrainerPreprocessor(tokenizer, sequence_length=length)
+    if preset is not None:
+        if size:
+            raise ValueError(
+                f"{', '.join(size)} cannot be set: the encoder of '{preset}' has its own; leave "
+                "that out, or leave out the preset for a new encoder."
+            )
+        return _loaded(preset, {"sequence_length": length, **heads, **encoder})
+    size = {"family": "bert", "num_layers": 12, "hidden_dim": 768, **size}
+    for name in ("num_layers", "hidden_dim"):
+        check_whole(name, size[name])
+    width = size["hidden_dim"]
+    if "num_heads" not in size and width % 64:
+        raise ValueError(
+            f"hidden_dim={width} makes no whole number of heads of 64; pass num_heads."
+        )
+    backbone = BertBackbone.from_family(
+        **{
+            "vocabulary_size": tokenizer.vocabulary_size(),
+            "num_heads": width // 64,
+            "intermediate_dim": 4 * width,
+            "max_sequence_length": length,
+            "pooler": pairs,
+            **size,
+            **encoder,
+        }
+    )
+    return BertPretrainer(backbone, **heads)
+
+
+def _loaded(preset, arguments):
+    """A preset's encoder, with those of its heads that there are."""
+    if "preprocessor" in arguments:
+        arguments.pop("sequence_length")
+    try:
+        return BertPretrainer.from_preset(preset, **arguments)
+    except NoHeadError:
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It names the head that may be there, too.
+        model = BertPretrainer.from_preset(preset, new_head=True, **arguments)
+    new = "its heads are"
+    with contextlib.suppress(NoHeadError):
+        masked = BertMaskedLM.from_preset(preset, preprocessor=None)
+        values = {weight.path: weight for weight in masked.mlm_head.weights}
+        for weight in model.mlm_head.weights:
+            weight.assign(values[weight.path])
+        new = "the head of the sentences is"
+    warnings.warn(f"'{preset}' holds not all that is trained here: {new} new.", stacklevel=3)
+    return model
+
+
+def _optimizer(settings, start):
+    """The optimizer with its schedule, both of which count batches; `start` are those before."""
+    parts = settings.accumulate
+    schedule = LinearDecay(
+        float(settings.learning_rate),
+        settings.total * parts,
+        settings.warmup_steps * parts,
+        start=start,
+    )
+    kind = Lamb
+    if settings.optimizer == "adamw":
+        kind = functools.partial(AdamW, bias_correction=False)
+    return kind(
+        schedule,
+        weight_decay=settings.weight_decay,
+        gradient_accumulation_steps=parts if parts > 1 else None,
+    )
+
+
+# === Training ===
+
+
+def _train(model, number, data, recorder, callbacks, settings):
+    """Train what is left of a phase, by its number."""
+    phase, before = settings.phases[number], settings.phases[:number]
+    every, parts = settings.log_every, settings.accumulate
+    start = sum(one.steps for one in before)
+    end = start + phase.steps
+    # Keras' epochs, our intervals, are numbered on from those of the phases before.
+    number_of_first = sum(-(-one.steps // every) for one in before)
+    seed = int(np.random.SeedSequence((settings.seed, number)).generate_state(1)[0])
+    facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
+    tokens = None
+    while recorder.step < end:
+        done, left = recorder.step - start, end - recorder.step
+        # Whole intervals in one call; the rest of one, and a shorter last one, in calls apart.
+        inside = done % every
+        length = min(every - inside, left)
+        intervals = 1 if inside else max(1, left // every)
+        tokens = tokens or data.tokens_per_step(phase)
+        recorder.start_phase(start, end, facts, tokens)
+        first = number_of_first + done // every
+        model.fit(
+            data.training(phase, parts, seed, done * parts),
+            steps_per_epoch=length * parts,
+            initial_epoch=first,
+            epochs=first + intervals,
+            validation_data=data.held_out(phase, parts, SAMPLE),
+            validation_freq=max(1, settings.evaluate_every // every),
+            callbacks=callbacks,
+            verbose=0,
+        )
+        if recorder.stopped:
+            raise KeyboardInterrupt(
+                f"Stopped after step {recorder.step:,}, which is saved; the same again goes on."
+            )
+
+
+def _save(output, model, step):
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    # Where the schedule is: it counts batches.
+    batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
+    batches *= optimizer.gradient_accumulation_steps or 1
+    save_checkpoint(output, model, step, batches=batches)
+
+
+# === What comes out ===
+
+
+def _write_preset(model, output, log, scores, settings, card, line):
+    """Write the preset with its card and curves; returns its folder."""
+    place = os.path.join(output, "preset")
+    curves = draw_curves(log, os.path.join(output, CURVES))
+    if not curves:
+        line.say("no picture of the curves: that needs matplotlib, `pip install kerasbert[plot]`")
+    found = {
+        "description": "An encoder that `kerasbert.pretrain` trained.",
+        "recipe": _recipe(settings, log, curves),
+    }
+    if scores:
+        found["scores"] = {name: round(value, 4) for name, value in scores.items()}
+        found["scored_on"] = "the examples that were held out"
+    if isinstance(settings["preset"], str) and not os.path.isdir(settings["preset"]):
+        found["base"] = settings["preset"]
+    with new_folder(place, keep=True) as folder:
+        model.save_to_preset(folder)
+        if curves:
+            shutil.copyfile(os.path.join(output, CURVES), os.path.join(folder, CURVES))
+        write_card(folder, os.path.basename(output), {**found, **(card or {})})
+    return place
+
+
+def _recipe(settings, log, curves):
+    """What a training was, as Markdown."""
+    # Names of folders say nothing to others; what is not set, neither.
+    named = ["corpus", "preset", "vocabulary"]
+    if settings["vocabulary"] or settings["preset"]:
+        named += ["vocabulary_size", "lowercase"]  # Of a vocabulary that was trained.
+    settings = {x: y for x, y in settings.items() if x not in named and y is not None}
+    seconds = sum(row["seconds"] or 0 for row in log)
+    lines = [f"{len(log) and log[-1]['step']:,} updates in {seconds / 3600:.2f} hours, with"]
+    lines += ["", "```json", json.dumps(settings, indent=1), "```"]
+    if curves:
+        lines += ["", f"![Loss and accuracy by step]({CURVES})"]
+    return "\n".join(lines)

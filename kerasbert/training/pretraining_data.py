@@ -1,0 +1,219 @@
+"""What `pretrain` reads: examples that are there or made of the corpus, and a part held out."""
+
+import collections
+import glob
+import os
+
+import numpy as np
+
+from kerasbert.data.corpus import READING, describe_files
+from kerasbert.data.example_batches import read_examples
+from kerasbert.data.examples import one_sided, write_examples
+from kerasbert.data.manifest import read_manifest
+from kerasbert.training.recording import Pulse, short_names
+
+# A corpus makes about as many shards, so that a share of them can be held out.
+SHARDS = 100
+
+
+def given_examples(corpus):
+    """Examples by sequence length, where the corpus is some: a dict of folder or paths."""
+    if isinstance(corpus, dict):
+        return {int(length): files for length, files in corpus.items()}
+    if not isinstance(corpus, (str, os.PathLike)):
+        return None
+    corpus = os.path.expanduser(os.fspath(corpus))
+    if not os.path.isdir(corpus):
+        return None
+    # A folder of examples, or of such folders.
+    found = {}
+    for folder in (corpus, *sorted(glob.glob(os.path.join(glob.escape(corpus), "*", "")))):
+        manifest = read_manifest(folder)
+        if manifest is not None and "sequence_length" in manifest.get("settings", {}):
+            found[manifest["settings"]["sequence_length"]] = folder.rstrip(os.sep)
+    return found or None
+
+
+def make_examples(corpus, output, tokenizer, settings, resumed, line):
+    """Examples by sequence length: a dict of folders."""
+    arguments = {name: getattr(settings, name) for name in ("objective", "copies", "seed")}
+    arguments |= settings.reading or {}
+    if settings.masking == "static":
+        # `write_examples` has another name for one setting of `mask_tokens`.
+        names = {"unit": "mask_unit"}
+        masker = settings.masker or {}
+        arguments |= {names.get(name, name): value for name, value in masker.items()}
+    made, made_any = {}, False
+    for length in settings.lengths:
+        folder = made[length] = os.path.join(output, "examples", str(length))
+        manifest = read_manifest(folder)
+        if resumed and manifest is not None and manifest["complete"]:
+            continue  # Checking it against the corpus would read all of that.
+        if not made_any:
+            reading = {x: arguments[x] for x in arguments.keys() & set(READING)}
+            for text in describe_files(corpus, **reading):
+                line.say(text)
+        made_any = True
+        line.say(f"making examples of {length} tokens")
+        pulse = Pulse(line.say)
+        write_examples(
+            corpus,
+            folder,
+            tokenizer,
+            sequence_length=length,
+            workers=settings.workers,
+            progress=lambda share, count, pulse=pulse: pulse.tick(
+                lambda: f"{share:.0%} of the text, {count:,} examples"
+            ),
+            **_shard_sizes(corpus),
+            **arguments,
+        )
+    return made
+
+
+def _shard_sizes(corpus):
+    """Blocks and shards so small that a hundredth of the shards is about that of the text."""
+    paths = corpus if isinstance(corpus, (list, tuple)) else [corpus]
+    size = 0
+    for path in map(os.path.expanduser, map(os.fspath, paths)):
+        found = glob.glob(path, recursive=True) if glob.has_magic(path) else [path]
+        for one in found:
+            for folder, _, files in os.walk(one):
+                size += sum(os.path.getsize(os.path.join(folder, file)) for file in files)
+            size += os.path.getsize(one) if os.path.isfile(one) else 0
+    block = min(max(size // SHARDS, 1 << 16), 1 << 20)
+    return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
+
+
+def split(examples, settings, line):
+    """Hold out a share of the shards: a dict of length to `(training, held out)`.
+
+    Each part is a dict of arguments of `read_examples`, `None` for nothing held out.
+    """
+    parts, share = {}, settings.held_out
+    for length in settings.lengths:
+        if length not in examples:
+            raise ValueError(
+                f"There are no examples of {length} tokens, only of "
+                f"{', '.join(map(str, sorted(examples)))}; set the phases to those, or make more."
+            )
+        files = examples[length]
+        manifest = None
+        if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
+            manifest = read_manifest(files)
+        if manifest is None:
+            train, held = _split_list(_paths(files), share)
+            parts[length] = {"files": train}, ({"files": held} if held else None)
+        else:
+            _check_manifest(manifest, files, length, settings.objective)
+            train, held = _split_list(manifest["shards"], share)
+            parts[length] = (
+                {"files": files, "shards": [shard["name"] for shard in train]},
+                {"files": files, "shards": [shard["name"] for shard in held]} if held else None,
+            )
+        if share and not parts[length][1]:
+            line.say(f"all examples of {length} tokens are in one file: none are held out")
+    return parts
+
+
+def _check_manifest(manifest, folder, length, objective):
+    made = manifest["settings"]
+    if made["objective"] != objective:
+        raise ValueError(
+            f"The examples in '{folder}' are for objective={made['objective']!r}, not "
+            f"{objective!r}; pass that."
+        )
+    if made["sequence_length"] != length:
+        raise ValueError(
+            f"The examples in '{folder}' have {made['sequence_length']} tokens, not {length}."
+        )
+    if not manifest["complete"]:
+        raise ValueError(
+            f"The examples in '{folder}' are not complete; run `write_examples` again to go on."
+        )
+    counts = manifest["counts"]
+    if objective == "next_sentence" and counts["documents"] == counts["sentences"]:
+        raise ValueError(one_sided(f"The text of the examples in '{folder}'", counts["documents"]))
+
+
+def _paths(files):
+    if isinstance(files, (str, os.PathLike)):
+        files = os.path.expanduser(os.fspath(files))
+        files = [os.path.join(files, "*.tfrecord*") if os.path.isdir(files) else files]
+    return sorted(path for pattern in files for path in glob.glob(os.fspath(pattern)))
+
+
+def _split_list(items, share):
+    """Take a share of the items out, at least one of several, evenly: `(the rest, those)`.
+
+    >>> _split_list([0, 1, 2, 3, 4, 5], 0.3)
+    ([0, 2, 3, 5], [1, 4])
+    """
+    count = max(1, round(share * len(items))) if share and len(items) > 1 else 0
+    taken = {int((number + 0.5) * len(items) / count) for number in range(count)}
+    return (
+        [item for place, item in enumerate(items) if place not in taken],
+        [item for place, item in enumerate(items) if place in taken],
+    )
+
+
+class Data:
+    """Batches for training and evaluation.
+
+    Args:
+        parts: dict of sequence length to `(training, held out)`.
+        tokenizer: the tokenizer.
+        **settings: of `read_examples`.
+    """
+
+    def __init__(self, parts, tokenizer, **settings):
+        self.parts, self.settings = parts, {"tokenizer": tokenizer, **settings}
+
+    def training(self, phase, accumulate, seed, start):
+        """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
+        return read_examples(
+            **self.parts[phase.sequence_length][0],
+            batch_size=phase.batch_size // accumulate,
+            seed=seed,
+            start_step=start,
+            **self.settings,
+        )
+
+    def held_out(self, phase, accumulate, examples=None):
+        """Those held out, in order and always masked alike; `None` where there are none."""
+        part = self.parts[phase.sequence_length][1]
+        if part is None:
+            return None
+        # Small ones would take their time, and without gradients there is room for more.
+        size = max(phase.batch_size // accumulate, 4096 // phase.sequence_length)
+        batches = read_examples(
+            **part, batch_size=size, shuffle_buffer=0, repeat=False, **self.settings
+        )
+        return batches if examples is None else batches.take(max(1, examples // size))
+
+    def tokens_per_step(self, phase):
+        """Tokens of an update, as far as a thousand examples tell."""
+        part = self.parts[phase.sequence_length][0]
+        batches = read_examples(
+            **part, batch_size=100, shuffle_buffer=0, repeat=False, **self.settings
+        )
+        lengths = [
+            x["padding_mask"].sum(axis=1) for x, _, _ in batches.take(10).as_numpy_iterator()
+        ]
+        return float(np.concatenate(lengths).mean()) * phase.batch_size
+
+    def scores(self, model, phase, accumulate, second):
+        """Losses and metrics on all that is held out, beside those of guessing: a dict."""
+        batches = self.held_out(phase, accumulate)
+        if batches is None:
+            return {}
+        scores = short_names(model.evaluate(batches, verbose=0, return_dict=True), second)
+        tokens, classes = collections.Counter(), collections.Counter()
+        for _, y, weights in batches.as_numpy_iterator():
+            tokens.update(y["mlm_logits"][weights["mlm_logits"] > 0].tolist())
+            classes.update(y.get("nsp_logits", np.array([])).tolist())
+        scores["mlm_accuracy_of_commonest_token"] = max(tokens.values()) / tokens.total()
+        if classes:
+            name = f"{second}_accuracy_of_commonest_label"
+            scores[name] = max(classes.values()) / classes.total()
+        return scores

@@ -1,0 +1,310 @@
+"""What a training says of itself: a line while it runs, a log, curves.
+
+The log has one JSON object a line, and the curves are drawn from it.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import keras
+
+from kerasbert import private_names
+from kerasbert.files import new_file, read_log
+from kerasbert.training.checkpoints import random_mark
+from kerasbert.visualize.figures import save
+from kerasbert.visualize.training import training_curves
+
+LOG = "log.jsonl"
+CURVES = "curves.png"
+
+
+class Recorder(keras.callbacks.Callback):
+    """Counts steps, keeps the log, writes checkpoints and stops where asked to.
+
+    Epochs are Keras' word for the intervals between two lines of the log. Values are read, and
+    checkpoints written, at their ends alone: on JAX and PyTorch each reading waits for the device.
+
+    Args:
+        folder: path. Where the log is, or is to be.
+        step: int. Steps done before; later lines of the log go.
+        total: int. Steps of the whole training.
+        accumulate: int. Batches a step.
+        checkpoint_every: int. Steps, a multiple of an interval.
+        save: function of the model and the step, that writes a checkpoint.
+        second: string. Short name of the second task, as "nsp".
+        line: a `Line`.
+    """
+
+    def __init__(self, folder, step, total, accumulate, checkpoint_every, save, second, line):
+        super().__init__()
+        self.path = os.path.join(folder, LOG)
+        self.log = [row for row in read_log(self.path) if row["step"] <= step]
+        with new_file(self.path) as file:
+            file.writelines(_as_line(row).encode() for row in self.log)
+        self.step, self.total = step, total
+        self.accumulate, self.checkpoint_every = accumulate, checkpoint_every
+        self.save, self.second, self.line = save, second, line
+        self.stopped = None
+
+    def start_phase(self, first, last, facts, tokens_per_step):
+        """Say what the next call of `fit` trains on.
+
+        Args:
+            first, last: ints. The steps that the phase begins after, and ends with.
+            facts: dict of what each line of the log says of it.
+            tokens_per_step: float.
+        """
+        self.first, self.last = first, last
+        self.facts, self.tokens_per_step = facts, tokens_per_step
+        self._put_back = random_mark()
+        self._clock = None
+
+    def stop(self, number, frame=None):
+        """Handle a signal: stop after this step, and at once if asked again."""
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = signal.Signals(number).name
+        self.line.say("stopping after this step, to save it; once more stops at once")
+
+    # Of Keras. `self.model` costs a synchronisation on JAX, `model_of` does not.
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._batches, self._before = 0, self.step
+        self._pace = None
+        if self._clock is not None:
+            self._clock = time.perf_counter(), self.step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._put_back is not None:
+            self._put_back()
+            self._put_back = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._batches += 1
+        if self._batches % self.accumulate:
+            return
+        self.step += 1
+        if self._clock is None:
+            # Not with the first step, which may compile.
+            self._clock = time.perf_counter(), self.step
+        self.line.tick(self.step, self.total)
+        if self.stopped and not private_names.model_of(self).stop_training:
+            self.save(self.model, self.step)
+            private_names.model_of(self).stop_training = True
+
+    def on_test_begin(self, logs=None):
+        # Evaluation is not to count as training, nor the steps that a device still has to do.
+        keras.ops.convert_to_numpy(self.model.optimizer.iterations)
+        self._pace = self._seconds_and_steps()
+
+    def on_epoch_end(self, epoch, logs=None):
+        values = short_names(logs, self.second)
+        seconds, steps = self._pace or self._seconds_and_steps()
+        pace = seconds / steps if steps else None
+        row = {
+            "step": self.step,
+            **self.facts,
+            **values,
+            "learning_rate": float(self.model.optimizer.learning_rate),
+            "tokens_per_second": round(self.tokens_per_step / pace, 1) if pace else None,
+            "seconds": round((self.step - self._before) * pace, 3) if pace else None,
+        }
+        self.log.append(row)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(_as_line(row))
+        self.line.interval(row, self.total, pace)
+        is_due = (self.step - self.first) % self.checkpoint_every == 0 or self.step == self.last
+        if is_due and not private_names.model_of(self).stop_training:
+            self.save(self.model, self.step)
+
+    def _seconds_and_steps(self):
+        """Since the first step of this interval."""
+        start, first = self._clock
+        return time.perf_counter() - start, self.step - first
+
+
+def short_names(scores, second):
+    """Losses and metrics as floats, by the names of the log.
+
+    >>> short_names({"val_mlm_logits_loss": 2, "nsp_logits_accuracy": 1}, "nsp")
+    {'held_out_mlm_loss': 2.0, 'nsp_accuracy': 1.0}
+    """
+
+    def short(name):
+        before = "held_out_" if name.startswith("val_") else ""
+        name = name.removeprefix("val_")
+        if name in ("accuracy", "perplexity"):  # Keras does not name the only output.
+            name = f"mlm_{name}"
+        return before + name.replace("mlm_logits_", "mlm_").replace("nsp_logits_", f"{second}_")
+
+    return {short(name): float(value) for name, value in scores.items()}
+
+
+def _as_line(row):
+    return json.dumps(row) + "\n"
+
+
+@contextlib.contextmanager
+def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
+    """Let a function `(number, frame)` handle Ctrl-C and what ends a job, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in zip(numbers, before):
+            signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def lasting_interrupt():
+    """Let Ctrl-C count where Python forgets it, too; yields what raises it again.
+
+    An exception in a destructor or in a weak reference's callback is printed and forgotten, and
+    those of a model take their time.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    came = []
+
+    def handle(number, frame):
+        came.append(number)
+        before(number, frame)
+
+    def check():
+        if came:
+            raise KeyboardInterrupt
+
+    # A job in the background ignores it.
+    with handled_signals(handle, [signal.SIGINT] if callable(before) else []):
+        yield check
+
+
+class Pulse:
+    """Says now and then how far long work is, where no bar can show it: in a file or a pipe.
+
+    Args:
+        say: function of a text.
+        every: float. Seconds between two lines, and before the first one.
+    """
+
+    EVERY = 30.0
+
+    def __init__(self, say, every=None):
+        self.say, self.every = say, self.EVERY if every is None else every
+        self._last = time.monotonic()
+
+    def tick(self, text):
+        """Say `text()` where it is time to."""
+        if time.monotonic() - self._last >= self.every:
+            self._last = time.monotonic()
+            self.say(text())
+
+
+class Line:
+    """The line of progress: a bar on a terminal, elsewhere a line for each interval.
+
+    Args:
+        verbose: bool. `False` shows nothing.
+    """
+
+    def __init__(self, verbose=True):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self.verbose = verbose
+        self.console = Console(file=sys.stderr, highlight=False)
+        self.bar = None
+        if verbose and self.console.is_terminal:
+            # Its own thread would take from training.
+            self.bar = Progress(
+                TextColumn("{task.completed:,}/{task.total:,}"),
+                BarColumn(),
+                TextColumn("{task.description}"),
+                console=self.console,
+                auto_refresh=False,
+                transient=True,
+            )
+            self.task = self.bar.add_task("compiling")
+        self._shown = 0.0
+        self.pulse = Pulse(self.say)
+
+    def __enter__(self):
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_):
+        if self.bar:
+            self.bar.stop()
+
+    def say(self, text):
+        """Print a line of its own."""
+        if self.verbose:
+            self.console.print(text, soft_wrap=True, markup=False)
+
+    def tick(self, step, total):
+        """Show a step, at most once a second; a line of its own where intervals take long."""
+        if not self.bar:
+            self.pulse.tick(lambda: f"{step:,}/{total:,}")
+        elif time.monotonic() - self._shown > 1:
+            self._shown = time.monotonic()
+            self.bar.update(self.task, completed=step, total=total, refresh=True)
+
+    def interval(self, row, total, seconds_per_step):
+        """Show what an interval was like."""
+        parts = [f"loss {row['loss']:.3f}"]
+        if "mlm_accuracy" in row:
+            parts.append(f"masked words {row['mlm_accuracy']:.1%}")
+        parts.append(f"rate {row['learning_rate']:.2g}")
+        if row["tokens_per_second"]:
+            parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+        if seconds_per_step:
+            parts.append(f"{_duration((total - row['step']) * seconds_per_step)} left")
+        if "held_out_loss" in row:
+            parts.append(f"held out {row['held_out_loss']:.3f}")
+        text = ", ".join(parts)
+        if self.bar:
+            self.bar.update(
+                self.task, completed=row["step"], total=total, description=text, refresh=True
+            )
+        else:
+            self.pulse = Pulse(self.say)
+            self.say(f"{row['step']:,}/{total:,}: {text}")
+
+
+def _duration(seconds):
+    """Hours, minutes and seconds.
+
+    >>> _duration(59.6), _duration(3725), _duration(100 * 3600)
+    ('1:00', '1:02:05', '100:00:00')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def draw_curves(log, path):
+    """Draw losses and accuracies of a log as a picture.
+
+    Args:
+        log: list of dicts, see `read_log`.
+        path: string. The PNG to write.
+
+    Returns:
+        Whether there is a picture: not without matplotlib, or for an empty log.
+    """
+    if not log:
+        return False
+    try:
+        figure = training_curves(log)
+    except ImportError:
+        return False
+    save(figure, path)
+    return True

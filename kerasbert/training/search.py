@@ -1,0 +1,471 @@
+"""`Search`: the runs of `finetune`, from a point of its grid to the files that come out."""
+
+import csv
+import gc
+import glob
+import io
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+
+from kerasbert.files import (
+    link_files,
+    names_in,
+    new_folder,
+    read_json,
+    remove,
+    write_json,
+    write_text,
+)
+from kerasbert.metrics import ScoreCallback
+from kerasbert.optimizers import AdamW, LinearDecay
+from kerasbert.tasks.examples import Examples
+from kerasbert.tasks.task import Task
+from kerasbert.training import report
+from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from kerasbert.training.evaluation import RECORD, predict_all
+from kerasbert.training.recording import Pulse
+from kerasbert.upload import write_card
+from kerasbert.visualize.figures import save
+from kerasbert.visualize.predictions import confusion_matrix
+from kerasbert.visualize.training import finetuning_curves
+
+# A run keeps its state at the end of an epoch if this many seconds would be lost otherwise.
+KEEP_AFTER = 60.0
+_POINTS = 20  # of the learning curve, in each epoch
+_GRID = ("batch_size", "learning_rate", "epochs", "seed")
+
+
+@dataclass
+class Search:
+    """What all runs share; see `finetune`.
+
+    Args:
+        shared: dict. What runs in one folder have in common.
+        weights: list of floats, what each training example counts; `None` for all the same.
+        arguments: dict of further arguments of `from_preset`.
+        check_interrupt: a function that raises a Ctrl-C that was lost.
+    """
+
+    task: Task
+    output: str
+    shared: dict
+    train: Examples
+    weights: list | None
+    dev: Examples
+    test: Examples | None
+    arguments: dict
+    overwrite: bool
+    verbose: bool
+    check_interrupt: Callable
+
+    def say(self, text):
+        if self.verbose:
+            print(text, flush=True)
+
+    def path(self, *names):
+        return os.path.join(self.output, *names)
+
+    def check_output(self):
+        """Refuse a folder with other things in it, or with runs of other settings."""
+        settings = self.path("settings.json")
+        if not names_in(self.output):
+            return
+        if not os.path.exists(settings):
+            raise ValueError(f"The folder '{self.output}' holds other things; name another one.")
+        # What was stopped in its first epochs holds nothing.
+        runs = self.path("runs")
+        if self.overwrite or not names_in(runs):
+            self.overwrite = True
+            return
+        there = read_json(settings)
+        for name, value in self.shared.items():
+            if there.get(name) != value:
+                if isinstance(value, dict) or name == "data":
+                    difference = f"another {name}" if name != "data" else "other examples"
+                else:
+                    difference = f"{name} {there.get(name)!r}, not {value!r}"
+                raise ValueError(
+                    f"The runs in '{self.output}' are of {difference}; name another folder, or "
+                    "overwrite them."
+                )
+
+    def begin(self):
+        """Make the folder; called when a model is there and all of its input is read."""
+        if self.overwrite:
+            # The runs first: without them the folder holds nothing to go on with.
+            remove(self.path("runs"))
+            for name in names_in(self.output):
+                if name != "settings.json":
+                    remove(self.path(name))
+            self.overwrite = False
+        os.makedirs(self.output, exist_ok=True)
+        # Before all else: it says whose folder this is.
+        write_json(self.path("settings.json"), self.shared)
+        os.makedirs(self.path("runs"), exist_ok=True)
+
+    def done(self):
+        """The runs that are done, in the order of the grid: a list of dicts."""
+        found = map(read_json, glob.glob(os.path.join(glob.escape(self.path("runs")), "*.json")))
+        return sorted(found, key=lambda run: [run[name] for name in _GRID])
+
+    def rank(self, run):
+        """What is more in a better run; `-inf` for one without a score."""
+        score = run["scores"].get(self.task.main_metric)
+        if score is None:
+            return -math.inf
+        return -score if self.task.mode == "min" else score
+
+    def best(self, runs):
+        """The best run; of equals the one that was done first, whose model is there."""
+        return max(sorted(runs, key=lambda run: run["finished"]), key=self.rank)
+
+    def run(self, point, title):
+        """Do a run, unless it is done."""
+        said = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
+        said = said.format(**point)
+        title, name = f"{title}: {said}", said.replace(", ", "-").replace(" ", "")
+        if not self.overwrite and os.path.exists(self.path("runs", f"{name}.json")):
+            self.say(f"{title}: done before.")
+            return
+        self.say(title)
+        model, watch = self.train_one(point, self.path("runs", name))
+        row = watch.kept()
+        run = {
+            "run": name,
+            **point,
+            "epoch": row["epoch"],
+            "scores": row["scores"],
+            "seconds": round(sum(row["seconds"] for row in watch.history), 1),
+            "finished": time.time(),
+            "history": watch.history,
+        }
+        others = self.done()
+        if self.rank(run) > max(map(self.rank, others), default=-math.inf):
+            preset = self.path("runs", name, "model")
+            model.save_to_preset(preset)
+            record = {"run": name, "task": self.task.as_dict(), "scores": run["scores"]}
+            record |= {key: self.shared[key] for key in ("preset", "lora_rank", "precision")}
+            write_json(os.path.join(preset, RECORD), record)
+        # From here on the run is done.
+        write_json(self.path("runs", f"{name}.json"), run)
+        watch.forget()
+        best = self.best(self.done())["run"]
+        for other in others:
+            if other["run"] != best:
+                remove(self.path("runs", other["run"]))
+        value = run["scores"].get(self.task.main_metric)
+        said = "diverged" if value is None else f"{self.task.main_metric} {value:.4f}"
+        self.say(f"{said} on dev, {report.duration(run['seconds'])}")
+
+    def train_one(self, point, folder):
+        """A model that is trained at a point of the grid, and the `_Watch` that saw it."""
+        gc.collect()  # The model before, with its optimizer.
+        self.check_interrupt()
+        keras.utils.set_random_seed(point["seed"])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "New, random weights")
+            model = self.task.model_class.from_preset(
+                self.shared["preset"], **{**self.task.model_settings(), **self.arguments}
+            )
+        if self.shared["lora_rank"] is not None:
+            model.backbone.enable_lora(self.shared["lora_rank"])
+        training = (self.train.x, self.train.y, self.weights, point["batch_size"])
+        steps = int(model.preprocessor.batches(*training).cardinality())
+        for examples in (self.dev, self.test):  # What is wrong shows before anything is written.
+            if examples is not None:
+                model.preprocessor.sorted_batches(examples.x)
+        total = steps * point["epochs"]
+        warmup = int(total * self.task.settings.warmup)
+        model.compile(AdamW(LinearDecay(point["learning_rate"], total, warmup)))
+        self.begin()
+        watch = _Watch(self, folder, point, steps)
+        start = watch.go_on(model)
+        if start:
+            self.say(f"It goes on after epoch {start}.")
+        # Batches in another order than those of the first epochs.
+        keras.utils.set_random_seed(point["seed"] + 1_000_003 * start)
+        in_line = watch.in_line
+        if not watch.is_over():
+            model.fit(
+                self.train.x,
+                self.train.y,
+                sample_weight=self.weights,
+                batch_size=point["batch_size"],
+                epochs=point["epochs"],
+                initial_epoch=start,
+                callbacks=[watch],
+                verbose=(1 if in_line else 2) if self.verbose else 0,
+            )
+        watch.bring_back(model)
+        return model, watch
+
+    # === What comes out ===
+
+    def finish(self, notes):
+        """Take the best model, let it answer, and write all that is asked for."""
+        runs = self.done()
+        best = self.best(runs)
+        if self.rank(best) == -math.inf:
+            raise ValueError(
+                f"All runs diverged: their losses are no numbers; give lower learning rates than "
+                f"{best['learning_rate']:g}, and overwrite the runs in '{self.output}'."
+            )
+        directory = self.take_model(best)
+        dtype = {} if self.shared["precision"] is None else {"dtype": self.shared["precision"]}
+        model = self.task.model_class.from_preset(directory, **dtype)
+        dev_predictions = predict_all(self.task, model, self.dev, best["batch_size"], self.verbose)
+        scores = self.task.score(self.dev, dev_predictions)
+        threshold = scores.get("best_f1_threshold")
+        written = self.task.write(
+            self.path("predictions", "dev"), self.dev, dev_predictions, threshold
+        )
+        test_scores = None
+        if self.test is not None:
+            predictions = predict_all(self.task, model, self.test, best["batch_size"], self.verbose)
+            written += self.task.write(
+                self.path("predictions", "test"), self.test, predictions, threshold
+            )
+            if self.test.gold is not None:
+                test_scores = self.task.score(self.test, predictions)
+        results = {
+            "task": self.task.name,
+            "preset": self.shared["preset"],
+            "metric": self.task.main_metric,
+            "best": {name: best[name] for name in ("run", *_GRID, "epoch")},
+            "scores": scores,
+            "test_scores": test_scores,
+            "grid": report.over_seeds(runs, self.task.main_metric, self.task.mode),
+            "runs": runs,
+            "published": [vars(published) for published in self.task.published],
+            "examples": {
+                "train": len(self.train),
+                "dev": len(self.dev),
+                "test": 0 if self.test is None else len(self.test),
+            },
+            "model": directory,
+            "predictions": written,
+            "pictures": self.draw(runs, best, dev_predictions, notes),
+            "notes": notes,
+        }
+        self.describe(directory, results)
+        write_text(self.path("results.csv"), _csv(runs))
+        write_json(self.path("results.json"), results)
+        return results
+
+    def take_model(self, best):
+        """Bring the best run's model to its place."""
+        directory, made = self.path("model"), self.path("runs", best["run"], "model")
+        if os.path.isdir(made):
+            with new_folder(directory) as folder:
+                link_files(made, folder)
+        path = os.path.join(directory, RECORD)
+        if not os.path.exists(path) or read_json(path)["run"] != best["run"]:
+            raise ValueError(
+                f"The model of the best run, {best['run']}, is no longer in '{self.output}'; "
+                f"remove '{self.path('runs', best['run'] + '.json')}' to make it again."
+            )
+        for other in os.scandir(self.path("runs")):
+            if other.is_dir():
+                remove(other.path)
+        return directory
+
+    def draw(self, runs, best, dev_predictions, notes):
+        """The pictures; without matplotlib a note."""
+        figures = {}
+        try:
+            figures["learning_curve.png"] = finetuning_curves(
+                runs, best["run"], self.task.main_metric
+            )
+            if self.task.head == "text_classifier":
+                figures["confusion.png"] = confusion_matrix(
+                    self.dev.gold, dev_predictions, self.task.labels
+                )
+        except ImportError as error:
+            notes.append(str(error))
+            self.say(notes[-1])
+        for name, figure in figures.items():
+            save(figure, self.path(name))
+        return [self.path(name) for name in figures]
+
+    def describe(self, directory, results):
+        """Write the model card, and the scores beside the preset."""
+        task, best, base = self.task, results["best"], self.shared["preset"]
+        path = os.path.join(directory, RECORD)
+        write_json(path, read_json(path) | {"scores": results["scores"], "best": best})
+        is_local = os.path.isdir(os.path.expanduser(base))
+        name = os.path.basename(os.path.normpath(base)) if is_local else base
+        adapters = self.shared["lora_rank"]
+        card = {
+            "description": f"{name}, fine-tuned on {task.title}.",
+            "base": name,
+            "data": f"{task.title}, {results['examples']['train']:,} examples"
+            + (f" ({task.source.page})" if task.source.page else "")
+            + f"; {best['epoch']} epochs of batches of {best['batch_size']} at a learning rate of "
+            f"{best['learning_rate']:g}, seed {best['seed']}"
+            + (f", adapters of rank {adapters}" if adapters else ""),
+            "scores": {key: round(value, 4) for key, value in results["scores"].items()},
+            "scored_on": f"{task.title}, {results['examples']['dev']:,} dev examples",
+        }
+        if results["test_scores"] is not None:
+            scores = {key: round(value, 4) for key, value in results["test_scores"].items()}
+            card["test_scores"] = scores
+            card["tested_on"] = f"{task.title}, {results['examples']['test']:,} test examples"
+        if task.source.dataset:
+            card["datasets"] = [task.source.dataset[0]]
+        limits = []
+        if len(results["runs"]) > 1:
+            limits.append(
+                f"It is the best of {len(results['runs'])} runs on the dev examples, so that the "
+                "scores there may be a little too good."
+            )
+        limits += [note for note in results["notes"] if note.startswith("With limit=")]
+        if limits:
+            card["limits"] = " ".join(limits)
+        # As far as it is the same on other machines.
+        place = f"{os.path.basename(os.path.normpath(self.output))}/model"
+        title = f"{name.rpartition('/')[2]}-{task.name}"
+        write_card(directory, place, card, title)
+
+
+class _Watch(ScoreCallback):
+    """Scores each epoch, and keeps what a run needs to go on.
+
+    Args:
+        search: a `Search`.
+        folder: string. Of this run.
+        point: dict. Its point of the grid.
+        steps: int. Batches of an epoch.
+    """
+
+    def __init__(self, search, folder, point, steps):
+        self.search, self.folder, self.point = search, folder, point
+        self.patience = search.shared["early_stopping"]
+        self.every = max(steps // _POINTS, 1)
+        self.history = []
+        self.best = []  # With patience, the weights of the best epoch.
+        self.unsaved = 0.0
+        # Where Keras' bar can be drawn over; elsewhere it would be a line a batch.
+        self.in_line = sys.stdout.isatty() or "ipykernel" in sys.modules
+        self.steps = steps
+        super().__init__(self._scores)
+
+    def _scores(self, model):
+        task, dev = self.search.task, self.search.dev
+        verbose = self.search.verbose and not self.in_line
+        return task.score(dev, predict_all(task, model, dev, self.point["batch_size"], verbose))
+
+    def kept(self):
+        """The epoch whose weights are kept: the last one, with patience the first best."""
+        return max(self.history, key=self.search.rank) if self.patience else self.history[-1]
+
+    def is_over(self):
+        """Whether there is nothing more to train."""
+        if not self.history:
+            return False
+        diverged = not self.history[-1]["scores"]
+        waited = len(self.history) - self.kept()["epoch"]
+        return diverged or waited >= (self.patience or math.inf)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._start, self._losses, self._sum = time.monotonic(), [], (0, 0.0)
+        self._pulse, self._epoch = Pulse(self.search.say), epoch + 1
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.search.check_interrupt()
+        # The loss in the logs is the mean since the epoch began; to read it waits for the device.
+        count = batch + 1
+        if count % self.every == 0:
+            total = float(logs["loss"]) * count
+            before, seen = self._sum
+            self._losses.append([count, _finite((total - seen) / (count - before))])
+            self._sum = count, total
+        if not self.in_line:
+            self._pulse.tick(lambda: self._far(count, float(logs["loss"])))
+
+    def _far(self, count, loss):
+        """How far the epoch is."""
+        left = (time.monotonic() - self._start) / count * (self.steps - count)
+        return (
+            f"epoch {self._epoch} of {self.point['epochs']}, batch {count:,} of {self.steps:,}: "
+            f"loss {loss:.4f}, {report.duration(left)} left of the epoch"
+        )
+
+    def on_epoch_end(self, epoch, logs=None):
+        row = {"epoch": epoch + 1, "loss": _finite(logs["loss"]), "scores": {}}
+        if row["loss"] is not None:
+            before = set(logs)
+            super().on_epoch_end(epoch, logs)
+            names = [name for name in logs if name not in before]
+            scores = {name.removeprefix(self.prefix): _finite(logs[name]) for name in names}
+            row["scores"] = scores if None not in scores.values() else {}
+        row["seconds"] = round(time.monotonic() - self._start, 2)
+        row["losses"] = self._losses
+        self.history.append(row)
+        is_last = epoch + 1 == self.point["epochs"]
+        if self.patience and self.kept() is row:
+            self.best = list(map(_array, self.model.weights))
+        if self.is_over():
+            self.model.stop_training = True
+            return
+        self.unsaved += row["seconds"]
+        if self.unsaved >= KEEP_AFTER and not is_last:
+            self._save(epoch + 1)
+            self.unsaved = 0.0
+
+    # === The state of a run that is not done ===
+
+    def _save(self, epoch):
+        os.makedirs(self.folder, exist_ok=True)
+        save_checkpoint(self.folder, self.model, epoch, self.best, history=self.history)
+
+    def go_on(self, model):
+        """Take the state that an earlier call left, and return after which epoch that is."""
+        path = find_checkpoint(self.folder)
+        if path is None:
+            return 0
+        model.optimizer.build(model.trainable_variables)
+        facts, self.best = load_checkpoint(path, model)
+        self.history = facts["history"]
+        return facts["step"]
+
+    def bring_back(self, model):
+        """With patience, take the weights of the best epoch."""
+        for weight, value in zip(model.weights, self.best):
+            weight.assign(value)
+
+    def forget(self):
+        """Remove the state; a model that was saved stays."""
+        path = find_checkpoint(self.folder)
+        if path is not None:
+            os.remove(path)
+        if os.path.isdir(self.folder) and not names_in(self.folder):
+            remove(self.folder)
+
+
+def _array(variable):
+    return keras.ops.convert_to_numpy(variable.value)
+
+
+def _finite(value):
+    """A float, `None` for what JSON cannot hold."""
+    value = float(value)
+    return value if math.isfinite(value) else None
+
+
+def _csv(runs):
+    """The runs as a table, one a line."""
+    scores = list(dict.fromkeys(name for run in runs for name in run["scores"]))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["run", *_GRID, "epoch", "seconds", *scores])
+    for run in runs:
+        cells = [run[name] for name in ("run", *_GRID, "epoch", "seconds")]
+        writer.writerow([*cells, *(run["scores"].get(name, "") for name in scores)])
+    return file.getvalue()

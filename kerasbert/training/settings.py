@@ -1,0 +1,272 @@
+"""What the loops take: an object each, checked, which Python, the command line and files share."""
+
+import dataclasses
+import functools
+import inspect
+import os
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kerasbert._errors import check_precision, check_whole, need_packages
+from kerasbert.data.sentence_pairs import OBJECTIVES
+
+# Peaks of the rate: BERT's own, and one for batches of some hundreds.
+RATES = {"adamw": 1e-4, "lamb": 1e-3}
+
+
+def takes_settings(kind):
+    """Let a function take the fields of a dataclass as keywords, and get them as `settings`."""
+    fields = dataclasses.fields(kind)
+    keywords = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
+        for one in fields
+    ]
+
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            given = {one.name: kwargs.pop(one.name) for one in fields if one.name in kwargs}
+            # What is left is no setting: Python says so.
+            return function(*args, **kwargs, settings=kind(**given))
+
+        signature = inspect.signature(function)
+        shown = [one for one in signature.parameters.values() if one.name != "settings"]
+        call.__signature__ = signature.replace(parameters=[*shown, *keywords])
+        return call
+
+    return decorate
+
+
+class Phase(NamedTuple):
+    """A part of a training, at one length."""
+
+    sequence_length: int
+    steps: int
+    batch_size: int
+
+
+# What a resumed training need not have in common with what it was before.
+_free = functools.partial(field, compare=False)
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """The keywords of `pretrain`, which describes them, with what it chooses by default.
+
+    Two are equal where one training can go on with the other's. A file holds what is compared.
+
+    >>> settings = PretrainSettings(steps=1000, optimizer="lamb")
+    >>> settings.phases[0], settings.learning_rate, settings.warmup_steps, settings.log_every
+    (Phase(sequence_length=128, steps=900, batch_size=256), 0.001, 200, 10)
+    >>> settings == PretrainSettings(steps=1000, optimizer="lamb", workers=2)
+    True
+    """
+
+    preset: str | os.PathLike | None = None
+    num_layers: int | None = None
+    hidden_dim: int | None = None
+    num_heads: int | None = None
+    intermediate_dim: int | None = None
+    family: str | None = None
+    encoder: dict | None = None
+    vocabulary: object = None
+    vocabulary_size: int = 30522
+    lowercase: bool = True
+    reading: dict | None = None
+    objective: str = "next_sentence"
+    steps: int = _free(default=1_000_000)
+    batch_size: int = _free(default=256)
+    phases: list | None = None
+    optimizer: str = "adamw"
+    learning_rate: float | None = None
+    warmup_steps: int | None = None
+    weight_decay: float = 0.01
+    optimizer_state: str = "new"
+    finetuning_learning_rate: float | None = _free(default=None)
+    accumulate: int = 1
+    precision: str = "float32"
+    masking: str = "dynamic"
+    masker: dict | None = None
+    copies: int = 1
+    held_out: float = 0.01
+    seed: int = 0
+    log_every: int | None = None
+    evaluate_every: int | None = _free(default=None)
+    checkpoint_every: int | None = _free(default=None)
+    resume: bool = _free(default=True)
+    jit_compile: bool | str = _free(default="auto")
+    tensorboard: bool = _free(default=False)
+    callbacks: tuple = _free(default=())
+    card: dict | None = _free(default=None)
+    workers: int | None = _free(default=None)
+    verbose: bool = _free(default=True)
+
+    def __post_init__(self):
+        for name, known in (
+            ("objective", OBJECTIVES),
+            ("optimizer", RATES),
+            ("optimizer_state", ("new", "kept")),
+            ("masking", ("dynamic", "static")),
+        ):
+            if getattr(self, name) not in known:
+                known = " or ".join(map(repr, known))
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; use {known}.")
+        check_precision(self.precision)
+        if isinstance(self.held_out, bool) or not 0 <= self.held_out < 1:
+            raise ValueError(f"held_out={self.held_out!r} has to be a share from 0, below 1.")
+        if self.optimizer_state == "kept" and self.preset is None:
+            raise ValueError(
+                "optimizer_state='kept' goes on with an earlier training: pass its output as "
+                "`preset`."
+            )
+        self._choose(phases=self._phases())
+        if self.learning_rate is None:
+            self._choose(learning_rate=RATES[self.optimizer])
+        if self.warmup_steps is None:
+            self._choose(warmup_steps=_warmup(self.total))
+        self._choose(log_every=self.log_every or min(max(self.total // 200, 10), 100))
+        unit = self.log_every
+        check_whole("log_every", unit)
+        every = self.evaluate_every or _multiple(self.total // 20, unit)
+        saved = self.checkpoint_every or _multiple(min(1000, every), unit)
+        for name, value in (("evaluate_every", every), ("checkpoint_every", saved)):
+            check_whole(name, value)
+            if value % unit:
+                raise ValueError(f"{name}={value} has to be a multiple of log_every={unit}.")
+        self._choose(evaluate_every=every, checkpoint_every=saved)
+        self._choose(**{name: getattr(self, name) or None for name in _DICTS})
+        if self.tensorboard:
+            need_packages("tensorboard=True", "tensorboard", "tensorboard")
+
+    def _choose(self, **values):
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _phases(self):
+        phases = self.phases if self.phases is None else list(self.phases)
+        if phases is None:
+            check_whole("steps", self.steps)
+            last = self.steps // 10
+            phases = [(128, self.steps - last, self.batch_size), (512, last, self.batch_size)]
+            phases = [phase for phase in phases if phase[1]]
+        check_whole("accumulate", self.accumulate)
+        for number, phase in enumerate(phases):
+            if len(phase) != 3:
+                raise ValueError(
+                    f"phases[{number}]={phase!r} has to be (sequence_length, steps, batch_size), "
+                    "as (128, 9000, 256)."
+                )
+            for name, value in zip(("sequence_length", "steps", "batch_size"), phase):
+                check_whole(f"phases[{number}]: {name}", value)
+            if phase[2] % self.accumulate:
+                raise ValueError(
+                    f"accumulate={self.accumulate} does not divide the batch_size {phase[2]} of "
+                    f"phases[{number}]; each update takes as many equal parts."
+                )
+        if not phases:
+            raise ValueError(
+                "phases is empty; pass at least one (sequence_length, steps, batch_size)."
+            )
+        return [Phase(*phase) for phase in phases]
+
+    @property
+    def total(self):
+        """Steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    @property
+    def lengths(self):
+        """The phases' sequence lengths, each once."""
+        return list(dict.fromkeys(phase.sequence_length for phase in self.phases))
+
+    def compared(self):
+        """What a resumed training has to have in common with what it was before: a dict."""
+        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
+
+
+_DICTS = ("encoder", "reading", "masker")
+
+
+def _warmup(steps):
+    """The paper's share, but where there is room for them 1 / (1 - beta_2) steps.
+
+    Ma and Yarats 2021, arXiv 1910.04209, advise twice as many for Adam.
+
+    >>> _warmup(1_000_000), _warmup(20_000), _warmup(100)
+    (10000, 1000, 20)
+    """
+    return max(steps // 100, min(steps // 5, 1000))
+
+
+def _multiple(value, unit):
+    """The largest multiple of a unit up to a value, at least one."""
+    return max(1, value // unit) * unit
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """The keywords of `finetune`, which describes them, checked and the lists as tuples.
+
+    >>> FinetuneSettings(epochs=[2, 3, 2], seeds=1).epochs
+    (2, 3)
+    """
+
+    data: str | None = None
+    batch_sizes: tuple | None = None
+    learning_rates: tuple | None = None
+    epochs: tuple | None = None
+    seeds: tuple = 0
+    warmup: float | None = None
+    sequence_length: int | None = None
+    early_stopping: int | None = None
+    class_weights: dict | str | None = None
+    lora_rank: int | None = None
+    precision: str | None = None
+    model: dict | None = None
+    dev_share: float = 0.1
+    limit: int | None = None
+    record_rate: bool = False
+    overwrite: bool = False
+    verbose: bool = True
+
+    def __post_init__(self):
+        for name, kind, least in (
+            ("batch_sizes", int, 1),
+            ("learning_rates", float, 0.0),
+            ("epochs", int, 1),
+            ("seeds", int, 0),
+        ):
+            values = getattr(self, name)
+            if values is not None or name == "seeds":
+                object.__setattr__(self, name, _numbers(name, values, kind, least))
+        if self.warmup is not None and not 0 <= self.warmup < 1:
+            raise ValueError(
+                f"warmup={self.warmup} has to be a share of the steps, from 0 to below 1."
+            )
+        for name in ("sequence_length", "early_stopping", "lora_rank", "limit"):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(name, value)
+                object.__setattr__(self, name, int(value))
+        if self.precision is not None:
+            check_precision(self.precision)
+
+    def of(self, task):
+        """The task with the settings that are given in place of its own."""
+        names = (one.name for one in dataclasses.fields(task.settings))
+        given = {name: getattr(self, name) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(task, settings=dataclasses.replace(task.settings, **given))
+
+
+def _numbers(name, values, kind, least):
+    """One number or several, as a tuple without repetitions."""
+    values = values if isinstance(values, (list, tuple)) else (values,)
+    for value in values:
+        if kind is int:
+            check_whole(name, value, least)
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > least:
+            raise ValueError(f"{name}={value!r} has to be a number above {least}.")
+    if not values:
+        raise ValueError(f"{name} is empty; give at least one number.")
+    return tuple(dict.fromkeys(map(kind, values)))

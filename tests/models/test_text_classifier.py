@@ -1,0 +1,217 @@
+"""The classifier: the contract of its head in every family, its settings and its names."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.families import FAMILIES
+from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
+from tests.contracts import (
+    array,
+    arrays,
+    assert_close,
+    batch,
+    bert_tokenizer,
+    check_gradients,
+    check_int8,
+    check_preprocessor,
+    check_roundtrip,
+    feed_forward_tokens,
+    model_contract,
+    tiny_backbone,
+    tiny_classifier,
+)
+
+# What Keras warns of would annoy a user.
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was very dull fun it".split()
+TOKENS += [f"word{i}" for i in range(30 - len(TOKENS))]
+
+
+def make_preprocessor(**settings):
+    return BertTextClassifierPreprocessor(
+        bert_tokenizer(TOKENS), **{"sequence_length": 16, **settings}
+    )
+
+
+def raw_classifier(**settings):
+    """A classifier with a preprocessor."""
+    settings.setdefault("labels", ["bad", "good"])
+    backbone = tiny_backbone(dropout=settings.get("dropout", 0.1))
+    return BertTextClassifier(backbone, preprocessor=make_preprocessor(), **settings)
+
+
+@model_contract("bert", slow=(check_gradients, check_int8))
+def test_contract(family, check, tmp_path):
+    check(functools.partial(tiny_classifier, family), tmp_path)
+
+
+def test_preprocessor_contract(tmp_path):
+    texts = ["good film", "a", "it was very very very very dull", "bad"]
+    labels = ["good", "good", "bad", "bad"]
+    preprocessor = make_preprocessor(labels=["bad", "good"])
+    check_preprocessor(preprocessor, texts, labels, tmp_path)
+    check_preprocessor(preprocessor, (texts, texts[::-1]), labels, tmp_path)
+
+
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_head_of_the_family(family):
+    classifier = tiny_classifier(family)
+    row = FAMILIES[family].heads.get("text_classifier", {})
+    for name, value in row.items():
+        assert getattr(classifier, name) == value
+    paths = [weight.path for weight in classifier.weights]
+    assert ("head_dense/kernel" in paths) == ("head_activation" in row)
+    assert ("head_dense/bias" in paths) == (
+        family in ("roberta", "xlm_roberta", "distilbert", "electra")
+    )
+    assert ("head_norm/gamma" in paths) == (family == "modernbert")
+    assert paths[-2:] == ["logits/kernel", "logits/bias"]
+    # What the caller says stands above the family.
+    plain = BertTextClassifier(classifier.backbone, num_classes=2, pooling="mean", dropout=0.3)
+    assert plain.pooling == "mean" and plain.dropout == 0.3
+
+
+@pytest.mark.backends("torch")
+def test_a_pooler_that_is_not_used_does_not_train():
+    backbone = tiny_backbone("roberta")
+    assert backbone.pooled_dense.trainable_weights
+    classifier = BertTextClassifier(backbone, num_classes=2)
+    assert not any("pooled_dense" in weight.path for weight in classifier.trainable_weights)
+    assert any("pooled_dense" in weight.path for weight in tiny_classifier().trainable_weights)
+
+
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.parametrize("pooling", ["pooler", "cls", "mean"])
+def test_pooling(pooling, monkeypatch):
+    classifier = BertTextClassifier(tiny_backbone(), num_classes=2, pooling=pooling)
+    features = batch(classifier)
+    mask = features["padding_mask"][:, :, None]
+    encoded = arrays(classifier.backbone(features))
+    states = encoded["sequence_output"]
+    pooled = {
+        "pooler": encoded["pooled_output"],
+        "cls": states[:, 0],
+        "mean": (states * mask).sum(1) / mask.sum(1),
+    }[pooling]
+    rows = feed_forward_tokens(monkeypatch)
+    kernel, bias = classifier.output_dense.get_weights()
+    assert_close(classifier(features), pooled @ kernel + bias)
+    # The last layer does not go on with tokens that nobody reads.
+    assert len(rows) == 2 and rows[0] == 7 and (rows[1] == 7) == (pooling == "mean")
+
+
+@pytest.mark.backends("tensorflow", "torch")
+def test_preset_keeps_names_and_preprocessor(tmp_path):
+    classifier = raw_classifier(multi_label=True, labels=["dull", "fun", "long"])
+    check_roundtrip(classifier, batch(classifier), tmp_path)
+    loaded = BertTextClassifier.from_preset(tmp_path / "preset")
+    assert loaded.labels == loaded.preprocessor.labels == ["dull", "fun", "long"]
+    assert loaded.multi_label and loaded.preprocessor.multi_label
+    assert loaded.preprocessor.sequence_length == 16
+    texts = ["good film", "it was dull"]
+    assert loaded.classify(texts) == classifier.classify(texts)
+
+
+@pytest.mark.backends("torch")
+def test_training_goes_on_after_a_keras_file(tmp_path):
+    classifier = tiny_classifier()
+    features, y = batch(classifier), np.array([0, 1, 2])
+    classifier.compile(run_eagerly=True)
+    classifier.train_on_batch(features, y)
+    classifier.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert int(array(loaded.optimizer.iterations)) == 1
+    decays = [
+        {w.path for w in model.trainable_weights if model.optimizer._use_weight_decay(w)}
+        for model in (classifier, loaded)
+    ]
+    assert decays[0] == decays[1] and decays[0]
+    assert not any(path.endswith(("bias", "beta", "gamma")) for path in decays[1])
+    assert_close(
+        [v.value for v in loaded.optimizer.variables],
+        [v.value for v in classifier.optimizer.variables],
+        atol=0,
+    )
+
+
+@pytest.mark.backends("tensorflow", "torch")
+def test_classify():
+    classifier = raw_classifier()
+    classifier.compile(run_eagerly=True)
+    texts = ["good film", "it was very dull", "fun", "bad"]
+    results = classifier.classify(texts)
+    logits = classifier.predict(texts, verbose=0)
+    for result, row in zip(results, logits, strict=True):
+        expected = np.exp(row) / np.exp(row).sum()
+        assert list(result["probabilities"]) == ["bad", "good"]
+        np.testing.assert_allclose(list(result["probabilities"].values()), expected, atol=1e-6)
+        assert result["label"] == ("bad", "good")[int(row.argmax())]
+        assert result["score"] == max(result["probabilities"].values())
+    single = classifier.classify(texts[0])
+    assert single["label"] == results[0]["label"]
+    np.testing.assert_allclose(single["score"], results[0]["score"], atol=1e-5)
+    pairs = classifier.classify((texts, texts))
+    assert len(pairs) == 4 and classifier.classify(("good", "film"))["label"] in ("bad", "good")
+    # Probabilities stay what they are where the model gives them.
+    with_softmax = raw_classifier(activation="softmax")
+    with_softmax.compile(run_eagerly=True)
+    with_softmax.set_weights(classifier.get_weights())
+    proba = with_softmax.predict_proba(texts)
+    np.testing.assert_allclose(proba, classifier.predict_proba(texts), atol=1e-6)
+    assert raw_classifier(labels=None, num_classes=2).label_names == ["LABEL_0", "LABEL_1"]
+
+
+@pytest.mark.backends("tensorflow", "torch")
+def test_classify_many_labels():
+    classifier = raw_classifier(multi_label=True, labels=["dull", "fun", "long"])
+    classifier.compile(run_eagerly=True)
+    row = classifier.predict(["good film"], verbose=0)[0]
+    result = classifier.classify("good film")
+    np.testing.assert_allclose(
+        list(result["probabilities"].values()), 1 / (1 + np.exp(-row)), atol=1e-6
+    )
+    names = ("dull", "fun", "long")
+    assert result["labels"] == [n for n, v in zip(names, row, strict=True) if v > 0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "pass num_classes=2, or labels="),
+        ({"num_classes": 0}, "num_classes=0 has to be a whole number"),
+        ({"num_classes": 2.5}, "num_classes=2.5 has to be a whole number"),
+        ({"labels": ["a", "a"]}, "each once"),
+        ({"labels": []}, "at least one name"),
+        ({"labels": "spam"}, "labels='spam' is one string"),
+        ({"labels": ["a", "b"], "num_classes": 3}, "num_classes=3, but labels has 2 names"),
+        ({"num_classes": 2, "pooling": "sum"}, "Unknown pooling mode 'sum'"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BertTextClassifier(tiny_backbone(), **settings)
+
+
+@pytest.mark.backends("tensorflow", "torch")
+def test_what_does_not_fit():
+    with pytest.raises(ValueError, match="needs an encoder with a pooler"):
+        BertTextClassifier(tiny_backbone("electra"), num_classes=2, pooling="pooler")
+    with pytest.raises(ValueError, match="sequence_length 17 exceeds the encoder's 16 positions"):
+        BertTextClassifier(
+            tiny_backbone(), num_classes=2, preprocessor=make_preprocessor(sequence_length=17)
+        )
+    with pytest.raises(ValueError, match="tokenizer has 30 tokens, but .* vocabulary_size is 20"):
+        BertTextClassifier(
+            tiny_backbone(vocabulary_size=20), num_classes=2, preprocessor=make_preprocessor()
+        )
+    with pytest.warns(UserWarning, match="only 30 tokens for the encoder's vocabulary_size of 60"):
+        BertTextClassifier(
+            tiny_backbone(vocabulary_size=60), num_classes=2, preprocessor=make_preprocessor()
+        )
+    with pytest.raises(ValueError, match="has no preprocessor"):
+        tiny_classifier().classify("good")

@@ -1,0 +1,91 @@
+"""What import-linter cannot see: imports by a name in a string, and walks through the house."""
+
+import ast
+import pathlib
+import re
+import sys
+
+import pytest
+
+import kerasbert
+from kerasbert.models import (
+    BertBackbone,
+    BertTextClassifier,
+    BertTextClassifierPreprocessor,
+    BertTokenizer,
+)
+
+PACKAGE = pathlib.Path(kerasbert.__file__).parent
+CONTRIBUTING = PACKAGE.parent / "CONTRIBUTING.md"
+# Not on the way of a text: checks, settings, the optimizer's step, and what makes a model once.
+BESIDE = re.compile(
+    r"_\w+\.py|families\.py|kinds\.py|parts\.py|from_preset\.py|private_names\.py|optimizers\.py"
+    r"|metrics/.*|models/(building|compiling|keras_export|feature_model)\.py"
+)
+# Public names that are found when they are used, kinds, the backend, and other packages.
+MAY_IMPORT_BY_NAME = {
+    "__init__.py",
+    "_lazy.py",
+    "_process.py",
+    "backend/__init__.py",
+    "backend/tensorflow.py",
+    "data/corpus.py",
+    "kinds.py",
+}
+
+
+def calls(tree):
+    return {
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    }
+
+
+def test_few_files_import_by_name():
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        if {"import_module", "__import__"} & calls(ast.parse(path.read_text())):
+            found.add(path.relative_to(PACKAGE).as_posix())
+    assert found == MAY_IMPORT_BY_NAME
+
+
+def entered(function):
+    """The files of the package that a call enters, in the order of their first function."""
+    found = {}
+
+    def note(frame, event, argument):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(f"{PACKAGE}/"):
+            found[path.removeprefix(f"{PACKAGE}/")] = None
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return list(found)
+
+
+@pytest.mark.backends("torch")  # Which runs its Python at each step.
+def test_the_walk_of_a_text_is_as_described():
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    walk = text[text.index("**A text to its loss**") : text.index("**A file of text to a preset**")]
+    stations = re.findall(r"^\d+\. `([^`]+)`", walk, re.M)
+    tools = re.findall(r"`(\w+/\w*\.?\w*)`", walk.partition("they use tools")[2])
+    assert len(stations) <= 10
+
+    def train():
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
+        sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 4, "intermediate_dim": 4}
+        model = BertTextClassifier(
+            BertBackbone(vocabulary_size=7, **sizes),
+            labels=["no", "yes"],
+            preprocessor=BertTextClassifierPreprocessor(BertTokenizer(tokens)),
+        )
+        model.fit(["good", "bad good"], ["yes", "no"], verbose=0)
+
+    files = entered(train)
+    assert set(stations) <= set(files)
+    others = [file for file in files if file not in stations and not BESIDE.fullmatch(file)]
+    assert [file for file in others if not file.startswith(tuple(tools))] == []

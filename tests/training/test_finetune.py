@@ -1,0 +1,486 @@
+"""The loop: what it does once, what it keeps, and what comes out."""
+
+import csv
+import json
+import math
+import os
+import shutil
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import kerasbert
+from kerasbert import presets
+from kerasbert.models import BertBackbone, BertTextClassifier
+from kerasbert.tasks import Settings, Task, file_task, get_task
+from kerasbert.tasks.examples import Examples
+from kerasbert.training import finetune, search
+from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint
+from kerasbert.training.search import Search, _Watch
+from tests.contracts import array
+
+# Trainings, each of which the other backends would compile.
+pytestmark = pytest.mark.backends("torch")
+
+
+def write_table(path, count=40, seed=0, header=("text", "label")):
+    """A CSV of texts that are good or bad."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        words = random.choice("it was a film the city ann".split(), random.integers(1, 8))
+        word = random.choice(["good", "bad"])
+        rows.append([f"{' '.join(words)} {word}", "yes" if word == "good" else "no"])
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return str(path)
+
+
+@pytest.fixture
+def task(tmp_path):
+    return file_task(
+        train=write_table(tmp_path / "train.csv"),
+        dev=write_table(tmp_path / "dev.csv", 20, seed=1),
+        settings=Settings((16,), (1e-2,), (1,), sequence_length=16),
+        name="films",
+    )
+
+
+def files(folder):
+    return sorted(
+        os.path.relpath(os.path.join(place, name), folder)
+        for place, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+class Broken(BaseException):
+    """What ends a run as a kill does."""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_killed_before_the_settings_have_their_name(overwrite, task, tmp_path, monkeypatch):
+    """The folder held `runs` by then, and was refused as one with other things."""
+    out = str(tmp_path / "out")
+
+    def begun():
+        run = Search(
+            task=task,
+            output=out,
+            shared={"preset": "p"},
+            train=None,
+            weights=None,
+            dev=None,
+            test=None,
+            arguments={},
+            overwrite=overwrite,
+            verbose=False,
+            check_interrupt=None,
+        )
+        run.check_output()
+        run.begin()
+
+    if overwrite:
+        begun()
+        (tmp_path / "out" / "runs" / "one.json").write_text("{}")
+        (tmp_path / "out" / "results.json").write_text("{}")
+    for call in ("remove", "write_json"):
+        true = getattr(search, call)
+
+        def broken(*_):
+            raise Broken
+
+        monkeypatch.setattr(search, call, broken)
+        if overwrite or call == "write_json":
+            with pytest.raises(Broken):
+                begun()
+        monkeypatch.setattr(search, call, true)
+    begun()
+    assert files(out) == ["settings.json"]
+    assert os.listdir(os.path.join(out, "runs")) == []
+
+
+def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch):
+    out = str(tmp_path / "out")
+    grid = {"learning_rates": [1e-2, 3e-3, 1e-3], "batch_sizes": [16, 8]}
+    points, train_one = [], Search.train_one
+
+    def counted(self, point, folder):
+        if len(points) == 3:
+            raise KeyboardInterrupt
+        points.append(point)
+        return train_one(self, point, folder)
+
+    monkeypatch.setattr(Search, "train_one", counted)
+    with pytest.raises(KeyboardInterrupt):
+        kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
+    assert len(points) == 3
+    runs = [name for name in files(out) if name.startswith("runs/") and name.endswith("0.json")]
+    before = {name: read(out, name) for name in runs}
+    assert len(before) == 3 and "results.json" not in files(out)
+
+    points.clear()
+    monkeypatch.setattr(
+        Search, "train_one", lambda *args: points.append(args[1]) or train_one(*args)
+    )
+    results = kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
+    assert len(points) == 3 and len(results["runs"]) == len(results["grid"]) == 6
+    assert before == {name: read(out, name) for name in runs}
+
+    # What is there belongs to the best run.
+    scores = [run["scores"]["accuracy"] for run in results["runs"]]
+    best = next(r for r in results["runs"] if r["run"] == results["best"]["run"])
+    assert best["scores"]["accuracy"] == max(scores)
+    assert results["scores"] == pytest.approx(best["scores"])
+    model = kerasbert.models.BertTextClassifier.from_preset(results["model"])
+    dev = task.read("dev")
+    predictions = task.predict(model, dev)
+    assert task.score(dev, predictions) == pytest.approx(best["scores"])
+    (path,) = results["predictions"]
+    assert path == os.path.join(out, "predictions", "dev", "predictions.tsv")
+    assert [line.split("\t")[1] for line in read(path).splitlines()[1:]] == predictions
+    assert json.loads(read(out, "results.json")) == results
+    rows = list(csv.DictReader(read(out, "results.csv").splitlines()))
+    assert [float(row["accuracy"]) for row in rows] == scores
+    card = read(results["model"], "README.md")
+    assert f"| accuracy | {round(results['scores']['accuracy'], 4)} |" in card
+    assert "# tiny-films" in card and "the best of 6 runs" in card
+    for path in results["pictures"]:
+        with open(path, "rb") as file:
+            assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    names = {name for name in files(out) if not name.startswith(("model/", "predictions/"))}
+    assert {name.split("/")[0] for name in names} == {
+        "runs",
+        "settings.json",
+        "results.json",
+        "results.csv",
+        "learning_curve.png",
+        "confusion.png",
+    }
+
+    # Nothing more to do; then one seed more of one point.
+    points.clear()
+    again = kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
+    assert points == [] and again == results
+    more = kerasbert.finetune(task, tiny_preset, out, epochs=1, seeds=[0, 1], verbose=False)
+    assert [point["seed"] for point in points] == [1]
+    assert len(more["runs"]) == 7
+    row = next(row for row in more["grid"] if row["seeds"] == 2)
+    assert row["mean"] == pytest.approx(
+        np.mean(
+            [
+                run["scores"]["accuracy"]
+                for run in more["runs"]
+                if run["learning_rate"] == 1e-2 and run["batch_size"] == 16
+            ]
+        )
+    )
+    # Runs of other settings do not mix.
+    with pytest.raises(ValueError, match="are of early_stopping None, not 1; name another folder"):
+        kerasbert.finetune(task, tiny_preset, out, early_stopping=1, verbose=False)
+    fresh = kerasbert.finetune(
+        task, tiny_preset, out, early_stopping=1, overwrite=True, verbose=False
+    )
+    assert len(fresh["runs"]) == 1
+
+
+def search_of(task, tiny_preset, out, **shared):
+    """A `Search` of a task, as `finetune` makes one."""
+    shared = {
+        "preset": tiny_preset,
+        "early_stopping": None,
+        "lora_rank": None,
+        "precision": None,
+        **shared,
+    }
+    train, dev = task.read("train"), task.read("dev")
+    return Search(task, str(out), shared, train, None, dev, None, {}, False, False, print)
+
+
+POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
+
+
+@pytest.mark.parametrize("lora_rank", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeypatch, lora_rank):
+    monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
+    states = {}
+
+    class Killed(_Watch):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            variables = [*self.model.weights, *self.model.optimizer.variables]
+            states[epoch] = [array(variable) for variable in variables]
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    job = search_of(task, tiny_preset, tmp_path / "out", lora_rank=lora_rank)
+    folder = str(tmp_path / "out" / "runs" / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "_Watch", Killed)
+        with pytest.raises(KeyboardInterrupt):
+            job.train_one(POINT, folder)
+    assert files(folder) == ["checkpoint-000000002.safetensors"]
+    killed = states.pop(2)
+    states.clear()
+
+    class Seen(_Watch):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            variables = [*self.model.weights, *self.model.optimizer.variables]
+            states[epoch] = [array(variable) for variable in variables]
+
+    monkeypatch.setattr(search, "_Watch", Seen)
+    model, watch = job.train_one(POINT, folder)
+    assert list(states) == [2]
+    for value, expected in zip(states[2], killed, strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert [row["epoch"] for row in watch.history] == [1, 2, 3]
+    assert int(array(model.optimizer.iterations)) == 9
+    watch.forget()
+    assert not os.path.exists(folder)
+    # Adapters are part of the weights that are saved.
+    model.save_to_preset(str(tmp_path / "saved"))
+    saved = task.model_class.from_preset(str(tmp_path / "saved"))
+    assert not any("lora" in weight.path for weight in saved.weights)
+    texts = task.read("dev").x
+    np.testing.assert_allclose(saved.predict_proba(texts), model.predict_proba(texts), atol=1e-5)
+
+
+def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
+    values, seen = iter([0.5, 0.9, 0.9, 0.4, 1.0]), []
+
+    def score(self, data, predictions):
+        return {"accuracy": next(values)}
+
+    class Seen(_Watch):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append([array(weight) for weight in self.model.weights])
+            super().on_epoch_end(epoch, logs)
+
+    monkeypatch.setattr(Task, "score", score)
+    monkeypatch.setattr(search, "_Watch", Seen)
+    job = search_of(task, tiny_preset, tmp_path / "out", early_stopping=2)
+    model, watch = job.train_one({**POINT, "epochs": 5}, str(tmp_path / "out" / "runs" / "run"))
+    assert len(watch.history) == 4 and watch.kept()["epoch"] == 2
+    for weight, best in zip(model.weights, seen[1], strict=True):
+        np.testing.assert_array_equal(array(weight), best)
+    assert any((best != last).any() for best, last in zip(seen[1], seen[3]))
+    # The best weights are in the state too.
+    path = find_checkpoint(tmp_path / "out" / "runs" / "run")
+    assert path.endswith("-000000003.safetensors")
+    _, kept = load_checkpoint(path, model)
+    for value, best in zip(kept, seen[1], strict=True):
+        np.testing.assert_array_equal(value, best)
+
+
+def test_runs_that_diverge(task, tiny_preset, tmp_path):
+    out = tmp_path / "out"
+    settings = {"learning_rates": [1e35], "epochs": 2, "warmup": 0.0, "verbose": False}
+    with pytest.raises(ValueError, match="All runs diverged.* lower learning rates than 1e.35"):
+        kerasbert.finetune(task, tiny_preset, out, **settings)
+    (run,) = [json.loads(read(out, name)) for name in files(out) if name.startswith("runs/")]
+    assert run["scores"] == {} and len(run["history"]) == 1
+    # Beside one that does not, it counts as the worst.
+    results = kerasbert.finetune(task, tiny_preset, out, **{**settings, "learning_rates": 1e-2})
+    assert results["best"]["learning_rate"] == 1e-2
+    assert [row["diverged"] for row in results["grid"]] == [0, 1]
+
+
+def test_a_test_set_and_balanced_classes(task, tiny_preset, tmp_path, capsys):
+    own = task.with_files(
+        train=task.source.files["train"],
+        test=write_table(tmp_path / "test.csv", 12, seed=2),
+    )
+    results = kerasbert.finetune(
+        own, tiny_preset, tmp_path / "out", class_weights="balanced", precision="mixed_bfloat16"
+    )
+    assert set(results["test_scores"]) == {"accuracy", "macro_f1", "matthews"}
+    assert [os.path.basename(os.path.dirname(path)) for path in results["predictions"]] == [
+        "dev",
+        "test",
+    ]
+    assert results["examples"] == {"train": 36, "dev": 4, "test": 12}
+    said = capsys.readouterr().out
+    assert "There is no dev split: 4 of the training examples, the same in every run" in said
+    assert "Run 1 of 1: batch 16, rate 0.01, epochs 1, seed 0" in said
+
+
+def test_a_dev_split_is_cut_off():
+    task = Task("t", "T", "text_classifier", ("text",), ("accuracy",), labels=("a", "b"))
+    data = Examples([f"x{i}" for i in range(30)], ["a", "b"] * 15, list(range(30)), ["a", "b"] * 15)
+    train, dev = finetune._cut(task, data, 0.1)
+    assert len(train) == 27 and len(dev) == 3
+    assert sorted([*train.x, *dev.x]) == sorted(data.x)
+    assert finetune._cut(task, data, 0.1)[1].x == dev.x
+    assert [len(part) for part in finetune._cut(task, data.take([0, 1]), 0.01)] == [1, 1]
+    with pytest.raises(ValueError, match="one example; no dev split can be cut off"):
+        finetune._cut(task, data.take([0]), 0.1)
+    with pytest.raises(ValueError, match="dev_share=1 has to be between 0 and 1"):
+        finetune._cut(task, data, 1)
+
+
+def test_class_weights():
+    task = Task("t", "T", "text_classifier", ("text",), ("accuracy",), labels=("a", "b", "c"))
+    y = ["a", "a", "a", "b"]
+    assert finetune._sample_weights(task, y, None) is None
+    weights = finetune._sample_weights(task, y, "balanced")
+    assert weights == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2]) and sum(weights) == 4
+    assert finetune._sample_weights(task, y, {"b": 3}) == [1, 1, 1, 3]
+    for wrong, message in (
+        ({"d": 1}, "has a class 'd'; those of 't' are a, b, c"),
+        ({"a": -1}, r"class_weights\['a'\] is -1; pass a number from 0"),
+        ("rare", 'has to be a dict, or "balanced"'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            finetune._sample_weights(task, y, wrong)
+    other = Task("t", "T", "text_regressor", ("text",), ("pearson",))
+    with pytest.raises(ValueError, match="are for classes of texts, and 't' has none"):
+        finetune._sample_weights(other, [1.0], "balanced")
+
+
+WRONG = {
+    "precision": ({"precision": "half"}, "precision='half' is unknown; use one of float32"),
+    "rate": ({"learning_rates": [1e-3, 0]}, "learning_rates=0 has to be a number above 0.0"),
+    "batch": ({"batch_sizes": 2.5}, "batch_sizes=2.5 has to be a whole number from 1"),
+    "epochs": ({"epochs": []}, "epochs is empty; give at least one number"),
+    "seeds": ({"seeds": [0, "1"]}, "seeds='1' has to be a whole number from 0"),
+    "warmup": ({"warmup": 1}, "warmup=1 has to be a share of the steps"),
+    "patience": ({"early_stopping": 0}, "early_stopping=0 has to be a whole number from 1"),
+    "limit": ({"limit": 0}, "limit=0 has to be a whole number from 1"),
+    "length": ({"sequence_length": 512}, "sequence_length 512 exceeds the encoder's 48"),
+    "model": ({"model": {"dropuot": 0.2}}, "has no argument 'dropuot'; did you mean dropout"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings_write_nothing(task, tiny_preset, tmp_path, name):
+    settings, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        kerasbert.finetune(task, tiny_preset, tmp_path / "out", **settings, verbose=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_that_cannot_be_trained_on(task, tiny_preset, tmp_path):
+    out = tmp_path / "out"
+    only_dev = task.with_files(dev=task.source.files["dev"])
+    with pytest.raises(ValueError, match="'films' has nothing to train on; give it a file"):
+        kerasbert.finetune(only_dev, tiny_preset, out)
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds other things; name another one"):
+        kerasbert.finetune(task, tiny_preset, out, overwrite=True)
+    with pytest.raises(ValueError, match="thesis.txt': it is a file, not a folder"):
+        kerasbert.finetune(task, tiny_preset, out / "thesis.txt")
+    assert os.listdir(out) == ["thesis.txt"]
+
+
+def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
+    out = str(tmp_path / "out")
+    results = kerasbert.finetune(task, tiny_preset, out, verbose=False)
+    with pytest.raises(ValueError, match="Unknown preset 'no_such_preset'"):
+        kerasbert.finetune(task, "no_such_preset", out, overwrite=True, verbose=False)
+    assert json.loads(read(out, "results.json")) == results
+    # A model that is gone is told of, not guessed.
+    os.remove(os.path.join(out, "model", "finetuning.json"))
+    with pytest.raises(ValueError, match="is no longer in .*; remove '.*seed0.json' to make it"):
+        kerasbert.finetune(task, tiny_preset, out, verbose=False)
+
+
+def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    notes = []
+    assert search_of(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
+    assert notes == ["Pictures need matplotlib; run `pip install 'kerasbert[plot]'`."]
+
+
+def test_less_is_better_of_errors(tmp_path):
+    task = Task("t", "T", "text_regressor", ("text",), ("mean_absolute_error", "pearson"))
+    job = Search(task, "", {}, None, None, None, None, {}, False, False, print)
+    runs = [
+        {"scores": {"mean_absolute_error": value}, "finished": number}
+        for number, value in enumerate((0.5, 0.25, 0.75, 0.25))
+    ]
+    assert job.best(runs) is runs[1]
+    assert job.rank({"scores": {}}) == -math.inf
+
+
+# === The rate that a preset records ===
+
+
+@pytest.fixture
+def rated_preset(tiny_preset, tmp_path):
+    """A task's preset on an encoder whose good rate is known."""
+    folder = shutil.copytree(tiny_preset, tmp_path / "rated")
+    presets.record_finetuning_learning_rate(folder, 4e-3)
+    return str(folder)
+
+
+def test_a_recorded_rate_stays_with_the_encoder(rated_preset, tiny_preset, tmp_path):
+    assert presets.finetuning_learning_rate(rated_preset) == 4e-3
+    assert presets.finetuning_learning_rate(tiny_preset) is None
+    model = BertTextClassifier.from_preset(rated_preset, labels=["a", "b"])
+    plain = BertTextClassifier.from_preset(tiny_preset, labels=["a", "b"])
+    for made, rate in ((model, 4e-3), (plain, 3e-5)):
+        assert float(made.optimizer.learning_rate) == pytest.approx(rate)
+        made.compile()
+        assert float(made.optimizer.learning_rate) == pytest.approx(rate)
+    assert "finetuning_learning_rate" not in plain.backbone.get_config()
+    # In presets of tasks, their copies and files of ours; other formats have no place for it.
+    model.save_to_preset(tmp_path / "task")
+    assert presets.finetuning_learning_rate(str(tmp_path / "task")) == 4e-3
+    kerasbert.convert(str(tmp_path / "task"), str(tmp_path / "again"), format="kerasbert")
+    assert presets.finetuning_learning_rate(str(tmp_path / "again")) == 4e-3
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.backbone.finetuning_learning_rate == 4e-3
+    assert model.backbone.with_layers([0]).finetuning_learning_rate == 4e-3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        kerasbert.convert(rated_preset, str(tmp_path / "hf"), format="huggingface")
+    assert presets.finetuning_learning_rate(str(tmp_path / "hf")) is None
+    with pytest.raises(ValueError, match="No learning rate can be recorded in .*hf'"):
+        presets.record_finetuning_learning_rate(tmp_path / "hf", 1e-3)
+    with pytest.raises(ValueError, match="finetuning_learning_rate=0 has to be a number above 0"):
+        BertBackbone(9, 1, 1, 4, 4, finetuning_learning_rate=0)
+
+
+def rates_of(task, preset, **settings):
+    """The learning rates that `finetune` takes, by the settings of the runs that it would do."""
+    notes = []
+    task = finetune._with_rate(task, preset, notes)
+    return [point["learning_rate"] for point in task.settings.grid()], notes
+
+
+def test_whose_rate_it_is(task, rated_preset, tiny_preset, tmp_path):
+    own = file_task(train=write_table(tmp_path / "a.csv"))
+    assert rates_of(own, rated_preset)[0] == [4e-3]
+    assert "0.004 is the one that" in rates_of(own, rated_preset)[1][0]
+    assert rates_of(own, tiny_preset) == ([3e-5], [])
+    assert rates_of(own, "bert_tiny_demo_en_uncased")[0] == [5e-4]
+    assert rates_of(own, "bert_base_en_uncased")[0] == [3e-5]
+    # In place of a paper's, but not of what a person set.
+    assert set(rates_of(get_task("rte"), rated_preset)[0]) == {4e-3}
+    assert set(rates_of(get_task("rte"), tiny_preset)[0]) == {5e-5, 3e-5, 2e-5}
+    assert rates_of(task, rated_preset)[0] == [1e-2]
+
+
+@pytest.mark.backends("torch")
+def test_the_best_rate_is_recorded(task, tiny_preset, tmp_path):
+    preset = str(shutil.copytree(tiny_preset, tmp_path / "own"))
+    rates = {"learning_rates": [1e-2, 1e-7], "record_rate": True, "verbose": False}
+    results = kerasbert.finetune(task, preset, str(tmp_path / "out"), **rates)
+    means = {row["learning_rate"]: row["mean"] for row in results["grid"]}
+    assert presets.finetuning_learning_rate(preset) == max(means, key=means.get)
+    # A name has no place for it, which shows before anything is done.
+    with pytest.raises(ValueError, match="recorded in 'bert_tiny_demo_en_uncased': that needs"):
+        kerasbert.finetune(task, "bert_tiny_demo_en_uncased", str(tmp_path / "o"), **rates)
+    assert not os.path.exists(tmp_path / "o")

@@ -1,0 +1,458 @@
+"""Pre-training: from text to a preset, broken off and resumed, continued; settings and errors."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import kerasbert
+from kerasbert import presets
+from kerasbert.models import BertBackbone, BertMaskedLM, BertNextSentencePredictor, BertPretrainer
+from kerasbert.training import checkpoints
+from kerasbert.training.recording import draw_curves, read_log
+from tests.contracts import array
+
+TINY = {
+    "num_layers": 1,
+    "hidden_dim": 16,
+    "num_heads": 2,
+    "verbose": False,
+    # Most tests do not wait for a compiler; JAX without one is slower still.
+    "jit_compile": keras.backend.backend() == "jax",
+}
+
+
+def train(examples, words, output, **settings):
+    """A short training on ready examples; dropout and what accumulates count."""
+    arguments = {
+        **({name: TINY[name] for name in ("verbose", "jit_compile")} if words is None else TINY),
+        "phases": [(16, 10, 8)],
+        "learning_rate": 3e-3,
+        "warmup_steps": 2,
+        "accumulate": 2,
+        "log_every": 2,
+        "checkpoint_every": 4,
+        "held_out": 0,
+    }
+    return kerasbert.pretrain(
+        examples, str(output), **{**arguments, "vocabulary": words, **settings}
+    )
+
+
+def values(model):
+    return {weight.path: array(weight) for weight in model.weights}
+
+
+def log_of(output):
+    """The log without times."""
+    rows = read_log(os.path.join(output, "log.jsonl"))
+    timed = ("seconds", "tokens_per_second")
+    return [{key: row[key] for key in row if key not in timed} for row in rows]
+
+
+class Broken(BaseException):
+    """What ends a training as a kill does: nothing is saved on the way."""
+
+
+class BreakAt(keras.callbacks.Callback):
+    def __init__(self, batches, action):
+        super().__init__()
+        self.left, self.action = batches, action
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+
+
+def raise_broken():
+    raise Broken
+
+
+@pytest.fixture(scope="module")
+def unbroken(examples, vocabulary, tmp_path_factory):
+    output = str(tmp_path_factory.mktemp("unbroken"))
+    return output, train(examples, vocabulary, output)
+
+
+# --- from text to a preset ---
+
+
+@pytest.mark.backends("tensorflow")
+def test_text_to_preset(corpus, tmp_path):
+    output = str(tmp_path / "out")
+    arguments = {
+        **TINY,
+        "vocabulary_size": 800,
+        "phases": [(16, 40, 16), (24, 6, 8)],
+        "learning_rate": 1e-2,
+        "held_out": 0.2,
+        "log_every": 10,
+        "evaluate_every": 20,
+        "reading": {"sentences": "lines"},
+        "workers": 1,
+        "card": {"license": "apache-2.0", "data": "Parts of the Brown corpus."},
+        "finetuning_learning_rate": 7e-4,
+    }
+    epochs = []
+    spy = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+    done = kerasbert.pretrain(corpus, output, callbacks=[spy], **arguments)
+    log = log_of(output)
+    assert [row["step"] for row in log] == [10, 20, 30, 40, 46]
+    assert epochs == [0, 1, 2, 3, 4]  # Curves of TensorBoard go on from phase to phase.
+    assert [row["phase"] for row in log] == [1, 1, 1, 1, 2]
+    assert log[3]["mlm_loss"] < log[0]["mlm_loss"] - 0.2
+    for row in log:
+        assert row["loss"] == pytest.approx(row["mlm_loss"] + row["nsp_loss"], abs=1e-3)
+        assert ("held_out_loss" in row) == (row["step"] in (20, 40))
+    assert done["steps"] == 46 and done["model"].backbone.max_sequence_length == 24
+    scores = done["scores"]
+    assert scores["mlm_perplexity"] < 800 and 0 < scores["mlm_accuracy_of_commonest_token"] < 0.2
+    assert 0.5 <= scores["nsp_accuracy_of_commonest_label"] < 1
+    # The preset holds both heads, and says where it comes from.
+    found = BertMaskedLM.from_preset(done["preset"]).fill_mask("He went to the [MASK].", top_k=3)
+    assert len(found) == 3
+    follows = BertNextSentencePredictor.from_preset(done["preset"]).follows("He ate.", "He slept.")
+    assert 0 < follows < 1
+    card = open(os.path.join(done["preset"], "README.md"), encoding="utf-8").read()
+    assert "46 updates" in card and "Brown" in card and '"learning_rate": 0.01' in card
+    assert presets.finetuning_learning_rate(done["preset"]) == 7e-4
+    assert "fine-tune it with: 0.0007" in card
+    # The same call finds that all is done.
+    again = kerasbert.pretrain(corpus, output, **arguments)
+    assert again["scores"] == scores and log_of(output) == log
+
+
+@pytest.mark.backends("torch")
+def test_curves(unbroken, tmp_path):
+    log = read_log(os.path.join(unbroken[0], "log.jsonl"))
+    assert draw_curves(log, str(tmp_path / "curves.png"))
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert not draw_curves([], str(tmp_path / "none.png"))
+
+
+@pytest.mark.backends("torch")
+def test_curves_without_matplotlib(unbroken, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not draw_curves([{"step": 1, "loss": 2.0}], str(tmp_path / "curves.png"))
+    assert not os.listdir(tmp_path)
+
+
+# --- broken off and resumed ---
+
+
+def test_resumed_is_equal_to_the_bit(examples, vocabulary, unbroken, tmp_path):
+    # After the checkpoint of the fourth step, between the two batches of the sixth.
+    with pytest.raises(Broken):
+        train(examples, vocabulary, tmp_path, callbacks=[BreakAt(11, raise_broken)])
+    done = train(examples, vocabulary, tmp_path)
+    assert done["steps"] == 10
+    output, expected = unbroken
+    assert log_of(tmp_path) == log_of(output)
+    assert done["scores"] == expected["scores"]
+    for path, value in values(expected["model"]).items():
+        np.testing.assert_array_equal(value, values(done["model"])[path], err_msg=path)
+
+
+@pytest.mark.slow
+def test_a_signal_stops_after_a_checkpoint(examples, vocabulary, unbroken, tmp_path):
+    interrupt = BreakAt(9, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match="after step 5, which is saved; the same again"):
+        train(examples, vocabulary, tmp_path, checkpoint_every=100, callbacks=[interrupt])
+    assert os.path.basename(checkpoints.find_checkpoint(tmp_path)) == (
+        "checkpoint-000000005.safetensors"
+    )
+    done = train(examples, vocabulary, tmp_path, checkpoint_every=100)
+    # An interval of the log is in two, and all else is the same.
+    log, theirs = log_of(tmp_path), log_of(unbroken[0])
+    assert [row["step"] for row in log] == [2, 4, 5, 6, 8, 10]
+    assert [log[i] for i in (0, 1, 4, 5)] == [theirs[i] for i in (0, 1, 3, 4)]
+    expected = values(unbroken[1]["model"])
+    for path, value in values(done["model"]).items():
+        np.testing.assert_array_equal(value, expected[path], err_msg=path)
+
+
+CHILD = """
+import json, os, signal, sys
+import keras
+import kerasbert
+
+class Kill(keras.callbacks.Callback):
+    left = int(sys.argv[2])
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+settings = json.loads(sys.argv[1])
+kerasbert.pretrain(**settings, callbacks=[Kill()])
+"""
+
+
+@pytest.mark.slow
+def test_killed_three_times(corpus, tmp_path):
+    """With dropout, two phases, real text, and each time a new process."""
+
+    def run(output, left):
+        settings = {
+            "corpus": corpus,
+            "output": str(tmp_path / output),
+            "num_layers": 2,
+            "hidden_dim": 64,
+            "vocabulary_size": 1000,
+            "phases": [[32, 30, 16], [64, 10, 8]],
+            "held_out": 0.2,
+            "learning_rate": 1e-3,
+            "log_every": 5,
+            "checkpoint_every": 5,
+            "reading": {"sentences": "lines"},
+            "workers": 1,
+            "verbose": False,
+        }
+        command = [sys.executable, "-c", CHILD, json.dumps(settings), str(left)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        assert done.returncode == (-signal.SIGKILL if left else 0), done.stderr
+        return settings["output"]
+
+    expected = run("unbroken", 0)
+    for left in (12, 9, 20):
+        run("killed", left)
+    found = run("killed", 0)
+    assert log_of(found) == log_of(expected)
+    ours, theirs = (checkpoints.find_checkpoint(folder) for folder in (found, expected))
+    with checkpoints._open(ours) as a, checkpoints._open(theirs) as b:
+        assert set(a.keys()) == set(b.keys())
+        for name in a.keys():
+            np.testing.assert_array_equal(a.get_tensor(name), b.get_tensor(name), err_msg=name)
+    for name in ("model.weights.h5", "task.weights.h5"):
+        files = [
+            open(os.path.join(folder, "preset", name), "rb").read() for folder in (found, expected)
+        ]
+        assert len(files[0]) == len(files[1])
+
+
+@pytest.mark.backends("torch")
+def test_other_settings_are_refused(examples, vocabulary, unbroken, tmp_path):
+    output = unbroken[0]
+    with pytest.raises(ValueError, match=r"other settings: learning_rate=0.003 \(now 0.1\)"):
+        train(examples, vocabulary, output, learning_rate=0.1)
+    with pytest.raises(ValueError, match=r"other settings: phases=\[\[16, 10, 8\]\]"):
+        train(examples, vocabulary, output, phases=[(16, 11, 8)])
+
+
+def test_the_file_of_settings(examples, vocabulary, unbroken):
+    """A run is resumed by later versions too: names, values and their order stay."""
+    with open(os.path.join(unbroken[0], "settings.json"), encoding="utf-8") as file:
+        found = json.load(file)
+    assert list(found.items()) == [
+        ("corpus", examples), ("preset", None), ("num_layers", 1), ("hidden_dim", 16),
+        ("num_heads", 2), ("intermediate_dim", None), ("family", None), ("encoder", None),
+        ("vocabulary", vocabulary), ("vocabulary_size", 30522), ("lowercase", True),
+        ("reading", None), ("objective", "next_sentence"), ("phases", [[16, 10, 8]]),
+        ("optimizer", "adamw"), ("learning_rate", 0.003), ("warmup_steps", 2),
+        ("weight_decay", 0.01), ("optimizer_state", "new"), ("accumulate", 2),
+        ("precision", "float32"), ("masking", "dynamic"), ("masker", None), ("copies", 1),
+        ("held_out", 0), ("seed", 0), ("log_every", 2), ("backend", keras.backend.backend()),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_start_over(examples, vocabulary, unbroken, tmp_path):
+    output = shutil.copytree(unbroken[0], tmp_path / "out")
+    settings = {"phases": [(16, 2, 8)], "warmup_steps": 1, "resume": False}
+    done = train(examples, vocabulary, output, **settings)
+    assert done["steps"] == 2 and [row["step"] for row in log_of(output)] == [2]
+    assert checkpoints.find_checkpoint(output).endswith("000000002.safetensors")
+
+
+# --- checkpoints ---
+
+
+@pytest.mark.backends("torch")
+def test_a_full_disk_leaves_the_checkpoint_before(unbroken, monkeypatch):
+    output, done = unbroken
+    before = sorted(os.listdir(output))
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        OSError, match="is full: 'checkpoint-000000011.safetensors' was not written"
+    ):
+        checkpoints.save_checkpoint(output, done["model"], 11)
+    assert sorted(os.listdir(output)) == before
+
+
+@pytest.mark.backends("torch")
+def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
+    output, done = unbroken
+    newest = checkpoints.find_checkpoint(output)
+    path = str(tmp_path / os.path.basename(newest))
+    content = open(newest, "rb").read()
+    with open(path, "wb") as file:
+        file.write(content[:-100])
+    with pytest.raises(ValueError, match=r"cannot be read .*: it is damaged"):
+        checkpoints.load_checkpoint(path, done["model"])
+    wider = BertPretrainer(
+        BertBackbone(
+            vocabulary_size=1000,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=8,
+            intermediate_dim=8,
+            max_sequence_length=16,
+        )
+    )
+    wider.optimizer.build(wider.trainable_variables)
+    with pytest.raises(ValueError, match="of another model or optimizer: it lacks .*, and has"):
+        checkpoints.load_checkpoint(newest, wider)  # Without what accumulates.
+
+
+# --- continued pre-training ---
+
+
+@pytest.mark.backends("torch")
+def test_continued(examples, vocabulary, unbroken, tmp_path):
+    output, first = unbroken
+    settings = {"phases": [(16, 2, 8)], "accumulate": 1, "log_every": 1, "checkpoint_every": 1}
+    new = train(
+        examples, None, tmp_path / "new", preset=output, **{**settings, "learning_rate": 1e-9}
+    )
+    for path, value in values(first["model"]).items():
+        np.testing.assert_allclose(value, values(new["model"])[path], atol=1e-6)
+    kept = train(
+        examples, None, tmp_path / "kept", preset=output, optimizer_state="kept", **settings
+    )
+    # Ten steps of two batches went before; the schedule begins anew all the same.
+    optimizer = kept["model"].optimizer
+    assert int(array(optimizer.iterations)) == 22
+    assert [row["learning_rate"] for row in log_of(tmp_path / "kept")][-1] == 0
+    with pytest.raises(ValueError, match="has no state of an optimizer"):
+        train(
+            examples, None, tmp_path / "bad", optimizer_state="kept",
+            preset=_without(output, tmp_path),
+        )  # fmt: skip
+
+
+def _without(output, folder):
+    """A copy of a preset that is not the output of a training."""
+    return shutil.copytree(os.path.join(output, "preset"), folder / "copy" / "preset")
+
+
+@pytest.mark.slow
+def test_a_preset_without_heads_gets_new_ones(examples, vocabulary, unbroken, tmp_path):
+    first = unbroken[1]["model"]
+    masked = BertMaskedLM.from_preset(os.path.join(unbroken[0], "preset"), pooler=True)
+    masked.save_to_preset(str(tmp_path / "masked"))
+    with pytest.warns(UserWarning, match="the head of the sentences is new"):
+        done = train(
+            examples, None, tmp_path / "out", preset=str(tmp_path / "masked"),
+            phases=[(16, 2, 8)], learning_rate=1e-9, log_every=1, accumulate=1,
+        )  # fmt: skip
+    for path, value in values(done["model"]).items():
+        same = np.allclose(value, values(first)[path], atol=1e-6)
+        assert same != path.startswith("logits/"), path
+
+
+# --- objectives, precision, optimizers ---
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "objective", ["sentence_order", pytest.param("full_sentences", marks=pytest.mark.slow)]
+)
+def test_objectives(corpus, vocabulary, tmp_path, objective):
+    done = kerasbert.pretrain(
+        corpus,
+        str(tmp_path),
+        **TINY,
+        vocabulary=vocabulary,
+        objective=objective,
+        phases=[(16, 3, 8)],
+        optimizer="lamb",
+        precision="mixed_bfloat16",
+        masking="static",
+        masker={"mask_selection_rate": 0.3},
+        held_out=0,
+        reading={"sentences": "lines"},
+        workers=1,
+    )
+    row = log_of(tmp_path)[-1]
+    assert np.isfinite(row["loss"])
+    model = BertPretrainer.from_preset(done["preset"])
+    if objective == "sentence_order":
+        assert "sop_accuracy" in row
+        assert model.sentence_order and model.next_sentence
+        assert BertNextSentencePredictor.from_preset(done["preset"]).sentence_order
+        with pytest.raises(ValueError, match="cannot hold sentence_order=True"):
+            kerasbert.convert(done["preset"], str(tmp_path / "theirs"))
+    else:
+        assert not model.next_sentence and not model.backbone.pooler
+        assert {"mlm_accuracy", "mlm_perplexity"} <= row.keys() and "nsp_loss" not in row
+
+
+# --- bad input ---
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"objective": "next"}, "objective='next' is unknown; use 'next_sentence' or"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' is unknown; use 'adamw' or 'lamb'"),
+        ({"precision": "int8"}, "precision='int8' is unknown"),
+        ({"phases": []}, "phases is empty"),
+        ({"phases": [(16, 10)]}, r"phases\[0\]=\(16, 10\) has to be \(sequence_length, steps"),
+        ({"phases": [(16, 0, 8)]}, r"phases\[0\]: steps=0"),
+        (
+            {"phases": [(16, 10, 9)]},
+            r"accumulate=2 does not divide the batch_size 9 of phases\[0\]",
+        ),
+        ({"phases": [(32, 10, 8)]}, "no examples of 32 tokens, only of 16"),
+        ({"held_out": 1}, "held_out=1 has to be a share"),
+        (
+            {"objective": "sentence_order"},
+            "are for objective='next_sentence', not 'sentence_order'",
+        ),
+        ({"vocabulary": None}, "examples were made with a vocabulary: pass it"),
+        ({"optimizer_state": "kept"}, "pass its output as `preset`"),
+        ({"hidden_dim": 20, "num_heads": None}, "hidden_dim=20 makes no whole number of heads"),
+        ({"preset": "bert_base_en_uncased"}, "num_layers, hidden_dim, num_heads cannot be set"),
+        ({"log_every": 1.5}, "log_every=1.5"),
+        ({"checkpoint_every": 3}, "checkpoint_every=3 has to be a multiple of log_every=2"),
+        ({"warmup_steps": 11}, "warmup_steps=22 has to be from 0 to the 20 steps"),
+    ],
+)
+def test_bad_settings(examples, vocabulary, tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        train(examples, vocabulary, tmp_path, **settings)
+    assert not os.path.exists(tmp_path / "settings.json")  # The next call is not held to them.
+
+
+@pytest.mark.backends("torch")
+def test_bad_corpora(vocabulary, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "one.txt").write_text("Only one document.\nIt has two sentences.\n")
+    for name, message in (("empty", "has no text"), ("one", "one document only")):
+        with pytest.raises(ValueError, match=message):
+            kerasbert.pretrain(
+                str(tmp_path / f"{name}.txt"), str(tmp_path / "out"), vocabulary=vocabulary,
+                phases=[(16, 1, 2)], workers=1, **TINY,
+            )  # fmt: skip
+
+
+@pytest.mark.backends("torch")
+def test_another_vocabulary(examples, vocabulary, tmp_path):
+    other = tmp_path / "vocab.txt"
+    tokens = open(vocabulary, encoding="utf-8").read().split("\n")
+    other.write_text("\n".join([*tokens[:-3], "anotherone", ""]))
+    with pytest.raises(ValueError, match="made with another vocabulary"):
+        train(examples, str(other), tmp_path / "out")

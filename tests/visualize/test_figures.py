@@ -1,0 +1,25 @@
+"""Pictures leave no settings behind, and say what they need."""
+
+import sys
+
+import matplotlib
+import pytest
+
+from kerasbert import visualize
+
+# They know no backend.
+pytestmark = pytest.mark.backends("tensorflow")
+
+
+def test_pictures_leave_no_settings_behind():
+    before = dict(matplotlib.rcParams)
+    visualize.masked_words([{"token": "a", "score": 1.0}])._repr_png_()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'kerasbert\[plot\]'"):
+        visualize.masked_words([{"token": "a", "score": 1.0}])
+    # HTML needs none.
+    assert "<mark" in visualize.entities("a", [(0, 1, "X")])._repr_html_()
