@@ -39,6 +39,12 @@ def check_whole(name, value, least=1):
         raise ValueError(f"{name}={value!r} has to be a whole number from {least}.")
 
 
+def check_choice(name, value, choices):
+    """Raise a `ValueError` unless a setting is one of its choices, which are strings."""
+    if value not in tuple(choices):
+        raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}.")
+
+
 # What a setting can be: its test, and what it has to be in words. A "?" after a kind allows `None`.
 _MOST = (2 - 2.0**-23) * 2.0**127  # the largest float32
 _KINDS = {
@@ -95,12 +101,6 @@ def check_fields(config, kinds, where):
     for name, kind in kinds.items():
         if name in config:
             check_value(name, config[name], kind, where)
-
-
-def check_precision(precision):
-    """Raise a `ValueError` for what a model of ours cannot compute in."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; use one of {', '.join(PRECISIONS)}.")
 
 
 def need_packages(what, extra, *packages):

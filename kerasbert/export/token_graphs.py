@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from kerasbert import backend
+from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import to_huggingface
 from kerasbert.export.served import named_inputs, saved_class, served
@@ -182,8 +183,7 @@ def _output_axes(model, features, outputs, layout):
 
 def _check(model, call, precision):
     """The `Served` of a model that can be exported."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; use one of {', '.join(PRECISIONS)}.")
+    check_choice("precision", precision, PRECISIONS)
     task = served(model, call=call)
     modes = quantization_modes(model)
     if modes:
@@ -195,8 +195,7 @@ def _check(model, call, precision):
 
 
 def _check_layout(task, layout, tokenizer):
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}.")
+    check_choice("layout", layout, LAYOUTS)
     if layout == "kerasbert":
         return
     task.check_transformers()

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kerasbert._errors import check_precision, check_whole, need_packages
+from kerasbert._errors import PRECISIONS, check_choice, check_whole, need_packages
 from kerasbert.data.sentence_pairs import OBJECTIVES
 
 # Peaks of the rate: BERT's own, and one for batches of some hundreds.
@@ -111,7 +111,7 @@ class PretrainSettings:
             if getattr(self, name) not in known:
                 known = " or ".join(map(repr, known))
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; use {known}.")
-        check_precision(self.precision)
+        check_choice("precision", self.precision, PRECISIONS)
         if isinstance(self.held_out, bool) or not 0 <= self.held_out < 1:
             raise ValueError(f"held_out={self.held_out!r} has to be a share from 0, below 1.")
         if self.optimizer_state == "kept" and self.preset is None:
@@ -249,7 +249,7 @@ class FinetuneSettings:
                 check_whole(name, value)
                 object.__setattr__(self, name, int(value))
         if self.precision is not None:
-            check_precision(self.precision)
+            check_choice("precision", self.precision, PRECISIONS)
 
     def of(self, task):
         """The task with the settings that are given in place of its own."""
