@@ -13,6 +13,7 @@ import inspect
 import json
 import math
 import os
+import pathlib
 import re
 import secrets
 import shutil
@@ -441,8 +442,12 @@ def _alone(place, name, target, by):
             "another folder",
         )
     try:
-        owner = {"by": by, "process": os.getpid(), "host": socket.gethostname()}
-        owner["since"] = time.strftime("%Y-%m-%d %H:%M:%S")
+        owner = {
+            "by": by,
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
         with open(os.path.join(work, _OWNER), "w", encoding="utf-8") as file:
             json.dump(owner, file)
         yield
@@ -533,29 +538,24 @@ def _delete_tree(path):
 # === Names ===
 
 
+def _upwards(path):
+    """An absolute path, and then the folders that it is in, up to the root."""
+    return [path, *map(str, pathlib.Path(path).parents)]
+
+
 def _existing(folder):
     """A folder, or the nearest above that is there."""
-    while not os.path.exists(folder):
-        folder = os.path.dirname(folder)
-    return folder
+    return next(filter(os.path.exists, _upwards(folder)))
 
 
 def _above(target):
     """Where what was to become `target` may have been left: in it, and in what is above."""
-    folder = _existing(target)
-    found = [folder]
-    while os.path.dirname(folder) != folder:
-        folder = os.path.dirname(folder)
-        found.append(folder)
-    return found
+    return _upwards(_existing(target))
 
 
 def _make(folder):
     """Make a folder; returns the paths that were made, the innermost first."""
-    made, path = [], folder
-    while not os.path.lexists(path):
-        made.append(path)
-        path = os.path.dirname(path)
+    made = [path for path in _upwards(folder) if not os.path.lexists(path)]
     os.makedirs(folder, exist_ok=True)
     return made
 

@@ -24,10 +24,8 @@ def bucket_length(length):
     >>> bucket_length(17), bucket_length(512), bucket_length(513)
     (24, 512, 768)
     """
-    for bucket in BUCKETS:
-        if length <= bucket:
-            return bucket
-    return -(-int(length) // STEP) * STEP
+    beyond = -(-int(length) // STEP) * STEP
+    return next((bucket for bucket in BUCKETS if length <= bucket), beyond)
 
 
 def buckets_up_to(maximum):

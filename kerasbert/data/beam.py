@@ -17,7 +17,7 @@ import tempfile
 import uuid
 
 from kerasbert.data.block_examples import BlockExamples
-from kerasbert.data.corpus import NoTextError, documents
+from kerasbert.data.corpus import NoTextError, as_paths, documents
 from kerasbert.data.manifest import NAME, new_manifest, total
 
 # Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
@@ -56,8 +56,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     own = BlockExamples.__init__.__kwdefaults__
     make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
     reading = {key: value for key, value in settings.items() if key not in own}
-    corpus = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
-    matched = FileSystems.match(list(map(os.fspath, corpus)))
+    corpus = as_paths(corpus)
+    matched = FileSystems.match(corpus)
     paths = sorted({found.path for match in matched for found in match.metadata_list})
     if not paths:
         raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
@@ -113,10 +113,8 @@ def _size(found):
 
 
 def _sum(sizes):
-    count = total_bytes = 0
-    for documents_, bytes_ in sizes:
-        count, total_bytes = count + documents_, total_bytes + bytes_
-    return count, total_bytes
+    sizes = list(sizes)
+    return sum(count for count, _ in sizes), sum(size for _, size in sizes)
 
 
 def _with_block(found, size, block_bytes, seed):
@@ -156,10 +154,8 @@ def _write(folder, name, data):
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
-    try:
+    with contextlib.suppress(BeamIOError, OSError):  # It is there.
         FileSystems.mkdirs(folder)
-    except (BeamIOError, OSError):
-        pass  # It is there.
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
     raw = CompressionTypes.UNCOMPRESSED  # Or it would be compressed again.
     with FileSystems.create(partial, compression_type=raw) as file:

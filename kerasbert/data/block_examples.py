@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from kerasbert._errors import check_whole
+from kerasbert._errors import check_choice, check_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.records import compressed_records, encode_examples
@@ -69,8 +69,7 @@ class BlockExamples:
                 f"tokenizer={tokenizer!r} is none of `kerasbert.tokenizers`; "
                 "make one with its `from_preset` or `from_files`."
             )
-        if objective not in OBJECTIVES:
-            raise ValueError(f"objective={objective!r} is unknown; use one of {OBJECTIVES}.")
+        check_choice("objective", objective, OBJECTIVES)
         self.tokenizer = tokenizer
         self.special = 2 if objective == "full_sentences" else 2 + tokenizer.num_separators
         check_whole("sequence_length", sequence_length, self.special + 2)

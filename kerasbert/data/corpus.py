@@ -21,8 +21,13 @@ LONGEST = 1 << 23  # bytes of a document; a longer one becomes several
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip", ".parquet")
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".lzma": "lzma"}
-COMPRESSED[".zst"] = "backports.zstd"  # Python 3.14 has it itself
+COMPRESSED = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".xz": "lzma",
+    ".lzma": "lzma",
+    ".zst": "backports.zstd",  # Python 3.14 has it itself
+}
 # sentencex takes the square of the time for long Chinese or Japanese paragraphs: they go to it in
 # parts of about this many characters.
 PART = 1000
@@ -209,19 +214,22 @@ def _no_text(corpus):
 
 
 def _shown(corpus):
-    paths = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
+    paths = as_paths(corpus)
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"'{os.fspath(paths[0])}'{more}"
+    return f"'{paths[0]}'{more}"
 
 
 # Files
 
 
+def as_paths(given):
+    """A path, or several, as a list of strings."""
+    return list(map(os.fspath, [given] if isinstance(given, (str, os.PathLike)) else given))
+
+
 def _files(corpus, settings):
     """List of `(path, kind)`, each path once."""
-    if isinstance(corpus, (str, os.PathLike)):
-        corpus = [corpus]
-    corpus = list(map(os.fspath, corpus))
+    corpus = as_paths(corpus)
     if not corpus:
         raise ValueError("The corpus is an empty list; pass a file, a folder or a pattern.")
     found = {}
@@ -274,15 +282,12 @@ def _unpacked(path):
         raise ImportError(
             f"'{path}' needs the package '{package}': `pip install {package}`."
         ) from None
-    damage = [EOFError, zlib.error]
-    damage += [
-        getattr(module, name) for name in ("LZMAError", "ZstdError") if hasattr(module, name)
-    ]
+    own = [getattr(module, name) for name in ("LZMAError", "ZstdError") if hasattr(module, name)]
     with open(path, "rb") as raw:
         try:
             with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
                 yield file, raw
-        except (*damage, OSError) as error:
+        except (EOFError, zlib.error, *own, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise ValueError(
@@ -493,10 +498,8 @@ def _split(lines, settings, wrapped):
     """Lines of prose to sentences; whether they are wrapped they say where that is not known."""
     lines = [line.strip() for line in lines]
     wrapped = _are_wrapped(lines) if wrapped is None else wrapped
-    found = []
-    for paragraph in _paragraphs(lines) if wrapped else lines:
-        found += _sentences(paragraph, settings) if paragraph else ()
-    return found
+    paragraphs = _paragraphs(lines) if wrapped else filter(None, lines)
+    return [found for paragraph in paragraphs for found in _sentences(paragraph, settings)]
 
 
 def _sentences(paragraph, settings):
@@ -507,10 +510,8 @@ def _sentences(paragraph, settings):
     """
     from sentencex import segment
 
-    found = []
-    for part in _parts(paragraph):
-        found += _mended(segment(settings.language, part))
-    return found
+    parts = (_mended(segment(settings.language, part)) for part in _parts(paragraph))
+    return list(itertools.chain.from_iterable(parts))
 
 
 def _parts(paragraph):
@@ -540,9 +541,7 @@ def _mended(sentences):
             if sentence[:1].isdecimal() and NUMBER_BEGINS.search(found[-1]):
                 sentence = found.pop() + sentence
         found.append(sentence)
-    if carried:
-        found.append(carried)
-    return [sentence for sentence in map(str.strip, found) if sentence]
+    return [sentence for sentence in map(str.strip, [*found, carried]) if sentence]
 
 
 def _are_wrapped(lines):

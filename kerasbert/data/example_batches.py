@@ -13,9 +13,10 @@ import zlib
 
 import numpy as np
 
-from kerasbert._errors import check_whole, first_line
+from kerasbert._errors import check_choice, check_whole, first_line
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.batching import buckets_up_to, map_ahead
+from kerasbert.data.corpus import as_paths
 from kerasbert.data.manifest import (
     NAME,
     check_shard,
@@ -91,8 +92,7 @@ def read_examples(
         ValueError: for files that are missing, cut short or no such records, for another
             vocabulary than the records', and for settings that make no sense.
     """
-    if masking not in ("dynamic", "static"):
-        raise ValueError(f"masking={masking!r} is unknown; use 'dynamic' or 'static'.")
+    check_choice("masking", masking, ("dynamic", "static"))
     check_whole("batch_size", batch_size)
     check_whole("start_step", start_step, 0)
     check_whole("shuffle_buffer", shuffle_buffer, 0)
@@ -100,10 +100,7 @@ def read_examples(
         source = _source(files, tokenizer, shards)
         if next_sentence is None:
             next_sentence = source.next_sentence
-        if masking == "static":
-            mask = None
-        else:
-            mask = _masker(masker, source.described, tokenizer)
+        mask = None if masking == "static" else _masker(masker, source.described, tokenizer)
         # Two streams of chance, whatever the backend's global seed is.
         seeds = np.random.SeedSequence(seed).generate_state(2, "uint64").astype("int64")
         records = _records(source, seeds[0], start_step * batch_size, shuffle_buffer, repeat)
@@ -149,9 +146,8 @@ def _source(files, tokenizer, shards=None):
                 named = [shard for shard in manifest["shards"] if shard["name"] in shards]
                 manifest = {**manifest, "shards": named, "counts": total(named)}
             return _written(os.fspath(files), manifest, tokenizer)
-    given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     paths = []
-    for pattern in map(os.fspath, given):
+    for pattern in as_paths(files):
         found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern))
         if not found:
             raise ValueError(f"There is no file of examples '{pattern}'.")
@@ -366,8 +362,7 @@ def _masker(masker, described, tokenizer):
             "These files have no manifest, which would name the special tokens; pass the "
             "`tokenizer`, or masking='static'."
         )
-    if masker is None:
-        masker = {}
+    masker = {} if masker is None else masker
     edges = None
     if isinstance(masker, dict):
         unknown = sorted(set(masker) - _MASKER)

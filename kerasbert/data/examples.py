@@ -245,10 +245,8 @@ def _numbered(corpus, objective, block_bytes, reading):
     if objective == "next_sentence":
         found = _with_others(found, corpus)
     for number, block in enumerate(found):
-        digest = hashlib.sha256()
-        for piece in block.pieces:
-            digest.update(piece.data)
-        yield _Part(number, block, digest.digest(), block.progress)
+        digest = hashlib.sha256(b"".join(piece.data for piece in block.pieces)).digest()
+        yield _Part(number, block, digest, block.progress)
 
 
 def _with_others(found, corpus):
@@ -308,9 +306,7 @@ def _skip_finished(parts, shards, blocks_per_shard, output):
         if number >= len(finished):
             yield from group
             continue
-        text = hashlib.sha256()
-        for part in group:
-            text.update(part.digest)
+        text = hashlib.sha256(b"".join(part.digest for part in group))
         if text.hexdigest() != finished[number]["text_sha256"]:
             raise _other_text(output)
         finished[number] = None

@@ -11,6 +11,7 @@ import unicodedata
 
 import numpy as np
 
+from kerasbert._errors import check_choice
 from kerasbert.tokenizers.wordpiece import CJK
 
 # The tags of an entity: the first of several words, one in the middle, the last, a word alone.
@@ -42,8 +43,7 @@ def tag_names(labels, scheme=None):
     """
     if scheme is None:
         return list(labels)
-    if scheme not in SCHEMES:
-        raise ValueError(f"scheme={scheme!r} is unknown; use one of {', '.join(SCHEMES)}.")
+    check_choice("scheme", scheme, SCHEMES)
     letters = SCHEMES[scheme]
     if any(label[:1] in letters and label[1:2] == "-" for label in labels):
         return list(labels)
@@ -72,9 +72,8 @@ class TagSet:
         self.outside = self.names.index(OUTSIDE) if OUTSIDE in self.names else None
         # (type, begins, ends) of each class; `None` outside.
         self.meanings = [self._meaning(name, bare) for name in self.names]
-        self._numbers = {}
-        for number, meaning in enumerate(self.meanings):
-            self._numbers.setdefault(meaning, number)
+        # Of two classes that mean the same, the first.
+        self._numbers = {m: number for number, m in reversed(list(enumerate(self.meanings)))}
         self.types = list(dict.fromkeys(m[0] for m in self.meanings if m is not None))
 
     def _meaning(self, name, bare):
