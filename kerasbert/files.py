@@ -147,6 +147,12 @@ def read_json(path, kind=dict):
     return value
 
 
+def json_in(directory, name):
+    """What the JSON file of this name in a directory holds; an empty dict where there is none."""
+    path = os.path.join(directory, name)
+    return read_json(path) if os.path.exists(path) else {}
+
+
 def check_regular(path):
     """Raise for a pipe, a socket or a device under a file's name: reading it may never end.
 

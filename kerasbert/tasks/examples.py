@@ -39,12 +39,11 @@ class Examples:
             return [column[row] for row in rows]
 
         x = tuple(map(part, self.x)) if isinstance(self.x, tuple) else part(self.x)
-        gold = self.gold
-        if gold is not None and self.sentences is not None:  # One entry a sentence.
-            gold = _by_document(gold, self.sentences)
-        gold = part(gold)
-        if gold is not None and self.sentences is not None:
-            gold = list(itertools.chain.from_iterable(gold))
+        if self.gold is None or self.sentences is None:
+            gold = part(self.gold)
+        else:  # One entry a sentence.
+            documents = part(_by_document(self.gold, self.sentences))
+            gold = list(itertools.chain.from_iterable(documents))
         return Examples(x, part(self.y), part(self.ids), gold, part(self.sentences))
 
 

@@ -24,8 +24,7 @@ def _published(metric, base, large, dev_base=None, dev_large=None):
 
 
 def _files(folder, **others):
-    files = {split: f"{folder}/{split}.tsv" for split in ("train", "dev", "test")}
-    return {**files, **others}
+    return {split: f"{folder}/{split}.tsv" for split in ("train", "dev", "test")} | others
 
 
 def _source(name, folder, license="", **settings):

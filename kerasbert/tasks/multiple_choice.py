@@ -17,7 +17,8 @@ class MultipleChoice(Data):
     def examples(self, task, table, split):
         (prompts,) = (texts_of(table, column_of(task, table, name)) for name in task.columns)
         if len(task.choices) == 1:
-            choices = [self._list(row, table, i) for i, row in self._rows(task, table)]
+            rows = column_of(task, table, task.choices[0])
+            choices = [self._list(row, table, i) for i, row in enumerate(rows)]
         else:
             columns = [texts_of(table, column_of(task, table, name)) for name in task.choices]
             # Where there are fewer choices, the last columns are empty.
@@ -39,9 +40,6 @@ class MultipleChoice(Data):
                     f"{len(choices[position])} choices, which count from 0."
                 )
         return examples_of((prompts, choices), y, ids_of(task, table), gold=y)
-
-    def _rows(self, task, table):
-        return enumerate(column_of(task, table, task.choices[0]))
 
     def _list(self, row, table, position):
         if not isinstance(row, list) or not all(isinstance(choice, str) for choice in row):

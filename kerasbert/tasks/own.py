@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from kerasbert._errors import check_choice
 from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.metrics import METRICS
 from kerasbert.tasks.task import Settings, Source, Task
@@ -60,9 +61,7 @@ def file_task(
     Raises:
         ValueError: for a file that is missing, or has not what it should have.
     """
-    known = [kind.name for kind in kinds_with("tasks")]
-    if head not in known:
-        raise ValueError(f"head={head!r} is unknown; use one of {', '.join(known)}.")
+    check_choice("head", head, [kind.name for kind in kinds_with("tasks")])
     if train is dev is test is None:
         raise ValueError("A task of your own needs a file: pass train, dev or test.")
     kind = KINDS[head].load("tasks")
@@ -74,8 +73,7 @@ def file_task(
             f"{len(columns)} ({', '.join(columns)})."
         )
     for metric in metrics or ():
-        if metric not in METRICS:
-            raise ValueError(f"There is no metric '{metric}'; use one of {', '.join(METRICS)}.")
+        check_choice("metrics", metric, METRICS)
     # Numbers of CoNLL's columns.
     numbers = {text: int(text) for text in (*columns, label) if text.lstrip("-").isdecimal()}
     task = Task(

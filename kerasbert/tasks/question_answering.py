@@ -46,12 +46,8 @@ class QuestionAnswering(Data):
         ]
         if any(row is None for row in rows):
             return examples_of((questions, contexts), None, ids)
-        y, lost = [], []
-        for position, (row, context) in enumerate(zip(rows, contexts)):
-            found = aligned(row["text"], row["answer_start"], context)
-            y.append(found)
-            if row["text"] and found is None:
-                lost.append(position)
+        y = [aligned(row["text"], row["answer_start"], text) for row, text in zip(rows, contexts)]
+        lost = [i for i, (row, found) in enumerate(zip(rows, y)) if row["text"] and found is None]
         data = examples_of((questions, contexts), y, ids, gold=[row["text"] for row in rows])
         if lost:
             warnings.warn(
@@ -61,8 +57,7 @@ class QuestionAnswering(Data):
                 stacklevel=2,
             )
         if lost and split == "train":
-            lost = set(lost)
-            data = data.take([position for position in range(len(rows)) if position not in lost])
+            data = data.take(sorted({*range(len(rows))} - {*lost}))
         return data
 
     def _answers(self, row, context, table, position):

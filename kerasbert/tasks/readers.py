@@ -251,6 +251,11 @@ def _json_table(text, source):
         rows = rows["data"] if isinstance(rows.get("data"), list) else [rows]
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{source} has to hold objects, one a line or in a list.")
+    return _table_of(rows, source)
+
+
+def _table_of(rows, source):
+    """A table of dicts, which may have others in them."""
     rows = [dict(_flat(row)) for row in rows]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
@@ -278,10 +283,7 @@ def _read_parquet(path, source):
         raise ValueError(f"{source} is no Parquet file ({first_line(error)}).") from error
     if not len(frame):
         raise ValueError(f"{source} has no rows.")
-    rows = [dict(_flat(row)) for row in frame.to_dict("records")]
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [_plain(row.get(name)) for row in rows] for name in names}
-    return Table(columns, source, list(range(1, len(rows) + 1)), "row")
+    return _table_of(_plain(frame.to_dict("records")), source)
 
 
 def _plain(value):

@@ -78,8 +78,7 @@ class Data:
 
     def _labels(self, task, table, split):
         """The labels of all rows; `None` where a test set has none."""
-        name = task.source.columns.get(task.label, task.label)
-        name = name if name in table.columns else task.label
+        name = name_in(task, table, task.label)
         if is_test(split) and all(v in (None, "") for v in table.columns.get(name, ())):
             return None
         return [
@@ -96,10 +95,13 @@ def is_test(split):
 
 def column_of(task, table, name):
     """A column by the name that it has in the files, or else by the task's own."""
+    return table.column(name_in(task, table, name), f" of the task '{task.name}'")
+
+
+def name_in(task, table, name):
+    """How a table calls a column: as the task's files do, or else by the task's own name."""
     there = task.source.columns.get(name, name)
-    if there not in table.columns and name in table.columns:
-        there = name
-    return table.column(there, f" of the task '{task.name}'")
+    return name if there not in table.columns and name in table.columns else there
 
 
 def texts_of(table, values):

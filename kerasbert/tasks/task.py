@@ -183,13 +183,14 @@ class Task:
         Raises:
             ValueError: for a file that is not there.
         """
-        files = {}
-        for split, path in paths.items():
-            if path is None:
-                continue
-            files[split] = os.path.abspath(os.path.expanduser(path))
-            if not os.path.isfile(files[split]):
-                raise ValueError(f"There is no file '{path}' for {split}.")
+        files = {
+            split: os.path.abspath(os.path.expanduser(path))
+            for split, path in paths.items()
+            if path is not None
+        }
+        for split, path in files.items():
+            if not os.path.isfile(path):
+                raise ValueError(f"There is no file '{paths[split]}' for {split}.")
         source = dataclasses.replace(
             self.source, files=files, encoding=encoding, page="", license="", dataset=()
         )

@@ -14,6 +14,7 @@ from kerasbert.tasks.tables import (
     first_file,
     first_table,
     is_test,
+    name_in,
     scores_of,
     unknown_value,
 )
@@ -112,9 +113,7 @@ class TokenClassification(Data):
         return [(cells, None, [[word] for word in cells]) for rows in document for _, cells in rows]
 
     def _of_table(self, task, table):
-        name = task.source.columns.get(task.label, task.label)
-        name = name if name in table.columns else task.label
-        labels = table.columns.get(name) or [None] * len(table)
+        labels = table.columns.get(name_in(task, table, task.label)) or [None] * len(table)
         result = []
         for position, (words, tags) in enumerate(
             zip(column_of(task, table, task.columns[0]), labels)

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 from kerasbert import converter, presets
-from kerasbert.files import read_json
+from kerasbert.files import json_in
 from kerasbert.kinds import KINDS
 from kerasbert.models.task import BertTask
 from kerasbert.tasks import get_task
@@ -128,8 +128,7 @@ def open_model(source, task=None, precision=None):
         task.check_model(source)
         return source, task, None
     directory = presets.resolve(source)
-    path = os.path.join(directory, RECORD)
-    record = read_json(path) if os.path.exists(path) else {}
+    record = json_in(directory, RECORD)
     if task is None and "task" in record:
         task = Task.from_dict(record["task"])
     found = converter.class_in(directory)

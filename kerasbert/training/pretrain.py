@@ -15,7 +15,14 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert._errors import check_whole
-from kerasbert.files import fills_output, new_folder, output_folder, remove, write_text
+from kerasbert.files import (
+    fills_output,
+    json_in,
+    new_folder,
+    output_folder,
+    remove,
+    write_text,
+)
 from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
@@ -224,11 +231,9 @@ def _earlier_run(preset, optimizer_state):
 
 def _is_resumed(output, settings):
     """Whether `output` has a training with these settings; raise where it has one with others."""
-    path = os.path.join(output, SETTINGS)
-    if not os.path.exists(path):
+    before = json_in(output, SETTINGS)
+    if not before:
         return False
-    with open(path, encoding="utf-8") as file:
-        before = json.load(file)
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
     if names:
         said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)
@@ -250,10 +255,8 @@ def _start_over(output):
     """Remove what a training leaves, but not vocabulary and examples: they check themselves."""
     for name in (SETTINGS, LOG, CURVES, "preset", "tensorboard"):
         remove(os.path.join(output, name))
-    newest = find_checkpoint(output) if os.path.isdir(output) else None
-    while newest:
+    while newest := find_checkpoint(output):
         os.remove(newest)
-        newest = find_checkpoint(output)
 
 
 # === Vocabulary and model ===
@@ -272,11 +275,9 @@ def _train_vocabulary(corpus, examples, output, settings, line):
     made_of = json.loads(json.dumps({"corpus": corpus, **made}, default=_described))
     folder = os.path.join(output, "vocabulary")
     path = os.path.join(folder, SETTINGS)
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            if json.load(file) == made_of:
-                return folder
-        os.remove(path)
+    if json_in(folder, SETTINGS) == made_of:
+        return folder
+    remove(path)
     line.say(f"training a vocabulary of {settings.vocabulary_size:,} tokens")
     pulse = Pulse(line.say)
     vocab(
@@ -309,8 +310,7 @@ def _model(preset, tokenizer, settings):
     """The model to train: new, or a preset's with new heads where it has none."""
     length = max(settings.lengths)
     names = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim", "family")
-    size = {name: getattr(settings, name) for name in names}
-    size = {name: value for name, value in size.items() if value is not None}
+    size = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
     encoder = {"dtype": settings.precision}
     if settings.finetuning_learning_rate is not None:
         encoder["finetuning_learning_rate"] = settings.finetuning_learning_rate
@@ -381,9 +381,8 @@ def _optimizer(settings, start):
         settings.warmup_steps * parts,
         start=start,
     )
-    kind = Lamb
-    if settings.optimizer == "adamw":
-        kind = functools.partial(AdamW, bias_correction=False)
+    adamw = functools.partial(AdamW, bias_correction=False)
+    kind = adamw if settings.optimizer == "adamw" else Lamb
     return kind(
         schedule,
         weight_decay=settings.weight_decay,

@@ -43,17 +43,17 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
         names = {"unit": "mask_unit"}
         masker = settings.masker or {}
         arguments |= {names.get(name, name): value for name, value in masker.items()}
-    made, made_any = {}, False
+    made, told = {}, False
     for length in settings.lengths:
         folder = made[length] = os.path.join(output, "examples", str(length))
         manifest = read_manifest(folder)
         if resumed and manifest is not None and manifest["complete"]:
             continue  # Checking it against the corpus would read all of that.
-        if not made_any:
+        if not told:
             reading = {x: arguments[x] for x in arguments.keys() & set(READING)}
             for text in describe_files(corpus, **reading):
                 line.say(text)
-        made_any = True
+            told = True
         line.say(f"making examples of {length} tokens")
         pulse = Pulse(line.say)
         write_examples(

@@ -80,8 +80,7 @@ class Search:
         if not os.path.exists(settings):
             raise ValueError(f"The folder '{self.output}' holds other things; name another one.")
         # What was stopped in its first epochs holds nothing.
-        runs = self.path("runs")
-        if self.overwrite or not names_in(runs):
+        if self.overwrite or not names_in(self.path("runs")):
             self.overwrite = True
             return
         there = read_json(settings)
@@ -128,8 +127,8 @@ class Search:
 
     def run(self, point, title):
         """Do a run, unless it is done."""
-        said = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
-        said = said.format(**point)
+        form = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
+        said = form.format(**point)
         title, name = f"{title}: {said}", said.replace(", ", "-").replace(" ", "")
         if not self.overwrite and os.path.exists(self.path("runs", f"{name}.json")):
             self.say(f"{title}: done before.")
@@ -191,7 +190,6 @@ class Search:
             self.say(f"It goes on after epoch {start}.")
         # Batches in another order than those of the first epochs.
         keras.utils.set_random_seed(point["seed"] + 1_000_003 * start)
-        in_line = watch.in_line
         if not watch.is_over():
             model.fit(
                 self.train.x,
@@ -201,7 +199,7 @@ class Search:
                 epochs=point["epochs"],
                 initial_epoch=start,
                 callbacks=[watch],
-                verbose=(1 if in_line else 2) if self.verbose else 0,
+                verbose=(1 if watch.in_line else 2) if self.verbose else 0,
             )
         watch.bring_back(model)
         return model, watch
@@ -314,9 +312,10 @@ class Search:
             "scored_on": f"{task.title}, {results['examples']['dev']:,} dev examples",
         }
         if results["test_scores"] is not None:
-            scores = {key: round(value, 4) for key, value in results["test_scores"].items()}
-            card["test_scores"] = scores
-            card["tested_on"] = f"{task.title}, {results['examples']['test']:,} test examples"
+            card |= {
+                "test_scores": {x: round(value, 4) for x, value in results["test_scores"].items()},
+                "tested_on": f"{task.title}, {results['examples']['test']:,} test examples",
+            }
         if task.source.dataset:
             card["datasets"] = [task.source.dataset[0]]
         limits = []
@@ -410,7 +409,7 @@ class _Watch(ScoreCallback):
         self.history.append(row)
         is_last = epoch + 1 == self.point["epochs"]
         if self.patience and self.kept() is row:
-            self.best = list(map(_array, self.model.weights))
+            self.best = [keras.ops.convert_to_numpy(w.value) for w in self.model.weights]
         if self.is_over():
             self.model.stop_training = True
             return
@@ -447,10 +446,6 @@ class _Watch(ScoreCallback):
             os.remove(path)
         if os.path.isdir(self.folder) and not names_in(self.folder):
             remove(self.folder)
-
-
-def _array(variable):
-    return keras.ops.convert_to_numpy(variable.value)
 
 
 def _finite(value):

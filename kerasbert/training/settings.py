@@ -107,11 +107,9 @@ class PretrainSettings:
             ("optimizer", RATES),
             ("optimizer_state", ("new", "kept")),
             ("masking", ("dynamic", "static")),
+            ("precision", PRECISIONS),
         ):
-            if getattr(self, name) not in known:
-                known = " or ".join(map(repr, known))
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; use {known}.")
-        check_choice("precision", self.precision, PRECISIONS)
+            check_choice(name, getattr(self, name), known)
         if isinstance(self.held_out, bool) or not 0 <= self.held_out < 1:
             raise ValueError(f"held_out={self.held_out!r} has to be a share from 0, below 1.")
         if self.optimizer_state == "kept" and self.preset is None:

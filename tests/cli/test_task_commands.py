@@ -202,7 +202,7 @@ def wrong_files(folder):
         "folder of files": ([*train, "--data", "glue"], "your own files go by --train"),
         "second text": ([*train, "--text-b", "b"], "--text-b needs --text"),
         "no numbers": ([*train, "--epochs", "2,x"], "--epochs '2,x' has to be whole numbers"),
-        "metric": ([*train, "--metrics", "acc"], "There is no metric 'acc'; use one of accuracy"),
+        "metric": ([*train, "--metrics", "acc"], "metrics='acc' is unknown; use one of accuracy"),
         "no choices": (
             [*train, "--head", "multiple_choice", "--text", "text"],
             "has no column 'choices'",

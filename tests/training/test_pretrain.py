@@ -406,8 +406,8 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "next"}, "objective='next' is unknown; use 'next_sentence' or"),
-        ({"optimizer": "sgd"}, "optimizer='sgd' is unknown; use 'adamw' or 'lamb'"),
+        ({"objective": "next"}, "objective='next' is unknown; use one of next_sentence,"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' is unknown; use one of adamw, lamb"),
         ({"precision": "int8"}, "precision='int8' is unknown"),
         ({"phases": []}, "phases is empty"),
         ({"phases": [(16, 10)]}, r"phases\[0\]=\(16, 10\) has to be \(sequence_length, steps"),
