@@ -147,6 +147,13 @@ def read_json(path, kind=dict):
     return value
 
 
+def write_files(directory, files):
+    """Write files into a directory that nobody reads yet: a dict of name to bytes."""
+    for name, data in files.items():
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(data)
+
+
 def json_in(directory, name):
     """What the JSON file of this name in a directory holds; an empty dict where there is none."""
     path = os.path.join(directory, name)

@@ -14,7 +14,7 @@ from kerasbert.conversion.writing import (
     named_tensors,
     values_of,
 )
-from kerasbert.files import write_json
+from kerasbert.files import write_files, write_json
 from kerasbert.parts import encoder_of, head_weights
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.tokenizers.transformers_files import transformers_files
@@ -66,9 +66,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
         finds_special = hasattr(model, "fill_mask")
         files = transformers_files(tokenizer, "bert", length, True, finds_special)
         # Beside the vocabulary the settings that Google's scripts take as flags.
-        for file in ("vocab.txt", "tokenizer_config.json"):
-            with open(os.path.join(directory, file), "wb") as opened:
-                opened.write(files[file])
+        names = ("vocab.txt", "tokenizer_config.json")
+        write_files(directory, {name: files[name] for name in names})
     names = sorted(tensors)
     # The op behind TensorFlow 1's Saver: variables by name, without a graph.
     tf.raw_ops.SaveV2(

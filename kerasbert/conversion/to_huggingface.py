@@ -17,7 +17,7 @@ from kerasbert.conversion.writing import (
     named_tensors,
     values_of,
 )
-from kerasbert.files import write_json
+from kerasbert.files import write_files, write_json
 from kerasbert.kinds import KINDS
 from kerasbert.parts import encoder_of, head_weights
 from kerasbert.tokenizers.transformers_files import transformers_files
@@ -75,9 +75,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         length = settings["max_sequence_length"]
         finds_special = hasattr(model, "fill_mask")
         files = transformers_files(tokenizer, family, length, has_segments, finds_special)
-        for file, data in files.items():
-            with open(os.path.join(directory, file), "wb") as opened:
-                opened.write(data)
+        write_files(directory, files)
     checkpoint = huggingface.read_checkpoint(directory)
     check_settings(
         canonical(settings, encoder), canonical(checkpoint.encoder, encoder), name, REMEDY

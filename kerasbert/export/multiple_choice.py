@@ -3,7 +3,7 @@
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
-from kerasbert.export.served import PROSE, SHORT, Served, spec
+from kerasbert.export.served import PROSE, SHORT, Served, are_texts, spec
 
 
 class ServedChooser(Served):
@@ -55,9 +55,7 @@ class ServedChooser(Served):
         if not isinstance(item, (tuple, list)) or len(item) != 2 or not isinstance(item[0], str):
             return None
         choices = item[1]
-        if not isinstance(choices, (tuple, list)) or not choices or not choices[-1]:
-            return None
-        if not all(isinstance(text, str) for text in choices):
+        if not are_texts(choices) or not choices or not choices[-1]:
             return None
         return "serving_default", {"prompt": [item[0]], "choices": [list(choices)]}
 

@@ -18,6 +18,7 @@ from kerasbert.export.by_length import by_length
 from kerasbert.kinds import KINDS, Kind, kinds_with
 from kerasbert.models import BertBackbone
 from kerasbert.models.task import BertTask
+from kerasbert.parts import encoder_of
 
 # An encoder has no head, and is served all the same.
 ENCODER = Kind("encoder", models="BertBackbone", export="ServedEncoder")
@@ -85,6 +86,11 @@ def saved_class(model):
     is_encoder = isinstance(model, BertBackbone)
     cls = BertBackbone if is_encoder else KINDS[model.kind].load("models")
     return keras.saving.get_registered_name(cls)
+
+
+def are_texts(values):
+    """Whether this is a list or a tuple of strings."""
+    return isinstance(values, (tuple, list)) and all(isinstance(text, str) for text in values)
 
 
 def named_inputs(model):
@@ -177,31 +183,27 @@ class Served:
 
     def random_features(self):
         """Batches of token ids, for `tokens`: a list of dicts of int32 arrays."""
-        rng = np.random.default_rng(0)
+        rng, encoder = np.random.default_rng(0), encoder_of(self.model)
         batches = []
         for shape in self._shapes():
             lengths = rng.integers(1, shape[-1] + 1, shape[:-1])
             lengths.flat[0] = shape[-1]
             mask = np.arange(shape[-1]) < lengths[..., None]
-            ids = rng.integers(0, self._encoder.vocabulary_size, shape)
+            ids = rng.integers(0, encoder.vocabulary_size, shape)
             batch = {
                 "token_ids": ids * mask,
                 "padding_mask": mask,
-                "segment_ids": rng.integers(0, max(self._encoder.num_segments, 1), shape) * mask,
+                "segment_ids": rng.integers(0, max(encoder.num_segments, 1), shape) * mask,
                 "mask_positions": rng.integers(0, shape[-1], (shape[0], 2)),
             }
             batches.append({name: batch[name].astype("int32") for name in self.model.input})
         return batches
 
-    @property
-    def _encoder(self):
-        return getattr(self.model, "backbone", self.model)
-
     def _shapes(self):
         return [(3, min(16, self._longest())), (1, self._longest())]
 
     def _longest(self):
-        return min(self._encoder.max_sequence_length, 512)
+        return min(encoder_of(self.model).max_sequence_length, 512)
 
     def batches(self):
         """`(signature, features)` on which the network has to answer as the model's own does."""
@@ -256,9 +258,7 @@ class Served:
     def warmup_inputs(self, item):
         """`(signature, inputs)` of a warmup item; `None` for one that does not fit."""
         row = (item,) if isinstance(item, str) else item
-        if not isinstance(row, (tuple, list)) or len(row) != len(self.columns):
-            return None
-        if not all(isinstance(text, str) for text in row):
+        if not are_texts(row) or len(row) != len(self.columns):
             return None
         return "serving_default", {name: [text] for name, text in zip(self.columns, row)}
 
@@ -370,12 +370,9 @@ class ServedTexts(Served):
         return np.concatenate([row[self.of_examples[2]] for row in rows])
 
     def warmup_inputs(self, item):
-        pair = isinstance(item, (tuple, list)) and len(item) == 2
-        if not pair or "pair" not in self.takes:
-            return super().warmup_inputs(item)
-        if not all(isinstance(text, str) for text in item):
-            return None
-        return "pair", {"text": [item[0]], "text_b": [item[1]]}
+        if "pair" in self.takes and are_texts(item) and len(item) == 2:
+            return "pair", {"text": [item[0]], "text_b": [item[1]]}
+        return super().warmup_inputs(item)
 
     def wanted_item(self):
         both = "pair" in self.takes

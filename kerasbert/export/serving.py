@@ -16,9 +16,18 @@ import keras
 import numpy as np
 
 from kerasbert import backend, private_names
+from kerasbert._errors import check_choice, check_whole
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.export.served import MARGIN, saved_class, served
-from kerasbert.files import names_in, output_folder, put, scratch, write_json, write_text
+from kerasbert.files import (
+    names_in,
+    output_folder,
+    put,
+    read_json,
+    scratch,
+    write_json,
+    write_text,
+)
 from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask
 
@@ -224,12 +233,11 @@ def _check_settings(task, settings):
         if name not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ValueError(f"{name}={value!r} is no setting of this model; {takes}.")
-        is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if name == "null_threshold":
             if value is not None and not isinstance(value, (int, float, np.number)):
                 raise ValueError(f"null_threshold={value!r} is no number; pass one or None.")
-        elif not is_whole or value < 1:
-            raise ValueError(f"{name}={value!r} is not a whole number of 1 or more.")
+        else:
+            check_whole(name, value)
     plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
     return {**known, **plain}
 
@@ -241,8 +249,7 @@ def _check_signatures(task, signatures, tokens_only):
         return known
     names = [signatures] if isinstance(signatures, str) else list(signatures)
     for name in names:
-        if name not in known:
-            raise ValueError(f"There is no signature {name!r} here; there are {', '.join(known)}.")
+        check_choice("signatures", name, known)
     if not names:
         raise ValueError("signatures=[] leaves nothing to serve; None writes all.")
     return names
@@ -275,8 +282,8 @@ def _check_warmup(task, warmup, names):
 
 def _check_version(directory, version):
     names = names_in(directory)
-    others = [n for n in sorted(names) if not _is_version(n) and not n.startswith(".")]
-    others = [name for name in others if name not in (MODELS_CONFIG, BATCHING_CONFIG)]
+    ours = (MODELS_CONFIG, BATCHING_CONFIG)
+    others = [n for n in names if not (_is_version(n) or n.startswith(".") or n in ours)]
     if others:
         raise ValueError(
             f"Cannot export to '{directory}': it holds '{others[0]}', which is no version of a "
@@ -285,8 +292,7 @@ def _check_version(directory, version):
     versions = {int(name) for name in names if _is_version(name)}
     if version is None:
         return max(versions, default=0) + 1
-    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-        raise ValueError(f"version={version!r} has to be a whole number of 0 or more.")
+    check_whole("version", version, 0)
     if version in versions:
         raise ValueError(
             f"Version {version} is already in '{directory}'; pass version="
@@ -301,12 +307,12 @@ def _is_version(name):
 
 def _write_configs(directory):
     """Files for the options of a server, unless they are there: they may have been changed."""
-    texts = os.path.basename(directory), directory
-    quoted = [json.dumps(text, ensure_ascii=False) for text in texts]
+    names = os.path.basename(directory), directory
+    name, path = (json.dumps(text, ensure_ascii=False) for text in names)
     models = (
         "# For tensorflow_model_server --model_config_file=...\n"
         "model_config_list {\n  config {\n"
-        f"    name: {quoted[0]}\n    base_path: {quoted[1]}\n"
+        f"    name: {name}\n    base_path: {path}\n"
         '    model_platform: "tensorflow"\n  }\n}\n'
     )
     batching = BATCHING % (os.cpu_count() or 1)
@@ -440,9 +446,8 @@ def load(preset, name, mode=None):
     model = cls.from_preset(preset, **({} if mode else {"dtype": "float32"}))
     preprocessor, own = None, os.path.join(preset, "preprocessor")
     if os.path.exists(own):
-        with open(os.path.join(own, "preprocessor.json"), encoding="utf-8") as file:
-            saved = keras.saving.get_registered_object(json.load(file)["registered_name"])
-        preprocessor = saved.from_preset(own)
+        name = read_json(os.path.join(own, "preprocessor.json"))["registered_name"]
+        preprocessor = keras.saving.get_registered_object(name).from_preset(own)
     return model, preprocessor
 
 

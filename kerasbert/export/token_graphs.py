@@ -29,7 +29,7 @@ from kerasbert.export.serving import (
     rounding,
     run_child,
 )
-from kerasbert.files import names_in, output_folder, put, scratch, write_json
+from kerasbert.files import names_in, output_folder, put, scratch, write_files, write_json
 from kerasbert.models.spans import MASKED
 from kerasbert.parts import encoder_of
 from kerasbert.tokenizers.transformers_files import transformers_files
@@ -342,9 +342,7 @@ def _write_as_transformers(tokenizer, task, folder):
         length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
         has_segments = encoder.num_segments > 1
         files = transformers_files(tokenizer, encoder.family, length, has_segments)
-        for name, data in files.items():
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(data)
+        write_files(folder, files)
     task.write_as_transformers(folder)
 
 
@@ -364,6 +362,4 @@ def _write_tokenizer(tokenizer, model, folder):
         config["id2label"] = {str(id): label for id, label in enumerate(labels)}
         config["label2id"] = {label: id for id, label in enumerate(labels)}
     files["config.json"] = (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
-    for name, data in files.items():
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(data)
+    write_files(folder, files)

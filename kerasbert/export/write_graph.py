@@ -6,7 +6,6 @@ FOLDER holds what the other process left: `preset/` and `job.json`. The result i
 `FOLDER/files/model.onnx` or `FOLDER/files/model.tflite`.
 """
 
-import json
 import os
 import sys
 
@@ -17,6 +16,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import served
 from kerasbert.export.serving import end_with_parent, load
 from kerasbert.export.token_graphs import axes, input_type, run_task
+from kerasbert.files import read_json
 
 OPSET = 18
 # A file of protocol buffers holds 2 GiB; the graph is written more than once on the way.
@@ -24,8 +24,7 @@ MOST_BYTES = 2**31 - 2**24
 
 
 def main(folder):
-    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
-        job = json.load(file)
+    job = read_json(os.path.join(folder, "job.json"))
     model, _ = load(os.path.join(folder, "preset"), job["class"])
     size = sum(4 * weight.value.shape.num_elements() for weight in model.weights)
     if size > MOST_BYTES:
@@ -39,11 +38,11 @@ def main(folder):
 
 def specs_of(model, layout, length=None):
     """The `tf.TensorSpec` of each input by name, with T = `length`, or any."""
-    specs = {}
-    for name, names in axes(model, layout).items():
-        shape = [length if axis.endswith("tokens") else None for axis in names]
-        specs[name] = tf.TensorSpec(shape, input_type(layout), name)
-    return specs
+    shapes = {
+        name: [length if axis.endswith("tokens") else None for axis in names]
+        for name, names in axes(model, layout).items()
+    }
+    return {x: tf.TensorSpec(shape, input_type(layout), x) for x, shape in shapes.items()}
 
 
 def write_onnx(task, folder, job):

@@ -18,7 +18,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import served
 from kerasbert.export.serving import end_with_parent, load
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
-from kerasbert.files import write_json
+from kerasbert.files import read_json, write_json
 from kerasbert.models.spans import MASKED
 
 # What only a client can send: bytes that are no text.
@@ -29,8 +29,7 @@ LOOSE = 0.05
 
 
 def main(folder):
-    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
-        job = json.load(file)
+    job = read_json(os.path.join(folder, "job.json"))
     with np.load(os.path.join(folder, "expected.npz")) as file:
         stores = {"arrays": dict(file), "strings": job["strings"]}
 
@@ -58,10 +57,12 @@ def write(task, job, path):
     """Trace the signatures, and write the SavedModel with what goes along with it."""
     known = task.signatures(job["tokens_only"])
     known = {name: known[name] for name in job["signatures"]}
-    functions = {}
-    for name, signature in known.items():
-        function = tf.function(signature.function, autograph=False)
-        functions[name] = function.get_concrete_function(**signature.inputs)
+    functions = {
+        name: tf.function(signature.function, autograph=False).get_concrete_function(
+            **signature.inputs
+        )
+        for name, signature in known.items()
+    }
     module = tf.Module()
     # The variables themselves: TensorFlow's C++ loader finds none behind Keras objects.
     variables = {id(v): v for function in functions.values() for v in function.variables}
@@ -128,9 +129,8 @@ def card(task, job, signatures, functions, ops):
         # A server has these ops; a process in Python has them from that package.
         found["python"] = "import tensorflow_text before tf.saved_model.load"
     if "serving_default" in signatures:
-        body = {"instances": [task.example()]}
-        found["request"] = body
-        text = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+        found["request"] = {"instances": [task.example()]}
+        text = json.dumps(found["request"], ensure_ascii=False).replace("'", "'\\''")
         name = urllib.parse.quote(job["name"])
         url = f"http://localhost:8501/v1/models/{name}:predict"
         found["curl"] = f"curl -X POST '{url}' -d '{text}'"
@@ -262,8 +262,6 @@ def _column(key, values):
     """What a client sends for an input; rows of `inputs` become `tf.train.Example`s."""
     if key != "inputs":
         return _encoded(values)
-    import tensorflow as tf
-
     rows = []
     for row in values:
         features = {

@@ -302,7 +302,10 @@ def test_bad_models_and_data(films, tiny_preset, tmp_path):
     assert "holds a BertBackbone, which has no head that does a task; make one" in done.stderr
     for options, message in (
         (("--set", "top_k=3"), "top_k=3 is no setting of this model"),
-        (("--signature", "classify"), "no signature 'classify' here; there are serving_default"),
+        (
+            ("--signature", "classify"),
+            "signatures='classify' is unknown; use one of",
+        ),
         (("--labels", "a,b"), "this model has no classes to name"),
     ):
         done = kerasbert("export", encoder, tmp_path / "served", *options)

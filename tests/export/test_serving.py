@@ -247,7 +247,7 @@ def test_files_for_the_server(base):
     "arguments, error, message",
     [
         ({"version": 3}, ValueError, r"Version 3 is already in '.*'; pass version=4, or None"),
-        ({"version": -1}, ValueError, r"version=-1 has to be a whole number of 0 or more"),
+        ({"version": -1}, ValueError, r"version=-1 has to be a whole number from 0"),
         ({"version": "1"}, ValueError, r"version='1' has to be a whole number"),
         ({"version": True}, ValueError, r"version=True has to be a whole number"),
         ({"labels": ["a", "b"]}, ValueError, r"has to name the model's 3 classes, each once"),

@@ -341,14 +341,18 @@ DATA = "variables.data-00000-of-00001"
 def test_arguments(export, tmp_path):
     reader, tagger = tiny.task("QuestionAnswering"), tiny.task("TokenClassifier")
     for model, arguments, message in [
-        (reader, {"top_k": 0}, "top_k=0 is not a whole number of 1 or more"),
+        (reader, {"top_k": 0}, "top_k=0 has to be a whole number from 1"),
         (reader, {"null_threshold": "x"}, "null_threshold='x' is no number"),
         (reader, {"topk": 1}, "topk=1 is no setting of this model; it takes top_k, null_thresh"),
         (tagger, {"top_k": 1}, "top_k=1 is no setting of this model; it takes none"),
         (reader, {"labels": ["a"]}, "this model has no classes to name"),
         (tagger, {"labels": ["a"]}, "has to name the model's 5 classes"),
         (tagger, {"labels": [*"abcde"]}, "has to say of the model's own .* with the same 'B-'"),
-        (tagger, {"signatures": ["pair"]}, "no signature 'pair' here; there are serving_default"),
+        (
+            tagger,
+            {"signatures": ["pair"]},
+            "signatures='pair' is unknown; use one of serving",
+        ),
         (tagger, {"signatures": []}, "leaves nothing to serve"),
         (tagger, {"signatures": "tokens", "warmup": ["a"]}, "for 'serving_default', which is not"),
         (tagger, {"tokens_only": True, "warmup": ["a"]}, "for 'serving_default', which is not"),
