@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from kerasbert import models
-from kerasbert._errors import did_you_mean, first_line
+from kerasbert._errors import check_choice, did_you_mean, first_line
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import (
     huggingface,
@@ -19,7 +19,14 @@ from kerasbert.conversion import (
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.huggingface_tables import TABLES
 from kerasbert.conversion.writing import canonical, check_settings
-from kerasbert.files import check_room, names_in, new_folder, output_folder, read_json
+from kerasbert.files import (
+    check_room,
+    json_in,
+    names_in,
+    new_folder,
+    output_folder,
+    read_json,
+)
 from kerasbert.kinds import KINDS, kinds_with, tables_of
 from kerasbert.loading.checkpoints import read_checkpoint
 from kerasbert.loading.names import resolve
@@ -78,8 +85,7 @@ def convert(
     Raises:
         ValueError: for what the format cannot hold, with the settings or weights.
     """
-    if format not in FORMATS:
-        raise ValueError(f"format={format!r} is unknown; use one of {', '.join(FORMATS)}.")
+    check_choice("format", format, FORMATS)
     target = output_folder(target, "target")
     _check_target(target, overwrite)
     model, tokenizer = load_source(source, task, tokenizer, encoder, format)
@@ -175,15 +181,12 @@ def _class_of(task):
 def class_in(directory, format=None):
     """The class of what a directory holds, as far as the format can hold it too."""
     if is_own(directory):
-        path = os.path.join(directory, "task.json")
-        name = read_json(path).get("registered_name") if os.path.exists(path) else None
+        name = json_in(directory, "task.json").get("registered_name")
         return keras.saving.get_registered_object(name) or BertBackbone
     if sentence_transformers.is_mine(directory) and format in ("huggingface", "kerasbert"):
         return models.BertTextEmbedder
     checkpoint = read_checkpoint(directory)
-    config = {}
-    if huggingface.is_mine(directory):
-        config = read_json(os.path.join(directory, "config.json"))
+    config = json_in(directory, "config.json") if huggingface.is_mine(directory) else {}
     known = {tables_of(cls): cls for cls in tasks().values() if tables_of(cls)}
     known["text_classifier"] = _text_class(config)
     kinds = {
@@ -389,12 +392,11 @@ def _features(model):
     mask = np.ones(shape, "int32")
     mask[-1, ..., length // 2 + 1 :] = 0
     features = {
-        "token_ids": random.integers(0, encoder.vocabulary_size, shape).astype("int32"),
+        "token_ids": random.integers(0, encoder.vocabulary_size, shape, "int32"),
         "padding_mask": mask,
     }
     if "segment_ids" in model.input:
-        segments = random.integers(0, encoder.num_segments, shape)
-        features["segment_ids"] = segments.astype("int32")
+        features["segment_ids"] = random.integers(0, encoder.num_segments, shape, "int32")
     return features
 
 

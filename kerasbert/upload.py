@@ -8,7 +8,7 @@ import re
 import keras_hub
 
 from kerasbert._errors import first_line
-from kerasbert.files import read_json, write_text
+from kerasbert.files import json_in, read_json, write_text
 from kerasbert.kinds import KINDS
 from kerasbert.loading.names import builtin_presets
 
@@ -55,12 +55,12 @@ def upload_preset(uri, preset_dir, card=None):
     preset_dir = os.path.expanduser(os.fspath(preset_dir))
     _check_preset(preset_dir)
     _check_card(card)
-    has_card = os.path.exists(os.path.join(preset_dir, "README.md"))
-    keeps_card = card is None and has_card
+    if not os.path.exists(os.path.join(preset_dir, "README.md")):
+        card = card or {}
     try:
         if scheme == "hf":
-            return _huggingface(name, preset_dir, None if keeps_card else card or {})
-        return _kaggle(uri, name, preset_dir, None if keeps_card else card or {})
+            return _huggingface(name, preset_dir, card)
+        return _kaggle(uri, name, preset_dir, card)
     except Exception as error:
         raise ValueError(_reason(error, uri)) from None
 
@@ -118,27 +118,21 @@ def _without_secrets(text):
 def _check_uri(uri):
     scheme, _, name = str(uri).partition("://")
     if scheme not in _HANDLES:
-        raise ValueError(f"'{uri}' is no handle of a hub; use {' or '.join(_form(_HANDLES))}.")
+        forms = " or ".join(form.split(",")[0] for _, form in _HANDLES.values())
+        raise ValueError(f"'{uri}' is no handle of a hub; use {forms}.")
     pattern, form = _HANDLES[scheme]
     if not re.fullmatch(pattern, name):
         raise ValueError(f"'{uri}' is no handle to upload to; use {form}.")
     return scheme, name
 
 
-def _form(handles):
-    return [form.split(",")[0] for _, form in handles.values()]
-
-
 def _check_preset(directory):
     """Raise unless KerasHub takes the directory for a preset."""
     if not os.path.isdir(directory):
         raise ValueError(f"'{directory}' is not a directory; save a preset with save_to_preset.")
-    path = os.path.join(directory, "config.json")
-    is_preset = os.path.exists(path) and str(read_json(path).get("registered_name")).startswith(
-        "kerasbert>"
-    )
+    name = str(json_in(directory, "config.json").get("registered_name"))
     weights = os.path.join(glob.escape(directory), "model*.weights.h5")
-    if not is_preset or not glob.glob(weights):
+    if not name.startswith("kerasbert>") or not glob.glob(weights):
         raise ValueError(
             f"'{directory}' is no preset of ours: it needs the config.json and model.weights.h5 "
             "that save_to_preset of an encoder or task writes."
@@ -189,7 +183,7 @@ def model_card(preset_dir, handle, card=None, title=None):
 
     _check_card(card)
     config = read_json(os.path.join(preset_dir, "config.json"))
-    task = _read(preset_dir, "task.json")
+    task = json_in(preset_dir, "task.json")
     base = (card or {}).get("base")
     described = builtin_presets().get(base, {})
     card = {
@@ -260,11 +254,6 @@ def model_card(preset_dir, handle, card=None, title=None):
 _UNKNOWN = "not stated by the author"
 
 
-def _read(directory, name):
-    path = os.path.join(directory, name)
-    return read_json(path) if os.path.exists(path) else None
-
-
 def _repository(handle):
     """The name on the Hugging Face hub, `None` for other handles."""
     return handle.removeprefix("hf://").partition("@")[0] if handle.startswith("hf://") else None
@@ -278,7 +267,7 @@ def _link(base, handle):
 def _architecture(directory, config, task):
     """What the preset is, from its own files."""
     settings = config["config"]
-    parameters = (_read(directory, "metadata.json") or {}).get("parameter_count")
+    parameters = json_in(directory, "metadata.json").get("parameter_count")
     lines = [
         f"- Class: `kerasbert.models.{(task or config)['class_name']}`, family "
         f"{settings.get('family', 'bert')}",
@@ -289,14 +278,14 @@ def _architecture(directory, config, task):
     rate = settings.get("finetuning_learning_rate")
     if rate is not None:
         lines.append(f"- Learning rate that is good to fine-tune it with: {rate:g}")
-    tokenizer = _read(directory, "tokenizer.json")
+    tokenizer = json_in(directory, "tokenizer.json")
     if tokenizer:
         case = {True: ", lower case", False: ", cased"}.get(tokenizer["config"].get("lowercase"))
         lines.append(
             f"- Tokenizer: `{tokenizer['class_name']}`{case or ''}, {settings['vocabulary_size']:,}"
             " tokens"
         )
-    labels = (task or {}).get("config", {}).get("labels")
+    labels = task.get("config", {}).get("labels")
     if labels:
         shown = ", ".join(json.dumps(label, ensure_ascii=False) for label in labels[:20])
         lines.append(f"- Classes: {shown}" + (" and more" if len(labels) > 20 else ""))

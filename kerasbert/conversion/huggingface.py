@@ -13,7 +13,7 @@ from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles
 from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES
 from kerasbert.conversion.name_map import NameMap
 from kerasbert.families import SETTINGS
-from kerasbert.files import read_json
+from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS
 
 # Fields of heads, and of all families, and what each can be; see `check_value`.
@@ -81,8 +81,7 @@ _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids", "rotary_emb.
 
 def is_mine(directory):
     """Whether `config.json` there is one of transformers'."""
-    path = os.path.join(directory, "config.json")
-    return os.path.exists(path) and not {"model_type", "hidden_size"}.isdisjoint(read_json(path))
+    return not {"model_type", "hidden_size"}.isdisjoint(json_in(directory, "config.json"))
 
 
 def read_checkpoint(directory):

@@ -12,8 +12,9 @@ from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap
 from kerasbert.conversion.sizes import check_sizes, h5_size
 from kerasbert.families import SETTINGS as KINDS
-from kerasbert.files import read_json
+from kerasbert.files import json_in, read_json
 from kerasbert.from_preset import check_content
+from kerasbert.parts import encoder_of, head_weights
 
 # KerasHub's backbone: our family.
 FAMILIES = {
@@ -41,15 +42,16 @@ _SHARED = (
     "intermediate_dim",
     "dropout",
     "max_sequence_length",
+    "num_segments",
 )
 
 # What its fields can be: as ours of that name are.
-_FIELDS = {**{name: KINDS[name] for name in _SHARED}, "vocab_size": "count"}
-_FIELDS |= {
-    name: KINDS[name]
-    for name in ("vocabulary_size", "num_segments", "num_groups", "num_inner_repetitions")
+_FIELDS = {
+    **{name: KINDS[name] for name in _SHARED},
+    **{name: KINDS[name] for name in ("vocabulary_size", "num_groups", "num_inner_repetitions")},
+    "vocab_size": "count",
+    "embedding_dim": "count",
 }
-_FIELDS |= {"embedding_dim": "count"}
 
 _BLOCK = {
     "attention/qkv": "self_attention_layer/[query|key|value]",
@@ -104,10 +106,7 @@ def is_mine(directory):
 
 def _class_name(directory, file):
     """The KerasHub class that a configuration file serializes, if any."""
-    path = os.path.join(directory, file)
-    if not os.path.exists(path):
-        return None
-    package, _, name = str(read_json(path).get("registered_name")).rpartition(">")
+    package, _, name = str(json_in(directory, file).get("registered_name")).rpartition(">")
     return name if package in ("keras_hub", "keras_nlp") else None
 
 
@@ -133,8 +132,7 @@ def read_checkpoint(directory):
             f"{', '.join(FAMILIES)}."
         )
     for file in ("config.json", "task.json", "preprocessor.json", "tokenizer.json"):
-        if os.path.exists(os.path.join(directory, file)):
-            check_content(read_json(os.path.join(directory, file)))
+        check_content(json_in(directory, file))
     family = FAMILIES[name]
     config = _config(directory, "config.json")
     check_fields(config, _FIELDS, path)
@@ -147,12 +145,9 @@ def read_checkpoint(directory):
         raise ValueError(f"'{path}' lacks {', '.join(lacks)}; download it again.")
     settings = {**SETTINGS[family], **{key: config[key] for key in _SHARED if key in config}}
     settings["vocabulary_size"] = config.get("vocabulary_size", config.get("vocab_size"))
-    if "num_segments" in config:
-        settings["num_segments"] = config["num_segments"]
     if family == "albert":
-        settings["num_groups"] = config.get("num_groups", 1)
-        settings["num_inner_repetitions"] = config.get("num_inner_repetitions", 1)
-        settings["embedding_dim"] = config.get("embedding_dim", 128)
+        defaults = {"num_groups": 1, "num_inner_repetitions": 1, "embedding_dim": 128}
+        settings |= {name: config.get(name, default) for name, default in defaults.items()}
     if family == "electra":
         width = config.get("embedding_dim", 768)
         settings["embedding_dim"] = width if width != config["hidden_dim"] else None
@@ -252,13 +247,8 @@ class _Tensors(Tensors):
                 f"KerasHub cannot read the weights in '{self.directory}' ({first_line(error)}); "
                 "download them again."
             ) from error
-        backbone = model.backbone if task else model
-        inner = {id(weight) for weight in backbone.weights}
-        variables = {weight.path: weight for weight in backbone.weights}
-        for weight in model.weights:
-            if id(weight) not in inner:
-                variables[_PREFIX + weight.path] = weight
-        return variables
+        variables = {weight.path: weight for weight in encoder_of(model).weights}
+        return variables | {_PREFIX + weight.path: weight for weight in head_weights(model)}
 
     def __getitem__(self, name):
         return ops.convert_to_numpy(self.index[name])

@@ -9,7 +9,7 @@ import os
 import warnings
 
 from kerasbert.conversion import huggingface
-from kerasbert.files import inside, read_json, write_json
+from kerasbert.files import inside, json_in, read_json, write_json
 
 # One flag a pooling, in the order in which several stand side by side; later ones write the names.
 _FLAGS = {
@@ -43,16 +43,11 @@ def read_checkpoint(directory):
     modules = _modules(directory)
     folder = _path(directory, modules[0])
     checkpoint = huggingface.read_checkpoint(folder)
-    settings = next(
-        (
-            read_json(os.path.join(folder, name))
-            for name in _TRANSFORMER_SETTINGS
-            if os.path.exists(os.path.join(folder, name))
-        ),
-        {},
-    )
+    found = (json_in(folder, name) for name in _TRANSFORMER_SETTINGS)
+    settings = next(filter(None, found), {})
     make = checkpoint.tokenizer
-    lengths = (settings.get("max_seq_length"), _model_max_length(folder))
+    own = json_in(folder, "tokenizer_config.json").get("model_max_length")
+    lengths = (settings.get("max_seq_length"), own)
     length = next((length for length in lengths if length is not None), float("inf"))
     length = int(min(length, checkpoint.encoder["max_sequence_length"]))
     if settings.get("do_lower_case"):
@@ -111,11 +106,6 @@ def write_modules(embedder, directory):
     write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
 
 
-def _model_max_length(folder):
-    path = os.path.join(folder, "tokenizer_config.json")
-    return read_json(path).get("model_max_length") if os.path.exists(path) else None
-
-
 def _modules(directory):
     path = os.path.join(directory, "modules.json")
     modules = read_json(path, list)
@@ -172,8 +162,7 @@ def _embedder(directory, modules):
 
 
 def _warn_of_prompt(directory):
-    path = os.path.join(directory, "config_sentence_transformers.json")
-    config = read_json(path) if os.path.exists(path) else {}
+    config = json_in(directory, "config_sentence_transformers.json")
     prompt = (config.get("prompts") or {}).get(config.get("default_prompt_name"))
     if prompt:
         warnings.warn(

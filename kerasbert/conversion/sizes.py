@@ -29,8 +29,13 @@ def check_sizes(settings, held, source):
     wanted = encoder_size(settings)
     layers = settings["num_layers"] * settings.get("num_inner_repetitions", 1)
     if wanted > 4 * held:
-        names = ("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim")
-        names += ("max_sequence_length",)
+        names = (
+            "vocabulary_size",
+            "num_layers",
+            "hidden_dim",
+            "intermediate_dim",
+            "max_sequence_length",
+        )
         listed = ", ".join(f"{name}={settings[name]}" for name in names if name in settings)
         raise ValueError(
             f"The configuration of '{source}' asks for {wanted:,} weights ({listed}), and its "

@@ -71,10 +71,13 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     config = config_of(model, settings, tokenizer, token_ids)
     write_json(os.path.join(directory, "config.json"), config)
     if tokenizer is not None:
-        has_segments = settings["num_segments"] > 1
-        length = settings["max_sequence_length"]
-        finds_special = hasattr(model, "fill_mask")
-        files = transformers_files(tokenizer, family, length, has_segments, finds_special)
+        files = transformers_files(
+            tokenizer,
+            family,
+            settings["max_sequence_length"],
+            settings["num_segments"] > 1,
+            finds_special=hasattr(model, "fill_mask"),
+        )
         write_files(directory, files)
     checkpoint = huggingface.read_checkpoint(directory)
     check_settings(
@@ -206,8 +209,7 @@ def _token_ids(tokenizer, config, family, known):
         # RoBERTa's padding says where positions begin, and is there already.
         return {key: id for key, id in known.items() if key not in config}
     if tokenizer is None:
-        keys = TABLES[family].token_ids
-        ids = dict.fromkeys(keys)
+        ids = dict.fromkeys(TABLES[family].token_ids)
         return ids | {key: config[key] for key in ("pad_token_id",) if key in config}
     if config.get("pad_token_id", tokenizer.pad_token_id) != tokenizer.pad_token_id:
         raise ValueError(

@@ -159,14 +159,15 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     if tokenizer is not None:
         ours = model.preprocessor
         truncate = {"longest_first": "round_robin", "only_second": "waterfall"}
-        settings = {} if ours is None else {"sequence_length": ours.sequence_length}
+        settings = {}
         if ours is not None:
-            settings["truncate"] = truncate.get(ours.truncate, "round_robin")
+            settings = {
+                "sequence_length": ours.sequence_length,
+                "truncate": truncate.get(ours.truncate, "round_robin"),
+            }
         preprocessor = cls.preprocessor_cls(tokenizer, **settings)
     task = cls(backbone, preprocessor=preprocessor, dtype="float32", **arguments)
-    inner = {id(weight) for weight in backbone.weights}
-    weights = [weight for weight in task.weights if id(weight) not in inner]
-    _assign(task, tensors, name, weights, keras_hub_format._PREFIX)
+    _assign(task, tensors, name, head_weights(task), keras_hub_format._PREFIX)
     return task
 
 
@@ -187,8 +188,8 @@ def _tokenizer(tokenizer, prefix):
             f"{', '.join(special)}; convert with tokenizer=False, or use format='huggingface'."
         )
     if base == "Bert":
-        accents = tokenizer.lowercase if tokenizer.strip_accents is None else None
-        accents = tokenizer.strip_accents if accents is None else accents
+        accents = tokenizer.strip_accents
+        accents = tokenizer.lowercase if accents is None else accents
         return cls(
             list(tokenizer.get_vocabulary()),
             lowercase=tokenizer.lowercase,

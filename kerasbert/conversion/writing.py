@@ -68,10 +68,8 @@ def named_tensors(values, name_map, what):
             f"{what} has no name for {', '.join(unknown)}; nothing was written. Convert the "
             "encoder alone with task='encoder', or into another format."
         )
-    tensors = {}
-    for path, value in values.items():
-        tensors.update(name_map.write(path, value))
-    return tensors
+    written = (name_map.write(path, value) for path, value in values.items())
+    return {name: tensor for tensors in written for name, tensor in tensors.items()}
 
 
 def canonical(settings, encoder):

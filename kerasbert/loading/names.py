@@ -8,7 +8,7 @@ import keras_hub
 
 from kerasbert._errors import check_value, did_you_mean
 from kerasbert.conversion import keras_hub as keras_hub_format
-from kerasbert.files import check_regular_tree, read_json, settle, write_text
+from kerasbert.files import check_regular_tree, json_in, read_json, settle, write_text
 from kerasbert.loading import hub
 from kerasbert.loading.checkpoints import of_description, read_checkpoint, with_description
 from kerasbert.loading.own import OwnPreset, is_own
@@ -21,21 +21,16 @@ def builtin_presets():
     >>> builtin_presets()["bert_base_en_uncased"]["handle"]
     'hf://google-bert/bert-base-uncased'
     """
-    presets = {}
-    for file in sorted(hub.preset_files().iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".json"):
-            preset = json.loads(file.read_text(encoding="utf-8"))
-            presets[preset["name"]] = preset
-    return presets
+    files = sorted(hub.preset_files().iterdir(), key=lambda file: file.name)
+    texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".json")]
+    return {preset["name"]: preset for preset in map(json.loads, texts)}
 
 
 @functools.cache
 def _keras_hub_presets():
     """KerasHub's names of presets of the BERT family: a dict of name to handle."""
-    presets = {}
-    for name in keras_hub_format.FAMILIES:
-        presets.update(getattr(keras_hub.models, name).presets)
-    return {name: preset["kaggle_handle"] for name, preset in presets.items()}
+    classes = [getattr(keras_hub.models, name) for name in keras_hub_format.FAMILIES]
+    return {name: x["kaggle_handle"] for cls in classes for name, x in cls.presets.items()}
 
 
 def presets_of(cls):
@@ -89,9 +84,8 @@ def check(preset):
     """
     preset = os.fspath(preset)
     is_local = os.path.isdir(os.path.expanduser(preset))
-    if preset in builtin_presets() or "://" in preset:
-        return
-    if not is_local and preset in _keras_hub_presets():
+    is_named = preset in builtin_presets() or "://" in preset
+    if is_named or (not is_local and preset in _keras_hub_presets()):
         return
     directory = resolve(preset)
     if not is_own(directory):
@@ -109,10 +103,8 @@ def finetuning_learning_rate(preset):
         config = builtin_presets()[preset]["settings"]
     else:
         directory = resolve(preset, weights=False)
-        path = os.path.join(directory, "config.json")
-        if not is_own(directory) or not os.path.exists(path):
-            return None
-        config = read_json(path).get("config", {})
+        own = json_in(directory, "config.json") if is_own(directory) else {}
+        config = own.get("config", {})
     rate = config.get("finetuning_learning_rate")
     check_value("finetuning_learning_rate", rate, "positive?", preset)
     return rate

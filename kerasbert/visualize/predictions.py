@@ -43,11 +43,9 @@ def confusion_matrix(gold, predictions, labels):
     axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor")
     axes.set_yticks(places, labels)
     if len(labels) <= _MOST_NUMBERS:
-        for row in places:
-            for column in places:
-                color = "white" if shares[row, column] > 0.5 else "black"
-                number = f"{counts[row, column]:,}"
-                axes.text(column, row, number, ha="center", va="center", color=color)
+        for (row, column), count in np.ndenumerate(counts):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=color)
     return figure
 
 

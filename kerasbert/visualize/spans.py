@@ -4,6 +4,7 @@ Positions are those of characters (code points) in the text, as `tag` and `answe
 """
 
 import html
+import itertools
 import os
 
 from kerasbert.files import write_text
@@ -79,17 +80,14 @@ def entities(text, entities, colors=None):
     spans = [_span(entity) for entity in entities]
     if not isinstance(text, str):
         words = list(text)
-        starts, place = [], 0
-        for word in words:
-            starts.append(place)
-            place += len(word) + 1
+        starts = list(itertools.accumulate((len(word) + 1 for word in words), initial=0))
         for span in spans:
             _check(span, len(words), "words")
             last = span["end"] - 1
             span["start"], span["end"] = starts[span["start"]], starts[last] + len(words[last])
         text = " ".join(words)
     labels = list(dict.fromkeys(span["label"] for span in spans))
-    colors = {**dict(zip(labels, _cycle(len(labels)))), **(colors or {})}
+    colors = {**dict(zip(labels, itertools.cycle(_COLORS))), **(colors or {})}
     for span in spans:
         span["color"] = colors[span["label"]]
         span["hint"] = span["label"]
@@ -123,10 +121,14 @@ def answers(context, answers, question=None):
             continue
         share = 0.2 + 0.8 * answer["score"] / best
         color = f"rgb({_mix(255, 255, share)},{_mix(255, 200, share)},{_mix(255, 60, share)})"
-        hint = f"score {answer['score']:.4f}"
         spans.append(
-            {"start": answer["start"], "end": answer["end"], "label": name, "color": color}
-            | {"hint": hint}
+            {
+                "start": answer["start"],
+                "end": answer["end"],
+                "label": name,
+                "color": color,
+                "hint": f"score {answer['score']:.4f}",
+            }
         )
     if not answers:
         nothing = '<div style="color:#a00">No answer</div>'
@@ -163,10 +165,8 @@ def _marked(text, spans):
 
 
 def _span(entity):
-    if isinstance(entity, dict):
-        span = dict(entity)
-    else:
-        span = dict(zip(("start", "end", "label"), entity, strict=True))
+    is_dict = isinstance(entity, dict)
+    span = entity if is_dict else dict(zip(("start", "end", "label"), entity, strict=True))
     return span | {"label": str(span["label"])}
 
 
@@ -177,10 +177,6 @@ def _check(span, length, unit):
             f"The span {start}:{end} ({span['label']!r}) is not in a text of {length} {unit}; "
             "is it the same text?"
         )
-
-
-def _cycle(count):
-    return (_COLORS[i % len(_COLORS)] for i in range(count))
 
 
 def _mix(start, end, share):

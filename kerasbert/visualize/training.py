@@ -38,9 +38,8 @@ def training_curves(history):
     """
     rows = _rows(history)
     unit = "step" if "step" in rows[0] else "epoch"
-    names = [name for name in dict.fromkeys(name for row in rows for name in row)]
     panels = {}
-    for name in names:
+    for name in dict.fromkeys(name for row in rows for name in row):
         is_number = all(isinstance(row.get(name, 0), (int, float, np.number)) for row in rows)
         if name not in _FACTS and is_number:
             panels.setdefault(name.rpartition("_")[2], []).append(name)
