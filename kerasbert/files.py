@@ -108,12 +108,9 @@ def read_log(path):
     """The lines of a log, as dicts; one cut short by a power failure ends it."""
     rows = []
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
+        with contextlib.suppress(ValueError), open(path, encoding="utf-8") as file:
             for line in file:
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    break
+                rows.append(json.loads(line))
     return rows
 
 

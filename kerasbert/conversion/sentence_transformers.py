@@ -97,9 +97,8 @@ def write_modules(embedder, directory):
     if modes != [mode for flag, mode in _FLAGS.items() if poolings[flag]]:
         poolings = {"pooling_mode": modes}
     config = {"word_embedding_dimension": embedder.backbone.hidden_dim, **poolings}
-    length = embedder.backbone.max_sequence_length
-    if embedder.preprocessor is not None:
-        length = embedder.preprocessor.sequence_length
+    most = embedder.backbone.max_sequence_length
+    length = getattr(embedder.preprocessor, "sequence_length", most)
     settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's own does.
     write_json(os.path.join(directory, "modules.json"), modules)
     write_json(os.path.join(directory, "1_Pooling", "config.json"), config)

@@ -62,9 +62,13 @@ def write(model, tokenizer, directory, max_shard_size=None):
     head = values_of(head_weights(model))
     tensors |= named_tensors(head, checkpoint.head_maps.get(kind), WHAT)
     if tokenizer is not None:
-        length = settings["max_sequence_length"]
-        finds_special = hasattr(model, "fill_mask")
-        files = transformers_files(tokenizer, "bert", length, True, finds_special)
+        files = transformers_files(
+            tokenizer,
+            "bert",
+            settings["max_sequence_length"],
+            has_segments=True,
+            finds_special=hasattr(model, "fill_mask"),
+        )
         # Beside the vocabulary the settings that Google's scripts take as flags.
         names = ("vocab.txt", "tokenizer_config.json")
         write_files(directory, {name: files[name] for name in names})

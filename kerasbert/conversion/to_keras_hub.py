@@ -49,12 +49,10 @@ def write(model, tokenizer, directory, max_shard_size=None):
     their_class = getattr(keras_hub.models, f"{prefix}Backbone")
     names = inspect.signature(their_class.__init__).parameters
     arguments = {name: settings.get(ARGUMENTS.get(name, name)) for name in names}
-    arguments = {name: value for name, value in arguments.items() if value is not None}
-    arguments.pop("dtype", None)
-    if "embedding_dim" in names:
-        arguments.setdefault("embedding_dim", settings["hidden_dim"])
-    if "num_groups" in names:
-        arguments.setdefault("num_groups", settings["num_layers"])
+    arguments = {x: value for x, value in arguments.items() if value is not None and x != "dtype"}
+    for name, ours in (("embedding_dim", "hidden_dim"), ("num_groups", "num_layers")):
+        if name in names:
+            arguments.setdefault(name, settings[ours])
     described = {"registered_name": f"keras_hub>{prefix}Backbone", "config": arguments}
     write_json(os.path.join(directory, "config.json"), described)
     found = keras_hub_format.read_checkpoint(directory)

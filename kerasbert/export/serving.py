@@ -328,7 +328,9 @@ def _write_configs(directory):
 def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     """The weights, what to do with them, and how the model answers."""
     preset = os.path.join(folder, "preset")
-    _save(task, preset)
+    task.model.save_to_preset(preset)
+    if task.preprocessor is not None and not isinstance(task.model, BertTask):
+        task.preprocessor.save_to_preset(os.path.join(preset, "preprocessor"))
     name = saved_class(task.model)
     # What LoRA adds to an int8 kernel is merged in and rounded anew as it is saved.
     if not computes_in_float32(task.model) or (mode and _has_lora(task.model)):
@@ -429,12 +431,6 @@ def rounding(outputs, nudged):
         possible = np.abs(values) < -MASKED / 10
         moved = max(moved, float(np.abs(values - nudged[key])[possible].max(initial=0)))
     return ROUNDING * moved
-
-
-def _save(task, preset):
-    task.model.save_to_preset(preset)
-    if task.preprocessor is not None and not isinstance(task.model, BertTask):
-        task.preprocessor.save_to_preset(os.path.join(preset, "preprocessor"))
 
 
 def load(preset, name, mode=None):

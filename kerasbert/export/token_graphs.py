@@ -341,8 +341,7 @@ def _write_as_transformers(tokenizer, task, folder):
         # Where they cut texts, as the model itself does.
         length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
         has_segments = encoder.num_segments > 1
-        files = transformers_files(tokenizer, encoder.family, length, has_segments)
-        write_files(folder, files)
+        write_files(folder, transformers_files(tokenizer, encoder.family, length, has_segments))
     task.write_as_transformers(folder)
 
 

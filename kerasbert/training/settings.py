@@ -251,9 +251,8 @@ class FinetuneSettings:
 
     def of(self, task):
         """The task with the settings that are given in place of its own."""
-        names = (one.name for one in dataclasses.fields(task.settings))
-        given = {name: getattr(self, name) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
+        names = {one.name for one in dataclasses.fields(task.settings)}
+        given = {x: value for x, value in vars(self).items() if x in names and value is not None}
         return dataclasses.replace(task, settings=dataclasses.replace(task.settings, **given))
 
 
