@@ -4,8 +4,7 @@ import re
 import unicodedata
 
 from kerasbert.backend.tensorflow import rows_where, tf, tf_text
-from kerasbert.tokenizers.files import ROLES
-from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
+from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, valid_utf8
 
 # N texts, S segments of all texts (added tokens and what is between them), P pieces of a text,
 # C code points of all texts.
@@ -34,9 +33,8 @@ def stands_alone(char):
     [True, True, True, False, False]
     """
     category = unicodedata.category(char)
-    if category[0] == "P" or (category[0] == "S" and char.isascii()):
-        return True
-    return unicodedata.name(char, "").startswith(NO_SPACES)
+    is_mark = category[0] == "P" or (category[0] == "S" and char.isascii())
+    return is_mark or unicodedata.name(char, "").startswith(NO_SPACES)
 
 
 class AddedTokensTokenizer(SubwordTokenizer):
@@ -67,7 +65,15 @@ class AddedTokensTokenizer(SubwordTokenizer):
         mask_token,
         **kwargs,
     ):
-        super().__init__(special_tokens_in_strings=special_tokens_in_strings, **kwargs)
+        super().__init__(
+            special_tokens_in_strings,
+            unk_token,
+            cls_token,
+            sep_token,
+            pad_token,
+            mask_token,
+            **kwargs,
+        )
         for token in added_tokens:
             if token.get("single_word"):
                 raise ValueError(
@@ -75,28 +81,10 @@ class AddedTokensTokenizer(SubwordTokenizer):
                     "run in the graph: set it to false in the checkpoint's files."
                 )
         self.added_tokens = added_tokens
-        self.unk_token = unk_token
-        self.cls_token = cls_token
-        self.sep_token = sep_token
-        self.pad_token = pad_token
-        self.mask_token = mask_token
 
     def get_config(self):
-        config = super().get_config()
-        config.update(
-            {
-                "added_tokens": [dict(token) for token in self.added_tokens],
-                "unk_token": self.unk_token,
-                "cls_token": self.cls_token,
-                "sep_token": self.sep_token,
-                "pad_token": self.pad_token,
-                "mask_token": self.mask_token,
-            }
-        )
-        return config
-
-    def _special_tokens(self):
-        return {role: getattr(self, f"{role}_token") for role in ROLES}
+        added = [dict(token) for token in self.added_tokens]
+        return {**super().get_config(), "added_tokens": added}
 
     def _word_edges(self, token):
         text = self._as_text(token)
@@ -111,8 +99,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         tokens = {}
         if self.special_tokens_in_strings:
             for token in self.special_tokens:
-                lstrip = token == self.mask_token
-                tokens[token] = defaults | {"content": token, "lstrip": lstrip, "special": True}
+                own = {"content": token, "lstrip": token == self.mask_token, "special": True}
+                tokens[token] = defaults | own
         for token in self.added_tokens:
             special = token.get("special") or token["content"] in self.special_tokens
             if self.special_tokens_in_strings or not special:
@@ -225,8 +213,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _tighten(self, starts, ends, points):
         """Offsets without the white space around pieces."""
-        unique, index = tf.unique(points.flat_values)
-        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")
+        characters, index = distinct(points.flat_values)
         around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
         solid = tf.where(~around)[:, 0]
         solid = tf.concat([[-1], solid, [tf.size(index, tf.int64)]], 0)  # (C or less,)
@@ -252,8 +239,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """How many bytes of the normalized texts come from each character; what `align` takes."""
         points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
         row, points = points.value_rowids(), points.flat_values
-        unique, index = tf.unique(points)
-        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")
+        characters, index = distinct(points)
         # A character and the marks after it normalize together; an added token is one.
         begin = tf.concat([tf.ones_like(row[:1], "bool"), row[1:] != row[:-1]], 0)
         is_known = tf.gather(known >= 0, row)

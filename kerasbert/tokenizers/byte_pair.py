@@ -10,9 +10,10 @@ import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import rows_where, tf, tf_text
-from kerasbert.files import read_json
+from kerasbert.files import read_json, write_files
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
-from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id
+from kerasbert.tokenizers.files import TokenizerFiles, as_lines, read_merges, tokens_by_id
+from kerasbert.tokenizers.subword import distinct, once
 
 # N texts, S segments of all texts (added tokens and what is between them), W words of all texts,
 # U different words, P pieces of a text, C code points of all texts, B bytes of all words.
@@ -131,12 +132,8 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     def save_assets(self, dir_path):
         self._check_vocabulary()
-        path = os.path.join(dir_path, VOCABULARY_FILE)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self._token_ids, file, ensure_ascii=False)
-        path = os.path.join(dir_path, MERGES_FILE)
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.writelines(f"{pair}\n" for pair in self.merges)
+        vocabulary = json.dumps(self._token_ids, ensure_ascii=False).encode()
+        write_files(dir_path, {VOCABULARY_FILE: vocabulary, MERGES_FILE: as_lines(self.merges)})
 
     def load_assets(self, dir_path):
         self.set_vocabulary_and_merges(
@@ -144,32 +141,27 @@ class BytePairTokenizer(AddedTokensTokenizer):
         )
 
     def get_config(self):
-        config = super().get_config()
-        config.update(
-            {
-                "vocabulary": None,  # assets
-                "merges": None,
-                "add_prefix_space": self.add_prefix_space,
-                "normalization": self.normalization,
-            }
-        )
-        return config
+        return {
+            **super().get_config(),
+            "vocabulary": None,  # assets
+            "merges": None,
+            "add_prefix_space": self.add_prefix_space,
+            "normalization": self.normalization,
+        }
 
     # Tables, constants of the graph: no resource that a SavedModel could lose track of
 
+    @once
     def _tables(self):
-        if "tables" not in self._graphs:
-            self._graphs["tables"] = self._make_tables()
-        return self._graphs["tables"]
-
-    def _make_tables(self):
         characters = byte_characters()
         as_byte = {character: byte for byte, character in enumerate(characters)}
         added = {token["content"] for token in self._added_tokens()}
-        contents = []
-        for token in self.vocabulary:
-            plain = token in added or not all(c in as_byte for c in token)
-            contents.append(token.encode() if plain else bytes(as_byte[c] for c in token))
+        contents = [
+            bytes(as_byte[c] for c in token)
+            if token not in added and all(c in as_byte for c in token)
+            else token.encode()
+            for token in self.vocabulary
+        ]
         size = len(self.vocabulary)
         ids = [
             [self._token_ids[t] for t in (*p.split(" "), p.replace(" ", ""))] for p in self.merges
@@ -190,18 +182,17 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "in_order": in_order,
         }
 
+    @once
     def _whole_words(self):
         """Tokens that their own bytes merge to: sorted fingerprints, and the ids to them."""
-        if "whole_words" not in self._graphs:
-            with tf.init_scope(), tf.device("cpu"):
-                words = tf.constant(self._tables()["contents"])
-                ids, _ = self._merge(words)
-                same = ids[:, :1].to_tensor(-1, shape=[None, 1])[:, 0] == tf.range(tf.size(words))
-                same = np.flatnonzero(same.numpy() & (ids.row_lengths().numpy() == 1))
-                prints = _fingerprint(tf.gather(words, same)).numpy()
-            order = np.argsort(prints)
-            self._graphs["whole_words"] = prints[order], same[order].astype("int32")
-        return self._graphs["whole_words"]
+        with tf.init_scope(), tf.device("cpu"):
+            words = tf.constant(self._tables()["contents"])
+            ids, _ = self._merge(words)
+            same = ids[:, :1].to_tensor(-1, shape=[None, 1])[:, 0] == tf.range(tf.size(words))
+            same = np.flatnonzero(same.numpy() & (ids.row_lengths().numpy() == 1))
+            prints = _fingerprint(tf.gather(words, same)).numpy()
+        order = np.argsort(prints)
+        return prints[order], same[order].astype("int32")
 
     def _as_text(self, token):
         data = self._tables()["contents"][self._token_ids[token]]
@@ -224,9 +215,8 @@ class BytePairTokenizer(AddedTokensTokenizer):
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
         row = points.value_rowids()
         points = points.flat_values
-        unique, index = tf.unique(points)
-        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")
-        kind = tf.fill(tf.shape(unique), OTHERS)
+        characters, index = distinct(points)
+        kind = tf.fill(tf.shape(characters), OTHERS)
         for name, pattern in ((NUMBERS, r"\p{N}"), (LETTERS, r"\p{L}"), (SPACES, f"[{SPACE}]")):
             kind = tf.where(tf.strings.regex_full_match(characters, pattern), name, kind)
         kind = tf.gather(kind, index)  # (C,)
@@ -355,8 +345,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         starts = tf.gather(first, word) + begins.flat_values
         ends = tf.concat([starts[1:], until[-1:]], 0)
         ends = tf.minimum(ends, tf.gather(until, word))
-        of_segment = tf.math.segment_min(first, segment)
-        shift = tf.gather(of_segment, segment) + prefix
+        shift = tf.gather(tf.math.segment_min(first, segment), segment) + prefix
         shift = tf.gather(shift, word)
         starts = tf.maximum(starts - shift, 0)
         ends = tf.maximum(ends - shift, 0)

@@ -72,13 +72,7 @@ def read_vocabulary(path):
 
     Only the newline is taken off: a token may itself be an odd Unicode space.
     """
-    with open(path, "rb") as file:
-        data = file.read()
-    try:
-        lines = data.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"'{path}' is not UTF-8 (byte {error.start}).") from None
-    lines = [line[:-1] if line.endswith("\r") else line for line in lines]
+    lines = _lines_of(path)
     while lines and not lines[-1]:
         lines.pop()
     if not lines:
@@ -88,12 +82,23 @@ def read_vocabulary(path):
 
 def read_merges(path):
     """Read a `merges.txt`: one pair a line, the most frequent first."""
+    return [line for line in _lines_of(path) if line and not line.startswith("#version")]
+
+
+def _lines_of(path):
+    """The lines of a file as they are, but for the ends that Windows gives them."""
+    with open(path, "rb") as file:
+        data = file.read()
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            lines = [line.rstrip("\r\n") for line in file]
+        lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"'{path}' is not UTF-8 (byte {error.start}).") from None
-    return [line for line in lines if line and not line.startswith("#version")]
+    return [line[:-1] if line.endswith("\r") else line for line in lines]
+
+
+def as_lines(tokens):
+    """The content of a `vocab.txt` or a `merges.txt`: the reverse of reading it."""
+    return "".join(f"{token}\n" for token in tokens).encode()
 
 
 def tokens_by_id(vocabulary):
@@ -148,11 +153,8 @@ class TokenizerFiles:
 
     def path(self, *names):
         """Path of the first of these files that is there, or `None`."""
-        for name in names:
-            path = os.path.join(self.directory, name)
-            if os.path.isfile(path):
-                return path
-        return None
+        paths = (os.path.join(self.directory, name) for name in names)
+        return next(filter(os.path.isfile, paths), None)
 
     def read_json(self, name, kinds=()):
         """A JSON object of the directory, its fields of their kinds; empty if there is no file."""
@@ -198,10 +200,7 @@ class TokenizerFiles:
                 kind = "BPE" if "merges" in self.model else "WordPiece"
                 kind = "Unigram" if isinstance(self.model.get("vocab"), list) else kind
             return kind
-        for kind, names in MODEL_FILES.items():
-            if self.path(*names):
-                return kind
-        return None
+        return next((kind for kind, names in MODEL_FILES.items() if self.path(*names)), None)
 
     def require(self, kind, cls):
         """Raise unless the directory has a model of this kind."""

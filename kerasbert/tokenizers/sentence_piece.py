@@ -8,6 +8,7 @@ import base64
 import hashlib
 import math
 import os
+import pathlib
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from kerasbert import private_names
 from kerasbert.backend.tensorflow import tf, tf_text
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
+from kerasbert.tokenizers.subword import once
 
 # S segments of all texts (added tokens and what is between them).
 
@@ -190,11 +192,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         files = TokenizerFiles(directory)
         files.require("Unigram", cls)
         path = files.path(*MODEL_FILES["Unigram"])
-        if path is None:
-            proto = build_proto(files)
-        else:
-            with open(path, "rb") as file:
-                proto = read_proto(file.read())
+        proto = build_proto(files) if path is None else read_proto(pathlib.Path(path).read_bytes())
         arguments = files.special_tokens(cls, [piece.piece for piece in proto.pieces])
         # The order of the ids first, then the added tokens at theirs.
         proto = cls._in_order_of_ids(proto, arguments)
@@ -222,8 +220,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     def set_proto(self, proto):
         """Set the model: bytes, or the path of a `.model` or `.spm` file."""
         if isinstance(proto, (str, os.PathLike)):
-            with open(proto, "rb") as file:
-                proto = file.read()
+            proto = pathlib.Path(proto).read_bytes()
         if proto is None:
             self.proto = None
             self._set_tokens(None)
@@ -241,8 +238,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     def save_assets(self, dir_path):
         self._check_vocabulary()
-        with open(os.path.join(dir_path, VOCABULARY_FILE), "wb") as file:
-            file.write(self.proto)
+        pathlib.Path(dir_path, VOCABULARY_FILE).write_bytes(self.proto)
 
     def load_assets(self, dir_path):
         self.set_proto(os.path.join(dir_path, VOCABULARY_FILE))
@@ -259,18 +255,17 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
         return tf.strings.regex_replace(text, WHITE_SPACE, " ")
 
+    @once
     def _model(self):
         """The model with scores of which sums are exact.
 
         Segmentations of equal score are many ("0" "00" or "00" "0"), and which one wins must not
         hang on how float32 rounds: scores in steps of 2**-14 add up exactly in any order, to 1024.
         """
-        if "model" not in self._graphs:
-            proto = read_proto(self.proto)
-            for piece in proto.pieces:
-                piece.score = round(piece.score * 2**14) / 2**14
-            self._graphs["model"] = proto.SerializeToString(deterministic=True)
-        return self._graphs["model"]
+        proto = read_proto(self.proto)
+        for piece in proto.pieces:
+            piece.score = round(piece.score * 2**14) / 2**14
+        return proto.SerializeToString(deterministic=True)
 
     def _split(self, segments, known):
         segments = tf.where(known < 0, segments, "")
@@ -393,8 +388,11 @@ class AlbertTokenizer(SentencePieceTokenizer):
         self.keep_accents = keep_accents
 
     def get_config(self):
-        config = super().get_config()
-        return config | {"lowercase": self.lowercase, "keep_accents": self.keep_accents}
+        return {
+            **super().get_config(),
+            "lowercase": self.lowercase,
+            "keep_accents": self.keep_accents,
+        }
 
     @classmethod
     def _settings(cls, files):

@@ -1,5 +1,6 @@
 """What every tokenizer here shares: input checks, offsets, ids back to text, special tokens."""
 
+import functools
 import os
 import re
 import threading
@@ -11,9 +12,12 @@ import numpy as np
 from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
+from kerasbert.tokenizers.files import ROLES
 
 # N texts, P pieces of a text, V tokens of the vocabulary.
 
+# Special tokens that KerasHub calls by another name too.
+_NAMES = {"cls": ("cls", "start"), "sep": ("sep", "end")}
 # Preprocessors tokenize in several threads.
 _tracing = threading.RLock()
 
@@ -27,6 +31,24 @@ def valid_utf8(text):
         lambda: text,
         lambda: tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"),
     )
+
+
+def distinct(points):
+    """Different characters of code points (C,): strings (U,), and for each of the C its index."""
+    unique, index = tf.unique(points)
+    return tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8"), index
+
+
+def once(make):
+    """Let a method make what it returns once for each vocabulary of a tokenizer."""
+
+    @functools.wraps(make)
+    def made(self):
+        if make.__name__ not in self._graphs:
+            self._graphs[make.__name__] = make(self)
+        return self._graphs[make.__name__]
+
+    return made
 
 
 def align(ids, starts, ends, points, sizes, joined):
@@ -62,17 +84,30 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     Both run the same graph, made of ops that a stock TensorFlow Serving 2.12 knows.
 
     Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from (N,) strings to
-    ragged (N, P), `_detokenize(ids)`, back again, `_word_edges(token)`, `_special_tokens()`
-    and the assets.
+    ragged (N, P), `_detokenize(ids)`, back again, `_word_edges(token)` and the assets.
     """
 
     # End tokens between the first and the second text of a pair.
     num_separators = 1
 
-    def __init__(self, special_tokens_in_strings=False, **kwargs):
+    def __init__(
+        self,
+        special_tokens_in_strings,
+        unk_token,
+        cls_token,
+        sep_token,
+        pad_token,
+        mask_token,
+        **kwargs,
+    ):
         kwargs.setdefault("dtype", "int32")
         super().__init__(**kwargs)
         self.special_tokens_in_strings = special_tokens_in_strings
+        self.unk_token = unk_token
+        self.cls_token = cls_token
+        self.sep_token = sep_token
+        self.pad_token = pad_token
+        self.mask_token = mask_token
         # There is nothing to build; Keras took a batch of each `fit` to find out.
         self.built = True
         self._forget_graphs()
@@ -124,8 +159,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             ValueError: for an id outside the vocabulary.
         """
         self._check_vocabulary()
-        plain = not tf.is_tensor(inputs)
-        if plain:
+        if not tf.is_tensor(inputs):
             if keras.ops.is_tensor(inputs):
                 inputs = keras.ops.convert_to_numpy(inputs)
             if hasattr(inputs, "tolist"):
@@ -171,6 +205,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 f"has no token {token!r}."
             ) from None
 
+    @once
     def word_edges(self):
         """Which tokens begin a word, and after which of them one begins.
 
@@ -183,15 +218,18 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             bool array (V, 2), for `kerasbert.data.word_starts`.
         """
         self._check_vocabulary()
-        if "word_edges" not in self._graphs:
-            edges = [self._word_edges(token) for token in self.vocabulary]
-            self._graphs["word_edges"] = np.array(edges, bool)
-        return self._graphs["word_edges"]
+        return np.array([self._word_edges(token) for token in self.vocabulary], bool)
 
     def get_config(self):
-        config = super().get_config()
-        config["special_tokens_in_strings"] = self.special_tokens_in_strings
-        return config
+        return {
+            **super().get_config(),
+            "special_tokens_in_strings": self.special_tokens_in_strings,
+            "unk_token": self.unk_token,
+            "cls_token": self.cls_token,
+            "sep_token": self.sep_token,
+            "pad_token": self.pad_token,
+            "mask_token": self.mask_token,
+        }
 
     @classmethod
     def from_checkpoint(cls, checkpoint, **kwargs):
@@ -237,28 +275,23 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             self._token_ids = {token: id for id, token in enumerate(self.vocabulary)}
             if len(self._token_ids) < len(self.vocabulary):
                 self._report_duplicates()
-        names = {}
-        for role, token in self._special_tokens().items():
-            self._set_special(role, token)
-            if vocabulary is not None and token not in self._token_ids:
-                names[role] = token
+        special = self._special_tokens()
+        for role, token in special.items():
+            for name in _NAMES.get(role, (role,)):
+                setattr(self, f"{name}_token", token)
+                setattr(self, f"{name}_token_id", (self._token_ids or {}).get(token))
+        known = special.values() if vocabulary is None else self._token_ids
+        names = [role for role, token in special.items() if token not in known]
         if names:
-            listed = ", ".join(f"{token!r} ({role}_token)" for role, token in names.items())
+            listed = ", ".join(f"{special[role]!r} ({role}_token)" for role in names)
             raise ValueError(
                 f"The vocabulary of {len(self.vocabulary)} tokens lacks {listed}, which "
                 f"{type(self).__name__} needs: add them to the vocabulary, or name the ones that "
-                f"it has, as in {type(self).__name__}(..., {next(iter(names))}_token='...')."
+                f"it has, as in {type(self).__name__}(..., {names[0]}_token='...')."
             )
 
-    def _set_special(self, role, token):
-        roles = {"cls": ("cls", "start"), "sep": ("sep", "end")}.get(role, (role,))
-        for name in roles:
-            setattr(self, f"{name}_token", token)
-            setattr(
-                self,
-                f"{name}_token_id",
-                self._token_ids.get(token) if self._token_ids is not None else None,
-            )
+    def _special_tokens(self):
+        return {role: getattr(self, f"{role}_token") for role in ROLES}
 
     def _check_tokens(self):
         try:
@@ -351,11 +384,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             raise ValueError(f"{type(self).__name__} needs a tensor of known rank, got {text}.")
         if rank > 1 and not isinstance(text, tf.RaggedTensor):
             text = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
-        if rank == 0:
-            flat = text[tf.newaxis]
-        else:
-            flat = text.flat_values if isinstance(text, tf.RaggedTensor) else text
-        outputs = self._graph(name)(flat)
+        flat = text.flat_values if isinstance(text, tf.RaggedTensor) else text
+        outputs = self._graph(name)(flat[tf.newaxis] if rank == 0 else flat)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         if rank == 0:
             outputs = tuple(x.flat_values for x in outputs)

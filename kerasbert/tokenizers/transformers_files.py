@@ -13,7 +13,7 @@ import json
 from kerasbert.tokenizers.added_tokens import FILLER
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer
 from kerasbert.tokenizers.choose import tokenizer_class
-from kerasbert.tokenizers.files import ROLES
+from kerasbert.tokenizers.files import ROLES, as_lines
 from kerasbert.tokenizers.sentence_piece import (
     WORD_BEGIN,
     AlbertTokenizer,
@@ -97,17 +97,13 @@ def _json(value):
     return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def _lines(lines):
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
 def _added_tokens(tokenizer):
     """Special and added tokens with their ids, in that order."""
     is_bert = isinstance(tokenizer, BertTokenizer)
-    found = {}
-    for token in tokenizer.special_tokens:
-        lstrip = not is_bert and token == tokenizer.mask_token
-        found[token] = {"lstrip": lstrip, "special": True}
+    found = {
+        token: {"lstrip": not is_bert and token == tokenizer.mask_token, "special": True}
+        for token in tokenizer.special_tokens
+    }
     if is_bert:
         for token in tokenizer.extra_special_tokens:
             found.setdefault(token, {"special": True})
@@ -156,20 +152,20 @@ def _post_processor(tokenizer):
     if not isinstance(tokenizer, BytePairTokenizer):
         return template
     # Offsets without the white space that a token begins with.
-    trim = {
+    return {"type": "Sequence", "processors": [_byte_level(tokenizer), template]}
+
+
+def _byte_level(tokenizer):
+    return {
         "type": "ByteLevel",
         "add_prefix_space": tokenizer.add_prefix_space,
         "trim_offsets": True,
         "use_regex": True,
     }
-    return {"type": "Sequence", "processors": [trim, template]}
 
 
 def _word_piece(tokenizer):
-    if tokenizer.split_on_punctuation:
-        words = {"type": "BertPreTokenizer"}
-    else:
-        words = {"type": "WhitespaceSplit"}
+    words = {"type": "BertPreTokenizer" if tokenizer.split_on_punctuation else "WhitespaceSplit"}
     if tokenizer.split_characters:
         each = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated"}
         each["invert"] = False
@@ -183,7 +179,7 @@ def _word_piece(tokenizer):
         settings["subword_tokenizer_type"] = "character"
     return {
         "settings": settings,
-        "files": {"vocab.txt": _lines(tokenizer.vocabulary)},
+        "files": {"vocab.txt": as_lines(tokenizer.vocabulary)},
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -204,23 +200,17 @@ def _word_piece(tokenizer):
 
 
 def _byte_pair(tokenizer):
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": tokenizer.add_prefix_space,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
     vocabulary = {token: id for id, token in enumerate(tokenizer.vocabulary)}
     form = tokenizer.normalization
     return {
         "settings": {"add_prefix_space": tokenizer.add_prefix_space},
         "files": {
             "vocab.json": _json(vocabulary),
-            "merges.txt": _lines(["#version: 0.2", *tokenizer.merges]),
+            "merges.txt": as_lines(["#version: 0.2", *tokenizer.merges]),
         },
         "normalizer": None if form is None else {"type": form},
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
+        "pre_tokenizer": _byte_level(tokenizer),
+        "decoder": _byte_level(tokenizer),
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -245,8 +235,7 @@ def _sentence_piece(tokenizer):
         )
     steps, settings = [], {}
     if isinstance(tokenizer, AlbertTokenizer):
-        for quotes in ("``", "''"):
-            steps.append({"type": "Replace", "pattern": {"String": quotes}, "content": '"'})
+        steps += [_replace(quotes, '"') for quotes in ("``", "''")]
         if not tokenizer.keep_accents:
             steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
         if tokenizer.lowercase:
@@ -291,6 +280,10 @@ def _sentence_piece(tokenizer):
     }
 
 
+def _replace(old, new):
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
 def _found(piece):
     """Whether a text can become the piece, as none does a control piece."""
     return piece.type in (piece.NORMAL, piece.USER_DEFINED)
@@ -320,8 +313,7 @@ def _hidden(proto):
         unknown = next((char for char in piece.piece if char not in single), None)
         if not _found(piece) and unknown is not None:
             hidden = piece.piece.replace(unknown, unknown + FILLER, 1)
-            pattern = {"String": piece.piece}
-            steps.append({"type": "Replace", "pattern": pattern, "content": hidden})
+            steps.append(_replace(piece.piece, hidden))
     return steps
 
 

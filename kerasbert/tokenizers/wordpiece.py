@@ -7,8 +7,15 @@ import warnings
 import keras
 
 from kerasbert.backend.tensorflow import tf, tf_text
-from kerasbert.tokenizers.files import ROLES, TokenizerFiles, read_vocabulary, tokens_by_id
-from kerasbert.tokenizers.subword import SubwordTokenizer, align, valid_utf8
+from kerasbert.files import write_files
+from kerasbert.tokenizers.files import (
+    ROLES,
+    TokenizerFiles,
+    as_lines,
+    read_vocabulary,
+    tokens_by_id,
+)
+from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, once, valid_utf8
 
 # N texts, P pieces of a text, W words of a text, C code points of all texts, U different ones.
 
@@ -93,18 +100,21 @@ class BertTokenizer(SubwordTokenizer):
         extra_special_tokens=(),
         **kwargs,
     ):
-        super().__init__(special_tokens_in_strings=special_tokens_in_strings, **kwargs)
+        super().__init__(
+            special_tokens_in_strings,
+            unk_token,
+            cls_token,
+            sep_token,
+            pad_token,
+            mask_token,
+            **kwargs,
+        )
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_on_cjk = split_on_cjk
         self.split_on_punctuation = split_on_punctuation
         self.split_characters = split_characters
         self.suffix_indicator = suffix_indicator
-        self.unk_token = unk_token
-        self.cls_token = cls_token
-        self.sep_token = sep_token
-        self.pad_token = pad_token
-        self.mask_token = mask_token
         self.extra_special_tokens = extra_special_tokens
         self.file_assets = [VOCABULARY_FILE]
         self.set_vocabulary(vocabulary)
@@ -172,36 +182,23 @@ class BertTokenizer(SubwordTokenizer):
 
     def save_assets(self, dir_path):
         self._check_vocabulary()
-        path = os.path.join(dir_path, VOCABULARY_FILE)
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.writelines(f"{token}\n" for token in self.vocabulary)
+        write_files(dir_path, {VOCABULARY_FILE: as_lines(self.vocabulary)})
 
     def load_assets(self, dir_path):
         self.set_vocabulary(os.path.join(dir_path, VOCABULARY_FILE))
 
     def get_config(self):
-        config = super().get_config()
-        config.update(
-            {
-                "vocabulary": None,  # an asset
-                "lowercase": self.lowercase,
-                "strip_accents": self.strip_accents,
-                "split_on_cjk": self.split_on_cjk,
-                "split_on_punctuation": self.split_on_punctuation,
-                "split_characters": self.split_characters,
-                "suffix_indicator": self.suffix_indicator,
-                "unk_token": self.unk_token,
-                "cls_token": self.cls_token,
-                "sep_token": self.sep_token,
-                "pad_token": self.pad_token,
-                "mask_token": self.mask_token,
-                "extra_special_tokens": list(self.extra_special_tokens),
-            }
-        )
-        return config
-
-    def _special_tokens(self):
-        return {role: getattr(self, f"{role}_token") for role in ROLES}
+        return {
+            **super().get_config(),
+            "vocabulary": None,  # an asset
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "split_on_cjk": self.split_on_cjk,
+            "split_on_punctuation": self.split_on_punctuation,
+            "split_characters": self.split_characters,
+            "suffix_indicator": self.suffix_indicator,
+            "extra_special_tokens": list(self.extra_special_tokens),
+        }
 
     def _word_edges(self, token):
         return not token.startswith(self.suffix_indicator), False
@@ -235,30 +232,29 @@ class BertTokenizer(SubwordTokenizer):
 
     # From text to pieces
 
+    @once
     def _wordpiece(self):
-        """The piece splitter of TF.Text, built once."""
-        if "wordpiece" not in self._graphs:
-            stand_ins = self._stand_ins()
-            tokens = [
-                stand_ins.get(token) or self._matchable(token, id)
-                for id, token in enumerate(self.vocabulary)
-            ]
-            try:
-                with tf.init_scope(), tf.device("cpu"):
-                    self._graphs["wordpiece"] = tf_text.FastWordpieceTokenizer(
-                        vocab=tokens,
-                        suffix_indicator=self.suffix_indicator,
-                        max_bytes_per_word=1 << 30,  # the limit in characters is ours
-                        unknown_token=stand_ins.get(self.unk_token, self.unk_token),
-                        token_out_type=tf.int32,
-                        no_pretokenization=not (self.split_on_cjk and self.split_on_punctuation),
-                    )
-            except RuntimeError as error:
-                raise ValueError(
-                    f"The vocabulary of {len(tokens)} tokens, such as {self.vocabulary[-1]!r}, has "
-                    f"none for words ({error}); is its file whole?"
-                ) from error
-        return self._graphs["wordpiece"]
+        """The piece splitter of TF.Text."""
+        stand_ins = self._stand_ins()
+        tokens = [
+            stand_ins.get(token) or self._matchable(token, id)
+            for id, token in enumerate(self.vocabulary)
+        ]
+        try:
+            with tf.init_scope(), tf.device("cpu"):
+                return tf_text.FastWordpieceTokenizer(
+                    vocab=tokens,
+                    suffix_indicator=self.suffix_indicator,
+                    max_bytes_per_word=1 << 30,  # the limit in characters is ours
+                    unknown_token=stand_ins.get(self.unk_token, self.unk_token),
+                    token_out_type=tf.int32,
+                    no_pretokenization=not (self.split_on_cjk and self.split_on_punctuation),
+                )
+        except RuntimeError as error:
+            raise ValueError(
+                f"The vocabulary of {len(tokens)} tokens, such as {self.vocabulary[-1]!r}, has "
+                f"none for words ({error}); is its file whole?"
+            ) from error
 
     def _matchable(self, token, id):
         """The token, or a name that no text matches for one that no word can be."""
@@ -317,10 +313,8 @@ class BertTokenizer(SubwordTokenizer):
         points = points.flat_values  # (C,)
         if self.lowercase:
             for first, last, distance in YOUNG_CAPITALS:
-                capital = (points >= first) & (points <= last)
-                points = tf.where(capital, points + distance, points)
-        unique, index = tf.unique(points)
-        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")  # (U,)
+                points += tf.where((points >= first) & (points <= last), distance, 0)
+        characters, index = distinct(points)  # (U,)
         between = tf.strings.regex_full_match(characters, f"[{SPACE}{self._single_words()}]")
         between = tf.gather(between, index)  # (C,)
         # A word begins at the start of a text and after white space, punctuation and CJK.
@@ -359,8 +353,7 @@ class BertTokenizer(SubwordTokenizer):
         ids, starts, ends = self._split(normalized)
         # A text normalizes to what its characters normalize to: how many bytes from each?
         points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None), C in all
-        unique, index = tf.unique(points.flat_values)
-        characters = tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8")  # (U,)
+        characters, index = distinct(points.flat_values)  # (U,)
         sizes = tf.strings.length(self._normalize(characters))  # (U,)
         # Accents that are dropped belong to the letter before them.
         accent = tf.strings.regex_full_match(characters, rf"[\p{{Mn}}{FILLER}]") & (sizes == 0)
