@@ -51,8 +51,7 @@ def __getattr__(name):
     if name in _MODULES:
         return importlib.import_module(f"kerasbert.{name}")
     if name in _FUNCTIONS:
-        module = importlib.import_module(f"kerasbert.{_FUNCTIONS[name]}")
-        globals()[name] = getattr(module, name)
+        globals()[name] = getattr(importlib.import_module(f"kerasbert.{_FUNCTIONS[name]}"), name)
         return globals()[name]
     # With both, Python names the nearest one.
     message = f"module 'kerasbert' has no attribute {name!r}"

@@ -342,8 +342,7 @@ def _check(model, tokenizer, directory, changed, written):
     """Read back what was written, and compare settings, weights and outputs."""
     arguments = {} if model is encoder_of(model) else {"preprocessor": None}
     if not _is_quantized(directory):
-        policy = encoder_of(model).dtype_policy
-        arguments["dtype"] = policy if is_own(directory) else "float32"
+        arguments["dtype"] = encoder_of(model).dtype_policy if is_own(directory) else "float32"
     again = type(model).from_preset(directory, **arguments)
     ours, theirs = encoder_of(model), encoder_of(again)
     expected = {**ours.get_config(), **changed}
@@ -365,8 +364,7 @@ def _check(model, tokenizer, directory, changed, written):
         if not np.array_equal(_array(weight), _array(values[weight.path])):
             raise ValueError(f"{weight.path} of '{directory}' is not what was written.")
     features = _features(model)
-    pairs = zip(_outputs(model, features), _outputs(again, features), strict=True)
-    for one, other in pairs:
+    for one, other in zip(_outputs(model, features), _outputs(again, features), strict=True):
         gap, scale = np.abs(one - other).max(), max(1.0, np.abs(one).max())
         if not gap <= 1e-4 * scale:
             raise ValueError(
@@ -401,13 +399,13 @@ def _features(model):
 
 
 def _outputs(model, features):
-    features = {name: x for name, x in features.items() if name in model.input}
-    outputs = dict(keras.tree.flatten_with_path(model(features)))
-    outputs = {path: _array(x) for path, x in outputs.items() if "pooled_output" not in path}
-    for path, x in outputs.items():
-        if "sequence_output" in path:
-            outputs[path] = x[features["padding_mask"] > 0]
-    return list(outputs.values())
+    """Arrays, of the encoder's own those that say the same in each format: not of padding."""
+    outputs = model({name: x for name, x in features.items() if name in model.input})
+    return [
+        _array(x)[features["padding_mask"] > 0] if "sequence_output" in path else _array(x)
+        for path, x in keras.tree.flatten_with_path(outputs)
+        if "pooled_output" not in path
+    ]
 
 
 _TEXTS = (

@@ -318,7 +318,8 @@ def put(folder, target, keep=False):
     folder = os.path.realpath(folder)
     work = os.path.dirname(folder)
     _open_to_all(folder, work)
-    _sync_all(folder)
+    for path, _ in _all_in(folder):
+        _sync(path)
     is_inside = os.path.dirname(work) == target
     for attempt in range(100):
         try:
@@ -745,22 +746,16 @@ def _open_to_all(folder, work):
     os.mkdir(probe)
     mode = os.stat(probe).st_mode & 0o777
     os.rmdir(probe)
-    for path, _, names in os.walk(folder):
-        os.chmod(path, mode)
-        for name in names:
-            file = os.path.join(path, name)
-            if not os.path.islink(file):
-                os.chmod(file, mode & 0o666)
+    for path, is_folder in _all_in(folder):
+        os.chmod(path, mode if is_folder else mode & 0o666)
 
 
-def _sync_all(folder):
-    """Let a folder and all in it reach the disk."""
+def _all_in(folder):
+    """A folder and all in it but links, what is inside first: `(path, is_folder)`."""
     for path, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            file = os.path.join(path, name)
-            if not os.path.islink(file):
-                _sync(file)
-        _sync(path)
+        files = (os.path.join(path, name) for name in names)
+        yield from ((file, False) for file in files if not os.path.islink(file))
+        yield path, True
 
 
 def _sync(path):

@@ -74,10 +74,11 @@ class FromPreset(ChecksKeywords):
     @classmethod
     def from_source(cls, source, load_weights=True, **kwargs):
         """Make one of an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
-        if source.is_own:
-            made = cls.from_own_preset(source.directory, **kwargs)
-        else:
-            made = cls.from_checkpoint(source, **kwargs)
+        made = (
+            cls.from_own_preset(source.directory, **kwargs)
+            if source.is_own
+            else cls.from_checkpoint(source, **kwargs)
+        )
         if not isinstance(made, cls):
             raise ValueError(
                 f"'{source.source}' has a {type(made).__name__}, not a {cls.__name__}; load it "

@@ -14,6 +14,16 @@ def head_weights(model):
     return [weight for weight in model.weights if id(weight) not in inner]
 
 
+def same_tokens(tokenizer, other):
+    """Whether two tokenizers make the same ids of each text."""
+    return tokenizer is other or _tokens(tokenizer) == _tokens(other)
+
+
+def _tokens(tokenizer):
+    config = {k: v for k, v in tokenizer.get_config().items() if k not in ("name", "dtype")}
+    return type(tokenizer), config, tokenizer.vocabulary and tokenizer.get_vocabulary()
+
+
 def own_preprocessor(backbone, preprocessor, kind, **settings):
     """A task's own copy of the preprocessor that it is given, with what the two share.
 

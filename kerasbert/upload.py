@@ -163,8 +163,7 @@ def _check_card(card):
 
 def write_card(directory, handle, card, title=None):
     """Write `model_card` as the `README.md` of a preset's directory."""
-    text = model_card(directory, handle, card, title)
-    write_text(os.path.join(directory, "README.md"), text)
+    write_text(os.path.join(directory, "README.md"), model_card(directory, handle, card, title))
 
 
 def model_card(preset_dir, handle, card=None, title=None):
@@ -227,23 +226,26 @@ def model_card(preset_dir, handle, card=None, title=None):
     parts = [f"---\n{data.to_yaml()}\n---\n", f"# {title}\n"]
     if card.get("description"):
         parts.append(card["description"] + "\n")
-    parts.append(_architecture(preset_dir, config, task))
-    parts.append(_how_to_load(name, handle, kind.usage if kind else ""))
-    parts.append("## Training\n")
+    how = _how_to_load(name, handle, kind.usage if kind else "")
+    parts += [_architecture(preset_dir, config, task), how, "## Training\n"]
     if base:
         parts.append(f"- From: {_link(base, base_handle)}")
     if described.get("paper"):
         parts.append(f"- Paper: {described['paper']}")
-    parts.append(f"- Data: {card.get('data') or ', '.join(card.get('datasets', [])) or _UNKNOWN}")
-    parts.append(f"- Licence: {card.get('license') or _UNKNOWN}\n")
+    parts += [
+        f"- Data: {card.get('data') or ', '.join(card.get('datasets', [])) or _UNKNOWN}",
+        f"- Licence: {card.get('license') or _UNKNOWN}\n",
+    ]
     if card.get("recipe"):
         parts.append(card["recipe"] + "\n")
     parts.append("## Scores\n")
     for scores, scored_on in tables:
-        parts.append(f"On {scored_on or 'data that the author has not stated'}:\n")
-        parts.append("| metric | value |\n|---|---|")
-        parts += [f"| {metric} | {value} |" for metric, value in scores.items()]
-        parts.append("")
+        parts += [
+            f"On {scored_on or 'data that the author has not stated'}:\n",
+            "| metric | value |\n|---|---|",
+            *(f"| {metric} | {value} |" for metric, value in scores.items()),
+            "",
+        ]
     if not tables:
         parts.append(f"{_UNKNOWN.capitalize()}.\n")
     if card.get("limits"):

@@ -12,8 +12,10 @@ import re
 import unicodedata
 import warnings
 
+from kerasbert._errors import check_value, check_whole
 from kerasbert.data.corpus import blocks
-from kerasbert.files import fills_output, new_files, output_folder
+from kerasbert.files import fills_output, new_files, output_folder, write_files
+from kerasbert.tokenizers.files import as_lines
 from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -84,7 +86,10 @@ def vocab(
     ...     print(pathlib.Path(folder, "vocab.txt").read_text().split()[17:])
     ['e', 'l', 'o', 'r', ...]
     """
-    _check(size=size, unused=unused, min_frequency=min_frequency, max_characters=max_characters)
+    check_whole("size", size)
+    check_whole("unused", unused, 0)
+    check_whole("min_frequency", min_frequency)
+    check_value("max_characters", max_characters, "count?")
     room = size - len(SPECIAL_TOKENS) - 1 - unused
     if room < 2:
         raise ValueError(
@@ -274,15 +279,6 @@ def _repeated(words):
 # Writing
 
 
-def _check(size, unused, min_frequency, max_characters):
-    least = {"size": (size, 1), "unused": (unused, 0), "min_frequency": (min_frequency, 1)}
-    if max_characters is not None:
-        least["max_characters"] = (max_characters, 1)
-    for name, (value, minimum) in least.items():
-        if isinstance(value, bool) or int(value) != value or value < minimum:
-            raise ValueError(f"{name}={value!r} is not a whole number of {minimum} or more.")
-
-
 def _check_output(output, overwrite):
     path = os.path.join(output, "vocab.txt")
     if os.path.exists(path) and not overwrite:
@@ -292,9 +288,5 @@ def _check_output(output, overwrite):
 def _write(output, tokens, config):
     """Both files, whole or not at all."""
     with new_files(output) as folder:
-        with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="") as file:
-            file.writelines(f"{token}\n" for token in tokens)
-        path = os.path.join(folder, "tokenizer_config.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(config, file, indent=2)
-            file.write("\n")
+        settings = (json.dumps(config, indent=2) + "\n").encode()
+        write_files(folder, {"vocab.txt": as_lines(tokens), "tokenizer_config.json": settings})

@@ -16,6 +16,7 @@ from kerasbert.models import (
 )
 
 PACKAGE = pathlib.Path(kerasbert.__file__).parent
+HERE = pathlib.Path(__file__).parent
 CONTRIBUTING = PACKAGE.parent / "CONTRIBUTING.md"
 # Not on the way of a text: checks, settings, the optimizer's step, and what makes a model once.
 BESIDE = re.compile(
@@ -32,6 +33,73 @@ MAY_IMPORT_BY_NAME = {
     "data/corpus.py",
     "kinds.py",
 }
+
+
+# Sources whose tests stand in a file of another name.
+TESTED_IN = {
+    "backend/test_kernels.py": "backend/jax backend/onnx backend/tensorflow backend/torch",
+    "cli/test_commands.py": "cli/app cli/checkpoints",
+    "cli/test_pretraining_commands.py": "cli/pretraining",
+    "cli/test_task_commands.py": "cli/tasks",
+    "conversion/test_config_fields.py": "_errors",
+    "conversion/test_damaged.py": "conversion/checkpoint loading/own",
+    "conversion/test_huggingface.py": "conversion/huggingface_tables families",
+    "data/test_corpus.py": "data/encodings",
+    "data/test_examples.py": "data/block_examples data/example_batches data/manifest",
+    "export/test_decoding.py": "data/characters preprocessors/pieces",
+    "export/test_serving.py": (
+        "export/by_length export/serving_ops export/text_classifier export/write_saved_model"
+    ),
+    "export/test_tasks.py": (
+        "export/encoder export/masked_lm export/multi_task export/multiple_choice"
+        " export/next_sentence_predictor export/pretrainer export/question_answering"
+        " export/text_embedder export/text_regressor export/token_classifier"
+    ),
+    "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
+    "layers/test_layers.py": "layers/norm",
+    "loading/test_presets.py": "from_preset loading/checkpoints loading/names presets",
+    "models/test_backbone.py": "models/feature_model",
+    "models/test_building.py": "kinds",
+    "models/test_fork.py": "_process",
+    "models/test_multi_task.py": "models/sampling",
+    "models/test_multiple_choice.py": "preprocessors/multiple_choice",
+    "models/test_next_sentence_predictor.py": "preprocessors/next_sentence_predictor",
+    "models/test_pretrainer.py": "preprocessors/pretrainer",
+    "models/test_reading.py": "models/class_weights",
+    "models/test_shared_parts.py": "parts",
+    "models/test_text_classifier.py": "models/headed_task",
+    "models/test_text_embedder.py": "preprocessors/text_embedder",
+    "models/test_text_regressor.py": "preprocessors/text_regressor",
+    "tasks/test_readers.py": (
+        "tasks/multiple_choice tasks/own tasks/question_answering tasks/tables"
+        " tasks/text_classifier tasks/text_regressor tasks/token_classifier"
+    ),
+    "tasks/test_tasks.py": (
+        "tasks/conll tasks/examples tasks/glue tasks/japanese tasks/korean tasks/squad tasks/swag"
+        " tasks/task"
+    ),
+    "test_converter.py": (
+        "conversion/to_google conversion/to_huggingface conversion/to_keras_hub conversion/writing"
+    ),
+    "test_hostile_presets.py": "conversion/sizes",
+    "test_import.py": "_lazy",
+    "tokenizers/test_files.py": "tokenizers/choose",
+    "training/test_finetune.py": "training/search",
+    "training/test_pretrain.py": "training/pretraining_data",
+}
+
+
+def test_each_file_has_its_tests():
+    """In a file of its name in the same room, or where the table says."""
+    missing = set()
+    for path in PACKAGE.rglob("*.py"):
+        source = path.relative_to(PACKAGE)
+        same = HERE / source.with_name(f"test_{source.name.removeprefix('_')}")
+        if source.name != "__init__.py" and not same.exists():
+            missing.add(source.with_suffix("").as_posix())
+    listed = [source for sources in TESTED_IN.values() for source in sources.split()]
+    assert sorted(missing) == sorted(listed)
+    assert [file for file in TESTED_IN if not (HERE / file).exists()] == []
 
 
 def calls(tree):

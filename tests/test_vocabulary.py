@@ -234,11 +234,11 @@ def test_characters_take_what_pieces_leave(tmp_path):
     "settings, message",
     [
         ({"size": 104}, "size=104 leaves no room for words beside 5 special and 99 unused tokens"),
-        ({"size": 0}, "size=0 is not a whole number of 1 or more"),
-        ({"size": 10.5}, "size=10.5 is not a whole number"),
-        ({"unused": -1}, "unused=-1 is not a whole number of 0 or more"),
-        ({"min_frequency": 0}, "min_frequency=0 is not"),
-        ({"max_characters": 0}, "max_characters=0 is not"),
+        ({"size": 0}, "size=0 has to be a whole number from 1"),
+        ({"size": 10.5}, "size=10.5 has to be a whole number"),
+        ({"unused": -1}, "unused=-1 has to be a whole number from 0"),
+        ({"min_frequency": 0}, "min_frequency=0 has to be"),
+        ({"max_characters": 0}, "max_characters=0 has to be"),
     ],
 )
 def test_settings_that_cannot_be(text, tmp_path, settings, message):

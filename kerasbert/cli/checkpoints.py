@@ -206,18 +206,12 @@ def export(
 
 def _warmup(path):
     """Inputs of a file: its lines, or what is in the lines of JSON."""
-    from kerasbert.tasks.readers import read_text
+    from kerasbert.tasks.readers import json_lines, read_text
 
-    lines = [line for line in read_text(path).splitlines() if line.strip()]
-    if not path.endswith(".jsonl"):
-        return lines
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise ValueError(f"Line {number} of '{path}' is no JSON: {error}.") from error
-    return rows
+    text = read_text(path)
+    if path.endswith(".jsonl"):
+        return list(json_lines(text, f"'{path}'"))
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def _graph_call(format, of_saved_model, int8, sequence_length, layout):

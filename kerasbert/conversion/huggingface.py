@@ -260,6 +260,5 @@ class _Tensors(TensorFiles):
             renamed[ours] = name
         if self.unused is not None and self.unused[0] in renamed:
             # Files that store both as one have it under the first name alone.
-            unused = renamed.pop(self.unused[0])
-            renamed.setdefault(self.unused[1], unused)
+            renamed.setdefault(self.unused[1], renamed.pop(self.unused[0]))
         return renamed

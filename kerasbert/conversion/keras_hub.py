@@ -221,9 +221,9 @@ class _Tensors(Tensors):
 
     def _open(self):
         # float32, so that no default policy rounds what is stored.
-        task = _task(self.directory)
-        if not os.path.exists(os.path.join(self.directory, "task.weights.h5")):
-            task = None  # KerasHub would leave the head random.
+        # Without its weights, KerasHub would leave the head random.
+        has_head = os.path.exists(os.path.join(self.directory, "task.weights.h5"))
+        task = _task(self.directory) if has_head else None
         held = h5_size(self.directory, "model")
         check_sizes(self.settings, held, self.directory)
         if task:

@@ -127,9 +127,8 @@ def _kind(module):
 
 
 def _path(directory, module):
-    path = module["path"]
     source = os.path.join(directory, "modules.json")
-    return inside(directory, path, source) if path else directory
+    return inside(directory, module["path"], source) if module["path"] else directory
 
 
 def _embedder(directory, modules):

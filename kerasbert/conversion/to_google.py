@@ -59,8 +59,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
         "Use format='huggingface', which has keys for more of them.",
     )
     tensors = named_tensors(values_of(encoder.weights), checkpoint.encoder_map, WHAT)
-    head = values_of(head_weights(model))
-    tensors |= named_tensors(head, checkpoint.head_maps.get(kind), WHAT)
+    tensors |= named_tensors(values_of(head_weights(model)), checkpoint.head_maps.get(kind), WHAT)
     if tokenizer is not None:
         files = transformers_files(
             tokenizer,

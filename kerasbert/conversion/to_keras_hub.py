@@ -64,7 +64,10 @@ def write(model, tokenizer, directory, max_shard_size=None):
         )
     check_settings(
         {**canonical(settings, encoder), "pooler": settings["pooler"]},
-        {"pooler": settings["pooler"], **canonical(found.encoder, encoder), **_pooler(found)},
+        {
+            **canonical(found.encoder, encoder),
+            "pooler": found.encoder.get("pooler", settings["pooler"]),
+        },
         f"KerasHub's {prefix}Backbone",
         f"{remedy} (GELU's other form moves outputs by up to 1e-3), or use format='huggingface'.",
     )
@@ -87,10 +90,6 @@ def _prefix(family):
         f"KerasHub has no {family}; it has {', '.join(keras_hub_format.FAMILIES.values())}. Use "
         "format='huggingface' or 'kerasbert'."
     )
-
-
-def _pooler(checkpoint):
-    return {key: checkpoint.encoder[key] for key in ("pooler",) if key in checkpoint.encoder}
 
 
 def _fold_rows(settings, values, family):
@@ -157,12 +156,14 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     if tokenizer is not None:
         ours = model.preprocessor
         truncate = {"longest_first": "round_robin", "only_second": "waterfall"}
-        settings = {}
-        if ours is not None:
-            settings = {
+        settings = (
+            {}
+            if ours is None
+            else {
                 "sequence_length": ours.sequence_length,
                 "truncate": truncate.get(ours.truncate, "round_robin"),
             }
+        )
         preprocessor = cls.preprocessor_cls(tokenizer, **settings)
     task = cls(backbone, preprocessor=preprocessor, dtype="float32", **arguments)
     _assign(task, tensors, name, head_weights(task), keras_hub_format._PREFIX)

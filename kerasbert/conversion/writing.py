@@ -25,9 +25,8 @@ _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning
 
 def head_kind(model):
     """The kind of a task's head, `None` for an encoder and for tasks without weights of theirs."""
-    if model is encoder_of(model) or not head_weights(model):
-        return None
-    return tables_of(model)
+    has_head = model is not encoder_of(model) and head_weights(model)
+    return tables_of(model) if has_head else None
 
 
 def values_of(weights):
@@ -118,6 +117,5 @@ def check_settings(expected, found, what, remedy):
 
 
 def _same(a, b):
-    if isinstance(a, float) and isinstance(b, float):
-        return bool(np.isclose(a, b, rtol=1e-9, atol=0))
-    return a == b
+    are_floats = isinstance(a, float) and isinstance(b, float)
+    return bool(np.isclose(a, b, rtol=1e-9, atol=0)) if are_floats else a == b

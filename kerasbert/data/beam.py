@@ -157,7 +157,7 @@ def _write(folder, name, data):
     with contextlib.suppress(BeamIOError, OSError):  # It is there.
         FileSystems.mkdirs(folder)
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
-    raw = CompressionTypes.UNCOMPRESSED  # Or it would be compressed again.
-    with FileSystems.create(partial, compression_type=raw) as file:
+    # Else it would be compressed again.
+    with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         file.write(data)
     FileSystems.rename([partial], [FileSystems.join(folder, name)])

@@ -301,9 +301,8 @@ def _chunks(path, settings, size):
         chunk = file.read(size)
         marked, chunk = split_mark(chunk)
         encoding = marked or codecs.lookup(settings.encoding).name
-        decoder = None
-        if encoding != "utf-8":
-            decoder = codecs.getincrementaldecoder(encoding)(settings.errors)
+        is_utf8 = encoding == "utf-8"
+        decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)(settings.errors)
         line, held = 1, b""
         while chunk:
             more = file.read(size)
@@ -437,10 +436,11 @@ def _documents(piece, settings):
     sentences = settings.sentences or piece.sentences
     wrapped = piece.wrapped if settings.wrapped is None else settings.wrapped
     for lines in _lines_of_documents(piece, settings):
-        if sentences == "split":
-            document = _split(lines, settings, wrapped)
-        else:
-            document = [line for line in map(str.strip, lines) if line]
+        document = (
+            _split(lines, settings, wrapped)
+            if sentences == "split"
+            else list(filter(None, map(str.strip, lines)))
+        )
         if document:
             yield document
 

@@ -105,9 +105,8 @@ def read_examples(
         seeds = np.random.SeedSequence(seed).generate_state(2, "uint64").astype("int64")
         records = _records(source, seeds[0], start_step * batch_size, shuffle_buffer, repeat)
         batches = records.batch(batch_size).enumerate(start_step)
-        steps = tf.data.INFINITE_CARDINALITY
-        if not repeat:
-            steps = max(0, -(-source.examples // batch_size) - start_step)
+        in_one_epoch = max(0, -(-source.examples // batch_size) - start_step)
+        steps = tf.data.INFINITE_CARDINALITY if repeat else in_one_epoch
         batches = batches.apply(tf.data.experimental.assert_cardinality(steps))
 
         @tf.autograph.experimental.do_not_convert

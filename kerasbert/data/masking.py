@@ -333,8 +333,7 @@ def _fill_exactly(sizes, count, taken, left):
     def reach(after, sizes):
         """The sums that words make from those that the words after them make: bool (R, S)."""
         without = sums - sizes[:, None]
-        made = tf.gather(after, tf.maximum(without, 0), batch_dims=1)
-        return after | (made & (without >= 0))
+        return after | (tf.gather(after, tf.maximum(without, 0), batch_dims=1) & (without >= 0))
 
     nothing = tf.zeros_like(count)[:, None] == sums  # (R, S)
     reached = tf.scan(reach, by_word, nothing, reverse=True)  # (W, R, S)

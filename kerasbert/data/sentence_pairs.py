@@ -210,9 +210,7 @@ def pack_rows(tokens, rows, sequence_length, start, end, pad, num_separators=1):
 
 def _target(most, short_sequence_rate, uniform):
     """How many tokens to aim at."""
-    if uniform() >= short_sequence_rate:
-        return most
-    return 2 + int(uniform() * (most - 1))
+    return most if uniform() >= short_sequence_rate else 2 + int(uniform() * (most - 1))
 
 
 def _cut(first, end, uniform):

@@ -87,8 +87,7 @@ class TagSet:
 
     def number(self, type, begins, ends):
         """The class of a word in an entity of that type, by whichever tags there are for it."""
-        tries = ((begins, ends), (begins, False), (False, False), (True, True), (True, False))
-        for flags in tries:
+        for flags in ((begins, ends), (begins, False), (False, False), (True, True), (True, False)):
             if (type, *flags) in self._numbers:
                 return self._numbers[type, *flags]
         raise ValueError(f"There is no class of type {type!r}; the types are {self.types}.")
@@ -129,6 +128,13 @@ class TagSet:
             found[-1][2] = place + 1
             open_type = None if ends else type
         return [tuple(entity) for entity in found]
+
+
+def classes_of_pieces(names, count):
+    """`TagSet.of_pieces`; where the classes have no names, a piece has the one of its word."""
+    if names:
+        return TagSet(names).of_pieces()
+    return np.broadcast_to(np.arange(count)[:, None, None], (count, 2, 2))
 
 
 def word_spans(text):

@@ -195,10 +195,7 @@ def unit_probabilities(probabilities, first, count, names, label_pieces):
         return tf.gather(probabilities, first)
     piece = tf.ragged.range(first, first + count)
     unit, piece = piece.value_rowids(), piece.values
-    classes = probabilities.shape[1]
-    table = np.broadcast_to(np.arange(classes)[:, None, None], (classes, 2, 2))
-    if names:
-        table = tagging.TagSet(names).of_pieces()
+    table = tagging.classes_of_pieces(names, probabilities.shape[1])
     is_first = piece == tf.gather(first, unit)
     is_last = piece == tf.gather(first + count, unit) - 1
     index = tf.stack([tf.cast(is_first, "int32"), tf.cast(is_last, "int32")], 1)

@@ -142,8 +142,7 @@ class ServedMaskedLM(Served):
         return {**columns, "count": [len(row) for row in rows], "clear": clear}
 
     def example(self):
-        mask = self.preprocessor.tokenizer.mask_token
-        return {"text": f"Lunch at {mask}?"}
+        return {"text": f"Lunch at {self.preprocessor.tokenizer.mask_token}?"}
 
 
 def mask_windows(lengths, places, room):

@@ -18,8 +18,7 @@ class ServedChooser(Served):
         return self.features_in_graph(self.preprocessor((prompt, choices)))
 
     def answer(self, prompt, choices):
-        logits = self.graph(self.pack(prompt, choices))["logits"]
-        scores = tf.nn.softmax(logits)
+        scores = tf.nn.softmax(self.graph(self.pack(prompt, choices))["logits"])
         # Columns of padding alone are gone.
         missing = tf.shape(choices)[1] - tf.shape(scores)[1]
         scores = tf.pad(scores, [[0, 0], [0, missing]])

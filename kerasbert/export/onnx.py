@@ -81,8 +81,7 @@ def export_openvino(model, directory, precision="float32", tokenizer=None):
     need_packages("export_openvino", "openvino", "onnx", "openvino", "tf2onnx")
     import openvino
 
-    arguments = directory, "onnx", precision, None, tokenizer
-    with exported(model, *arguments) as (target, folder, check):
+    with exported(model, directory, "onnx", precision, None, tokenizer) as (target, folder, check):
         path = os.path.join(folder, "model.xml")
         whole = os.path.join(folder, "model.onnx")
         # Its default would halve the precision of the weights.

@@ -17,8 +17,7 @@ class ServedPretrainer(ServedMaskedLM):
     def text_signatures(self):
         found = super().text_signatures()
         if self.model.next_sentence:
-            specs = {name: spec(name) for name in ("text", "text_b")}
-            found["pair"] = Signature(self._pair, specs)
+            found["pair"] = Signature(self._pair, {name: spec(name) for name in ("text", "text_b")})
         return found
 
     def _pair(self, text, text_b):

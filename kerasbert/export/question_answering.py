@@ -131,8 +131,7 @@ class ServedReader(Served):
         for name in self.model.input:
             values = keras.ops.convert_to_numpy(features[name])  # (R, T)
             fill = self.preprocessor.tokenizer.pad_token_id if name == "token_ids" else 0
-            shape = (len(count), count.max(), values.shape[1])
-            found[name] = np.full(shape, fill, "int32")
+            found[name] = np.full((len(count), count.max(), values.shape[1]), fill, "int32")
             found[name][rows, place] = values
         return found
 

@@ -83,8 +83,7 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
 
 def saved_class(model):
     """The name under which Keras has the class of ours that a model is or refines."""
-    is_encoder = isinstance(model, BertBackbone)
-    cls = BertBackbone if is_encoder else KINDS[model.kind].load("models")
+    cls = BertBackbone if isinstance(model, BertBackbone) else KINDS[model.kind].load("models")
     return keras.saving.get_registered_name(cls)
 
 
@@ -212,8 +211,7 @@ class Served:
     def tokens_of(self, signature, features):
         """What that signature has to give for them: a dict of arrays."""
         features = {name: keras.ops.convert_to_tensor(x) for name, x in features.items()}
-        outputs = self.run(features)
-        return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
+        return {name: keras.ops.convert_to_numpy(x) for name, x in self.run(features).items()}
 
     # === Signatures ===
 
@@ -375,5 +373,4 @@ class ServedTexts(Served):
         return super().warmup_inputs(item)
 
     def wanted_item(self):
-        both = "pair" in self.takes
-        return "a string, or a tuple of two" if both else super().wanted_item()
+        return "a string, or a tuple of two" if "pair" in self.takes else super().wanted_item()

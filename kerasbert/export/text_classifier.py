@@ -27,8 +27,7 @@ class ServedClassifier(ServedTexts):
         """Logits (N, C) to probabilities (N, C), as the model's own activation and task have it."""
         if self.model.activation != keras.activations.linear:
             return self.model.activation(logits)
-        multi_label = self.model.multi_label
-        return keras.ops.sigmoid(logits) if multi_label else keras.ops.softmax(logits)
+        return keras.ops.sigmoid(logits) if self.model.multi_label else keras.ops.softmax(logits)
 
     def decode(self, outputs, features):
         probabilities = self.probabilities(outputs["logits"])  # (N, C)

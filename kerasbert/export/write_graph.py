@@ -16,7 +16,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import served
 from kerasbert.export.serving import end_with_parent, load
 from kerasbert.export.token_graphs import axes, input_type, run_task
-from kerasbert.files import read_json
+from kerasbert.files import read_json, write_files
 
 OPSET = 18
 # A file of protocol buffers holds 2 GiB; the graph is written more than once on the way.
@@ -95,9 +95,7 @@ def write_litert(task, folder, job):
     converter = tf.lite.TFLiteConverter.from_saved_model(saved)
     if job["precision"] == "int8":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    data = converter.convert()
-    with open(os.path.join(folder, "model.tflite"), "wb") as file:
-        file.write(data)
+    write_files(folder, {"model.tflite": converter.convert()})
 
 
 if __name__ == "__main__":

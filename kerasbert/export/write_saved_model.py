@@ -18,7 +18,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import served
 from kerasbert.export.serving import end_with_parent, load
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
-from kerasbert.files import read_json, write_json
+from kerasbert.files import read_json, write_files, write_json
 from kerasbert.models.spans import MASKED
 
 # What only a client can send: bytes that are no text.
@@ -85,8 +85,7 @@ def _set_methods(path, methods):
     saved_model = _read(path)
     for name, method in methods.items():
         saved_model.meta_graphs[0].signature_def[name].method_name = method
-    with open(os.path.join(path, "saved_model.pb"), "wb") as file:
-        file.write(saved_model.SerializeToString(deterministic=True))
+    write_files(path, {"saved_model.pb": saved_model.SerializeToString(deterministic=True)})
 
 
 def _read(path):
@@ -202,9 +201,7 @@ def weights_of(task):
 
 def check_size(task, path):
     """Raise where weights are missing or there twice."""
-    folder = os.path.join(path, "variables")
-    files = [os.path.join(folder, name) for name in os.listdir(folder)]
-    written = sum(os.path.getsize(name) for name in files)
+    written = sum(file.stat().st_size for file in os.scandir(os.path.join(path, "variables")))
     size = sum(weight.numpy().nbytes for weight in weights_of(task))
     if not size <= written <= 1.01 * size + 2**16:
         raise ValueError(f"The weights are {size:,} bytes, but those written {written:,}.")

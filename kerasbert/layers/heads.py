@@ -47,8 +47,7 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
             return (ops.mean if self.mode == "mean" else ops.max)(inputs, axis=1)
         if self.mode == "max":
             mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
-            lowest = ops.full_like(inputs, float("-inf"))
-            largest = ops.max(ops.where(mask, inputs, lowest), axis=1)
+            largest = ops.max(ops.where(mask, inputs, ops.full_like(inputs, float("-inf"))), axis=1)
             return ops.where(ops.any(mask, axis=1), largest, ops.zeros_like(largest))
         weights = ops.cast(padding_mask, inputs.dtype)[:, :, None]
         total = ops.sum(inputs * weights, axis=1)
@@ -277,8 +276,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         embedding = self.token_embedding
         if embedding.quantization_mode is not None:
             return embedding(x, reverse=True)
-        table = ops.cast(embedding.embeddings, x.dtype)  # (V, E)
-        return backend.matmul_transposed(x, table)
+        return backend.matmul_transposed(x, ops.cast(embedding.embeddings, x.dtype))
 
     def compute_output_spec(self, inputs, mask_positions=None):
         tokens = inputs.shape[:2] if mask_positions is None else mask_positions.shape

@@ -132,8 +132,7 @@ def _wanted(files, weights):
         ]
 
     wanted = of_kind(_SMALL) + [file for file in files if matches(file, (_ASSETS, _POOLING))]
-    found = [of_kind(kind) for kind in _WEIGHTS if weights]
-    return wanted + next(filter(None, found), [])
+    return wanted + next(filter(None, map(of_kind, _WEIGHTS if weights else ())), [])
 
 
 def _kaggle(handle, name, weights):

@@ -103,8 +103,7 @@ def finetuning_learning_rate(preset):
         config = builtin_presets()[preset]["settings"]
     else:
         directory = resolve(preset, weights=False)
-        own = json_in(directory, "config.json") if is_own(directory) else {}
-        config = own.get("config", {})
+        config = json_in(directory, "config.json").get("config", {}) if is_own(directory) else {}
     rate = config.get("finetuning_learning_rate")
     check_value("finetuning_learning_rate", rate, "positive?", preset)
     return rate

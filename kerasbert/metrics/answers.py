@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kerasbert._errors import check_choice
 from kerasbert.metrics.classes import check_sizes
 
 
@@ -78,8 +79,7 @@ def answer_scores(y, predictions, rules="squad"):
     >>> exact.tolist(), f1.tolist()
     ([0.0], [0.8])
     """
-    if rules not in ANSWER_RULES:
-        raise ValueError(f"rules={rules!r} are unknown; use one of {', '.join(ANSWER_RULES)}.")
+    check_choice("rules", rules, ANSWER_RULES)
     rules = ANSWER_RULES[rules]
     check_sizes(y, predictions)
     scores = np.zeros((len(y), 2))

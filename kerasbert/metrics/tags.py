@@ -75,8 +75,7 @@ def klue_entities(y, predictions, labels=None):
     from sklearn.metrics import f1_score
 
     _check_tags(y, predictions)
-    counts = _entity_counts(y, predictions).values()
-    by_type = [_precision_recall(*count)["f1"] for count in counts]
+    by_type = [_precision_recall(*count)["f1"] for count in _entity_counts(y, predictions).values()]
     flat = [[tag for row in rows for tag in row] for rows in (y, predictions)]
     labels = sorted({*flat[0], *flat[1]}) if labels is None else labels
     char_f1 = f1_score(*flat, labels=labels, average="macro", zero_division=1.0)

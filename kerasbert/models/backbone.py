@@ -11,7 +11,7 @@ import keras_hub
 from keras import ops
 
 from kerasbert import private_names
-from kerasbert._errors import check_value, is_whole
+from kerasbert._errors import check_choice, check_value, is_whole
 from kerasbert._process import check_process
 from kerasbert.families import SETTINGS, get_family
 from kerasbert.files import read_json
@@ -127,10 +127,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
                 f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
                 "each head needs the same whole width."
             )
-        if position_embedding not in ("learned", "rotary"):
-            raise ValueError(
-                f"position_embedding='{position_embedding}' is unknown; use 'learned' or 'rotary'."
-            )
+        check_choice("position_embedding", position_embedding, ("learned", "rotary"))
         if position_embedding == "rotary" and hidden_dim // num_heads % 2:
             raise ValueError(
                 f"hidden_dim={hidden_dim} gives {num_heads} heads of {hidden_dim // num_heads}; "
@@ -222,11 +219,11 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
             for i in range(num_layers)
             for inner in range(num_inner_repetitions)
         ]
-        self.final_layer_norm = None
-        if norm_first:
-            self.final_layer_norm = layer_norm(
-                layer_norm_epsilon, use_bias, dtype, "final_layer_norm"
-            )
+        self.final_layer_norm = (
+            layer_norm(layer_norm_epsilon, use_bias, dtype, "final_layer_norm")
+            if norm_first
+            else None
+        )
         self.pooled_dense = None
         if pooler:
             self.pooled_dense = keras.layers.Dense(

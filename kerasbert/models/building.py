@@ -320,8 +320,7 @@ def _borrowed_task(cls, lender, config, preset, load_weights, **kwargs):
     given = {"backbone": arguments["backbone"]} if "backbone" in arguments else {}
     whole = own_task(lender, preset, load_weights, preprocessor=None, **given, **encoder_arguments)
     shared = (arguments_of(cls) & config.keys()) - {"backbone", "preprocessor", "name"}
-    settings = {name: config[name] for name in shared}
-    task = cls(**{**settings, "backbone": whole.backbone, **arguments})
+    task = cls(**{**{x: config[x] for x in shared}, "backbone": whole.backbone, **arguments})
     weights = {weight.path: weight for weight in whole.weights}
     missing = [weight.path for weight in head_weights(task) if weight.path not in weights]
     if missing:  # The task has that head by a setting, and was saved without.

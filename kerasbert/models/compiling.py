@@ -68,9 +68,7 @@ def _key(chosen, module):
 
 def _name(chosen):
     """What Keras would call the metric of a name, function or class."""
-    if isinstance(chosen, str) and not chosen[:1].isupper():
-        return chosen
-    return None
+    return chosen if isinstance(chosen, str) and not chosen[:1].isupper() else None
 
 
 def _check(task, chosen, base):

@@ -7,9 +7,11 @@ import keras
 from keras import ops
 
 from kerasbert import backend, private_names
+from kerasbert._errors import check_choice
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
 from kerasbert.models.task import BertTask
+from kerasbert.parts import same_tokens
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -207,8 +209,7 @@ class BertDistiller(BertTask):
         if compiled is None or compiled.built:
             return super().get_metrics_result()
         # There were no labels yet.
-        own = [metric for metric in self.metrics if metric is not compiled]
-        return {metric.name: metric.result() for metric in own}
+        return {metric.name: metric.result() for metric in self.metrics if metric is not compiled}
 
     def get_config(self):
         return {
@@ -232,9 +233,12 @@ class BertDistiller(BertTask):
         # Both shared one tokenizer in version 0.1, whose files hold its vocabulary once.
         parts = [model.preprocessor for model in models.values() if model.preprocessor]
         tokenizers = [part.tokenizer for part in parts]
-        if len(parts) == 2 and all(tokenizer.vocabulary is None for tokenizer in tokenizers):
-            if type(tokenizers[0]) is type(tokenizers[1]):
-                parts[1].tokenizer = tokenizers[0]
+        if (
+            len(parts) == 2
+            and all(tokenizer.vocabulary is None for tokenizer in tokenizers)
+            and type(tokenizers[0]) is type(tokenizers[1])
+        ):
+            parts[1].tokenizer = tokenizers[0]
         return cls(**{**config, **models})
 
 
@@ -342,8 +346,7 @@ def _check_settings(temperature, soft_weight, label_weight, hidden_weight, hidde
             "Without soft_weight and hidden_weight nothing comes from the teacher; set one of "
             "them, or train the student alone."
         )
-    if hidden_loss not in ("cosine", "mse"):
-        raise ValueError(f"hidden_loss='{hidden_loss}' is unknown; use 'cosine' or 'mse'.")
+    check_choice("hidden_loss", hidden_loss, ("cosine", "mse"))
 
 
 def _check_pair(student, teacher):
@@ -385,26 +388,22 @@ def _check_pair(student, teacher):
         )
     if None in (student.preprocessor, teacher.preprocessor):
         return
-    tokenizers = [model.preprocessor.tokenizer for model in (student, teacher)]
-    if tokenizers[0] is not tokenizers[1] and _identity(tokenizers[0]) != _identity(tokenizers[1]):
+    if not same_tokens(student.preprocessor.tokenizer, teacher.preprocessor.tokenizer):
         raise ValueError(
             "The student and the teacher have different tokenizers, so that one's token ids mean "
             "nothing to the other; take a student with the teacher's vocabulary."
         )
 
 
-def _identity(tokenizer):
-    config = {k: v for k, v in tokenizer.get_config().items() if k not in ("name", "dtype")}
-    return type(tokenizer), config, tokenizer.vocabulary and tokenizer.get_vocabulary()
-
-
 def _preprocessor(student, teacher):
     """The one that makes segments where only one of the encoders has them."""
     preprocessors = [model.preprocessor for model in (student, teacher) if model.preprocessor]
-    if len(preprocessors) < 2 or teacher.backbone.num_segments <= student.backbone.num_segments:
-        chosen = student.preprocessor
-    else:
-        chosen = teacher.preprocessor
+    owner = (
+        student
+        if len(preprocessors) < 2 or teacher.backbone.num_segments <= student.backbone.num_segments
+        else teacher
+    )
+    chosen = owner.preprocessor
     most = min(student.backbone.max_sequence_length, teacher.backbone.max_sequence_length)
     if chosen is not None and chosen.sequence_length > most:
         role = "student" if chosen is student.preprocessor else "teacher"

@@ -83,12 +83,14 @@ class HeadedTask(BertTask):
                 units, kernel_initializer=initializer, dtype=dtype, name=name, **settings
             )
 
-        self.bilstm = None
-        if self.bilstm_units:
-            self.bilstm = BiLSTM(self.bilstm_units, dtype=dtype, name="bilstm")
-        self.pooling_layer = None
-        if self.pooling not in ("pooler", "tokens"):
-            self.pooling_layer = Pooling(self.pooling, dtype=dtype, name="pooling")
+        self.bilstm = (
+            BiLSTM(self.bilstm_units, dtype=dtype, name="bilstm") if self.bilstm_units else None
+        )
+        self.pooling_layer = (
+            None
+            if self.pooling in ("pooler", "tokens")
+            else Pooling(self.pooling, dtype=dtype, name="pooling")
+        )
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=dtype, name="classifier_dropout"
         )
@@ -111,8 +113,7 @@ class HeadedTask(BertTask):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
         if self.pooling in ("pooler", "cls") and self.bilstm is None:
             # Only the first token is read, so the last feed-forward computes only that one.
-            first = ops.zeros_like(inputs["token_ids"][:, :1])
-            outputs = self.backbone(inputs, positions=first)
+            outputs = self.backbone(inputs, positions=ops.zeros_like(inputs["token_ids"][:, :1]))
         else:
             outputs = self.backbone(inputs)
         if self.pooling == "pooler":

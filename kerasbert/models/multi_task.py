@@ -13,10 +13,12 @@ import numpy as np
 from keras import ops
 
 from kerasbert import private_names
+from kerasbert._errors import check_choice
 from kerasbert.from_preset import check_content
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
 from kerasbert.models.task import BertTask
+from kerasbert.parts import same_tokens
 from kerasbert.preprocessors.packing import BertPreprocessor
 
 
@@ -184,16 +186,14 @@ class BertMultiTask(BertTask):
             A `keras.callbacks.History`: `loss` of all steps, and the loss and metrics of each
             task that had a step in the epoch, as `name_loss`, `name_accuracy`, ...
         """
-        if sampling not in SAMPLING:
-            raise ValueError(f"sampling={sampling!r} is unknown; use one of {list(SAMPLING)}.")
+        check_choice("sampling", sampling, SAMPLING)
         self._check_names(data)
         seed = random.randrange(2**31) if seed is None else seed
         sizes, sources = [], []
         for name, task in self.tasks.items():
             if name not in data:
                 raise ValueError(f"There is no data for the task '{name}'; give every task some.")
-            rows = batch_size.get(name, 32) if isinstance(batch_size, dict) else batch_size
-            size, batches = self._batches(name, data[name], rows, seed)
+            size, batches = self._batches(name, data[name], _rows(batch_size, name, 32), seed)
             first = next(batches)
             with _without_optimizer(task):
                 private_names.build_on(task, first)
@@ -302,10 +302,9 @@ class BertMultiTask(BertTask):
                 if hasattr(part, "element_spec")
                 else keras.utils.unpack_x_y_sample_weight(part)
             )
-            rows = batch_size.get(name) if isinstance(batch_size, dict) else batch_size
             with _without_optimizer(self.tasks[name]):
                 found = self.tasks[name].evaluate(
-                    x, y, rows, sample_weight, verbose=verbose, return_dict=True
+                    x, y, _rows(batch_size, name), sample_weight, verbose=verbose, return_dict=True
                 )
             losses.append(found["loss"])
             results.update(_prefixed(name, found))
@@ -323,11 +322,10 @@ class BertMultiTask(BertTask):
             A dict of name to outputs.
         """
         self._check_names(data)
-        results = {}
-        for name, x in data.items():
-            rows = batch_size.get(name) if isinstance(batch_size, dict) else batch_size
-            results[name] = self.tasks[name].predict(x, batch_size=rows, **kwargs)
-        return results
+        return {
+            name: self.tasks[name].predict(x, batch_size=_rows(batch_size, name), **kwargs)
+            for name, x in data.items()
+        }
 
     def _check_names(self, data):
         if not isinstance(data, dict):
@@ -429,8 +427,7 @@ def _checked(tasks):
     first = next(iter(raw))
     tokenizer = raw[first].preprocessor.tokenizer
     for name, task in raw.items():
-        other = task.preprocessor.tokenizer
-        if other is not tokenizer and _vocabulary(other) != _vocabulary(tokenizer):
+        if not same_tokens(task.preprocessor.tokenizer, tokenizer):
             raise ValueError(
                 f"The tasks '{first}' and '{name}' have different tokenizers, but one encoder; "
                 "load both from the same preset."
@@ -442,9 +439,9 @@ def _checked(tasks):
     )
 
 
-def _vocabulary(tokenizer):
-    config = {key: value for key, value in tokenizer.get_config().items() if key != "name"}
-    return type(tokenizer), config, tokenizer.get_vocabulary()
+def _rows(batch_size, name, default=None):
+    """The batch size of a task, where each has its own or all have one."""
+    return batch_size.get(name, default) if isinstance(batch_size, dict) else batch_size
 
 
 def _prefixed(name, results):

@@ -60,10 +60,12 @@ class BertMultipleChoice(HeadedTask):
     ):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        head = HeadSettings(
-            dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
+        self._make_head(
+            1,
+            HeadSettings(
+                dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
+            ),
         )
-        self._make_head(1, head)
         inputs = {
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
         }

@@ -51,9 +51,8 @@ class BertNextSentencePredictor(HeadedTask):
         self._set_given({"sentence_order": sentence_order}, row)
         self._make_head(2, HeadSettings(dropout, pair_pooling(backbone)))
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
-        inputs = backbone.input
-        outputs = self.output_activation(self._logits(inputs))  # (B, 2)
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        outputs = self.output_activation(self._logits(backbone.input))  # (B, 2)
+        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def default_loss(self):
         """Cross-entropy."""

@@ -87,10 +87,11 @@ class BertPretrainer(MaskedTask):
         self.next_sentence = next_sentence
         row = head_settings(backbone.family, self.kind)
         self._set_given({"sentence_order": sentence_order, "dropout": dropout}, row)
-        head = MaskedHeadSettings(
-            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+        inputs = self._make_mlm_head(
+            MaskedHeadSettings(
+                head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+            )
         )
-        inputs = self._make_mlm_head(head)
         positions = inputs["mask_positions"]
         if self.pooling == "mean":
             states = backbone(backbone.input)["sequence_output"]  # (B, T, D)
@@ -128,9 +129,8 @@ class BertPretrainer(MaskedTask):
 
     @classmethod
     def output_weight(cls, settings):
-        if settings.get("next_sentence", True):
-            return "logits/kernel"
-        return super().output_weight(settings)
+        has_pairs = settings.get("next_sentence", True)
+        return "logits/kernel" if has_pairs else super().output_weight(settings)
 
     def default_loss(self):
         """Cross-entropies: a mean over the hidden tokens, and one over the pairs."""

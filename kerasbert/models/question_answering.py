@@ -70,10 +70,18 @@ class BertQuestionAnswering(HeadedTask):
     ):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        head = HeadSettings(
-            dropout, "tokens", head_activation, head_bias, head_norm, dropout_first, bilstm_units
+        self._make_head(
+            2,
+            HeadSettings(
+                dropout,
+                "tokens",
+                head_activation,
+                head_bias,
+                head_norm,
+                dropout_first,
+                bilstm_units,
+            ),
         )
-        self._make_head(2, head)
         inputs = backbone.input
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         logits = ops.cast(self._logits(inputs), "float32")  # (B, T, 2)

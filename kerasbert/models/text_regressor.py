@@ -74,14 +74,15 @@ class BertTextRegressor(HeadedTask):
     ):
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        head = HeadSettings(
-            dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
+        self._make_head(
+            1,
+            HeadSettings(
+                dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
+            ),
         )
-        self._make_head(1, head)
         # The loss is computed in float32 whatever the encoder runs in.
-        inputs = backbone.input
-        outputs = ops.cast(self._logits(inputs)[:, 0], "float32")  # (B,)
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
+        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def default_loss(self):
         """The mean squared error."""

@@ -81,10 +81,18 @@ class BertTokenClassifier(HeadedTask):
             scheme=scheme,
             num_classes=num_classes,
         )
-        head = HeadSettings(
-            dropout, "tokens", head_activation, head_bias, head_norm, dropout_first, bilstm_units
+        self._make_head(
+            num_classes,
+            HeadSettings(
+                dropout,
+                "tokens",
+                head_activation,
+                head_bias,
+                head_norm,
+                dropout_first,
+                bilstm_units,
+            ),
         )
-        self._make_head(num_classes, head)
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
 
@@ -92,9 +100,8 @@ class BertTokenClassifier(HeadedTask):
         self.num_classes = num_classes
         self.labels = labels
         self.scheme = scheme
-        inputs = backbone.input
-        outputs = self.output_activation(self._logits(inputs))  # (B, T, C)
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        outputs = self.output_activation(self._logits(backbone.input))  # (B, T, C)
+        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def default_loss(self):
         """Cross-entropy, the mean over the pieces by their weights."""
@@ -121,8 +128,7 @@ class BertTokenClassifier(HeadedTask):
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
         pieces = self.preprocessor.read(x)
-        logits = self._logits_of(pieces, batch_size, **kwargs)
-        return np.split(logits, pieces.splits[1:-1])
+        return np.split(self._logits_of(pieces, batch_size, **kwargs), pieces.splits[1:-1])
 
     def predict_proba(self, x, batch_size=32):
         """Probabilities of words: a list of N arrays (W, C).

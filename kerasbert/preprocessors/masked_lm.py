@@ -7,6 +7,7 @@ import random
 
 import keras
 
+from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import SPACE, code_points, substrings
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
@@ -55,10 +56,7 @@ class MaskingPreprocessor(BertPreprocessor):
             mask_unit,
             may_hide_nothing=True,
         )
-        if word_boundaries not in BOUNDARIES:
-            raise ValueError(
-                f"word_boundaries={word_boundaries!r} is unknown; use 'marks' or 'spaces'."
-            )
+        check_choice("word_boundaries", word_boundaries, BOUNDARIES)
         self.mask_selection_rate = mask_selection_rate
         self.mask_selection_length = mask_selection_length
         self.mask_token_rate = mask_token_rate

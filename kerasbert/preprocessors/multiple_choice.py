@@ -80,8 +80,10 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         return y, sample_weight
 
     def check_labels(self, y, count):
-        wanted = "the number of the right choice, from 0"
-        rows = number_rows(y, count, lambda value: value == value // 1 and value >= 0, wanted)
+        def is_number(value):
+            return value == value // 1 and value >= 0
+
+        rows = number_rows(y, count, is_number, "the number of the right choice, from 0")
         return np.asarray(rows, "int32")
 
     def check_labels_in_graph(self, y):

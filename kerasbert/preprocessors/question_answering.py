@@ -12,7 +12,7 @@ from kerasbert._errors import check_whole, is_whole
 from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns
-from kerasbert.preprocessors.texts import label_rows, text_columns, weights
+from kerasbert.preprocessors.texts import assert_all, label_rows, text_columns, weights
 
 NO_ANSWER = (-1, -1)
 
@@ -149,10 +149,8 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
                 "of each in characters, or -1 and -1 for none."
             )
         y = tf.cast(y, tf.int32)
-        is_none = tf.reduce_all(y == -1, axis=1)
-        good = is_none | ((y[:, 0] >= 0) & (y[:, 0] < y[:, 1]))
-        message = "Answers must start at 0 or later and end after that, but there are:"
-        tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(y, ~good)])
+        good = tf.reduce_all(y == -1, axis=1) | ((y[:, 0] >= 0) & (y[:, 0] < y[:, 1]))
+        assert_all(good, y, "Answers must start at 0 or later and end after that, but there are:")
         return y
 
     # === Tokens ===
@@ -287,8 +285,7 @@ def _tokens_of(spans, starts, ends):
                 "holds no token; move it to the answer's words, or pass None for no answer."
             )
     else:
-        message = "Answers must hold a token of their context, but there are:"
-        tf.debugging.Assert(~tf.reduce_any(lost), [message, tf.boolean_mask(spans, lost)])
+        assert_all(~lost, spans, "Answers must hold a token of their context, but there are:")
     none = tf.int32.min // 2
     return tf.where(has_answer, first, none), tf.where(has_answer, last, none)
 
@@ -310,8 +307,7 @@ def _span(row, context, position):
     row = row.tolist() if hasattr(row, "tolist") else row
     if row is None or (isinstance(row, (list, tuple)) and len(row) == 0):
         return NO_ANSWER
-    is_pair = isinstance(row, (list, tuple)) and len(row) == 2 and all(map(is_whole, row))
-    if not is_pair:
+    if not (isinstance(row, (list, tuple)) and len(row) == 2 and all(map(is_whole, row))):
         raise ValueError(
             f"The answer at position {position} is {row!r}; pass its start and end in characters, "
             "a dict of 'text' and 'answer_start', or None."

@@ -9,7 +9,7 @@ import numpy as np
 from kerasbert._errors import did_you_mean
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import label_list, label_rows
+from kerasbert.preprocessors.texts import assert_all, label_list, label_rows
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -116,14 +116,21 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         classes = self.class_count()
         if 0 <= number < (classes or np.inf):
             return number
-        raise ValueError(_out_of_range(number, f"at position {position}", classes))
+        if classes is None:
+            raise ValueError(
+                f"The label {number} at position {position} is negative; number the classes from 0."
+            )
+        raise ValueError(
+            f"The label {number} at position {position} is outside 0 to {classes - 1}, the numbers "
+            f"of the {classes} classes; number them from 0, or raise the number of classes."
+        )
 
     def _many(self, rows):
         """Any number of labels a text -> float32 (B, C)."""
         sets = [row if isinstance(row, (list, tuple, set)) else [row] for row in rows]
-        if not any(isinstance(name, (str, bytes)) for row in sets for name in row):
-            if any(sets) or not self.names:
-                return self._rows(_numbers(rows))
+        are_names = any(isinstance(name, (str, bytes)) for row in sets for name in row)
+        if not are_names and (any(sets) or not self.names):
+            return self._rows(_numbers(rows))
         y = np.zeros((len(rows), self.class_count() or 0), "float32")
         for position, row in enumerate(rows):
             if not isinstance(row, (list, tuple, set)):
@@ -185,16 +192,16 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                 )
             y = tf.cast(y, tf.float32)
             good = (y >= 0) & (y <= 1)
-            _assert_all(good, y, "Labels must be numbers from 0 to 1; the dataset gives these:")
+            assert_all(good, y, "Labels must be numbers from 0 to 1; the dataset gives these:")
             return y
         if y.dtype.is_floating:
-            _assert_all(
+            assert_all(
                 tf.equal(y, tf.floor(y)), y, "Labels must be whole class numbers, but there are:"
             )
         y = tf.cast(y, tf.int32)
         good = (y >= 0) & (y < classes) if classes else y >= 0
         wanted = f"0 to {classes - 1}" if classes else "0 on"
-        _assert_all(good, y, f"Labels must be class numbers from {wanted}, but there are:")
+        assert_all(good, y, f"Labels must be class numbers from {wanted}, but there are:")
         return y
 
     def _names_in_graph(self, y):
@@ -206,21 +213,8 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             )
         match = tf.equal(y[:, None], tf.constant(self.names))  # (B, C)
         known = f"Labels must be of {', '.join(self.names)}, but there are:"
-        _assert_all(tf.reduce_any(match, -1), y, known)
+        assert_all(tf.reduce_any(match, -1), y, known)
         return tf.argmax(match, -1, output_type=tf.int32)
-
-
-def _assert_all(good, values, message):
-    tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
-
-
-def _out_of_range(value, place, classes):
-    if classes is None:
-        return f"The label {value} {place} is negative; number the classes from 0."
-    return (
-        f"The label {value} {place} is outside 0 to {classes - 1}, the numbers of the {classes} "
-        "classes; number them from 0, or raise the number of classes."
-    )
 
 
 def _numbers(rows):

@@ -27,8 +27,8 @@ class BertTextRegressorPreprocessor(BertPreprocessor):
     """
 
     def check_labels(self, y, count):
-        wanted = "one finite number for each text"
-        return np.asarray(number_rows(y, count, np.isfinite, wanted), "float32")
+        rows = number_rows(y, count, np.isfinite, "one finite number for each text")
+        return np.asarray(rows, "float32")
 
     def check_labels_in_graph(self, y):
         return numbers_in_graph(y, "float32", "text")

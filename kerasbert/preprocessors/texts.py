@@ -248,6 +248,11 @@ def numbers_in_graph(y, dtype, each):
     return y
 
 
+def assert_all(good, values, message):
+    """Raise, inside of `tf.data`, with the values that are not good."""
+    tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
+
+
 def weights(sample_weight, count):
     """Read weights into a float32 array (N,) or of more axes."""
     rows = label_rows(sample_weight, count, "sample weights")

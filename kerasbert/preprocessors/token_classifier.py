@@ -9,10 +9,10 @@ import warnings
 import keras
 import numpy as np
 
-from kerasbert._errors import is_whole
+from kerasbert._errors import check_choice, is_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import SPACE
-from kerasbert.data.tagging import TagSet, tag_names, word_spans
+from kerasbert.data.tagging import TagSet, classes_of_pieces, tag_names, word_spans
 from kerasbert.data.windows import (
     cut_windows,
     cut_windows_in_graph,
@@ -127,8 +127,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             num_classes=num_classes,
             **kwargs,
         )
-        if label_pieces not in LABEL_PIECES:
-            raise ValueError(f"label_pieces={label_pieces!r} is unknown; use 'first' or 'all'.")
+        check_choice("label_pieces", label_pieces, LABEL_PIECES)
         self.label_pieces = label_pieces
         self.stride = stride
         cut_windows([0], self._window_size(), self._stride())  # Checks the stride.
@@ -197,8 +196,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             return self.check_labels_in_graph(labels)
         labels = tf.cast(labels, tf.int32)
         given = labels != NO_LABEL
-        checked = self.check_labels_in_graph(tf.where(given, labels, 0))
-        return tf.where(given, checked, -1)
+        return tf.where(given, self.check_labels_in_graph(tf.where(given, labels, 0)), -1)
 
     def assemble(self, segments, y=None, sample_weight=None, length=None):
         features = self.pack(segments, length)
@@ -305,9 +303,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         if self.label_pieces == "first":
             units[there] = probabilities[pieces.first[there]]
             return units
-        table = np.broadcast_to(np.arange(units.shape[1])[:, None, None], (units.shape[1], 2, 2))
-        if self.names:
-            table = TagSet(self.names).of_pieces()
+        table = classes_of_pieces(self.names, units.shape[1])
         unit, piece = window_tokens(pieces.first, pieces.first + pieces.count)
         is_first = piece == pieces.first[unit]
         is_last = piece == (pieces.first + pieces.count)[unit] - 1

@@ -239,19 +239,26 @@ def _json_table(text, source):
     except RecursionError:
         raise ValueError(f"{source} is nested deeper than JSON is read here.") from None
     except ValueError:
-        rows = []
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                rows.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{source}, line {number} is no JSON ({error}).") from None
+        rows = list(json_lines(text, source))
     if isinstance(rows, dict):
         rows = rows["data"] if isinstance(rows.get("data"), list) else [rows]
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{source} has to hold objects, one a line or in a list.")
     return _table_of(rows, source)
+
+
+def json_lines(text, source):
+    """What each line of a text holds in JSON, but for empty ones.
+
+    Raises:
+        ValueError: for a line that is none, with its number.
+    """
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{source}, line {number} is no JSON ({error}).") from None
 
 
 def _table_of(rows, source):
@@ -446,8 +453,7 @@ def table_of_dataset(loaded, source):
             getattr(feature, "feature", None), "names", None
         )
         columns[name] = [_named(value, names) for value in values] if names else values
-        inner = dict.fromkeys(key for v in values if isinstance(v, dict) for key in v)
-        for key in inner:
+        for key in dict.fromkeys(key for v in values if isinstance(v, dict) for key in v):
             columns[f"{name}.{key}"] = [None if v is None else v.get(key) for v in values]
     return Table(columns, source, list(range(1, len(loaded) + 1)), "row")
 

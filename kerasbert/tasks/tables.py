@@ -152,8 +152,7 @@ def written(value):
 def unknown_value(what, value, known):
     known = list(dict.fromkeys(known))
     shown = ", ".join(map(repr, known[:12])) + (", ..." if len(known) > 12 else "")
-    near = did_you_mean(value, known, show=repr)
-    return f"{what} {value!r} is unknown; known are {shown}{near}"
+    return f"{what} {value!r} is unknown; known are {shown}{did_you_mean(value, known, show=repr)}"
 
 
 def scores_of(names, gold, predictions):

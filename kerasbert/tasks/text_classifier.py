@@ -24,8 +24,7 @@ class TextClassification(Data):
         if model.labels is not None:
             return {}
         # Of classes without names, files write the numbers.
-        values = tuple(map(str, range(len(model.label_names))))
-        return {"source": Source(values=values)}
+        return {"source": Source(values=tuple(map(str, range(len(model.label_names)))))}
 
     def settings(self, task):
         return {"labels": list(task.labels)}

@@ -44,29 +44,31 @@ class TokenClassification(Data):
         return {"labels": list(task.labels), **scheme}
 
     def open(self, task, path, split):
-        ending = os.path.splitext(path)[1].lower()
-        if ending in (".json", ".jsonl", ".parquet"):
+        if _is_table(path):
             return super().open(task, path, split)
         source = task.source
         return readers.read_columns(path, source.comment, source.encoding), f"'{path}'"
 
     def examples(self, task, table, split):
-        documents = self._of_table(task, table) if isinstance(table, readers.Table) else None
-        if documents is None:
-            documents = self._of_lines(task, *table, split)
+        documents = (
+            self._of_table(task, table)
+            if isinstance(table, readers.Table)
+            else self._of_lines(task, *table, split)
+        )
         if task.units == "characters":
             return self._of_characters(task, documents)
-        groups = documents
-        if task.context == "sentence":
-            groups = [[sentence] for document in documents for sentence in document]
+        groups = (
+            [[sentence] for document in documents for sentence in document]
+            if task.context == "sentence"
+            else documents
+        )
         x = [[word for words, _, _ in group for word in words] for group in groups]
         sentences = [[cells for _, _, cells in group] for group in groups]
         tags = [[tags for _, tags, _ in group] for group in groups]
         if any(row is None for group in tags for row in group):
             return examples_of(x, None, sentences=sentences)
         y = [[tag for row in group for tag in row] for group in tags]
-        gold = [row for group in tags for row in group]
-        return examples_of(x, y, gold=gold, sentences=sentences)
+        return examples_of(x, y, gold=[row for group in tags for row in group], sentences=sentences)
 
     def _of_lines(self, task, documents, source, split):
         """Documents of `(words, tags, other cells)`, one a sentence."""
@@ -124,8 +126,7 @@ class TokenClassification(Data):
                     f"{place}: there have to be a list of words and one of as many labels."
                 )
             if words:
-                places = [place] * len(words)
-                tags = None if tags is None else self._tags(task, tags, places)
+                tags = None if tags is None else self._tags(task, tags, [place] * len(words))
                 result.append([(words, tags, [[word] for word in words])])
         return result
 
@@ -214,10 +215,14 @@ class TokenClassification(Data):
             yield [*cells[place], *([] if right is None else [right[place]]), tag]
 
 
+def _is_table(path):
+    return os.path.splitext(path)[1].lower() in (".json", ".jsonl", ".parquet")
+
+
 def _tags(task):
     """The tags of the training file, sorted."""
     path, source = first_file(task), task.source
-    if os.path.splitext(path)[1].lower() in (".json", ".jsonl", ".parquet"):
+    if _is_table(path):
         rows = first_table(task).column(task.label, " for the tags")
         found = {tag for row in rows for tag in row or ()}
     else:
@@ -245,8 +250,7 @@ def _scheme(tags):
         ),
         None,
     )
-    is_plain = any(tag[1:2] != "-" and tag != OUTSIDE for tag in tags)
-    if scheme is None or is_plain:
+    if scheme is None or any(tag[1:2] != "-" and tag != OUTSIDE for tag in tags):
         return {"labels": tuple(tags), "scheme": None}
     return {"labels": tuple(sorted(TagSet(tags).types)), "scheme": scheme}
 

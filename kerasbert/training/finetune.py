@@ -89,8 +89,9 @@ def finetune(task, preset, output, *, settings):
         task = _with_rate(task, preset, notes)
     train, dev = _train_and_dev(task, settings.data, settings.dev_share, notes)
     test = _test(task, settings.data, notes)
-    splits = {"training": train, "dev": dev, "test": test}
-    train, dev, test = _limited(splits, settings.limit, notes)
+    train, dev, test = _limited(
+        {"training": train, "dev": dev, "test": test}, settings.limit, notes
+    )
     names = ("early_stopping", "class_weights", "lora_rank", "precision")
     model = settings.model or {}
     shared = {
@@ -120,8 +121,9 @@ def finetune(task, preset, output, *, settings):
             check_interrupt=check,
         )
         search.check_output()
-        grid = task.settings.grid()
-        points = [{**point, "seed": seed} for point in grid for seed in settings.seeds]
+        points = [
+            {**point, "seed": seed} for point in task.settings.grid() for seed in settings.seeds
+        ]
         search.say(
             f"{task.title}: {len(train):,} training examples, {len(dev):,} dev examples, "
             f"{len(points)} run{'s' if len(points) > 1 else ''}."

@@ -41,8 +41,7 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
     if settings.masking == "static":
         # `write_examples` has another name for one setting of `mask_tokens`.
         names = {"unit": "mask_unit"}
-        masker = settings.masker or {}
-        arguments |= {names.get(name, name): value for name, value in masker.items()}
+        arguments |= {names.get(name, name): x for name, x in (settings.masker or {}).items()}
     made, told = {}, False
     for length in settings.lengths:
         folder = made[length] = os.path.join(output, "examples", str(length))
@@ -76,8 +75,7 @@ def _shard_sizes(corpus):
     paths = corpus if isinstance(corpus, (list, tuple)) else [corpus]
     size = 0
     for path in map(os.path.expanduser, map(os.fspath, paths)):
-        found = glob.glob(path, recursive=True) if glob.has_magic(path) else [path]
-        for one in found:
+        for one in glob.glob(path, recursive=True) if glob.has_magic(path) else [path]:
             for folder, _, files in os.walk(one):
                 size += sum(os.path.getsize(os.path.join(folder, file)) for file in files)
             size += os.path.getsize(one) if os.path.isfile(one) else 0
@@ -98,9 +96,7 @@ def split(examples, settings, line):
                 f"{', '.join(map(str, sorted(examples)))}; set the phases to those, or make more."
             )
         files = examples[length]
-        manifest = None
-        if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
-            manifest = read_manifest(files)
+        manifest = read_manifest(files) if isinstance(files, (str, os.PathLike)) else None
         if manifest is None:
             train, held = _split_list(_paths(files), share)
             parts[length] = {"files": train}, ({"files": held} if held else None)

@@ -86,10 +86,9 @@ class Search:
         there = read_json(settings)
         for name, value in self.shared.items():
             if there.get(name) != value:
+                difference = f"{name} {there.get(name)!r}, not {value!r}"
                 if isinstance(value, dict) or name == "data":
                     difference = f"another {name}" if name != "data" else "other examples"
-                else:
-                    difference = f"{name} {there.get(name)!r}, not {value!r}"
                 raise ValueError(
                     f"The runs in '{self.output}' are of {difference}; name another folder, or "
                     "overwrite them."
@@ -127,8 +126,9 @@ class Search:
 
     def run(self, point, title):
         """Do a run, unless it is done."""
-        form = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
-        said = form.format(**point)
+        said = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}".format(
+            **point
+        )
         title, name = f"{title}: {said}", said.replace(", ", "-").replace(" ", "")
         if not self.overwrite and os.path.exists(self.path("runs", f"{name}.json")):
             self.say(f"{title}: done before.")
@@ -329,8 +329,7 @@ class Search:
             card["limits"] = " ".join(limits)
         # As far as it is the same on other machines.
         place = f"{os.path.basename(os.path.normpath(self.output))}/model"
-        title = f"{name.rpartition('/')[2]}-{task.name}"
-        write_card(directory, place, card, title)
+        write_card(directory, place, card, f"{name.rpartition('/')[2]}-{task.name}")
 
 
 class _Watch(ScoreCallback):
@@ -401,8 +400,11 @@ class _Watch(ScoreCallback):
         if row["loss"] is not None:
             before = set(logs)
             super().on_epoch_end(epoch, logs)
-            names = [name for name in logs if name not in before]
-            scores = {name.removeprefix(self.prefix): _finite(logs[name]) for name in names}
+            scores = {
+                name.removeprefix(self.prefix): _finite(value)
+                for name, value in logs.items()
+                if name not in before
+            }
             row["scores"] = scores if None not in scores.values() else {}
         row["seconds"] = round(time.monotonic() - self._start, 2)
         row["losses"] = self._losses

@@ -153,7 +153,6 @@ def _on_a_plane(vectors, method, seed):
     if method == "tsne":
         from sklearn.manifold import TSNE
 
-        perplexity = min(30, (len(vectors) - 1) / 3)
-        model = TSNE(2, perplexity=perplexity, init="pca", random_state=seed)
+        model = TSNE(2, perplexity=min(30, (len(vectors) - 1) / 3), init="pca", random_state=seed)
         return model.fit_transform(vectors), ["t-SNE", ""]
     raise ValueError(f"method={method!r} is unknown; use 'pca' or 'tsne'.")

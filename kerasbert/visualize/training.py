@@ -134,8 +134,7 @@ def finetuning_curves(runs, best, metric):
     for run in sorted(runs, key=lambda run: run["run"] == best):
         is_best = run["run"] == best
         line = {"color": "tab:blue"} if is_best else {"color": "0.8", "linewidth": 1}
-        points = list(_losses(run["history"]))
-        loss.plot(*zip(*points), **line)
+        loss.plot(*zip(*_losses(run["history"])), **line)
         dev = [(row["epoch"], row["scores"].get(metric, np.nan)) for row in run["history"]]
         label = run["run"] if is_best else None
         score.plot(*zip(*dev), marker="o", label=label, **line)

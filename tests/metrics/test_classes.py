@@ -129,7 +129,7 @@ def test_f1_of_what_is_at_least_three():
         (lambda: metrics.accuracy([0, 1], np.zeros((2, 2))), "predictions has the shape (2, 2)"),
         (lambda: metrics.f1(["a", "b"], ["a", "b"]), "positive=1 is no class like"),
         (lambda: metrics.squad(["a"], ["a"]), "pass a list of right answers and one string"),
-        (lambda: metrics.squad([["a"]], ["a"], "mlqa"), "rules='mlqa' are unknown; use one of squ"),
+        (lambda: metrics.squad([["a"]], ["a"], "mlqa"), "rules='mlqa' is unknown; use one of squ"),
         (lambda: metrics.squad2([["a"]], ["a"], []), "There are 1 right answers but 0 predictions"),
         (lambda: metrics.entities([["O"]], [["O", "O"]]), "At position 0 there are 1 right tags"),
     ],

@@ -110,7 +110,9 @@ def test_pairs_are_masked_by_words():
 def test_settings_that_there_are_not():
     with pytest.raises(ValueError, match="'words' is no unit of masking"):
         make(mask_unit="words")
-    with pytest.raises(ValueError, match="word_boundaries='white' is unknown; use 'marks' or 'sp"):
+    with pytest.raises(
+        ValueError, match="word_boundaries='white' is unknown; use one of marks, sp"
+    ):
         make(word_boundaries="white")
 
 

@@ -326,7 +326,7 @@ def test_bad_input(x, y, message):
 
 
 def test_more_bad_input():
-    with pytest.raises(ValueError, match="label_pieces='last' is unknown; use 'first' or 'all'"):
+    with pytest.raises(ValueError, match="label_pieces='last' is unknown; use one of first, all"):
         preprocess(label_pieces="last")
     with pytest.raises(ValueError, match="stride=7 does not fit windows of 6 tokens"):
         preprocess(sequence_length=8, stride=7)
