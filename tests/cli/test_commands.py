@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kerasbert.cli import app
+from kerasbert.cli import app, checkpoints
 from kerasbert.cli.app import command, settings
 
 # A process each, of which one backend is enough.
@@ -124,3 +124,12 @@ def test_errors_of_the_system_come_without_their_number(capsys):
         with command():
             open("/nowhere/at/all")
     assert capsys.readouterr().err.endswith("No such file or directory: '/nowhere/at/all'\n")
+
+
+def test_inputs_to_warm_up_with_are_named_by_their_lines(tmp_path):
+    path = tmp_path / "inputs.jsonl"
+    path.write_text('"a text"\n\n{')
+    with pytest.raises(ValueError, match="line 3 is no JSON"):
+        checkpoints._warmup(str(path))
+    path.write_text('"a text"\n\n["a", "pair"]\n')
+    assert checkpoints._warmup(str(path)) == ["a text", ["a", "pair"]]
