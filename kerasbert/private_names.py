@@ -127,6 +127,13 @@ NAMES = (
     ),
     Name(
         "keras.Model",
+        "_flatten_metrics_in_order",
+        "(self, logs)",
+        "keras 3.0",
+        "The order in which `evaluate` lists results; ours runs batch after batch on few texts.",
+    ),
+    Name(
+        "keras.Model",
         "_symbolic_build",
         "(self, iterator=None, data_batch=None)",
         "keras 3.1",
@@ -393,6 +400,11 @@ def loss_tracker(model):
 def build_on(model, batch):
     """Build a compiled model's metrics and optimizer, as the first step on a batch would."""
     model._symbolic_build(data_batch=batch)
+
+
+def in_order(model, logs):
+    """Results by name as `evaluate` returns them: a list in its order, or the only one."""
+    return model._flatten_metrics_in_order(logs)
 
 
 def in_strategy(model):

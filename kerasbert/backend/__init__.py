@@ -339,6 +339,12 @@ def without_gradients():
 
 
 @kernel
+def predict_batch(model, features):
+    """The outputs of a model for one batch, as NumPy arrays; several threads may ask at once."""
+    return keras.Model.predict_on_batch(model, features)
+
+
+@kernel
 def full_float32():
     """A context in which products of float32 are exact: GPUs may round their factors (TF32)."""
     return contextlib.nullcontext()
@@ -359,6 +365,12 @@ def set_random_states(states):
 def compiles_shapes(jit_compile):
     """Whether each new length costs a compilation, so that there had better be few."""
     return bool(jit_compile)
+
+
+@kernel
+def is_distributed(model):
+    """Whether Keras shares out the batches of `model` to several devices."""
+    return keras.distribution.distribution() is not None
 
 
 @kernel

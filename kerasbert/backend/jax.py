@@ -247,6 +247,25 @@ def train_only(optimizer, weights, places):
     private_names.set_trained(optimizer, weights, places)
 
 
+def predict_batch(model, features):
+    """Without giving the weights away and taking them back, as Keras does: threads would see it."""
+    if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):
+        return None
+    import jax
+
+    # Past Keras, which would track it. It ends with what Keras runs, as `compile` sets it anew.
+    made_for, step = model.__dict__.get("_predict_batch", (None, None))
+    model.make_predict_function()
+    if made_for is not model.predict_function:
+        step = jax.jit(lambda state, features: model.predict_step(state, (features,))[0])
+        model.__dict__["_predict_batch"] = model.predict_function, step
+    state = [
+        [variable.value for variable in variables]
+        for variables in (model.trainable_variables, model.non_trainable_variables)
+    ]
+    return jax.tree.map(np.array, step(state, features))
+
+
 def full_float32():
     """See `kerasbert.backend.full_float32`."""
     import jax

@@ -4,11 +4,13 @@ And what Keras does not pass on to it: faster forms of layers, losses and AdamW 
 devices before clipping, and training on several workers. See `kerasbert.backend` for the arguments.
 """
 
+import collections
 import contextlib
 import importlib
 import logging
 import math
 import platform
+import threading
 
 import keras
 from keras import ops
@@ -82,6 +84,49 @@ def traced_on_purpose():
         logger.removeFilter(_is_no_retracing)
 
 
+def _open_spec(tensor):
+    """The kind of a tensor or ragged tensor, with its sizes left open."""
+    shape = [None] * tensor.shape.rank
+    if isinstance(tensor, tf.RaggedTensor):
+        splits = tensor.row_splits.dtype
+        return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, splits)
+    return tf.TensorSpec(shape, tensor.dtype)
+
+
+class Traced:
+    """A function of tensors that runs as one graph, traced once whatever the sizes.
+
+    A few small operations cost more outside of a graph than in it, and a `tf.function` looks at
+    its arguments anew for each size.
+
+    Args:
+        function: takes tensors and ragged tensors, and returns any nesting of them.
+
+    >>> total = Traced(lambda x: tf.reduce_sum(x))
+    >>> [int(total(tf.ones(size, tf.int32))) for size in (2, 3)]
+    [2, 3]
+    """
+
+    def __init__(self, function):
+        self._function = function
+        self._traces = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *args):
+        args = [x if tf.is_tensor(x) else tf.convert_to_tensor(x) for x in args]
+        kinds = tuple(map(_open_spec, args))
+        if kinds not in self._traces:
+            with self._lock, tf.device("cpu"):
+                if kinds not in self._traces:
+                    function = tf.function(self._on_cpu, input_signature=kinds, autograph=False)
+                    self._traces[kinds] = function.get_concrete_function()
+        return self._traces[kinds](*args)
+
+    def _on_cpu(self, *args):
+        with tf.device("cpu"):
+            return self._function(*args)
+
+
 def rows_where(mask, *tensors):
     """The rows of each tensor where `mask` (N,) is true, as a list.
 
@@ -89,6 +134,57 @@ def rows_where(mask, *tensors):
     """
     rows = tf.where(mask)[:, 0]
     return [tf.gather(tensor, rows) for tensor in tensors]
+
+
+# === Steps ===
+
+# A shape that has come so often gets a graph of its own, up to so many of them for a model.
+OFTEN, MOST_GRAPHS = 3, 64
+
+
+class _Graphs:
+    """The graphs of a model's step for the shapes that come again and again.
+
+    Keras has one graph for all shapes after a few of them. More than half of its operations then
+    compute sizes, and for one text these take more time than the products.
+    """
+
+    def __init__(self, model):
+        self._step = model.predict_step
+        self._counts = collections.Counter()
+        self._graphs = {}
+        self._lock = threading.Lock()
+
+    def of(self, features):
+        """The graph for arrays of these shapes, or `None`."""
+        shapes = tuple((name, x.shape, x.dtype.name) for name, x in features.items())
+        if shapes in self._graphs:
+            return self._graphs[shapes]
+        with self._lock:
+            self._counts[shapes] += 1
+            is_new = shapes not in self._graphs and len(self._graphs) < MOST_GRAPHS
+            if is_new and self._counts[shapes] >= OFTEN:
+                specs = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in features.items()}
+                step = tf.function(lambda x: self._step((x,)), autograph=False)
+                self._graphs[shapes] = step.get_concrete_function(specs)
+            return self._graphs.get(shapes)
+
+
+def predict_batch(model, features):
+    """By a graph of its own, where this shape came often."""
+    if model.run_eagerly or model.jit_compile or is_distributed(model):
+        return None
+    # Past Keras, which would track them. They end with what Keras runs, as `compile` sets it anew.
+    made_for, graphs = model.__dict__.get("_predict_batch", (None, None))
+    model.make_predict_function()
+    if made_for is not model.predict_function:
+        graphs = _Graphs(model)
+        model.__dict__["_predict_batch"] = model.predict_function, graphs
+    graph = graphs.of(features)
+    if graph is None:
+        return None
+    outputs = graph({name: tf.constant(x) for name, x in features.items()})
+    return tf.nest.map_structure(lambda x: x.numpy(), outputs)
 
 
 # === Kernels of optimizers ===
@@ -350,3 +446,8 @@ def _argmax(rows):
 def _each(rows, columns):
     """One column (N,) of each of the rows (N, V)."""
     return tf.gather(rows, columns, batch_dims=1)
+
+
+def is_distributed(model):
+    """Whether the model was made in the scope of a `tf.distribute` strategy."""
+    return private_names.in_strategy(model)

@@ -135,8 +135,7 @@ def batch_dataset(plan, make_batch, seeds=None):
         epoch = next(epochs)
         batches = plan(epoch)
         ends = np.cumsum([len(batch) for batch in batches])
-        random = np.random.default_rng((0,) if seeds is None else seeds(epoch))
-        drawn = random.integers(2**62, size=(len(batches), 2))
+        drawn = draw_seeds((0,) if seeds is None else seeds(epoch), len(batches))
         yield np.concatenate(batches), np.append(0, ends[:-1]), ends, drawn
 
     @tf.autograph.experimental.do_not_convert
@@ -156,6 +155,11 @@ def batch_dataset(plan, make_batch, seeds=None):
         return make_batch(rows) if seeds is None else make_batch(rows, seed)
 
     return map_ahead(rows, make)
+
+
+def draw_seeds(seed, count):
+    """Seeds of `count` batches, int64 (count, 2), drawn from a tuple of ints."""
+    return np.random.default_rng(seed).integers(2**62, size=(count, 2))
 
 
 def map_ahead(dataset, make):

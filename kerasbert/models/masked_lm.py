@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert import backend
 from kerasbert._errors import check_whole
 from kerasbert.data.batching import sorted_batches
 from kerasbert.families import head_settings
@@ -206,7 +207,7 @@ class MaskedTask(BertTask):
             "mask_positions": [places + [0] * (slots - len(places)) for _, places in rows],
         }
         features = {name: np.array(value, "int32") for name, value in features.items()}
-        logits = self._mlm_logits(self._call_keras(keras.Model.predict_on_batch, features))
+        logits = self._mlm_logits(backend.predict_batch(self, features))
         # Encoders may have more rows than there are tokens, to fill a round number.
         return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 

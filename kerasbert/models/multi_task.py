@@ -67,7 +67,6 @@ class BertMultiTask(BertTask):
         # This preprocessor only holds the tokenizer in a preset. Each task has one of its own.
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
-        self._keeps_metrics = False
         inputs = {
             name: {
                 key: keras.Input(x.shape[1:], dtype=x.dtype, name=f"{name}_{key}")
@@ -143,10 +142,6 @@ class BertMultiTask(BertTask):
         """Those of all tasks; Keras leaves out those of models within models."""
         tasks = getattr(self, "tasks", {}).values()
         return [*super().metrics, *(metric for task in tasks for metric in task.metrics)]
-
-    def reset_metrics(self):
-        if not self._keeps_metrics:
-            super().reset_metrics()
 
     # === Training ===
 
@@ -240,12 +235,9 @@ class BertMultiTask(BertTask):
     def _train_on(self, name, batch):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = None if sample_weight is None else {name: sample_weight}
-        self._keeps_metrics = True  # Over the epoch. `train_on_batch` would reset them.
-        try:
+        with self._metrics_kept():  # Over the epoch.
             # Each task is traced once.
             return keras.Model.train_on_batch(self, {name: x}, {name: y}, weights, return_dict=True)
-        finally:
-            self._keeps_metrics = False
 
     def _batches(self, name, data, batch_size, seed):
         """`(number of batches, endless iterator over them)`."""

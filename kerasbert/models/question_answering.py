@@ -151,7 +151,7 @@ class BertQuestionAnswering(HeadedTask):
         texts, _ = self._as_lists((question, context), "answer()")
         single = isinstance(question, (str, bytes))
         windows = self.preprocessor.windows(texts)
-        logits = self.predict(texts, batch_size=batch_size, verbose=0)
+        logits = self._predict_texts(windows, batch_size, verbose=0)
         results = []
         for example, rows in enumerate(_rows_of(windows.examples)):
             ends = _in_context(windows, rows, logits["start_logits"].shape[1])

@@ -9,6 +9,10 @@ from kerasbert import backend, private_names
 from kerasbert._errors import check_whole
 from kerasbert.backend.tensorflow import tf
 
+# So many rows or fewer run batch after batch: a pipeline around them would take longer to start
+# than it saves by working ahead.
+FEW = 1024
+
 
 class ReadsTexts:
     """Mixin of the task models: tells texts from ready arrays, and makes batches of texts."""
@@ -28,10 +32,12 @@ class ReadsTexts:
             return "token_ids" not in x
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
-    def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None):
+    def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None, few=FEW):
         check_batch_size(batch_size)
+        if backend.is_distributed(self):
+            few = 0  # Keras shares out the batches of a dataset.
         return self.preprocessor.sorted_batches(
-            x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes()
+            x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes(), few=few
         )
 
     def _compiles_shapes(self):

@@ -1,12 +1,13 @@
 """What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
 
+import contextlib
 import itertools
 
 import keras
 import keras_hub
 import numpy as np
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import traced_on_purpose
 from kerasbert.data.batching import restore_order
@@ -44,6 +45,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
 
     # Whether the outputs rest on the encoder's pooler.
     uses_pooler = False
+    _keeps_metrics = False
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -261,7 +263,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
         if validation_data is not None:
             parts = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             if self._is_raw(parts[0]):
-                validation_data = self._sorted_batches(*parts, batch_size=batch_size)[0]
+                validation_data = self._sorted_batches(*parts, batch_size=batch_size, few=0)[0]
             elif not isinstance(validation_data, tuple):
                 validation_data = self._read(validation_data, batch_size)
         if is_raw:
@@ -285,6 +287,8 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
         if is_raw:
             x, _ = self._sorted_batches(x, y, sample_weight, batch_size)
             self._check_labelled(y, is_raw)
+            if not is_dataset(x):
+                return self._evaluate_batches(x, **kwargs)
         else:
             x = self._read(x, batch_size)
         return self._run(keras.Model.evaluate, x, y, sample_weight, batch_size, is_raw, **kwargs)
@@ -303,24 +307,64 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
             self._check_ids(x)
             self.check_arrays(x)
             return self._call_keras(keras.Model.predict, x, batch_size=batch_size, **kwargs)
-        dataset, order = self._sorted_batches(x, batch_size=batch_size)
-        return restore_order(self._predict_batches(dataset, **kwargs), order)
+        return self._predict_texts(x, batch_size, **kwargs)
 
-    def _predict_batches(self, dataset, **kwargs):
+    def _predict_texts(self, x, batch_size, **kwargs):
+        """`predict` on texts, or on what the preprocessor read of them."""
+        batches, order = self._sorted_batches(x, batch_size=batch_size)
+        return restore_order(self._predict_batches(batches, **kwargs), order)
+
+    def _predict_batches(self, batches, **kwargs):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
-        if not any(None in output.shape[1:] for output in keras.tree.flatten(self.output)):
-            return self._call_keras(keras.Model.predict, dataset, **kwargs)
-        parts = [outputs for _, outputs in self._batch_outputs(dataset, **kwargs)]
+        has_tokens = any(None in output.shape[1:] for output in keras.tree.flatten(self.output))
+        if is_dataset(batches) and not has_tokens:
+            return self._call_keras(keras.Model.predict, batches, **kwargs)
+        parts = [outputs for _, outputs in self._batch_outputs(batches, **kwargs)]
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
         )
 
-    def _batch_outputs(self, dataset, verbose="auto", steps=None, callbacks=None):
-        """`predict` on a dataset, one batch after the other: features and outputs.
+    def _batch_outputs(self, batches, **kwargs):
+        """`predict` on a dataset or a list, one batch after the other: features and outputs.
 
         For outputs (B, T, ...), which cannot be joined where T differs from batch to batch.
         """
-        known = int(dataset.cardinality())
+
+        def step(batch):
+            features = keras.utils.unpack_x_y_sample_weight(batch)[0]
+            outputs = backend.predict_batch(self, features)
+            return (features, outputs), {"outputs": outputs}
+
+        return self._each_batch("predict", step, batches, **kwargs)
+
+    def _evaluate_batches(self, batches, return_dict=False, **kwargs):
+        """`evaluate` on a list of batches."""
+
+        def step(batch):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+            logs = keras.Model.test_on_batch(self, x, y, sample_weight, return_dict=True)
+            return logs, logs
+
+        self.reset_metrics()
+        with self._metrics_kept():
+            *_, logs = self._each_batch("test", step, batches, **kwargs)
+        return logs if return_dict else private_names.in_order(self, logs)
+
+    def _each_batch(self, kind, step, batches, verbose="auto", steps=None, callbacks=None):
+        """Run a step on each batch, with what Keras calls around it.
+
+        Args:
+            kind: string. "predict" or "test", as callbacks say.
+            step: function of a batch, which returns a result and what callbacks get.
+            verbose, steps, callbacks: as in `keras.Model.predict`.
+
+        Yields:
+            The result of each batch.
+        """
+        if is_dataset(batches):
+            known, batches = int(batches.cardinality()), batches.as_numpy_iterator()
+        else:
+            known = len(batches)
         callbacks = keras.callbacks.CallbackList(
             callbacks,
             add_progbar=verbose != 0,
@@ -329,14 +373,28 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
             steps=steps or (known if known > 0 else None),
             model=self,
         )
-        callbacks.on_predict_begin()
-        for step, batch in enumerate(itertools.islice(dataset.as_numpy_iterator(), steps)):
-            callbacks.on_predict_batch_begin(step)
-            features = keras.utils.unpack_x_y_sample_weight(batch)[0]
-            outputs = self._call_keras(keras.Model.predict_on_batch, features)
-            callbacks.on_predict_batch_end(step, {"outputs": outputs})
-            yield features, outputs
-        callbacks.on_predict_end()
+        getattr(callbacks, f"on_{kind}_begin")()
+        logs = None
+        for number, batch in enumerate(itertools.islice(batches, steps)):
+            getattr(callbacks, f"on_{kind}_batch_begin")(number)
+            with traced_on_purpose():
+                result, logs = step(batch)
+            getattr(callbacks, f"on_{kind}_batch_end")(number, logs)
+            yield result
+        getattr(callbacks, f"on_{kind}_end")(*([logs] if kind == "test" else []))
+
+    @contextlib.contextmanager
+    def _metrics_kept(self):
+        """A context in which steps on a batch go on with the metrics of those before."""
+        self._keeps_metrics = True
+        try:
+            yield
+        finally:
+            self._keeps_metrics = False
+
+    def reset_metrics(self):
+        if not self._keeps_metrics:
+            super().reset_metrics()
 
     # Not KerasHub's: those preprocess ready arrays too, and take no dict of labels.
 
@@ -445,6 +503,8 @@ def _without(left_out, variables):
 
 def _join_padded(parts, value):
     """Arrays (B, ...) of different sizes as one, each padded at its ends."""
+    if len(parts) == 1:
+        return parts[0]
     sizes = np.max([part.shape[1:] for part in parts], axis=0)
 
     def pad(part):

@@ -137,17 +137,8 @@ class MaskingPreprocessor(BertPreprocessor):
             `(names, texts)`: strings (M, K), each token as text, and the text that it makes.
         """
         if tf.executing_eagerly():
-            traces, key = self.__dict__.setdefault("_traces", {}), ("fill_in", self.tokenizer)
-            if key not in traces:
-                ints = [tf.TensorSpec([None], tf.int32)] * 4
-                specs = [
-                    tf.TensorSpec([None], tf.string),
-                    *ints,
-                    tf.TensorSpec([None] * 2, tf.int32),
-                ]
-                traces[key] = tf.function(self.fill_in, input_signature=specs, autograph=False)
-            with tf.device("cpu"):
-                return traces[key](texts, rows, starts, ends, before, tokens)
+            fill_in = self.traced("fill_in", self.fill_in)
+            return fill_in(texts, rows, starts, ends, before, tokens)
         points = code_points(texts)
 
         def text_of(*columns):

@@ -116,7 +116,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     def pack(self, segments, length=None):
         """Pack ragged tokens of prompts (B, None) and choices (B, None, None) into (B, C, T)."""
         if tf.executing_eagerly() and length is None:
-            return self._traced(segments)
+            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         choices = segments[1]
         rows = super().pack(_pairs(segments), length)  # (R, T)
         missing = {"token_ids": self.tokenizer.pad_token_id}

@@ -13,11 +13,12 @@ import keras_hub
 import numpy as np
 
 from kerasbert._errors import check_whole, is_whole
-from kerasbert.backend.tensorflow import tf
+from kerasbert.backend.tensorflow import Traced, tf
 from kerasbert.data.batching import (
     batch_dataset,
     bucket_length,
     buckets_up_to,
+    draw_seeds,
     given_batches,
     map_ahead,
     similar_length_batches,
@@ -243,7 +244,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         def tokenize(chunk):
             tokens = self._tokens(chunk)
-            return tokens if most is None else tokens[:, :most]
+            is_long = most is not None and np.diff(tokens.row_splits).max(initial=0) > most
+            return tokens[:, :most] if is_long else tokens
 
         return tuple(self._tokenize_column(column, tokenize) for column in columns)
 
@@ -308,7 +310,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """
         # One gather, and only core ops: KerasHub's packer needs an op that servers do not have.
         if tf.executing_eagerly() and length is None:
-            return self._traced(segments)
+            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         kept = [keep[:, None] for keep in self._kept(segments)]  # (B, 1)
         total = self.packed_lengths(segments)
         length = self.bucket(tf.reduce_max(total)) if length is None else length
@@ -379,18 +381,58 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         return self._dataset(segments, targets, plan, buckets, lambda epoch: (seed, epoch))
 
-    def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None, buckets=True):
+    def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None, buckets=True, few=0):
         """Batches sorted by length, the longest first, for `predict` and `evaluate`.
 
-        The arguments are those of `batches`.
+        The other arguments are those of `batches`.
+
+        Args:
+            few: int. So many rows or fewer come as a list of batches, NumPy arrays, that are made
+                here and now: a pipeline around them would cost more than they do.
 
         Returns:
             `(dataset, order)`; `kerasbert.data.restore_order(outputs, order)` puts outputs back.
         """
+        check_whole("batch_size", batch_size)
+        if few and y is None and sample_weight is None and self._packs_at_once():
+            columns, batched = self.columns(x)
+            if batched and len(columns[0]) <= batch_size:
+                return [self._packed(columns, buckets)], np.arange(len(columns[0]))
+            x = columns if len(columns) > 1 else columns[0]
         segments, targets = self._examples(x, y, sample_weight)
-        rows = sorted_batches(np.asarray(self.packed_lengths(segments)), batch_size)
-        dataset = self._dataset(segments, targets, lambda epoch: rows, buckets)
-        return dataset, np.concatenate(rows)
+        count = segments[0].shape[0]
+        if count <= batch_size:
+            rows = [np.arange(count)]
+        else:
+            rows = sorted_batches(np.asarray(self.packed_lengths(segments)), batch_size)
+        order = np.concatenate(rows)
+        if count > few:
+            return self._dataset(segments, targets, lambda epoch: rows, buckets), order
+        with tf.device("cpu"):
+            make = self._maker(segments, targets, buckets)
+            seeds = zip(draw_seeds((0,), len(rows))) if self.draws else [()] * len(rows)
+            batches = [make(batch, *seed) for batch, seed in zip(rows, seeds)]
+        return keras.tree.map_structure(np.asarray, batches), order
+
+    def _packs_at_once(self):
+        """Whether texts become a batch by the tokenizer and `assemble` alone."""
+        own = (getattr(type(self), name) for name in ("_examples", "_tokenize_columns", "_tokens"))
+        base = BertPreprocessor
+        return tuple(own) == (base._examples, base._tokenize_columns, base._tokens)
+
+    def _packed(self, columns, buckets):
+        """Columns of texts as one batch, tokenized and packed in one graph."""
+        with tf.device("cpu"):
+            tokenize = self.tokenizer.graph("_tokenize")
+
+            def pack(*columns):
+                segments = tuple(tf.cast(tokenize(column), tf.int32) for column in columns)
+                longest = None if buckets else tf.reduce_max(self.packed_lengths(segments))
+                return self.assemble(segments, length=longest)
+
+            packed = self.traced(("texts", buckets, len(columns)), pack)
+            batch = packed(*map(tf.constant, columns))
+        return keras.tree.map_structure(np.asarray, batch)
 
     def _examples(self, x, y, sample_weight):
         """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
@@ -403,16 +445,29 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             segments = self._tokenize_columns(columns, most=self.sequence_length)
             return segments, [None if t is None else tf.constant(t) for t in targets]
 
-    def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,)):
-        def make_batch(rows, seed=None):
-            parts = tuple(tf.gather(segment, rows) for segment in segments)
+    def _maker(self, segments, targets, buckets):
+        """The function that makes a batch of row numbers (B,), and of a seed where it draws."""
+        given = [target is not None for target in targets]
+
+        def make(rows, *tensors):
+            drawn = {}
+            if self.draws:
+                drawn["seed"], *tensors = tensors
+            parts = tuple(tf.gather(segment, rows) for segment in tensors[: len(segments)])
             longest = None if buckets else tf.reduce_max(self.packed_lengths(parts))
-            chosen = (t if t is None else tf.gather(t, rows) for t in targets)
-            drawn = {"seed": seed} if self.draws else {}
+            chosen = iter(tensors[len(segments) :])
+            chosen = [tf.gather(next(chosen), rows) if one else None for one in given]
             return self.assemble(parts, *chosen, length=longest, **drawn)
 
+        tensors = [*segments, *(target for target in targets if target is not None)]
+        # One graph for the texts of this call and of the next.
+        traced = self.traced(("batch", buckets, len(segments), *given), make)
+        return lambda rows, *seed: traced(rows, *seed, *tensors)
+
+    def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,)):
         with tf.device("cpu"):
-            return batch_dataset(plan, make_batch, seeds if self.draws else None)
+            make = self._maker(segments, targets, buckets)
+            return batch_dataset(plan, make, seeds if self.draws else None)
 
     def map_dataset(self, dataset, anew=True):
         """Preprocess a `tf.data.Dataset` of batches of texts.
@@ -434,21 +489,18 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=anew).batch(2)
         return map_ahead(tf.data.Dataset.zip((seeds, dataset)), make)
 
-    def _traced(self, segments):
-        """`pack` as a `tf.function`, traced once for all sizes."""
+    def traced(self, name, function):
+        """A function of tensors, `Traced` once with the settings that this preprocessor has now.
+
+        Args:
+            name: hashable. What tells it from the others of this preprocessor.
+            function: see `Traced`.
+        """
         # Not by `setattr`: Keras and SavedModel would track it.
         traces = self.__dict__.setdefault("_traces", {})
-        settings = (self.sequence_length, self.truncate, self.num_segments, self.tokenizer)
-        ranks = tuple(segment.shape.rank for segment in segments)
-        key = (ranks, *settings)
-        if key not in traces:
-            traces[key] = tf.function(
-                lambda *segments: self.pack(segments),
-                input_signature=[tf.RaggedTensorSpec((None,) * n, tf.int32) for n in ranks],
-                autograph=False,
-            )
-        # A tokenizer's rows may come in 32 bits.
-        return traces[key](*(s.with_row_splits_dtype(tf.int64) for s in segments))
+        names = dict.fromkeys((*BertPreprocessor.settings, *self.settings))
+        key = (name, self.tokenizer, *(repr(getattr(self, setting)) for setting in names))
+        return traces.setdefault(key, Traced(function))
 
 
 def _graph_columns(x):

@@ -29,6 +29,7 @@ class Windows:
         starts: list of N int arrays (P,). Where each token of the context starts, in characters.
         ends: list of N int arrays (P,). Where it ends.
         contexts: list of N strings.
+        rows: tuple of the tokens of questions and contexts in each row, ragged (W, None).
     """
 
     examples: np.ndarray
@@ -38,6 +39,7 @@ class Windows:
     starts: list
     ends: list
     contexts: list
+    rows: tuple
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -183,24 +185,26 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         with tf.device("cpu"):
             segments = self._tokenize_columns(columns)
             examples, begins, lengths = (part.numpy() for part in self.cut(segments))
+            rows, _, _ = self._in_windows(segments, None, None)
             questions, _, starts, ends = segments
             positions = self.begin_of_context(questions).numpy()[examples]
         starts, ends = (
             np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for x in (starts, ends)
         )
         contexts = [c.decode("utf-8") if isinstance(c, bytes) else c for c in columns[1]]
-        return Windows(examples, begins, lengths, positions, starts, ends, contexts)
+        return Windows(examples, begins, lengths, positions, starts, ends, contexts, rows)
 
     def cut(self, segments):
         """The example, the first token and the number of tokens of each window, int32 (W,)."""
         self._check_room()
-        lengths = tf.cast(segments[1].row_lengths(), tf.int32)
         if tf.executing_eagerly():
-            for position in np.flatnonzero(lengths.numpy() == 0)[:1]:
+            for position in np.flatnonzero(np.diff(segments[1].row_splits) == 0)[:1]:
                 raise ValueError(
                     f"The context at position {position} is empty; give a text with at least one "
                     "word, or drop the row."
                 )
+            return self.traced("cut", lambda *segments: self.cut(segments))(*segments)
+        lengths = tf.cast(segments[1].row_lengths(), tf.int32)
         rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
         return cut_windows_in_graph(lengths, rooms, self.doc_stride)
 
@@ -211,6 +215,9 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def _in_windows(self, segments, y, sample_weight):
         """Examples with whole contexts, N of each, to W windows with positions for answers."""
         rows, begins, lengths = self.cut(segments)
+        if tf.executing_eagerly() and y is None and sample_weight is None:
+            take = self.traced("windows", lambda *parts: self._in_windows(parts, None, None)[0])
+            return take(*segments), None, None
         questions, contexts, starts, ends = segments
         if y is not None:
             first, last = (tf.gather(x, rows) - begins for x in _tokens_of(y, starts, ends))
@@ -225,6 +232,8 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     def _examples(self, x, y, sample_weight):
         # `fit` batches windows, as it does texts elsewhere.
+        if isinstance(x, Windows):
+            return x.rows, [None, None]
         columns, _ = self.columns(x)
         y, sample_weight = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):

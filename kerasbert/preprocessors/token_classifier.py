@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kerasbert._errors import check_choice, is_whole
-from kerasbert.backend.tensorflow import tf
+from kerasbert.backend.tensorflow import Traced, tf
 from kerasbert.data.characters import SPACE
 from kerasbert.data.tagging import TagSet, classes_of_pieces, tag_names, word_spans
 from kerasbert.data.windows import (
@@ -29,6 +29,8 @@ from kerasbert.preprocessors.pieces import (
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights, word_rows
 
+# Eagerly, in one graph.
+_match = Traced(lambda *places: units_of_pieces(places[:3], places[3:]))
 LABEL_PIECES = ("first", "all")
 NO_LABEL = -100  # As in transformers.
 
@@ -245,7 +247,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             unit_rows = np.repeat(np.arange(len(rows)), [len(row) for row in spans])
             units = np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
         with tf.device("cpu"):
-            matched = units_of_pieces((piece_rows, starts, ends), (unit_rows, *units))
+            matched = _match(piece_rows, starts, ends, unit_rows, *units)
         first, count, unit = (array.numpy() for array in matched)
         if words is None and not count.all():
             # Two words may be in one piece: then they become one unit. A word that the tokenizer
@@ -443,8 +445,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             sample_weight = sample_weight[index] * most_context(rows, starts, ends)
             y = y[index]
         with tf.device("cpu"):
+            splits = np.append(0, np.cumsum(ends - starts))
             ids, y, sample_weight = (
-                None if v is None else tf.RaggedTensor.from_row_lengths(v, ends - starts)
+                None if v is None else tf.RaggedTensor.from_row_splits(v, splits, validate=False)
                 for v in (pieces.ids[index], y, sample_weight)
             )
         return (ids,), [y, sample_weight]

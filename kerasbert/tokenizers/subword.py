@@ -169,16 +169,16 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             self._check_ids(inputs)
             nested = len(inputs) > 0 and not isinstance(inputs[0], int)
             inputs = tf.ragged.constant(inputs if nested else [inputs], dtype="int32")
-            texts = self._graph("_detokenize")(inputs)
+            texts = self.graph("_detokenize")(inputs)
             texts = [text.decode("utf-8", "replace") for text in texts.numpy()]
             return texts if nested else texts[0]
         inputs = tf.cast(inputs, "int32")
         if not isinstance(inputs, tf.RaggedTensor):
             flat = inputs[tf.newaxis] if inputs.shape.rank == 1 else inputs
             flat = tf.RaggedTensor.from_tensor(flat)
-            texts = self._graph("_detokenize")(flat)
+            texts = self.graph("_detokenize")(flat)
             return texts[0] if inputs.shape.rank == 1 else texts
-        return self._graph("_detokenize")(inputs.with_row_splits_dtype("int64"))
+        return self.graph("_detokenize")(inputs.with_row_splits_dtype("int64"))
 
     def get_vocabulary(self):
         """All tokens, in the order of their ids."""
@@ -350,8 +350,9 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         # Past Keras' and TensorFlow's attribute tracking, which would save the functions too.
         object.__setattr__(self, "_graphs", {})
 
-    def _graph(self, name):
+    def graph(self, name):
         """The method `name`, compiled when called eagerly; on the CPU in any case."""
+        self._check_vocabulary()
 
         def on_cpu(x):
             with tf.device("cpu"):
@@ -385,7 +386,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         if rank > 1 and not isinstance(text, tf.RaggedTensor):
             text = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
         flat = text.flat_values if isinstance(text, tf.RaggedTensor) else text
-        outputs = self._graph(name)(flat[tf.newaxis] if rank == 0 else flat)
+        outputs = self.graph(name)(flat[tf.newaxis] if rank == 0 else flat)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         if rank == 0:
             outputs = tuple(x.flat_values for x in outputs)

@@ -1,0 +1,146 @@
+"""A few texts run batch after batch, without a pipeline: the same answers, results and calls."""
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.models import reading
+from tests.export import tiny
+
+TEXTS = [
+    "it was a good film.",
+    "bad.",
+    "the city by night, the train by day.",
+    "ann went home by train",
+    "",
+    "bob went by day. it was a bad bad film, a bad film.",
+]
+LABELS = [1, 0, 0, 1, 1, 0]
+
+
+@pytest.fixture
+def as_many(monkeypatch):
+    """A switch to the pipeline that many texts go through."""
+    return lambda: monkeypatch.setattr(reading.ReadsTexts._sorted_batches, "__defaults__", _many())
+
+
+def _many():
+    *others, _ = reading.ReadsTexts._sorted_batches.__defaults__
+    return (*others, 0)
+
+
+def same(few, many, atol):
+    def compare(one, other):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=atol)
+
+    keras.tree.map_structure(compare, few, many)
+
+
+def model_of(name, **settings):
+    return tiny.task(name, **settings)
+
+
+ASKED = {
+    "TextClassifier": (
+        {"labels": ["ham", "spam"]},
+        lambda model: model.predict(TEXTS, batch_size=4, verbose=0),
+    ),
+    "TextRegressor": ({}, lambda model: model.score((TEXTS, TEXTS[::-1]))),
+    "TextEmbedder": ({"pooling": "tokens"}, lambda model: model.embed(TEXTS)),
+    "TokenClassifier": (
+        {"labels": ["PER"], "scheme": "BIO"},
+        lambda model: model.predict(TEXTS, batch_size=4, verbose=0),
+    ),
+    "QuestionAnswering": (
+        {},
+        lambda model: model.predict((TEXTS[:2], [TEXTS[0], TEXTS[2] * 40]), verbose=0),
+    ),
+    "MultipleChoice": (
+        {},
+        lambda model: model.predict((TEXTS[:2], [TEXTS[:3], TEXTS[2:]]), batch_size=3, verbose=0),
+    ),
+    "NextSentencePredictor": ({}, lambda model: model.follows(TEXTS, TEXTS[::-1])),
+    "MaskedLM": ({}, lambda model: model.predict(TEXTS[:3], verbose=0)),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_same_outputs(name, as_many):
+    settings, ask = ASKED[name]
+    model = model_of(name, **settings)
+    few = [ask(model) for _ in range(4)]  # Some shapes get a graph of their own.
+    as_many()
+    many = ask(model)
+    for one in few:
+        same(one, many, 1e-5)
+
+
+def test_the_same_results(as_many):
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+    weights = [1.0, 2.0, 0.5, 1.0, 1.0, 3.0]
+    ways = (
+        lambda: model.evaluate(TEXTS, LABELS, batch_size=4, verbose=0),
+        lambda: model.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0, return_dict=True),
+    )
+    few = [way() for way in (*ways, *ways)]
+    assert few[:2] == few[2:]  # Each begins anew.
+    as_many()
+    for one, other in zip(few, [way() for way in ways]):
+        same(one, other, 0)
+
+
+class Calls(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_predict_begin(self, logs=None):
+        self.seen.append("begin")
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.seen.append((batch, logs["outputs"].shape))
+
+    def on_predict_end(self, logs=None):
+        self.seen.append("end")
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.seen.append((batch, sorted(logs)))
+
+    def on_test_end(self, logs=None):
+        self.seen.append(sorted(logs))
+
+
+def test_callbacks_and_steps():
+    model, calls = model_of("TextClassifier", labels=["ham", "spam"]), Calls()
+    model.predict(TEXTS, batch_size=4, verbose=0, callbacks=[calls])
+    assert calls.seen == ["begin", (0, (4, 2)), (1, (2, 2)), "end"]
+    calls.seen.clear()
+    model.evaluate(TEXTS, LABELS, batch_size=4, verbose=0, callbacks=[calls], steps=1)
+    assert calls.seen == [(0, ["accuracy", "loss"]), ["accuracy", "loss"]]
+
+
+def test_the_bar_shows(capsys):
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+    model.predict(TEXTS, batch_size=4)
+    assert "2/2" in capsys.readouterr().out
+    model.evaluate(TEXTS, LABELS, batch_size=4)
+    assert "2/2" in capsys.readouterr().out
+
+
+def test_a_setting_changed_meanwhile():
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+    long = " ".join(TEXTS * 5)
+    before = [model.predict([long], verbose=0) for _ in range(4)][-1]
+    model.preprocessor.sequence_length = 8
+    after = model.predict([long], verbose=0)
+    assert np.abs(before - after).max() > 1e-4
+    ids = model.preprocessor([long])
+    np.testing.assert_allclose(after, model.predict(ids, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_changed_meanwhile():
+    """What was made for a shape computes with the weights of now."""
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+    before = [model.predict(TEXTS[:1], verbose=0) for _ in range(4)][-1]
+    model.output_dense.bias.assign(model.output_dense.bias + 1)
+    np.testing.assert_allclose(model.predict(TEXTS[:1], verbose=0), before + 1, rtol=1e-5)
