@@ -96,6 +96,7 @@ class Child:
         )
         self.ready = self._answer()
         self.rounds = []
+        self.memory_mb = 0.0
 
     def run(self):
         """One more round; a contestant that failed stays failed."""
@@ -110,6 +111,7 @@ class Child:
             return
         result["others"] = others_share(*since, self.process.pid)
         self.rounds.append(result)
+        self.memory_mb = peak_mb(self.process.pid)
 
     def median(self, key="seconds"):
         return median(done[key] for done in self.rounds)
@@ -126,6 +128,15 @@ class Child:
         self.errors.seek(0)
         said = [line for line in self.errors.read().splitlines() if line.strip()]
         return {"error": said[-1] if said else f"ended with {self.process.returncode}"}
+
+
+def peak_mb(pid):
+    """The most memory that a process held so far, in megabytes; 0 where unknown."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return 0.0
 
 
 def busy_seconds(pid=None):
