@@ -36,6 +36,11 @@ def positions(table, offset, inputs):
     return tf.gather(tf.convert_to_tensor(table), place)
 
 
+def local_mask(padding_mask, is_causal, window):
+    """One mask for texts of every length: runtimes recognize attention that has no blocks."""
+    return backend.token_mask(padding_mask, is_causal, window)
+
+
 def of_tokens(x, *sizes):
     """With a mark behind it, for `_to_reshape`."""
     import tensorflow as tf
@@ -129,7 +134,13 @@ def _to_where(graph, node, name, arguments):
     node.type = "Where"
 
 
-KERNELS = {"dense": dense, "norm": norm, "of_tokens": of_tokens, "positions": positions}
+KERNELS = {
+    "dense": dense,
+    "local_mask": local_mask,
+    "norm": norm,
+    "of_tokens": of_tokens,
+    "positions": positions,
+}
 HANDLERS = {
     "EnsureShape": (_to_reshape, []),
     "Erfc": (_to_erf, []),
