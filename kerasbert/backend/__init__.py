@@ -17,7 +17,7 @@ import importlib
 import keras
 from keras import ops
 
-# Where a token sees the whole of a text longer than this, the queries take turns, so many at a time.
+# Where each token sees all of more than `LONG`, `TURN` queries are attended for at a time.
 LONG, TURN = 1024, 256
 # A text of so many windows is short: its tokens see each other through one mask.
 SHORT = 3

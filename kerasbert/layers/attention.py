@@ -6,7 +6,6 @@ B batch, T tokens, D width, N heads, H width of a head.
 import functools
 
 import keras
-from keras import ops
 
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords

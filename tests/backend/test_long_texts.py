@@ -54,7 +54,7 @@ def test_the_mask(seed):
 
 
 def attention(form, mask, padding, dtype="float32", turn=None):
-    """Attention as a function of arrays, of tokens that are no padding: what others give is open."""
+    """Attention as a function of arrays; what it gives for padding is open, and left out."""
     real = ops.cast(padding, "float32")[..., None, None]
 
     def function(projected):
