@@ -7,8 +7,20 @@ See `kerasbert.backend` for the arguments.
 """
 
 import numpy as np
+from keras import ops
 
 from kerasbert import backend
+
+
+def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
+    """One form for texts of every length, without branches or loops."""
+    from kerasbert.backend import tensorflow
+
+    if turn is None:
+        return tensorflow.attention(projected, num_heads, mask, turn, dropout, seed, maps)
+    heads = backend.split_heads(projected, num_heads, turn)
+    heads = (ops.transpose(x, (0, 2, 1, 3)) for x in heads)
+    return backend.attend(*heads, mask, dropout, seed)
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
@@ -135,6 +147,7 @@ def _to_where(graph, node, name, arguments):
 
 
 KERNELS = {
+    "attention": attention,
     "dense": dense,
     "local_mask": local_mask,
     "norm": norm,
