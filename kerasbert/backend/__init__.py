@@ -7,7 +7,7 @@ faster. Layers, losses and optimizers call the kernels, and never ask which back
 The plain form of a kernel stays at hand: `norm.plain` is that of `norm`.
 
 B batch, T tokens, D width, N heads, H width of a head, U units, P predictions, V tokens of the
-vocabulary.
+vocabulary; in local attention C blocks of W tokens, each of which sees K.
 """
 
 import contextlib
@@ -16,6 +16,11 @@ import importlib
 
 import keras
 from keras import ops
+
+# Where each token sees all of more than `LONG`, `TURN` queries are attended for at a time.
+LONG, TURN = 1024, 256
+# A text of so many windows is short: its tokens see each other through one mask.
+SHORT = 3
 
 _preferred = {}  # kernels that come before the backend's, by name
 
@@ -189,8 +194,26 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
     Returns:
         `(outputs, maps)`: (B, T, N, H), and (B, N, T, T) or, where not wanted, `None`.
     """
-    heads = (ops.transpose(x, (0, 2, 1, 3)) for x in split_heads(projected, num_heads, turn))
-    return attend(*heads, mask, dropout, seed)
+    query, key, value = split_heads(projected, num_heads, turn)
+    return heads_attention(query, key, value, mask, dropout, seed, maps)
+
+
+@kernel
+def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
+    """Attention of S queries to T keys; see `attention` for the other arguments.
+
+    Args:
+        query: (B, S, N, H).
+        key: (B, T, N, H), as `value`.
+
+    Returns:
+        `(outputs, maps)`: (B, S, N, H), and (B, N, S, T) or, where not wanted, `None`.
+    """
+    length = query.shape[1]
+    query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+    if not maps and not dropout and length is not None and length > LONG:
+        return attend_in_turns(query, key, value, mask), None
+    return attend(query, key, value, mask, dropout, seed)
 
 
 def split_heads(projected, num_heads, turn):
@@ -206,10 +229,11 @@ def attend(query, key, value, mask, rate, seed):
     """Attention written out: for its maps, for dropout, and where nothing fused is faster.
 
     Args:
-        query: (B, N, T, H), as `key` and `value`.
+        query: (B, N, S, H).
+        key: (B, N, T, H), as `value`.
 
     Returns:
-        Outputs (B, T, N, H), and the maps (B, N, T, T).
+        Outputs (B, S, N, H), and the maps (B, N, S, T).
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     scores = at_least_float32(matmul_transposed(query, key))
@@ -218,8 +242,150 @@ def attend(query, key, value, mask, rate, seed):
     scores = ops.cast(ops.softmax(scores), query.dtype)
     if rate:
         scores = dropout(scores, rate, seed)
-    outputs = ops.matmul(scores, value)  # (B, N, T, H)
+    outputs = ops.matmul(scores, value)  # (B, N, S, H)
     return ops.transpose(outputs, (0, 2, 1, 3)), scores
+
+
+def attend_in_turns(query, key, value, mask, turn=TURN):
+    """`attend` for `turn` queries at a time, and anew for the gradient: no maps are kept.
+
+    Those of 8,192 tokens and 12 heads are 3.2 GB a layer.
+    """
+    length, width = ops.shape(query)[2], query.shape[-1]
+    turns = -(-length // turn)
+
+    def in_turns(x):
+        """(B, N, S, ...) as (turns, B, N, turn, ...)."""
+        x = lengthen(x, 2, turns * turn - length)
+        shape = ops.shape(x)
+        x = ops.reshape(x, (*shape[:2], turns, turn, *shape[3:]))
+        return ops.moveaxis(x, 2, 0)
+
+    def attend_once(part, mask):
+        # Not with the mask as an argument: TensorFlow would ask for its gradient.
+        once = keras.remat(lambda *heads: attend(*heads, mask, 0.0, None)[0])
+        return once(part, key, value)
+
+    parts = in_turns(query)
+    if mask is not None and mask.shape[2] != 1:
+        outputs = one_by_one(lambda both: attend_once(*both), (parts, in_turns(mask)))
+    else:
+        # A copy, as TensorFlow's loop would lose a mask that is no part of the graph.
+        mask = None if mask is None else ops.copy(mask)
+        outputs = one_by_one(lambda part: attend_once(part, mask), parts)
+    # (turns, B, turn, N, H)
+    outputs = ops.moveaxis(outputs, 0, 1)
+    outputs = ops.reshape(outputs, (-1, turns * turn, query.shape[1], width))
+    return outputs[:, :length]
+
+
+@kernel
+def one_by_one(function, x):
+    """What `function` gives for each `x[i]`, one after the other, in one tensor.
+
+    >>> [float(y) for y in one_by_one(lambda x: 2 * x, np.array([1.0, 3.0]))]
+    [2.0, 6.0]
+    """
+    return ops.map(function, x)
+
+
+def lengthen(x, axis, count):
+    """`x` with `count` zeros more at the end of an axis.
+
+    >>> lengthen(ops.ones((1, 2)), 1, 3).shape[1]
+    5
+    """
+    if isinstance(count, int) and count == 0:
+        return x
+    shape = list(ops.shape(x))
+    shape[axis] = count
+    return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)
+
+
+# === Attention to near tokens ===
+
+
+def token_mask(padding_mask, is_causal=False, window=None):
+    """Which tokens a token may look at: see `kerasbert.layers.AttentionMask`."""
+    mask = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
+    if not is_causal and window is None:
+        return mask
+    position = ops.arange(ops.shape(padding_mask)[1])
+    return ops.logical_and(mask, is_seen(position, position, is_causal, window))
+
+
+def is_seen(queries, keys, is_causal, window):
+    """Whether tokens at positions (S,) may look at those at (T,): bool (S, T)."""
+    distance = queries[:, None] - keys[None, :]
+    seen = distance >= 0 if is_causal else distance == distance
+    return seen if window is None else ops.logical_and(seen, ops.abs(distance) <= window // 2)
+
+
+@kernel
+def local_mask(padding_mask, is_causal, window):
+    """`token_mask` for `attention`, or of a longer text by blocks, for `local_attention`.
+
+    Each block of W tokens sees itself and `window // 2` tokens on each side. Where the length is
+    not known before the graph runs, a short text is one block, which has no sides.
+
+    Args:
+        padding_mask: (B, T).
+        is_causal: bool.
+        window: int.
+
+    Returns:
+        bool (B, 1, T, T) or (B, C, 1, W, K).
+    """
+    length, block, reach = ops.shape(padding_mask)[1], window, window // 2
+    if not isinstance(length, int):
+        is_short = length <= SHORT * window
+        block, reach = ops.where(is_short, length, block), ops.where(is_short, 0, reach)
+    elif length <= SHORT * window:
+        return token_mask(padding_mask, is_causal, window)
+    count = -(-length // block)
+    mask = ops.expand_dims(ops.cast(padding_mask, "bool"), (2, 3))  # As tokens have heads.
+    mask = in_blocks(mask, count, block, reach)  # (B * C, K, 1, 1)
+    seen = is_seen(ops.arange(block), ops.arange(block + 2 * reach) - reach, is_causal, window)
+    mask = ops.logical_and(ops.transpose(mask, (0, 2, 3, 1)), seen)  # (B * C, 1, W, K)
+    return ops.reshape(mask, (-1, count, 1, block, block + 2 * reach))
+
+
+def in_blocks(x, count, block, reach):
+    """Tokens (B, T, N, H) in `count` blocks, with `reach` more on each side: (B * C, K, N, H).
+
+    >>> x = ops.reshape(ops.arange(1, 6), (1, 5, 1, 1))
+    >>> ops.convert_to_numpy(in_blocks(x, 3, 2, 1))[..., 0, 0].tolist()
+    [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 0, 0]]
+    """
+    batch, length = ops.shape(x)[:2]
+    sizes = x.shape[2:]
+    x = lengthen(x, 1, count * block - length)
+    x = ops.reshape(x, (-1, count, block, *sizes))
+    if not (isinstance(reach, int) and reach == 0):
+        none = ops.zeros((batch, 1, reach, *sizes), x.dtype)
+        before = ops.concatenate([none, x[:, :-1, block - reach :]], axis=1)
+        after = ops.concatenate([x[:, 1:, :reach], none], axis=1)
+        x = ops.concatenate([before, x, after], axis=2)
+    return ops.reshape(x, (-1, block + 2 * reach, *sizes))
+
+
+def local_attention(projected, num_heads, mask, turn=None, dropout=0.0, seed=None):
+    """Attention to near tokens, with memory linear in T. Blocks are rows of a batch to it.
+
+    Args:
+        mask: bool (B, C, 1, W, K), of `local_mask`.
+
+    See `attention` for the others, and for what it returns.
+    """
+    length = ops.shape(projected)[1]
+    _, count, _, block, seen = ops.shape(mask)
+    query, key, value = split_heads(projected, num_heads, turn)
+    sizes = query.shape[2:]
+    query = in_blocks(query, count, block, 0)
+    key, value = (in_blocks(x, count, block, (seen - block) // 2) for x in (key, value))
+    mask = ops.reshape(mask, (-1, 1, block, seen))
+    outputs, _ = heads_attention(query, key, value, mask, dropout, seed)
+    return ops.reshape(outputs, (-1, count * block, *sizes))[:, :length], None
 
 
 # === Losses ===

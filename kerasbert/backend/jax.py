@@ -20,12 +20,6 @@ def on_gpu():
     return jax.default_backend() == "gpu"
 
 
-@functools.cache
-def on_accelerator():
-    """Whether JAX computes on anything but a CPU."""
-    return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
-
-
 def dense(inputs, weights, bias=None, activation=None, training=False):
     """The activation is computed anew for its gradient.
 
@@ -92,42 +86,43 @@ def repeat(rows, count):
     return (ones @ rows.reshape(1, -1)).reshape(count, *rows.shape[1:])
 
 
-def full_mask(mask, length):
+def full_mask(mask, queries, keys):
     """A mask of attention with a row for each query: cuDNN takes none without."""
     from jax import numpy as jnp
 
-    return jnp.broadcast_to(mask, (*mask.shape[:2], length, length))
+    return jnp.broadcast_to(mask, (*mask.shape[:2], queries, keys))
 
 
-def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
-    """By the kernel that JAX has on accelerators, which knows no dropout; with dropout by ours.
+def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
+    """By the kernel that JAX has on a GPU, which knows no dropout; with dropout by ours.
 
-    On a CPU JAX' own took 1.3 to 2.7 times as long as the formula, at 25 to 384 tokens.
+    On a CPU JAX' own took 1.3 to 2.7 times as long as the formula, at 25 to 384 tokens. On a TPU
+    Keras takes a kernel that is causal without a mask, and with one sees the first row's alone.
     """
-    length = projected.shape[1]
-    # cuDNN has no gradients for an odd number of tokens.
-    fits = not on_gpu() or (isinstance(length, int) and length % 2 == 0)
-    if maps or not (on_gpu() if dropout else on_accelerator() and fits):
+    if maps or not on_gpu():
         return None
-    query, key, value = backend.split_heads(projected, num_heads, turn)
     if dropout:
         return dropped_attention(query, key, value, mask, dropout, seed), None
-    if on_gpu() and mask is not None:
-        mask = full_mask(mask, length)
+    lengths = query.shape[1], key.shape[1]
+    if any(not isinstance(length, int) or length % 2 for length in lengths):
+        return None  # cuDNN has no gradients for an odd number of tokens.
+    if mask is not None:
+        mask = full_mask(mask, *lengths)
     return ops.dot_product_attention(query, key, value, mask=mask), None
 
 
 def dropped_attention(query, key, value, mask, rate, seed):
     """Attention with dropout of its maps, which no kernel that JAX offers has.
 
-    B batch, T tokens, N heads, H width of a head. Two passes over the maps forward and one
-    backward, which takes the sum over a map's row from the outputs (FlashAttention, arXiv
+    B batch, S queries, T keys, N heads, H width of a head. Two passes over the maps forward and
+    one backward, which takes the sum over a map's row from the outputs (FlashAttention, arXiv
     2205.14135, appendix B.4). XLA makes four of the gradient that JAX would derive, at half
     the speed of memory.
 
     Args:
-        query: (B, T, N, H), as `key` and `value`.
-        mask: bool, broadcastable to (B, N, T, T), or `None`.
+        query: (B, S, N, H).
+        key: (B, T, N, H), as `value`.
+        mask: bool, broadcastable to (B, N, S, T), or `None`.
         rate: float.
         seed: a `keras.random.SeedGenerator`.
     """

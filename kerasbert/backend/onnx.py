@@ -7,8 +7,20 @@ See `kerasbert.backend` for the arguments.
 """
 
 import numpy as np
+from keras import ops
 
 from kerasbert import backend
+
+
+def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
+    """One form for texts of every length, without branches or loops."""
+    from kerasbert.backend import tensorflow
+
+    if turn is None:
+        return tensorflow.attention(projected, num_heads, mask, turn, dropout, seed, maps)
+    heads = backend.split_heads(projected, num_heads, turn)
+    heads = (ops.transpose(x, (0, 2, 1, 3)) for x in heads)
+    return backend.attend(*heads, mask, dropout, seed)
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
@@ -34,6 +46,11 @@ def positions(table, offset, inputs):
     one = tf.cast(tf.equal(inputs[..., 0], inputs[..., 0]), tf.int32)
     place = tf.cumsum(one, axis=1) + (offset - 1)
     return tf.gather(tf.convert_to_tensor(table), place)
+
+
+def local_mask(padding_mask, is_causal, window):
+    """One mask for texts of every length: runtimes recognize attention that has no blocks."""
+    return backend.token_mask(padding_mask, is_causal, window)
 
 
 def of_tokens(x, *sizes):
@@ -129,7 +146,14 @@ def _to_where(graph, node, name, arguments):
     node.type = "Where"
 
 
-KERNELS = {"dense": dense, "norm": norm, "of_tokens": of_tokens, "positions": positions}
+KERNELS = {
+    "attention": attention,
+    "dense": dense,
+    "local_mask": local_mask,
+    "norm": norm,
+    "of_tokens": of_tokens,
+    "positions": positions,
+}
 HANDLERS = {
     "EnsureShape": (_to_reshape, []),
     "Erfc": (_to_erf, []),

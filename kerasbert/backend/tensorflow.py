@@ -321,13 +321,39 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
-    """With one transpose of all three: a fifth of a batch's time less than one of each."""
-    if turn is not None:
+    """With one transpose of all three: a fifth of a batch's time less than one of each.
+
+    With rotary positions a text may be long: how long is often known only when the graph runs.
+    """
+    if turn is None:
+        width = projected.shape[-1] // (3 * num_heads)
+        parts = backend.of_tokens(projected, 3, num_heads, width)
+        parts = ops.unstack(ops.transpose(parts, (2, 0, 3, 1, 4)), 3)  # (B, N, T, H) each
+        return backend.attend(*parts, mask, dropout, seed)
+    if maps or dropout or projected.shape[1] is not None:
         return None
-    width = projected.shape[-1] // (3 * num_heads)
-    parts = backend.of_tokens(projected, 3, num_heads, width)
-    parts = ops.unstack(ops.transpose(parts, (2, 0, 3, 1, 4)), 3)  # (B, N, T, H) each
-    return backend.attend(*parts, mask, dropout, seed)
+    heads = backend.split_heads(projected, num_heads, turn)
+    sizes = heads[0].shape[2:]
+    heads = [tf.transpose(x, (0, 2, 1, 3)) for x in heads]
+    is_long = tf.shape(projected)[1] > backend.LONG
+    if private_names.may_be_in_xla(tf.compat.v1.get_default_graph()):
+        # XLA knows the length, and drops a loop of one turn; it has no gradient of branches.
+        turn = tf.where(is_long, backend.TURN, tf.shape(projected)[1])
+        outputs = backend.attend_in_turns(*heads, mask, turn)
+    else:
+        outputs = tf.cond(
+            is_long,
+            lambda: backend.attend_in_turns(*heads, mask),
+            lambda: backend.attend(*heads, mask, 0.0, None)[0],
+        )
+    return tf.ensure_shape(outputs, (None, None, *sizes)), None
+
+
+def one_by_one(function, x):
+    """One at a time: TensorFlow would start ten, each with memory of its own."""
+    first = tf.nest.map_structure(lambda x: x[0], x)
+    spec = tf.TensorSpec.from_tensor(function(first))
+    return tf.map_fn(function, x, fn_output_signature=spec, parallel_iterations=1)
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):

@@ -50,22 +50,22 @@ def first_choice(logits):
     return ops.argmax(logits, axis=-1)
 
 
-def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
+def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
     """By PyTorch's own kernel, which on a GPU knows dropout too."""
     if maps or (dropout and not on_gpu()):
         return None
-    heads = backend.split_heads(projected, num_heads, turn)
     if on_gpu():
-        return fused_attention(*heads, mask, dropout), None
-    return ops.dot_product_attention(*heads, mask=mask), None
+        return fused_attention(query, key, value, mask, dropout), None
+    return ops.dot_product_attention(query, key, value, mask=mask), None
 
 
 def fused_attention(query, key, value, mask=None, dropout=0.0):
     """Attention by one kernel, with dropout of its maps.
 
     Args:
-        query: (B, T, N, H), as `key` and `value`.
-        mask: bool, broadcastable to (B, N, T, T), or `None`.
+        query: (B, S, N, H).
+        key: (B, T, N, H), as `value`.
+        mask: bool, broadcastable to (B, N, S, T), or `None`.
         dropout: float.
     """
     import torch

@@ -86,7 +86,8 @@ def write_litert(task, folder, job):
     """Write `model.tflite`."""
     function = tf.function(lambda **features: task.run(features), autograph=False)
     saved = os.path.join(os.path.dirname(folder), "saved_model")
-    with backend.using({"norm": backend.norm.plain}):
+    of_any_length = {name: KERNELS[name] for name in ("attention", "local_mask")}
+    with backend.using({"norm": backend.norm.plain, **of_any_length}):
         specs = specs_of(task.model, job["layout"], job["length"])
         concrete = function.get_concrete_function(**specs)
     module = tf.Module()

@@ -6,7 +6,6 @@ B batch, T tokens, D width, N heads, H width of a head.
 import functools
 
 import keras
-from keras import ops
 
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
@@ -35,24 +34,23 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
         self.window = window
         self.built = True
 
-    def call(self, padding_mask):
+    def call(self, padding_mask, by_blocks=False):
         """Map a mask (B, T), true or 1 at tokens, to a bool mask for `SelfAttention`.
 
-        Returns:
-            (B, 1, 1, T), or (B, 1, T, T) where it differs from token to token.
-        """
-        mask = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
-        if not self.is_causal and self.window is None:
-            return mask
-        position = ops.arange(ops.shape(padding_mask)[1])
-        distance = position[:, None] - position[None, :]  # (T, T), of query from key
-        if self.is_causal:
-            mask = ops.logical_and(mask, distance >= 0)
-        if self.window is not None:
-            mask = ops.logical_and(mask, ops.abs(distance) <= self.window // 2)
-        return mask
+        Args:
+            padding_mask: (B, T).
+            by_blocks: bool. Allow the mask of a long text and a window to be one by blocks of W
+                tokens, each of which sees K, so that its size is linear in T.
 
-    def compute_output_spec(self, padding_mask):
+        Returns:
+            (B, 1, 1, T), or (B, 1, T, T) where it differs from token to token; by blocks
+            (B, C, 1, W, K).
+        """
+        if by_blocks and self.window is not None:
+            return backend.local_mask(padding_mask, self.is_causal, self.window)
+        return backend.token_mask(padding_mask, self.is_causal, self.window)
+
+    def compute_output_spec(self, padding_mask, by_blocks=False):
         batch, length = padding_mask.shape
         rows = 1 if not self.is_causal and self.window is None else length
         return keras.KerasTensor((batch, 1, rows, length), dtype="bool")
@@ -124,9 +122,10 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
 
         Args:
             inputs: (B, T, D).
-            attention_mask: bool, broadcastable to (B, N, T, T): true where a token may look.
+            attention_mask: bool, broadcastable to (B, N, T, T): true where a token may look. Or one
+                by blocks, as `AttentionMask` makes it.
             training: bool.
-            return_attention_scores: bool.
+            return_attention_scores: bool. Not with a mask by blocks.
 
         Returns:
             (B, T, D); with `return_attention_scores` also the maps (B, N, T, T).
@@ -135,14 +134,16 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         if self.rotary_base is not None:
             turn = functools.partial(rotate, base=self.rotary_base)
         dropout = self.dropout if training else 0.0
-        outputs, scores = backend.attention(
+        attend = functools.partial(backend.attention, maps=return_attention_scores)
+        if attention_mask is not None and len(attention_mask.shape) == 5:
+            attend = backend.local_attention
+        outputs, scores = attend(
             self.qkv(inputs),
             self.num_heads,
             attention_mask,
             turn=turn,
             dropout=dropout,
             seed=self.dropout_layer.seed_generator if dropout else None,
-            maps=return_attention_scores,
         )
         outputs = self.output_dense(backend.of_tokens(outputs, inputs.shape[-1]))
         return (outputs, scores) if return_attention_scores else outputs

@@ -353,7 +353,10 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         x = self.embeddings_dropout(self.embeddings_layer_norm(x))
         if self.embeddings_projection is not None:
             x = self.embeddings_projection(x)  # (B, T, D)
-        masks = [mask(inputs["padding_mask"]) for mask in self.attention_masks]
+        masks = [
+            mask(inputs["padding_mask"], by_blocks=not attention_scores)
+            for mask in self.attention_masks
+        ]
         hidden_states, maps = [x], []
         inner = self.num_inner_repetitions
         for i, block in enumerate(self.transformer_layers):

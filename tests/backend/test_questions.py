@@ -11,7 +11,7 @@ ROOT = Path(kerasbert.__file__).parent
 QUESTION = re.compile(
     r"\b(backend|config)\.backend\(\)"  # Keras' own
     r"|\bname\(\)\s*(==|!=|(not )?in\b)"  # `kerasbert.backend.name` is for records and messages.
-    r"|\b(has_onednn|on_gpu|on_accelerator)\b"
+    r"|\b(has_onednn|on_gpu)\b"
     r"|\b(backend|_backend) (==|!=) \"(tensorflow|jax|torch)\""
     r"|\bmock\b"
 )

@@ -1,0 +1,85 @@
+"""What JAX would have a TPU run, as far as can be seen without one.
+
+Prediction and a step of training of every kind lower for it, and nothing in them is an operation of
+another device.
+"""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.kinds import KINDS
+from kerasbert.models import BertTextClassifier
+from kerasbert.optimizers import AdamW
+from tests.contracts import batch, compile_for, random_targets, tiny_backbone
+
+pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
+
+ARGUMENTS = {
+    "text_classifier": {"num_classes": 3},
+    "token_classifier": {"num_classes": 3},
+}
+# What a compiler of any device knows: shardings, and the k largest numbers.
+KNOWN = {"Sharding", "mhlo.topk"}
+
+
+def build(kind, family, dtype):
+    backbone = tiny_backbone(family, dtype=dtype)
+    cls = KINDS[kind].load("models")
+    if kind == "multi_task":
+        return cls({name: BertTextClassifier(backbone, num_classes=2) for name in "ab"})
+    if kind == "distiller":
+        teacher, student = (
+            BertTextClassifier(tiny_backbone(family, dtype=dtype), num_classes=2) for _ in "ab"
+        )
+        return cls(teacher=teacher, student=student)
+    return cls(backbone, **ARGUMENTS.get(kind, {}))
+
+
+def custom_calls(function, *arguments):
+    """The names of the custom calls in what a TPU would be given."""
+    import jax
+
+    exported = jax.export.export(jax.jit(function), platforms=["tpu"])(*arguments)
+    assert exported.platforms == ("tpu",)
+    text = exported.mlir_module()
+    assert "stablehlo.dot_general" in text
+    return set(re.findall(r"custom_call @([\w.]+)", text))
+
+
+def check(model, features):
+    targets = random_targets(model, features)
+    compile_for(model, targets, AdamW(1e-3))
+    model.train_on_batch(features, targets)  # Makes what Keras makes at the first step.
+
+    def values(variables):
+        return [variable.value for variable in variables]
+
+    state = values(model.trainable_variables), values(model.non_trainable_variables)
+    assert custom_calls(model.predict_step, state, (features,)) <= KNOWN
+    state = (*state, values(model.optimizer.variables), values(model.metrics_variables))
+    assert custom_calls(model.train_step, state, (features, targets)) <= KNOWN
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_lowers_for_a_tpu(kind, dtype):
+    model = build(kind, "bert", dtype)
+    check(model, batch(model))
+
+
+def test_long_texts_lower_for_a_tpu(monkeypatch):
+    monkeypatch.setattr("kerasbert.backend.LONG", 20)
+    monkeypatch.setattr("kerasbert.backend.TURN", 8)
+    backbone = tiny_backbone("modernbert", max_sequence_length=64)
+    model = BertTextClassifier(backbone, num_classes=2)
+    check(model, batch(model, (40, 33, 7), 40))
+
+
+def test_custom_calls_are_found():
+    def function(x):
+        return keras.ops.matmul(x, x), keras.ops.qr(x)
+
+    assert custom_calls(function, np.ones((3, 3), "float32")) - KNOWN
