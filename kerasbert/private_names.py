@@ -314,6 +314,14 @@ NAMES = (
         "keras-team/keras-core#531",
         backends=("torch",),
     ),
+    Name(
+        "torch",
+        "_fused_adam_",
+        "function",
+        "torch 2.13",
+        "Adam's step in one pass over the weights. `torch.optim.Adam(fused=True)` is built on it.",
+        backends=("torch",),
+    ),
     # === TensorFlow ===
     Name(
         "tensorflow.python.ops.control_flow_util",
@@ -460,6 +468,13 @@ def torch_device():
 def track_variables(model):
     """Let PyTorch know a model's weights."""
     model._track_variables()
+
+
+def fused_adam():
+    """PyTorch's step of Adam on lists of tensors, in one pass."""
+    import torch
+
+    return torch._fused_adam_
 
 
 def foreach(operation):

@@ -1,4 +1,4 @@
-"""PyTorch: bias in products, attention by one kernel, Adam, random states, processes.
+"""PyTorch: bias in products, norm and attention by one kernel, dropout, Adam, processes.
 
 See `kerasbert.backend` for the arguments.
 """
@@ -33,6 +33,35 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
     return backend.by_rows(inputs, function)
 
 
+def norm(x, gamma, beta, epsilon, training=False):
+    """By PyTorch's own kernel in the type of `x`: inside it computes in float32 anyway."""
+    import torch
+
+    x = ops.convert_to_tensor(x)
+    weights = [None if w is None else ops.convert_to_tensor(w, x.dtype) for w in (gamma, beta)]
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], *weights, epsilon)
+
+
+def dropout(x, rate, seed):
+    """On a CPU from 16 random bits each, four at a draw. The share is right to 2 ** -17.
+
+    PyTorch's own draws a number each: here it is less than half of its time.
+    """
+    import torch
+
+    x = ops.convert_to_tensor(x)
+    # A seed of its own has a generator of its own, which Keras makes.
+    is_seeded = seed.get_config()["seed"] is not None
+    if x.device.type != "cpu" or rate >= 1 or is_seeded or torch.compiler.is_compiling():
+        return None
+    count = x.numel()
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = bits.view(torch.int16)[:count].view(x.shape)
+    zeros = min(round(rate * 2**16), 2**16 - 1)
+    keep = bits >= zeros - 2**15
+    return x * keep.to(x.dtype).mul_(2**16 / (2**16 - zeros))
+
+
 def cross_entropy(labels, logits):
     """On a GPU, in one operation."""
     if not on_gpu():
@@ -54,9 +83,7 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     """By PyTorch's own kernel, which on a GPU knows dropout too."""
     if maps or (dropout and not on_gpu()):
         return None
-    if on_gpu():
-        return fused_attention(query, key, value, mask, dropout), None
-    return ops.dot_product_attention(query, key, value, mask=mask), None
+    return fused_attention(query, key, value, mask, dropout), None
 
 
 def fused_attention(query, key, value, mask=None, dropout=0.0):
@@ -73,6 +100,7 @@ def fused_attention(query, key, value, mask=None, dropout=0.0):
     if mask is not None:
         # Added, as a row that may look nowhere would be NaN by a mask of bools.
         lowest = torch.finfo(query.dtype).min / 2
+        mask = ops.convert_to_tensor(mask, "bool")
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, lowest)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))  # (B, N, T, H)
     outputs = torch.nn.functional.scaled_dot_product_attention(
@@ -81,10 +109,54 @@ def fused_attention(query, key, value, mask=None, dropout=0.0):
     return outputs.transpose(1, 2)
 
 
-def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """A few operations on all weights at once."""
+def clip_by_global_norm(gradients, most):
+    """On a CPU without a second pass where the norm is not above `most`."""
     import torch
 
+    if on_gpu() or torch.compiler.is_compiling():
+        return None
+    # Row by row: in one go PyTorch's norm of a large table is off in the fourth digit.
+    lengths = [
+        torch.linalg.vector_norm(torch.atleast_1d(g), dim=-1).flatten()
+        for g in gradients
+        if g is not None
+    ]
+    length = torch.cat(lengths).square().sum().sqrt()
+    if length <= most:
+        return gradients
+    scale = most / length
+    scale = scale + (length - length)  # NaN where the norm is infinite.
+    return [g if g is None else g * scale for g in gradients]
+
+
+def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
+    """On a CPU in one pass, elsewhere by a few operations on all weights at once."""
+    import torch
+
+    tensors = *variables, *gradients
+    # The pass goes through memory as it lies.
+    is_plain = all(t.is_cpu and t.is_contiguous() for t in tensors)
+    is_plain = is_plain and len({t.dtype for t in tensors}) == 1
+    if is_plain and not torch.compiler.is_compiling():
+        # After so many steps its own correction is 1: ours is in `rate` and `epsilon`.
+        steps = [torch.tensor(1e9)] * len(variables)
+        with torch.no_grad():
+            private_names.fused_adam()(
+                variables,
+                gradients,
+                means,
+                squares,
+                highest or [],
+                steps,
+                lr=float(rate),
+                beta1=beta_1,
+                beta2=beta_2,
+                weight_decay=0.0,
+                eps=float(epsilon),
+                amsgrad=highest is not None,
+                maximize=False,
+            )
+        return True
     each = private_names.foreach
     with torch.no_grad():
         each("lerp_")(means, gradients, 1 - beta_1)

@@ -223,6 +223,53 @@ def test_adam_steps():
         assert_close([x[number] for x in (variables, means, squares)], list(adam(*arrays)))
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("way", ["one pass", "AMSGrad", "transposed", "GPU's"])
+def test_adam_steps_in_one_pass(monkeypatch, way):
+    """As by several operations, which take what does not lie in memory as it is read."""
+    import torch
+
+    from kerasbert import private_names
+
+    variable, gradient, mean, square = arrays = [np.float32(x) for x in state()]
+    if way == "transposed":
+        gradient = np.ascontiguousarray(gradient.T)
+    lists = [[torch.from_numpy(x.copy())] for x in (variable, gradient, mean, square)]
+    if way == "transposed":
+        lists[1] = [lists[1][0].T]
+    highest = [torch.full((4, 3), 9.0)] if way == "AMSGrad" else None
+    passes = []
+    fused = private_names.fused_adam()
+    counted = lambda *args, **kwargs: passes.append(1) or fused(*args, **kwargs)  # noqa: E731
+    monkeypatch.setattr(private_names, "fused_adam", lambda: counted)
+    if way == "GPU's":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    rate, epsilon = torch.tensor(0.1), torch.tensor(1e-3)
+    variables, gradients, means, squares = lists
+    backend.adam_steps(variables, gradients, 0.9, 0.99, rate, epsilon, means, squares, highest)
+    assert len(passes) == (way in ("one pass", "AMSGrad"))
+    expected = list(adam(*arrays))
+    if way == "AMSGrad":
+        expected[0] = variable - 0.1 * expected[1] / 3.001
+    np.testing.assert_allclose(array(variables[0]), expected[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(array(means[0]), expected[1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.backends("torch")
+def test_the_norm_of_a_large_table_is_exact():
+    import torch
+
+    table, vector = torch.from_numpy(normal(20_000, 64)), torch.tensor(3.0)
+    exact = (table.double().square().sum() + 9).sqrt()
+    clipped = backend.clip_by_global_norm([table, None, vector], 1.0)
+    assert clipped[1] is None
+    np.testing.assert_allclose(float(clipped[2]), float(3 / exact), rtol=1e-6)
+    kept = backend.clip_by_global_norm([table, vector], 1e6)
+    assert kept[0] is table and kept[1] is vector
+    endless = backend.clip_by_global_norm([table, vector * np.inf], 1.0)
+    assert torch.isnan(endless[0]).all()
+
+
 @pytest.mark.backends("tensorflow")
 def test_decay():
     weights = [keras.Variable(normal(4, 3)) for _ in "ab"]
@@ -299,6 +346,48 @@ def test_dropout(as_on_gpu, form):
     outputs = array(dropout(ops.convert_to_tensor(inputs), 0.1, seed))
     np.testing.assert_allclose(outputs[outputs != 0], 1 / 0.9, rtol=1e-4)
     assert (outputs != 0).mean() == pytest.approx(0.9, abs=0.0031)  # Four deviations.
+
+
+@pytest.mark.backends("torch")
+def test_dropout_of_pytorch():
+    """Masks of an unseeded layer follow the global generator, in each type and size."""
+    import torch
+
+    for size, dtype in ((501, torch.float32), (4, torch.bfloat16), (1, torch.float32)):
+        x = torch.ones((300, size), dtype=dtype)
+        drawn = []
+        for start in (1, 1, 2):
+            torch.manual_seed(start)
+            drawn.append(backend.dropout(x, 0.1, keras.random.SeedGenerator()))
+        assert drawn[0].dtype == dtype and torch.equal(drawn[0], drawn[1])
+        assert not torch.equal(drawn[0], drawn[2])
+    x = torch.ones((400, 1000), requires_grad=True)
+    outputs = backend.dropout(x, 0.1, keras.random.SeedGenerator())
+    (gradient,) = torch.autograd.grad(outputs.sum(), x)
+    assert torch.equal(gradient, outputs.detach())
+    kept = array(outputs) != 0
+    np.testing.assert_allclose(array(outputs)[kept], 1 / 0.9, rtol=1e-4)
+    assert kept.mean() == pytest.approx(0.9, abs=5 * 0.3 / kept.size**0.5)
+    for lag in (1, 2, 3, 4, 1000):
+        together = (kept.ravel()[:-lag] - 0.9) * (kept.ravel()[lag:] - 0.9)
+        assert abs(together.mean() / 0.09) < 5 / kept.size**0.5
+    seeded = keras.random.SeedGenerator(7), keras.random.SeedGenerator(7)
+    assert torch.equal(*(backend.dropout(x, 0.1, seed) for seed in seeded))
+    assert not backend.dropout(x, 1.0, keras.random.SeedGenerator()).any()
+
+
+@pytest.mark.backends("torch")
+def test_norm_in_bfloat16():
+    """No further from float32 than the detour by float32, but for a rounding."""
+    import torch
+
+    x, gamma, beta = (torch.from_numpy(a) for a in (3 * X + 1, normal(16), normal(16)))
+    exact = backend.norm.plain(x, gamma, beta, 1e-12)
+    half = [a.bfloat16() for a in (x, gamma, beta)]
+    own, plain = backend.norm(*half, 1e-12), backend.norm.plain(*half, 1e-12)
+    assert own.dtype == torch.bfloat16
+    errors = [float((y.float() - exact).abs().mean()) for y in (own, plain)]
+    assert errors[0] <= 1.02 * errors[1]
 
 
 @pytest.mark.backends("jax")

@@ -59,13 +59,18 @@ def test_rotary_sees_only_distances():
 @pytest.fixture
 def fused(monkeypatch):
     """Counts the calls of the backend's fused attention, which JAX has on a GPU."""
-    calls, original = [], ops.dot_product_attention
+    module, name = ops, "dot_product_attention"
+    if keras.backend.backend() == "torch":
+        import torch
+
+        module, name = torch.nn.functional, "scaled_dot_product_attention"
+    calls, original = [], getattr(module, name)
 
     def spy(*args, **kwargs):
         calls.append(1)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(ops, "dot_product_attention", spy)
+    monkeypatch.setattr(module, name, spy)
     if keras.backend.backend() == "jax":
         monkeypatch.setattr("kerasbert.backend.jax.on_gpu", lambda: True)
     return calls
