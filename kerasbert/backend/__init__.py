@@ -528,6 +528,11 @@ def set_random_states(states):
 
 
 @kernel
+def keep_compiled():
+    """Have what is compiled from here on kept on disk, for other processes."""
+
+
+@kernel
 def compiles_shapes(jit_compile):
     """Whether each new length costs a compilation, so that there had better be few."""
     return bool(jit_compile)
@@ -537,6 +542,26 @@ def compiles_shapes(jit_compile):
 def is_distributed(model):
     """Whether Keras shares out the batches of `model` to several devices."""
     return keras.distribution.distribution() is not None
+
+
+@kernel
+def compiling(model, say):
+    """A context in which Keras makes the function that trains a model.
+
+    Args:
+        model: a compiled `keras.Model`.
+        say: function of a shape, called before that is compiled where the backend can tell.
+    """
+    return contextlib.nullcontext()
+
+
+def shape_cost(width):
+    """How many tokens an encoder of this width trains on while XLA compiles its step.
+
+    Both times grow with its layers, and that of a token with the square of the width. Measured on
+    2 cores with 6 layers of 384; where a token takes less, as on a GPU, the cost is higher.
+    """
+    return 1.8e9 / width**2
 
 
 @kernel

@@ -95,10 +95,6 @@ def _start_keras(backend):
         raise ValueError(
             f"The backend {chosen} is not installed: pip install 'kerasbert[{chosen}]'."
         )
-    if chosen == "jax":
-        # XLA takes long for each shape: what it compiled once is there for the next time.
-        cache = os.path.join(os.path.expanduser("~"), ".cache", "kerasbert", "jax")
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
     with silent_tensorflow():
         import_triton()
         import keras_hub  # noqa: F401

@@ -38,7 +38,61 @@ def buckets_up_to(maximum):
     return [bucket for bucket in (*BUCKETS, *beyond) if bucket < maximum] + [maximum]
 
 
-def similar_length_batches(lengths, batch_size, seed=0, epoch=0):
+def cheap_shapes(lengths, batch_size, shape_cost):
+    """The buckets and the short batch that `similar_length_batches` is to take for few shapes.
+
+    A model that is compiled for each shape trains faster on more padding where the epochs are few.
+
+    Args:
+        lengths: ints (N,).
+        batch_size: int.
+        shape_cost: number. How many tokens of padding an epoch may have, for one shape less.
+
+    Returns:
+        `(buckets, short)`, the lengths to pad to and the place of the batch that is not full.
+
+    >>> lengths = [8, 8, 8, 16, 16, 64]
+    >>> cheap_shapes(lengths, 2, shape_cost=0), cheap_shapes(lengths, 2, shape_cost=20)
+    (([8, 16, 64], 0), ([16, 64], 0))
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    buckets = np.array(buckets_up_to(bucket_length(lengths.max())))
+    rows = buckets[np.searchsorted(buckets, np.sort(lengths))]  # (N,), their padded lengths
+    num_batches = -(-len(rows) // batch_size)
+    ends = np.cumsum(_sizes(len(rows), batch_size, num_batches - 1))
+    _, firsts = np.unique(rows[ends - 1], return_index=True)
+    # Also where a length begins: its only batch may be the short one, at no shape more.
+    places = {num_batches // 2, *firsts.tolist()}
+    costs = (_cheapest(rows, batch_size, short, shape_cost) for short in sorted(places))
+    _, buckets, short = min(costs, key=lambda one: one[0])
+    return buckets, short
+
+
+def _cheapest(rows, batch_size, short, shape_cost):
+    """`(cost, buckets, short)` of sorted padded lengths (N,) and the place of the short batch."""
+    sizes = _sizes(len(rows), batch_size, short)
+    ends = np.cumsum(sizes)
+    lengths, firsts = np.unique(rows[ends - 1], return_index=True)
+    firsts = [*firsts.tolist(), len(sizes)]
+    best = [(0, [])]  # of the first batches, up to each length
+    for end in range(1, len(firsts)):
+        length, options = int(lengths[end - 1]), []
+        for begin in range(end):
+            joined = sizes[firsts[begin] : firsts[end]]
+            cost = shape_cost * len(np.unique(joined)) + length * int(joined.sum())
+            options.append((best[begin][0] + cost, [*best[begin][1], length]))
+        best.append(min(options, key=lambda one: one[0]))
+    return *best[-1], short
+
+
+def _sizes(count, batch_size, short):
+    """The sizes of the batches of `count` rows, of which the one at `short` may be smaller."""
+    sizes = np.full(-(-count // batch_size), batch_size)
+    sizes[short] -= sizes.sum() - count
+    return sizes
+
+
+def similar_length_batches(lengths, batch_size, seed=0, epoch=0, buckets=None, short=None):
     """Cut one epoch into batches of similar length, in an order drawn from seed and epoch.
 
     The examples are shuffled, sorted by bucket and cut. Within a bucket the order stays random, as
@@ -51,6 +105,9 @@ def similar_length_batches(lengths, batch_size, seed=0, epoch=0):
         batch_size: int.
         seed: int.
         epoch: int.
+        buckets: ascending ints. The lengths that rows are padded to, by default all of `BUCKETS`.
+        short: int. Which of the batches, sorted by length, is the one that is not full. By
+            default the middle one.
 
     Returns:
         A list of int arrays (B,), in which every number below N occurs once. All but one have
@@ -63,13 +120,13 @@ def similar_length_batches(lengths, batch_size, seed=0, epoch=0):
     lengths, batch_size = _checked(lengths, batch_size)
     random = np.random.default_rng((seed, epoch))
     rows = random.permutation(len(lengths))
-    buckets = np.searchsorted(buckets_up_to(int(lengths.max())), lengths)  # (N,)
-    rows = rows[np.argsort(buckets[rows], kind="stable")]
+    buckets = buckets_up_to(int(lengths.max())) if buckets is None else buckets
+    places = np.searchsorted(buckets, lengths)  # (N,)
+    rows = rows[np.argsort(places[rows], kind="stable")]
     num_batches = -(-len(rows) // batch_size)
-    sizes = np.full(num_batches, batch_size)
-    # The batch that is not full has about the median length in every epoch: one shape more to
-    # compile, not one for every bucket.
-    sizes[num_batches // 2] -= num_batches * batch_size - len(rows)
+    # The batch that is not full has the same length in every epoch: one shape more to compile, not
+    # one for every bucket.
+    sizes = _sizes(len(rows), batch_size, num_batches // 2 if short is None else short)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
     return [batches[i] for i in _mixed_order(num_batches, random)]
 

@@ -255,6 +255,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
         """
         check_process()
         check_batch_size(batch_size)
+        self.__dict__["_verbose"] = kwargs.get("verbose", "auto")
         is_raw = self._is_raw(x)
         if validation_split and validation_data is None and is_raw:
             (x, y, sample_weight), validation_data = split((x, y, sample_weight), validation_split)
@@ -267,8 +268,11 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
             elif not isinstance(validation_data, tuple):
                 validation_data = self._read(validation_data, batch_size)
         if is_raw:
+            shape_cost = self._shape_cost(kwargs.get("epochs", 1))
             x = self.preprocessor.batches(
-                x, y, sample_weight, batch_size or 32, shuffle, buckets=self._compiles_shapes()
+                *(x, y, sample_weight, batch_size or 32, shuffle),
+                buckets=self._compiles_shapes(),
+                shape_cost=shape_cost,
             )
             self._check_labelled(y, is_raw)  # Texts first: they may be what is wrong.
         else:
@@ -444,6 +448,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
     def _call_keras(self, method, *args, **kwargs):
         """Run a method of Keras; an error of a generator comes as it is, not in TensorFlow's."""
         self._reading_error = None
+        backend.keep_compiled()
         try:
             with traced_on_purpose():
                 return method(self, *args, **kwargs)
@@ -451,6 +456,25 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
             if self._reading_error is not None:
                 raise self._reading_error from None
             raise
+
+    def make_train_function(self, force=False):
+        """Make the step of `fit`, as `keras.Model.make_train_function`."""
+        if force or self.train_function is None:
+            with backend.compiling(self, self._say_compiling):
+                super().make_train_function(force)
+
+    def _say_compiling(self, shape):
+        """Say on the line of the progress bar why its next step takes long."""
+        if self.__dict__.get("_verbose") in ("auto", 1):
+            # The bar begins its line anew with each step.
+            print(f"\rcompiling {' x '.join(map(str, shape))} ...", end="", flush=True)
+
+    def _shape_cost(self, epochs):
+        """How many tokens of padding an epoch of `fit` may have, for one shape less to compile."""
+        # Who trained before will go on: an epoch at a time as well.
+        before = self.__dict__.get("_epochs", 0)
+        self.__dict__["_epochs"] = before + epochs  # Not by `setattr`: Keras would track it.
+        return backend.shape_cost(self.backbone.hidden_dim) / max(before + epochs, 1)
 
     def _needs_labels(self, is_raw):
         """Whether training needs labels of the caller; a task that makes its own does not."""

@@ -18,6 +18,7 @@ from kerasbert.data.batching import (
     batch_dataset,
     bucket_length,
     buckets_up_to,
+    cheap_shapes,
     draw_seeds,
     given_batches,
     map_ahead,
@@ -350,7 +351,15 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     # === Batches for `fit`, `evaluate` and `predict` ===
 
     def batches(
-        self, x, y=None, sample_weight=None, batch_size=32, shuffle=True, seed=None, buckets=True
+        self,
+        x,
+        y=None,
+        sample_weight=None,
+        batch_size=32,
+        shuffle=True,
+        seed=None,
+        buckets=True,
+        shape_cost=0,
     ):
         """Batches of similar length for `fit`: every example once an epoch, a new order in each.
 
@@ -366,6 +375,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 `keras.utils.set_random_seed` makes runs repeat.
             buckets: bool. `False` pads to the longest row of the batch and no further, for a model
                 that is not compiled for each shape.
+            shape_cost: number. How many tokens of padding an epoch may have for one shape less to
+                compile; see `kerasbert.data.batching.cheap_shapes`.
 
         Returns:
             A `tf.data.Dataset` of `(x, y, sample_weight)`, without what was not given.
@@ -373,10 +384,16 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         segments, targets = self._examples(x, y, sample_weight)
         lengths = np.asarray(self.packed_lengths(segments))
         seed = random.randrange(2**31) if seed is None else seed
+        shapes = {}
+        if shuffle and buckets and shape_cost and len(lengths):
+            buckets, short = cheap_shapes(lengths, batch_size, shape_cost)
+            buckets[-1] = min(buckets[-1], self.sequence_length)
+            buckets = tuple(buckets)
+            shapes = {"buckets": buckets, "short": short}
 
         def plan(epoch):
             if shuffle:
-                return similar_length_batches(lengths, batch_size, seed, epoch)
+                return similar_length_batches(lengths, batch_size, seed, epoch, **shapes)
             return given_batches(lengths, batch_size)
 
         return self._dataset(segments, targets, plan, buckets, lambda epoch: (seed, epoch))
@@ -454,7 +471,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             if self.draws:
                 drawn["seed"], *tensors = tensors
             parts = tuple(tf.gather(segment, rows) for segment in tensors[: len(segments)])
-            longest = None if buckets else tf.reduce_max(self.packed_lengths(parts))
+            longest = None if buckets is True else tf.reduce_max(self.packed_lengths(parts))
+            if isinstance(buckets, tuple):
+                steps = tf.constant(buckets)
+                longest = tf.gather(steps, tf.searchsorted(steps, [longest])[0])
             chosen = iter(tensors[len(segments) :])
             chosen = [tf.gather(next(chosen), rows) if one else None for one in given]
             return self.assemble(parts, *chosen, length=longest, **drawn)

@@ -5,6 +5,9 @@ What runs on a GPU only runs here on the CPU.
 
 import importlib
 import inspect
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -486,3 +489,49 @@ def test_fused_norm(shape):
     expected = value_and_gradients(x)
     assert_close(traced(x), expected, atol=2e-5)
     assert_close(compiled(x), expected, atol=2e-5)
+
+
+# === Compiling ===
+
+TRAIN = """
+import jax, numpy as np
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+from tests.contracts import batch, tiny_classifier
+model = tiny_classifier()
+model.fit(batch(model), np.zeros(3, "int32"), verbose=0)
+print(sum(name.endswith("/cache_hits") for name in hits))
+"""
+
+
+@pytest.mark.backends("jax")
+def test_other_processes_find_what_was_compiled(tmp_path):
+    def run(**settings):
+        done = subprocess.run(
+            [sys.executable, "-c", TRAIN],
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), **settings},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return [int(number) for number in done.stdout.split()]
+
+    folder = tmp_path / "kerasbert" / "jax" / OWN._processor()
+    assert run(JAX_ENABLE_COMPILATION_CACHE="false")[0] == 0 and not folder.exists()
+    assert run(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))[0] == 0 and not folder.exists()
+    assert any((tmp_path / "own").iterdir())
+    assert run()[0] == 0
+    assert list(folder.glob("jit_train_step-*")) and folder.stat().st_mode & 0o777 == 0o700
+    assert run()[0] > 0
+
+
+@pytest.mark.backends("jax")
+def test_what_was_not_read_for_longest_goes(tmp_path):
+    for age, name in enumerate(("new", "older", "oldest")):
+        (tmp_path / name).write_bytes(b"0" * 10)
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    OWN._leave(25, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"new", "older"}
+    OWN._leave(0, tmp_path)
+    assert not list(tmp_path.iterdir())

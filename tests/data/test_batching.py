@@ -1,4 +1,5 @@
 import doctest
+import itertools
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from kerasbert.data.batching import (
     batch_dataset,
     bucket_length,
     buckets_up_to,
+    cheap_shapes,
     given_batches,
     restore_order,
     similar_length_batches,
@@ -108,6 +110,51 @@ def test_short_batch_keeps_its_bucket():
         if len(batch) < 32
     ]
     assert len({bucket_length(length) for length in short}) == 1
+
+
+def shapes(batches, lengths, buckets):
+    """The shape that each batch is padded to."""
+    places = [np.searchsorted(buckets, lengths[batch].max()) for batch in batches]
+    return [(len(batch), buckets[place]) for batch, place in zip(batches, places, strict=True)]
+
+
+def cost_of(batches, lengths, buckets, shape_cost):
+    padded = shapes(batches, lengths, buckets)
+    return shape_cost * len(set(padded)) + sum(rows * length for rows, length in padded)
+
+
+@pytest.mark.parametrize("count", [1, 20, 640, 650, 1003])
+@pytest.mark.parametrize("shape_cost", [0, 100, 2000, 10**6])
+def test_no_other_buckets_are_cheaper(count, shape_cost):
+    lengths = np.clip(np.random.default_rng(0).lognormal(3, 0.6, count).astype(int), 3, 60)
+    buckets, short = cheap_shapes(lengths, 32, shape_cost)
+    batches = similar_length_batches(lengths, 32, 0, 0, buckets, short)
+    found = cost_of(batches, lengths, buckets, shape_cost)
+    *inner, last = buckets_up_to(bucket_length(lengths.max()))
+    for size in range(len(inner) + 1):
+        for some in itertools.combinations(inner, size):
+            others = [*some, last]
+            plan = similar_length_batches(lengths, 32, 0, 0, others)
+            assert found <= cost_of(plan, lengths, others, shape_cost)
+    if shape_cost == 10**6:
+        assert buckets == [last] and len(set(shapes(batches, lengths, buckets))) <= 2
+
+
+def test_few_shapes_are_the_same_in_every_epoch():
+    lengths = np.random.default_rng(0).integers(2, 250, 650)
+    buckets, short = cheap_shapes(lengths, 32, 8000)
+    assert 2 <= len(buckets) <= 5
+    epochs = [similar_length_batches(lengths, 32, 3, epoch, buckets, short) for epoch in range(4)]
+    assert len({tuple(sorted(shapes(batches, lengths, buckets))) for batches in epochs}) == 1
+    for batches in epochs:
+        assert sorted(np.concatenate(batches)) == list(range(650))
+
+
+def test_the_only_batch_of_a_length_may_be_the_short_one():
+    lengths = np.array([10] * 70 + [100] * 20)
+    buckets, short = cheap_shapes(lengths, 32, 1000)
+    batches = similar_length_batches(lengths, 32, 0, 0, buckets, short)
+    assert sorted(shapes(batches, lengths, buckets)) == [(26, 128), (32, 16), (32, 16)]
 
 
 def test_sorted_batches_and_back():

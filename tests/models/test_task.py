@@ -292,3 +292,16 @@ def test_lengths_are_traced_without_a_warning():
     finally:
         logging.getLogger("tensorflow").removeHandler(handler)
     assert not [message for message in said if "retracing" in message]
+
+
+@pytest.mark.backends("jax")
+def test_the_progress_line_says_what_is_compiled(capsys):
+    classifier = raw_classifier()
+    classifier.compile()
+    for verbose in (0, 1, 1):
+        classifier.fit(TEXTS, LABELS, batch_size=4, verbose=verbose)
+        said = capsys.readouterr().out
+        assert "compiling" not in said  # It was compiled in the first, quiet epoch.
+    classifier.fit(TEXTS, LABELS, batch_size=2, verbose=1)
+    assert "\rcompiling 2 x " in capsys.readouterr().out
+    assert "train_step" not in vars(classifier)

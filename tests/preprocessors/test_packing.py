@@ -446,6 +446,24 @@ def test_batches_hold_every_example_once_an_epoch(shuffle):
     assert (orders[0] == list(range(500))) != shuffle
 
 
+def test_batches_of_few_shapes():
+    preprocessor = make(sequence_length=61)
+    texts = corpus()
+
+    def shapes(**kwargs):
+        dataset = preprocessor.batches(texts, np.arange(500), batch_size=50, seed=0, **kwargs)
+        passes = [list(dataset.as_numpy_iterator()) for _ in range(2)]
+        for one in passes:
+            assert sorted(np.concatenate([labels for _, labels in one])) == list(range(500))
+        return [{features["token_ids"].shape for features, _ in one} for one in passes]
+
+    many, few, one = (shapes(shape_cost=cost)[0] for cost in (0, 1000, 10**6))
+    assert len(many) > len(few) > len(one)
+    assert one == {(50, 61)}
+    first, second = shapes(shape_cost=1000)
+    assert first == second == few
+
+
 def test_batches_pad_little():
     preprocessor = make(sequence_length=128)
     shares = [
