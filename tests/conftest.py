@@ -21,6 +21,7 @@ if keras.backend.backend() == "jax":
 
     # What a test compiles runs once.
     jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_enable_compilation_cache", False)
 
 VOCABULARY_SIZE = 99
 _SIZES = {

@@ -252,6 +252,7 @@ def predict_batch(model, features):
         return None
     import jax
 
+    keep_compiled()
     # Past Keras, which would track it. It ends with what Keras runs, as `compile` sets it anew.
     made_for, step = model.__dict__.get("_predict_batch", (None, None))
     model.make_predict_function()
