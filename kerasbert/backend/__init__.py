@@ -10,9 +10,11 @@ B batch, T tokens, D width, N heads, H width of a head, U units, P predictions, 
 vocabulary; in local attention C blocks of W tokens, each of which sees K.
 """
 
+import collections
 import contextlib
 import functools
 import importlib
+import threading
 
 import keras
 from keras import ops
@@ -506,8 +508,58 @@ def without_gradients():
 
 @kernel
 def predict_batch(model, features):
-    """The outputs of a model for one batch, as NumPy arrays; several threads may ask at once."""
+    """The outputs of a model for one batch, as NumPy arrays; several threads may ask at once.
+
+    Args:
+        model: a `keras.Model`.
+        features: dict of NumPy arrays.
+    """
     return keras.Model.predict_on_batch(model, features)
+
+
+# A shape that has come so often gets a graph of its own, up to so many of them for a model.
+OFTEN, MOST_GRAPHS = 3, 64
+
+
+class _Graphs:
+    """The graphs of a model's step, for the shapes that come again and again."""
+
+    def __init__(self):
+        self._counts = collections.Counter()
+        self._graphs = {}
+        self._lock = threading.Lock()
+
+    def of(self, shapes, make):
+        """The graph for these shapes, made where they came often, or `None`."""
+        if shapes in self._graphs:
+            return self._graphs[shapes]
+        with self._lock:
+            self._counts[shapes] += 1
+            is_new = shapes not in self._graphs and len(self._graphs) < MOST_GRAPHS
+            if is_new and self._counts[shapes] >= OFTEN:
+                self._graphs[shapes] = make()
+            return self._graphs.get(shapes)
+
+
+def graph_of_often(model, features, make, *also):
+    """What `make()` returns, made once for features of these shapes, or `None` at first.
+
+    Args:
+        model: a `keras.Model`.
+        features: dict of NumPy arrays.
+        make: function.
+        *also: what else a graph hangs on.
+    """
+    if model.run_eagerly or _preferred:
+        return None
+    # Past Keras, which would track them. They end with what Keras runs, as `compile` sets it anew.
+    made_for, graphs = model.__dict__.get("_predict_graphs", (None, None))
+    model.make_predict_function()
+    if made_for is not model.predict_function:
+        graphs = _Graphs()
+        model.__dict__["_predict_graphs"] = model.predict_function, graphs
+    shapes = tuple((name, x.shape, x.dtype.name) for name, x in features.items())
+    return graphs.of((shapes, *also), make)
 
 
 @kernel

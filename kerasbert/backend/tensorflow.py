@@ -4,7 +4,6 @@ And what Keras does not pass on to it: faster forms of layers, losses and AdamW 
 devices before clipping, and training on several workers. See `kerasbert.backend` for the arguments.
 """
 
-import collections
 import contextlib
 import importlib
 import logging
@@ -138,49 +137,22 @@ def rows_where(mask, *tensors):
 
 # === Steps ===
 
-# A shape that has come so often gets a graph of its own, up to so many of them for a model.
-OFTEN, MOST_GRAPHS = 3, 64
 
-
-class _Graphs:
-    """The graphs of a model's step for the shapes that come again and again.
+def predict_batch(model, features):
+    """By a graph of its own, where this shape came often.
 
     Keras has one graph for all shapes after a few of them. More than half of its operations then
     compute sizes, and for one text these take more time than the products.
     """
-
-    def __init__(self, model):
-        self._step = model.predict_step
-        self._counts = collections.Counter()
-        self._graphs = {}
-        self._lock = threading.Lock()
-
-    def of(self, features):
-        """The graph for arrays of these shapes, or `None`."""
-        shapes = tuple((name, x.shape, x.dtype.name) for name, x in features.items())
-        if shapes in self._graphs:
-            return self._graphs[shapes]
-        with self._lock:
-            self._counts[shapes] += 1
-            is_new = shapes not in self._graphs and len(self._graphs) < MOST_GRAPHS
-            if is_new and self._counts[shapes] >= OFTEN:
-                specs = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in features.items()}
-                step = tf.function(lambda x: self._step((x,)), autograph=False)
-                self._graphs[shapes] = step.get_concrete_function(specs)
-            return self._graphs.get(shapes)
-
-
-def predict_batch(model, features):
-    """By a graph of its own, where this shape came often."""
-    if model.run_eagerly or model.jit_compile or is_distributed(model):
+    if model.jit_compile or is_distributed(model):
         return None
-    # Past Keras, which would track them. They end with what Keras runs, as `compile` sets it anew.
-    made_for, graphs = model.__dict__.get("_predict_batch", (None, None))
-    model.make_predict_function()
-    if made_for is not model.predict_function:
-        graphs = _Graphs(model)
-        model.__dict__["_predict_batch"] = model.predict_function, graphs
-    graph = graphs.of(features)
+
+    def make():
+        specs = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in features.items()}
+        step = tf.function(lambda x: model.predict_step((x,)), autograph=False)
+        return step.get_concrete_function(specs)
+
+    graph = backend.graph_of_often(model, features, make)
     if graph is None:
         return None
     outputs = graph({name: tf.constant(x) for name, x in features.items()})

@@ -6,6 +6,7 @@ See `kerasbert.backend` for the arguments.
 import contextlib
 import functools
 
+import keras
 from keras import ops
 
 from kerasbert import backend, private_names
@@ -171,6 +172,39 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
         each("mul_")(steps, rate)
         each("sub_")(variables, steps)
     return True
+
+
+def predict_batch(model, features):
+    """By a graph of PyTorch's operations, where this shape came often.
+
+    Keras' own Python work, layer after layer, takes ten times as long as a small model computes.
+    The weights are arguments of the graph, so that it takes those of now.
+    """
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    is_own = type(model).predict_step is not keras.Model.predict_step
+    if is_own or model.jit_compile or torch.is_autocast_enabled("cpu") or on_gpu():
+        return None
+    variables = model.variables
+    weights = [variable.value for variable in variables]
+    inputs = {name: torch.tensor(x) for name, x in features.items()}
+
+    def step(weights, inputs):
+        with keras.StatelessScope(state_mapping=list(zip(variables, weights))):
+            return model.predict_step((inputs,))
+
+    def make():
+        try:
+            return make_fx(step)(weights, inputs)
+        except Exception:
+            return None  # Who asks for values on the way, as a layer of a user's own may, has none.
+
+    with torch.no_grad():
+        graph = backend.graph_of_often(model, features, make, *map(id, variables))
+        if graph is None:
+            return None
+        return keras.tree.map_structure(ops.convert_to_numpy, graph(weights, inputs))
 
 
 def without_gradients():

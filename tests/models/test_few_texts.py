@@ -1,5 +1,7 @@
 """A few texts run batch after batch, without a pipeline: the same answers, results and calls."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pytest
@@ -72,7 +74,7 @@ def test_the_same_outputs(name, as_many):
     as_many()
     many = ask(model)
     for one in few:
-        same(one, many, 1e-5)
+        same(one, many, 5e-5)
 
 
 def test_the_same_results(as_many):
@@ -144,3 +146,47 @@ def test_weights_changed_meanwhile():
     before = [model.predict(TEXTS[:1], verbose=0) for _ in range(4)][-1]
     model.output_dense.bias.assign(model.output_dense.bias + 1)
     np.testing.assert_allclose(model.predict(TEXTS[:1], verbose=0), before + 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["mixed_bfloat16", "int8", "lora"])
+def test_other_computing(how):
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+    texts = TEXTS[:1]
+    first = [model.predict(texts, verbose=0) for _ in range(4)][-1]
+    if how == "int8":
+        model.quantize("int8")
+    elif how == "lora":
+        model.backbone.enable_lora(2)
+        for weight in model.backbone.trainable_weights:
+            weight.assign(weight + 0.1)
+        model.compile()
+    else:
+        model = model_of(
+            "TextClassifier", labels=["ham", "spam"], encoder_settings={"dtype": "mixed_bfloat16"}
+        )
+    found = [model.predict(texts, verbose=0) for _ in range(5)]
+    # Rounding of bfloat16 hangs on what a graph fuses.
+    atol = 0.25 if how == "mixed_bfloat16" else 1e-5
+    same(found[0], found[-1], atol)
+    assert np.abs(found[0] - first).max() > 1e-5
+    # Keras' own way, by a batch of arrays.
+    features = {name: np.asarray(x) for name, x in model.preprocessor(texts).items()}
+    same(found[-1], keras.Model.predict_on_batch(model, features), atol)
+
+
+def test_threads_of_new_shapes():
+    """Graphs are made while other threads compute."""
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+    texts = [" ".join(["good film"] * count) for count in (1, 4, 9, 15, 22)]
+    alone = [model.classify(text) for text in texts]
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+
+    def ask(number):
+        return [model.classify(texts[(number + i) % len(texts)]) for i in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for number, answers in enumerate(pool.map(ask, range(4))):
+            for i, answer in enumerate(answers):
+                expected = alone[(number + i) % len(texts)]
+                assert answer["label"] == expected["label"]
+                assert answer["score"] == pytest.approx(expected["score"], abs=1e-5)
