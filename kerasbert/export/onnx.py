@@ -2,6 +2,7 @@
 
 import os
 
+from kerasbert import runtimes
 from kerasbert._errors import need_packages
 from kerasbert.export.token_graphs import exported
 
@@ -62,7 +63,7 @@ def export_onnx(model, directory, precision="float32", tokenizer=None, layout="k
     arguments = directory, "onnx", precision, None, tokenizer, layout
     name = os.path.join("onnx" if layout == "transformers" else "", "model.onnx")
     with exported(model, *arguments) as (target, folder, check):
-        check(_onnx_runtime(os.path.join(folder, name)))
+        check(runtimes.onnx_runtime(os.path.join(folder, name)))
     return os.path.join(target, name)
 
 
@@ -88,20 +89,5 @@ def export_openvino(model, directory, precision="float32", tokenizer=None):
         # Its default would halve the precision of the weights.
         openvino.save_model(openvino.convert_model(whole), path, compress_to_fp16=False)
         os.remove(whole)
-        compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-
-        def run(features):
-            return {port.any_name: x for port, x in compiled(features).items()}
-
-        check(run)
+        check(runtimes.openvino(path))
     return os.path.join(target, "model.xml")
-
-
-def _onnx_runtime(path):
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda features: dict(zip(names, session.run(names, features), strict=True))

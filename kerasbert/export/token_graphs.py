@@ -122,7 +122,7 @@ def exported(
             os.rename(os.path.join(folder, "model.onnx"), os.path.join(folder, "onnx/model.onnx"))
             _write_as_transformers(tokenizer, task, folder)
         elif tokenizer:
-            _write_tokenizer(tokenizer, model, folder)
+            _write_tokenizer(tokenizer, model, folder, length)
         yield target, folder, lambda run: _compare(run, probes, expected, precision, allowed)
         try:
             put(folder, target)
@@ -345,15 +345,20 @@ def _write_as_transformers(tokenizer, task, folder):
     task.write_as_transformers(folder)
 
 
-def _write_tokenizer(tokenizer, model, folder):
-    """The tokenizer in the form that `tokenizers` and `transformers` read, and the labels."""
-    encoder = encoder_of(model)
+def _write_tokenizer(tokenizer, model, folder, length):
+    """The tokenizer in the form that `tokenizers` and `transformers` read, and the labels.
+
+    It cuts texts where the model's preprocessor does, and pads rows to each other, or to `length`.
+    """
+    encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
+    most = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
     files = transformers_files(
         tokenizer,
         encoder.family,
-        encoder.max_sequence_length,
+        min(most, length or most),
         encoder.num_segments > 1,
         finds_special=hasattr(model, "fill_mask"),
+        padded_to=length or "batch",
     )
     config = {"model_type": encoder.family.replace("xlm_", "xlm-")}
     labels = getattr(model, "label_names", None)
