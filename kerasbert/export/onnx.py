@@ -18,8 +18,10 @@ def export_onnx(model, directory, precision="float32", tokenizer=None, layout="k
     begin with the task's, as `topic_token_ids`.
 
     `tokenizer.json` and the files around it are those that `tokenizers` and `transformers` read,
-    in any language that has them; `config.json` names the classes. LoRA is merged in, and weights
-    of another type are written in float32. A failure leaves nothing behind.
+    in any language that has them; `config.json` names the classes. `answer.py` is a program of few
+    lines that takes raw texts, without Keras and TensorFlow: `from folder.answer import answer`;
+    readers, masked language models, choices and several tasks have none. LoRA is merged in, and
+    weights of another type are written in float32. A failure leaves nothing behind.
 
     Args:
         model: a `BertBackbone` or any task, on any backend.
@@ -83,7 +85,7 @@ def export_openvino(model, directory, precision="float32", tokenizer=None):
     import openvino
 
     arguments = directory, "onnx", precision, None, tokenizer
-    with exported(model, *arguments) as (target, folder, check):
+    with exported(model, *arguments, runtime="openvino") as (target, folder, check):
         path = os.path.join(folder, "model.xml")
         whole = os.path.join(folder, "model.onnx")
         # Its default would halve the precision of the weights.

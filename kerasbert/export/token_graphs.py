@@ -19,6 +19,7 @@ from kerasbert import backend
 from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import to_huggingface
+from kerasbert.export.program import write_program
 from kerasbert.export.served import named_inputs, saved_class, served
 from kerasbert.export.serving import (
     check_finite,
@@ -72,6 +73,7 @@ def exported(
     length=None,
     tokenizer=None,
     layout="kerasbert",
+    runtime=None,
 ):
     """A new directory with a graph and its tokenizer's files, which appears when all is well.
 
@@ -83,6 +85,7 @@ def exported(
         length: int. The T of the graph, or `None` for any.
         tokenizer: a tokenizer of ours; `None` takes the model's, `False` none.
         layout: string. One of `LAYOUTS`; "transformers" puts the graph into a folder `onnx`.
+        runtime: string. What the file is for, where that is another format in the end.
 
     Yields:
         `(target, folder, check)`: the directory that it will be; the folder so far, with
@@ -123,6 +126,7 @@ def exported(
             _write_as_transformers(tokenizer, task, folder)
         elif tokenizer:
             _write_tokenizer(tokenizer, model, folder, length)
+            write_program(task, runtime or format, folder)
         yield target, folder, lambda run: _compare(run, probes, expected, precision, allowed)
         try:
             put(folder, target)

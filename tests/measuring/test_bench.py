@@ -232,6 +232,8 @@ def test_stopped_it_leaves_nothing(tiny_preset, texts, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell may have started the tests with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     for line in process.stderr:
         if "round 1" in line:
