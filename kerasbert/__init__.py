@@ -30,6 +30,7 @@ _MODULES = (
     "visualize",
 )
 _FUNCTIONS = {
+    "bench": "measuring.bench",
     "builtin_presets": "presets",
     "convert": "converter",
     "evaluate": "training.evaluation",

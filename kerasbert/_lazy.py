@@ -64,6 +64,9 @@ class _Loader:
         self._loader = loader
         self._finder = finder
 
+    def __getattr__(self, name):
+        return getattr(self._loader, name)  # `python -m` asks for more than an import does.
+
     def create_module(self, spec):
         return self._loader.create_module(spec)
 

@@ -24,3 +24,19 @@ def keep_freed_memory():
     for option, value, variable in _OPTIONS:
         if variable not in os.environ:
             malloc.mallopt(option, value)
+
+
+def peak_bytes():
+    """The most memory that this process has had at once; `None` where the system does not say."""
+    try:
+        # Not `resource`: on Linux that counts what the parent had when it started this process.
+        with open("/proc/self/status") as file:
+            peak = next(line for line in file if line.startswith("VmHWM"))
+        return 1024 * int(peak.split()[1])
+    except (OSError, StopIteration):
+        pass
+    try:
+        import resource
+    except ImportError:
+        return None  # Windows
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes.

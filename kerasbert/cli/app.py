@@ -120,3 +120,10 @@ def settings(option, texts):
         except ValueError:
             found[name] = value
     return found
+
+
+def text_columns(text, text_b):
+    """The options --text and --text-b as a list of columns, or `None`."""
+    if text is None and text_b is not None:
+        raise ValueError("--text-b needs --text, the column of the first text.")
+    return [name for name in (text, text_b) if name is not None] or None

@@ -1,4 +1,4 @@
-"""Commands on checkpoints: `presets`, `convert` and `export`."""
+"""Commands on checkpoints: `presets`, `convert`, `export` and `bench`."""
 
 import json
 from typing import Annotated
@@ -7,7 +7,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kerasbert.cli.app import BackendOption, JsonOption, app, command, settings, show
+from kerasbert.cli.app import (
+    BackendOption,
+    JsonOption,
+    app,
+    command,
+    settings,
+    show,
+    text_columns,
+)
 
 
 @app.command()
@@ -169,6 +177,7 @@ def export(
         from kerasbert.export import export_serving
         from kerasbert.models import BertPreprocessor
         from kerasbert.models.task import BertTask
+        from kerasbert.tasks.readers import read_inputs
 
         of_saved_model = {
             "--version": version,
@@ -187,7 +196,7 @@ def export(
             arguments = {
                 "version": version,
                 "labels": None if labels is None else labels.split(","),
-                "warmup": None if warmup is None else _warmup(warmup),
+                "warmup": None if warmup is None else read_inputs(warmup),
                 "signatures": signature or None,
                 "tokens_only": tokens_only,
                 **settings("--set", setting),
@@ -204,14 +213,101 @@ def export(
     print(json.dumps({"path" if is_graph else "directory": path}) if as_json else path)
 
 
-def _warmup(path):
-    """Inputs of a file: its lines, or what is in the lines of JSON."""
-    from kerasbert.tasks.readers import json_lines, read_text
+@app.command()
+def bench(
+    preset: Annotated[
+        str, typer.Argument(metavar="PRESET", help="A model with a head: a directory or a handle.")
+    ],
+    texts: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXTS",
+            help="A file of texts, one a line, or a table; in a .jsonl lists such as a question "
+            "and its context, too.",
+        ),
+    ],
+    task: Annotated[
+        str | None,
+        typer.Option(help="What to read PRESET as, such as text_embedder for one without a head."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the text in a table.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Of files that are not UTF-8: cp949, shift_jis, utf-16, ...")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts in a request of several.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each format runs.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(help="Of single texts in a round of a format, and of batches.")
+    ] = 2.0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Cores for each; by default all.")
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(help="Only some, such as keras,saved_model/int8,onnx,openvino,litert."),
+    ] = None,
+    as_json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write what was measured there.")
+    ] = None,
+    backend: BackendOption = None,
+):
+    """Measure a model in every format that this machine can run, on your texts.
 
-    text = read_text(path)
-    if path.endswith(".jsonl"):
-        return list(json_lines(text, f"'{path}'"))
-    return [line for line in text.splitlines() if line.strip()]
+    \b
+    Examples:
+      kerasbert bench out/model texts.txt
+      kerasbert bench out/model texts.txt --formats onnx,saved_model --json bench.json
+      kerasbert bench reader questions.jsonl --batch-size 8 --threads 2
+    """
+    with command(backend, stopped="Stopped; nothing was measured."):
+        from kerasbert.files import write_json
+        from kerasbert.measuring.bench import bench
+
+        found = bench(
+            preset,
+            texts,
+            task=task,
+            columns=text_columns(text, text_b),
+            encoding=encoding,
+            batch_size=batch_size,
+            rounds=rounds,
+            seconds=seconds,
+            threads=threads,
+            formats=None if formats is None else formats.split(","),
+        )
+        if as_json is not None:
+            write_json(as_json, found)
+    _show_bench(found)
+
+
+def _show_bench(found):
+    names = "format p50 p95 p99 texts/s memory disk difference".split()
+    units = ("", "ms", "ms", "ms", f"batches of {found['batch_size']}", "MB, peak", "MB", "largest")
+    table = Table(
+        title=f"{found['model']}, {found['texts']:,} texts, {found['threads']} threads",
+        caption=found["machine"],
+    )
+    for i, (name, unit) in enumerate(zip(names, units)):
+        table.add_column(f"{name}\n{unit}", justify="right" if i else "left")
+    ran = [row for row in found["results"] if "error" not in row]
+    for row in sorted(ran, key=lambda row: row["latency_ms"]["p50"]):
+        table.add_row(
+            f"{row['format']}/{row['precision']}",
+            *(f"{x:.1f}" for x in row["latency_ms"].values()),
+            f"{row['texts_per_second']:,.0f}",
+            "-" if row["memory_mb"] is None else f"{row['memory_mb']:,.0f}",
+            f"{row['size_mb']:,.1f}",
+            f"{row['difference']:.1g}",
+        )
+    show(table)
+    for row in found["results"]:
+        said = f"not measured: {row['error']}" if "error" in row else row["note"]
+        if said:
+            print(f"{row['format']}/{row['precision']}: {said}")
+    for sentence in found["left_out"]:
+        print(f"Left out: {sentence}")
+    print(found["advice"])
 
 
 def _graph_call(format, of_saved_model, int8, sequence_length, layout):

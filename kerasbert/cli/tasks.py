@@ -17,6 +17,7 @@ from kerasbert.cli.app import (
     command,
     settings,
     show,
+    text_columns,
 )
 from kerasbert.kinds import kinds_with
 
@@ -197,7 +198,7 @@ def finetune(
             "epochs": _list("--epochs", epochs, int),
             "seeds": _list("--seeds", seeds, int),
         }
-        columns = _columns(text, text_b)
+        columns = text_columns(text, text_b)
         own = {
             "columns": columns,
             "label": label,
@@ -273,7 +274,7 @@ def evaluate(
             data,
             task=task,
             split=split,
-            columns=_columns(text, text_b),
+            columns=text_columns(text, text_b),
             label=label,
             encoding=encoding,
             batch_size=batch_size,
@@ -329,7 +330,7 @@ def predict(
             output,
             task=task,
             split=split,
-            columns=_columns(text, text_b),
+            columns=text_columns(text, text_b),
             encoding=encoding,
             batch_size=batch_size,
             precision=None if precision is None else str(precision),
@@ -407,12 +408,6 @@ def _name(path):
     name = os.path.splitext(os.path.basename(path))[0]
     folder = os.path.basename(os.path.dirname(path))
     return folder if folder.strip(".") and name in ("train", "dev", "test") else name
-
-
-def _columns(text, text_b):
-    if text is None and text_b is not None:
-        raise ValueError("--text-b needs --text, the column of the first text.")
-    return [name for name in (text, text_b) if name is not None] or None
 
 
 def _list(option, text, kind):

@@ -1,9 +1,8 @@
 """`export_litert`: a model from token ids on, for LiteRT (TensorFlow Lite)."""
 
-import importlib.util
 import os
 
-from kerasbert.backend.tensorflow import tf
+from kerasbert import runtimes
 from kerasbert.export.token_graphs import exported
 from kerasbert.parts import encoder_of
 
@@ -26,7 +25,7 @@ def export_litert(model, directory, precision="float32", sequence_length=None, t
     """
     arguments = directory, "litert", precision, _length(model, sequence_length), tokenizer
     with exported(model, *arguments) as (target, folder, check):
-        check(_interpreter(os.path.join(folder, "model.tflite")))
+        check(runtimes.litert(os.path.join(folder, "model.tflite")))
     return os.path.join(target, "model.tflite")
 
 
@@ -39,14 +38,3 @@ def _length(model, length):
             f"sequence_length={length!r} has to be a whole number from 1 to the model's {most}."
         )
     return length
-
-
-def _interpreter(path):
-    if importlib.util.find_spec("ai_edge_litert") is None:
-        interpreter = tf.lite.Interpreter(path)
-    else:
-        from ai_edge_litert.interpreter import Interpreter
-
-        interpreter = Interpreter(path)
-    runner = interpreter.get_signature_runner()
-    return lambda features: runner(**features)

@@ -11,6 +11,12 @@ class ServedNextSentence(ServedTexts):
     columns = ("text", "text_b")
     takes = ("serving_default",)
 
+    def program(self):
+        return "The probability that the second text follows the first", (
+            'gap = outputs["logits"][:, 0] - outputs["logits"][:, 1]\n'
+            "return (1 / (1 + np.exp(-gap))).tolist()"
+        )
+
     def decode(self, outputs, features):
         return {"probability": follows(outputs["logits"])}
 

@@ -167,6 +167,13 @@ class Served:
     def write_as_transformers(self, folder):
         """Write what transformers and its like need of this kind beside `config.json`."""
 
+    def program(self):
+        """What a program makes of a graph's `outputs`, as `(gives, lines)`: see `write_program`.
+
+        `None` where it needs more than `outputs`, the `rows` of `tokenizers`, `texts` and `labels`.
+        """
+        return None
+
     @functools.cached_property
     def graph(self):
         """`run` as a function of the graph, traced once for all signatures."""

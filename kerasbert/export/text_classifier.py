@@ -8,6 +8,17 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import CLASSIFY, ServedTexts
 
+_SOFTMAX = """\
+odds = np.exp(outputs["logits"] - outputs["logits"].max(axis=-1, keepdims=True))
+odds /= odds.sum(axis=-1, keepdims=True)
+"""
+_SIGMOID = """\
+odds = 1 / (1 + np.exp(-outputs["logits"]))
+"""
+_RANKED = """\
+return [sorted(zip(labels, map(float, row)), key=lambda x: -x[1]) for row in odds]
+"""
+
 
 class ServedClassifier(ServedTexts):
     """`BertTextClassifier`."""
@@ -28,6 +39,15 @@ class ServedClassifier(ServedTexts):
         if self.model.activation != keras.activations.linear:
             return self.model.activation(logits)
         return keras.ops.sigmoid(logits) if self.model.multi_label else keras.ops.softmax(logits)
+
+    def program(self):
+        activations = {
+            keras.activations.linear: _SIGMOID if self.model.multi_label else _SOFTMAX,
+            keras.activations.sigmoid: _SIGMOID,
+            keras.activations.softmax: _SOFTMAX,
+        }
+        lines = activations.get(self.model.activation)
+        return lines and ("Label and probability, the likeliest first", lines + _RANKED)
 
     def decode(self, outputs, features):
         probabilities = self.probabilities(outputs["logits"])  # (N, C)

@@ -11,6 +11,11 @@ class ServedEmbedder(ServedTexts):
 
     output = "embedding"
 
+    def program(self):
+        if self.model.pooling == "tokens":
+            return None
+        return "The vector", 'return outputs["embedding"]'
+
     def decode(self, outputs, features):
         if self.model.pooling != "tokens":
             return outputs

@@ -12,6 +12,14 @@ from kerasbert.data.windows import take_windows
 from kerasbert.export import decoding
 from kerasbert.export.served import PROSE, SHORT, Served
 
+_TAGS = """\
+found = []
+for row, best in zip(rows, outputs["logits"].argmax(axis=-1)):
+    pieces = zip(row.offsets, row.special_tokens_mask, best)
+    found.append([(*span, labels[i]) for span, special, i in pieces if not special])
+return found
+"""
+
 
 class ServedTagger(Served):
     """`BertTokenClassifier`."""
@@ -33,6 +41,9 @@ class ServedTagger(Served):
                 f"labels={self.labels} has to say of the model's own {self.own_labels}, in their "
                 "order, with the same 'B-', 'I-' or 'O', what their types are called."
             )
+
+    def program(self):
+        return "Start, end and label of each token", _TAGS
 
     def _types(self):
         """The type of each class that has one, by the model's names and by those given."""

@@ -19,6 +19,7 @@ from kerasbert import backend
 from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import to_huggingface
+from kerasbert.export.program import write_program
 from kerasbert.export.served import named_inputs, saved_class, served
 from kerasbert.export.serving import (
     check_finite,
@@ -72,6 +73,7 @@ def exported(
     length=None,
     tokenizer=None,
     layout="kerasbert",
+    runtime=None,
 ):
     """A new directory with a graph and its tokenizer's files, which appears when all is well.
 
@@ -83,6 +85,7 @@ def exported(
         length: int. The T of the graph, or `None` for any.
         tokenizer: a tokenizer of ours; `None` takes the model's, `False` none.
         layout: string. One of `LAYOUTS`; "transformers" puts the graph into a folder `onnx`.
+        runtime: string. What the file is for, where that is another format in the end.
 
     Yields:
         `(target, folder, check)`: the directory that it will be; the folder so far, with
@@ -122,7 +125,8 @@ def exported(
             os.rename(os.path.join(folder, "model.onnx"), os.path.join(folder, "onnx/model.onnx"))
             _write_as_transformers(tokenizer, task, folder)
         elif tokenizer:
-            _write_tokenizer(tokenizer, model, folder)
+            _write_tokenizer(tokenizer, model, folder, length)
+            write_program(task, runtime or format, folder)
         yield target, folder, lambda run: _compare(run, probes, expected, precision, allowed)
         try:
             put(folder, target)
@@ -345,15 +349,20 @@ def _write_as_transformers(tokenizer, task, folder):
     task.write_as_transformers(folder)
 
 
-def _write_tokenizer(tokenizer, model, folder):
-    """The tokenizer in the form that `tokenizers` and `transformers` read, and the labels."""
-    encoder = encoder_of(model)
+def _write_tokenizer(tokenizer, model, folder, length):
+    """The tokenizer in the form that `tokenizers` and `transformers` read, and the labels.
+
+    It cuts texts where the model's preprocessor does, and pads rows to each other, or to `length`.
+    """
+    encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
+    most = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
     files = transformers_files(
         tokenizer,
         encoder.family,
-        encoder.max_sequence_length,
+        min(most, length or most),
         encoder.num_segments > 1,
         finds_special=hasattr(model, "fill_mask"),
+        padded_to=length or "batch",
     )
     config = {"model_type": encoder.family.replace("xlm_", "xlm-")}
     labels = getattr(model, "label_names", None)

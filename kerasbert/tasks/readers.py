@@ -153,6 +153,35 @@ def read_lines(path, columns, encoding=None):
     return table
 
 
+def read_inputs(path, columns=("text",), encoding=None):
+    """Read what a model is asked, an input a row.
+
+    Args:
+        path: string. A table with these columns, or a text a line, of several columns with tabs
+            between. In a `.jsonl` a line may be a string or a list, such as a question and its
+            context.
+        columns: list of strings.
+        encoding: string. See `read_text`.
+
+    Returns:
+        List of strings, of several columns of lists of them. Blank ones are left out.
+
+    Raises:
+        ValueError: where there are none.
+    """
+    if path.endswith(".jsonl") and not (text := read_text(path, encoding)).lstrip().startswith("{"):
+        return list(json_lines(text, f"'{path}'"))
+    if path.endswith((".csv", ".json", ".jsonl", ".parquet")):
+        table = read_table(path, encoding=encoding)
+    else:
+        table = read_lines(path, columns, encoding)
+    rows = list(zip(*(table.column(name) for name in columns)))
+    rows = [row for row in rows if any(str(value).strip() for value in row)]
+    if not rows:
+        raise ValueError(f"'{path}' has no texts.")
+    return [row[0] if len(columns) == 1 else list(row) for row in rows]
+
+
 def read_text(path, encoding=None):
     """The text of a file, with `\\n` at the ends of lines.
 

@@ -26,7 +26,9 @@ from kerasbert.tokenizers.wordpiece import MAX_WORD_CHARACTERS, BertTokenizer
 GENERIC_CLASS = "PreTrainedTokenizerFast"
 
 
-def transformers_files(tokenizer, family, sequence_length, has_segments, finds_special=False):
+def transformers_files(
+    tokenizer, family, sequence_length, has_segments, finds_special=False, padded_to=None
+):
     """The files of a tokenizer.
 
     In raw text they find `[MASK]`, `[SEP]` and so on where the tokenizer does. A `tokenizer.json`
@@ -39,6 +41,8 @@ def transformers_files(tokenizer, family, sequence_length, has_segments, finds_s
         sequence_length: int. The most tokens that the encoder takes.
         has_segments: bool. Whether the encoder tells segments apart.
         finds_special: bool. Look for special tokens in any case, as `fill_mask` does.
+        padded_to: "batch" or int. Let `tokenizers` itself cut rows to `sequence_length`, and pad
+            them to the longest of the batch or to a number; `None` leaves both to the reader.
 
     Returns:
         A dict of file name to bytes.
@@ -61,6 +65,7 @@ def transformers_files(tokenizer, family, sequence_length, has_segments, finds_s
         "version": "1.0",
         "truncation": None,
         "padding": None,
+        **({} if padded_to is None else _rows(tokenizer, sequence_length, padded_to)),
         "added_tokens": [token for token in added if finds_special or not token["special"]],
         **described,
         "post_processor": _post_processor(tokenizer),
@@ -91,6 +96,26 @@ def transformers_files(tokenizer, family, sequence_length, has_segments, finds_s
     # Readers without `transformers` look for what is in here.
     files["special_tokens_map.json"] = _json(special if finds_special else {})
     return files
+
+
+def _rows(tokenizer, length, padded_to):
+    """How `tokenizers` cuts and pads."""
+    return {
+        "truncation": {
+            "direction": "Right",
+            "max_length": length,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        },
+        "padding": {
+            "strategy": "BatchLongest" if padded_to == "batch" else {"Fixed": padded_to},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": tokenizer.pad_token_id,
+            "pad_type_id": 0,
+            "pad_token": tokenizer.pad_token,
+        },
+    }
 
 
 def _json(value):

@@ -11,8 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kerasbert.cli import app, checkpoints
+from kerasbert.cli import app
 from kerasbert.cli.app import command, settings
+from kerasbert.tasks.readers import read_inputs
 
 # A process each, of which one backend is enough.
 pytestmark = pytest.mark.backends("torch")
@@ -130,6 +131,6 @@ def test_inputs_to_warm_up_with_are_named_by_their_lines(tmp_path):
     path = tmp_path / "inputs.jsonl"
     path.write_text('"a text"\n\n{')
     with pytest.raises(ValueError, match="line 3 is no JSON"):
-        checkpoints._warmup(str(path))
+        read_inputs(str(path))
     path.write_text('"a text"\n\n["a", "pair"]\n')
-    assert checkpoints._warmup(str(path)) == ["a text", ["a", "pair"]]
+    assert read_inputs(str(path)) == ["a text", ["a", "pair"]]

@@ -1,0 +1,1 @@
+"""Exported models against each other: how fast, how large, how far from the model."""

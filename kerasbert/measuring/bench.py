@@ -1,0 +1,468 @@
+"""`bench`: every format that this machine can run a model in, against each other on given texts.
+
+Each format runs in a process of its own. All are made ready one after the other, then they run in
+rounds A B C A B C, one at a time, so that a slow minute of the machine falls on all of them.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from kerasbert import backend
+from kerasbert._errors import check_value, check_whole, did_you_mean, need_packages
+from kerasbert.backend.tensorflow import tf
+from kerasbert.converter import load_source
+from kerasbert.export import export_litert, export_onnx, export_openvino, export_serving
+from kerasbert.export.served import named_inputs, saved_class, served
+from kerasbert.export.serving import load, quantization_modes
+from kerasbert.files import write_json
+from kerasbert.kinds import KINDS
+from kerasbert.measuring.contestant import stripped
+from kerasbert.models.spans import MASKED
+from kerasbert.models.task import BertTask
+from kerasbert.tasks.readers import read_inputs
+
+# Each with the extra that it needs, and the packages of that.
+NEEDS = {
+    "keras": None,
+    "saved_model": None,
+    "onnx": ("onnx", "onnx", "onnxruntime", "tf2onnx"),
+    "openvino": ("openvino", "onnx", "openvino", "tf2onnx"),
+    "litert": ("litert", "ai_edge_litert"),
+}
+FORMATS = (
+    "keras/float32",
+    "keras/bfloat16",
+    "saved_model/float32",
+    "saved_model/int8",
+    "onnx/float32",
+    "onnx/int8",
+    "openvino/float32",
+    "litert/float32",
+    "litert/int8",
+)
+# So many texts are compared with the model's own answers, and so many at a time.
+COMPARED = 256
+PART = 32
+# What is off by less, as a share of the largest output, is the model itself to whoever uses it.
+EXACT = 1e-3
+PERCENTILES = (50, 95, 99)
+
+
+def bench(
+    model,
+    texts,
+    *,
+    task=None,
+    columns=None,
+    encoding=None,
+    batch_size=32,
+    rounds=3,
+    seconds=2.0,
+    threads=None,
+    formats=None,
+    verbose=True,
+):
+    """Measure a model in every format and precision that this machine can run, on your texts.
+
+    Requests are raw texts: Keras answers them by the model's own method, as `classify`, on the
+    backend that runs; a SavedModel in a session, as TensorFlow Serving runs it; the others by
+    `tokenizers` and their runtime, up to the outputs of the network.
+
+    Args:
+        model: string or model. A preset with a head: a directory, a handle or a name.
+        texts: string or list. A file of a text a line, or a table (see `columns`); in a `.jsonl`
+            lists such as a question and its context, too. Or the same as a list.
+        task: string. What to read the preset as, such as "text_embedder" for one without a head.
+        columns: list of strings. The columns of text in a table; two for pairs.
+        encoding: string. Of a file that is not UTF-8.
+        batch_size: int. Texts in a request of several.
+        rounds: int.
+        seconds: float. How long a format answers single texts in a round, and then batches.
+        threads: int. `None` takes all cores.
+        formats: list of strings, such as "onnx" or "onnx/int8"; `None` takes all.
+        verbose: bool. Whether to say what is being done.
+
+    Returns:
+        A dict: `model`, `texts` (their number), `batch_size`, `threads`, `machine`, `results`,
+        `left_out` (a sentence a format without its extra) and `advice`. A result has `format`,
+        `precision`, and either `error` or `latency_ms` (`p50`, `p95` and `p99` of one text),
+        `texts_per_second` in batches, `memory_mb` (the peak of the process), `size_mb` on the
+        disk, `difference` (the largest one of any output from the model's own), `share` (that of
+        the largest output) and `note`.
+
+    Raises:
+        ValueError: for a model, texts or settings that cannot be measured.
+    """
+    for name, value in (("batch_size", batch_size), ("rounds", rounds)):
+        check_whole(name, value)
+    check_value("seconds", seconds, "positive")
+    if threads is not None:
+        check_whole("threads", threads)
+    threads = threads or _cores()
+    specs, left_out = _chosen(formats)
+    found, tokenizer = load_source(model, task)
+    served_task = _check_model(found, model)
+    columns = columns or served_task.columns
+    if isinstance(texts, (str, os.PathLike)):
+        texts = read_inputs(os.fspath(texts), columns, encoding)
+    signature, rows = _rows(served_task, texts)
+    say = print if verbose else lambda *_: None
+    with tempfile.TemporaryDirectory(prefix="kerasbert-bench-") as folder:
+        job = _write_job(folder, served_task, signature, rows)
+        job |= {"batch_size": batch_size, "seconds": seconds, "threads": threads}
+        write_json(os.path.join(folder, "job.json"), job)
+        results = _race(folder, found, specs, rounds, job, say)
+    return {
+        "model": type(found).__name__,
+        "texts": len(texts),
+        "batch_size": batch_size,
+        "threads": threads,
+        "machine": _machine(),
+        "results": results,
+        "left_out": left_out,
+        "advice": advice(results, batch_size),
+    }
+
+
+def _cores():
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
+
+def _chosen(formats):
+    """The formats to run, and a sentence for each that cannot be."""
+    names = list(NEEDS)
+    wanted = [formats] if isinstance(formats, str) else list(formats or names)
+    for name in wanted:
+        if name not in (*names, *FORMATS):
+            raise ValueError(
+                f"The format '{name}' is unknown"
+                + did_you_mean(name, (*names, *FORMATS), f"; use some of {', '.join(FORMATS)}.")
+            )
+    chosen, left_out = [], []
+    for name in names:
+        specs = [x for x in FORMATS if x.startswith(f"{name}/") and {x, name} & set(wanted)]
+        try:
+            if specs and NEEDS[name]:
+                need_packages(name, *NEEDS[name])
+            chosen += specs
+        except ImportError as error:
+            left_out.append(str(error))
+    if not chosen:
+        raise ValueError(" ".join(left_out) or "formats=[] leaves nothing to measure.")
+    return chosen, left_out
+
+
+def _check_model(model, source):
+    """The `Served` of a model that can be measured."""
+    source = source if isinstance(source, (str, os.PathLike)) else "The model"
+    if not isinstance(model, BertTask):
+        raise ValueError(
+            f"'{source}' holds a {type(model).__name__}, which has no head that answers texts; "
+            "read it as another, such as --task text_embedder (in Python task=), or train one with "
+            "`kerasbert finetune`."
+        )
+    if not KINDS[model.kind].single:
+        raise ValueError(
+            f"'{source}' holds a {type(model).__name__} of several heads; measure each by itself: "
+            "save those of model.tasks."
+        )
+    if model.preprocessor is None:
+        raise ValueError(f"'{source}' has no preprocessor, so it cannot take texts.")
+    if quantization_modes(model):
+        raise ValueError(
+            f"'{source}' is quantized, and other formats are made of float weights; measure the "
+            "model that it was made of."
+        )
+    return served(model, call="bench")
+
+
+def _rows(task, texts):
+    """The signature that takes the texts, and its columns of them: a dict of lists."""
+    if not texts:
+        raise ValueError("There are no texts to measure on.")
+    found = [task.warmup_inputs(item) for item in texts]
+    for position, row in enumerate(found):
+        if row is None:
+            raise ValueError(
+                f"The text at position {position} is {texts[position]!r}; pass "
+                f"{task.wanted_item()}."
+            )
+        if row[0] != found[0][0]:
+            raise ValueError(
+                f"The text at position {position} is {texts[position]!r}, and the first is "
+                f"{texts[0]!r}; pass single texts or pairs, not both."
+            )
+    names = found[0][1]
+    return found[0][0], {name: [row[name][0] for _, row in found] for name in names}
+
+
+# === What the processes need ===
+
+
+def _write_job(folder, task, signature, rows):
+    """Write the model, and its own answers to some of the texts; what there is to do, as a dict."""
+    model = task.model
+    preset = os.path.join(folder, "keras")
+    method = KINDS[model.kind].usage.partition("(")[0]
+    # On the first text, so that what a method refuses is said once and in its own words.
+    first = [column[0] for column in rows.values()]
+    is_pair = len(first) > len(task.columns)
+    try:
+        getattr(model, method)(*([tuple(first)] if is_pair else first))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    model.save_to_preset(preset)
+    parts, arrays, token_ids, largest = 0, {}, [], 0.0
+    count = min(COMPARED, len(next(iter(rows.values()))))
+    for start in range(0, count, PART):
+        columns = {name: column[start : min(start + PART, count)] for name, column in rows.items()}
+        features = _packed(task, columns)
+        with backend.full_float32():
+            outputs = task.tokens_of("tokens", features)
+        for name, x in features.items():
+            arrays[f"{parts}/features/{name}"] = x
+        for name, x in outputs.items():
+            arrays[f"{parts}/outputs/{name}"] = np.asarray(x, "float32")
+            largest = max(largest, np.abs(x[np.abs(x) < -MASKED / 10]).max(initial=0))
+        token_ids += features["token_ids"].tolist()
+        parts += 1
+    np.savez(os.path.join(folder, "expected.npz"), **arrays)
+    tokenizer = model.preprocessor.tokenizer
+    pad_id = tokenizer.pad_token_id
+    return {
+        "class": saved_class(model),
+        "preset": preset,
+        "method": method,
+        "pairs": is_pair,
+        "signature": signature,
+        "columns": rows,
+        "inputs": list(features),
+        "outputs": list(outputs),
+        "batches": parts,
+        "impossible": -MASKED / 10,
+        "largest": float(largest),
+        "token_ids": [stripped(row, pad_id) for row in token_ids],
+        "pad_id": pad_id,
+        "mask_token": tokenizer.mask_token,
+        "length": max(x.shape[-1] for key, x in arrays.items() if key.endswith("/token_ids")),
+    }
+
+
+def _packed(task, columns):
+    """What the network takes for texts: a dict of int32 arrays; windows of a text are rows."""
+
+    def tensor(values):
+        if isinstance(values[0], str):
+            return tf.constant(values)
+        return tf.ragged.constant(values).to_tensor("")
+
+    packed = task.pack(**{name: tensor(values) for name, values in columns.items()})
+    inputs = named_inputs(task.model)
+    found = {name: np.asarray(packed[name], "int32") for name in inputs}
+    if found["token_ids"].ndim > len(inputs["token_ids"].shape):
+        there = found["padding_mask"].any(axis=-1)
+        found = {name: x[there] for name, x in found.items()}
+    return found
+
+
+def _export(model, folder, spec, job):
+    """Write a model in a format; the preset of Keras is there."""
+    format, precision = spec.split("/")
+    target = os.path.join(folder, format, precision)
+    windows = hasattr(model.preprocessor, "doc_stride")
+    if format not in ("keras", "saved_model") and windows:
+        raise ValueError("a program has to cut contexts into windows and find the answers itself")
+    if format == "saved_model":
+        if precision == "int8":
+            model, _ = load(job["preset"], job["class"])
+            model.quantize("int8")
+        export_serving(model, target)
+    elif format == "litert":
+        export_litert(model, target, precision, job["length"])
+    elif format != "keras":
+        {"onnx": export_onnx, "openvino": export_openvino}[format](model, target, precision)
+
+
+def _size(folder):
+    return sum(
+        os.path.getsize(os.path.join(place, name))
+        for place, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+# === The race ===
+
+
+def _race(folder, model, specs, rounds, job, say):
+    """A dict of what was measured for each format."""
+    results, children = [], {}
+    with contextlib.ExitStack() as stack:
+        for spec in specs:
+            format, precision = spec.split("/")
+            result = {"format": format, "precision": precision}
+            results.append(result)
+            say(f"{spec}: making it ready")
+            try:
+                _export(model, folder, spec, job)
+                child = stack.enter_context(Child(folder, spec, job["threads"]))
+                result |= child.answer()
+                children[spec] = child, result, []
+            except (ValueError, TypeError, RuntimeError, ImportError) as error:
+                result["error"] = str(error)
+        for number in range(rounds):
+            for spec, (child, result, done) in children.items():
+                say(f"round {number + 1} of {rounds}: {spec}")
+                try:
+                    done.append(child.run())
+                except RuntimeError as error:
+                    result["error"] = str(error)
+        for spec, (_, result, done) in children.items():
+            if "error" not in result:
+                place = job["preset"] if spec.startswith("keras/") else os.path.join(folder, spec)
+                result |= _summary(done, job) | {"size_mb": _size(place) / 1e6}
+                result["share"] = result["difference"] / max(job["largest"], 1e-9)
+    return results
+
+
+def _summary(rounds, job):
+    singles = np.concatenate([done["singles"] for done in rounds])
+    batches = np.concatenate([done["batches"] for done in rounds])
+    peaks = [done["memory"] for done in rounds if done["memory"]]
+    percentiles = np.percentile(1e3 * singles, PERCENTILES).tolist()
+    return {
+        "latency_ms": {f"p{share}": x for share, x in zip(PERCENTILES, percentiles)},
+        "texts_per_second": job["batch_size"] * len(batches) / float(batches.sum()),
+        "memory_mb": max(peaks) / 1e6 if peaks else None,
+    }
+
+
+class Child:
+    """The process of a format, which ends with the block that it is used in."""
+
+    def __init__(self, folder, spec, threads):
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            # Safe: a `keras.py` in the folder that we run in is not what it imports.
+            [sys.executable, "-P", "-m", "kerasbert.measuring.contestant", folder, spec],
+            env=_environment(spec, threads),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(BrokenPipeError):
+                file.close()
+
+    def run(self):
+        """One more round."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        return self.answer()
+
+    def answer(self):
+        """What it says next.
+
+        Raises:
+            RuntimeError: where it has ended, with its last words.
+        """
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = [line for line in self._errors.read().splitlines() if line.strip()]
+        if code < 0:
+            raise RuntimeError(f"it was killed by signal {-code}; is there enough memory?")
+        raise RuntimeError(said[-1] if said else f"its process ended with {code}")
+
+
+def _environment(spec, threads):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    name = backend.name() if spec.startswith("keras/") else "tensorflow"
+    return {
+        **os.environ,
+        "KERAS_BACKEND": name,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        "OMP_NUM_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        "TF_NUM_INTEROP_THREADS": str(threads),
+        "RAYON_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "true",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        # All of them are there at once.
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+
+
+# === What comes of it ===
+
+
+def advice(results, batch_size):
+    """One line: what to take for single texts and for batches, exact and rounded.
+
+    >>> row = {"format": "onnx", "precision": "int8", "share": 0.1, "texts_per_second": 100.0}
+    >>> advice([{**row, "latency_ms": {"p50": 2.0}}], 32)
+    'For single texts take onnx/int8 (2.0 ms); for batches of 32 onnx/int8 (100 texts/s).'
+    """
+    ran = [row for row in results if "error" not in row]
+    if not ran:
+        return "No format could be measured."
+    exact = [row for row in ran if row["share"] <= EXACT]
+
+    def best(rows):
+        return (
+            min(rows, key=lambda row: row["latency_ms"]["p50"]),
+            max(rows, key=lambda row: row["texts_per_second"]),
+        )
+
+    def words(single, batch):
+        return (
+            f"For single texts take {_name(single)} ({single['latency_ms']['p50']:.1f} ms); for "
+            f"batches of {batch_size} {_name(batch)} ({batch['texts_per_second']:.0f} texts/s)"
+        )
+
+    fastest = best(ran)
+    if not exact or best(exact) == fastest:
+        return f"{words(*fastest)}."
+    single, batch = fastest
+    rounded = [row for row in fastest if row not in exact]
+    most = max(row["difference"] for row in rounded)
+    return (
+        f"{words(*best(exact))}. Where outputs may be off by {most:.2g}, which evaluation has to "
+        f"show, {_name(single)} ({single['latency_ms']['p50']:.1f} ms) and {_name(batch)} "
+        f"({batch['texts_per_second']:.0f} texts/s)."
+    )
+
+
+def _name(row):
+    return f"{row['format']}/{row['precision']}"
+
+
+def _machine():
+    """The processor, and what of it int8 and bfloat16 rest on."""
+    model, flags = platform.processor() or platform.machine(), []
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        lines = dict(map(str.strip, line.split(":", 1)) for line in file if ":" in line)
+        model = lines.get("model name", model)
+        known = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_int8 amx_bf16".split()
+        flags = [name for name in known if name in lines.get("flags", "").split()]
+    return f"{model}, {_cores()} cores" + (f" ({' '.join(flags)})" if flags else "")

@@ -1,0 +1,251 @@
+"""`bench`: what it measures, what it says of what it cannot, and what a stopped one leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import kerasbert
+from kerasbert._memory import peak_bytes
+from kerasbert.measuring import bench as room
+from kerasbert.measuring import contestant
+from kerasbert.measuring.bench import advice, bench
+from kerasbert.models import BertMultiTask, BertTextClassifier
+from tests.cli.test_commands import kerasbert as run
+from tests.export import tiny
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("a good film\n\nwho is ann lee?\nbad bad " + "bad " * 60 + "\n \n")
+    return path
+
+
+# === Without processes ===
+
+
+@pytest.mark.backends("tensorflow")
+def test_mistakes_are_one_sentence(tiny_preset, texts, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    encoder = tmp_path / "encoder"
+    classifier = BertTextClassifier.from_preset(tiny_preset)
+    classifier.backbone.save_to_preset(encoder)
+    classifier.preprocessor.tokenizer.save_to_preset(encoder)
+    numbers = tmp_path / "numbers.jsonl"
+    numbers.write_text('"a film"\n7\n')
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text('"a film"\n["a film", "good"]\n')
+    for arguments, message in (
+        ((tiny_preset, tmp_path / "empty.txt"), "is empty."),
+        ((tiny_preset, tmp_path / "none.txt"), "No such file"),
+        ((tiny_preset, texts, "--formats", "onxx"), "The format 'onxx' is unknown; did you mean"),
+        ((tiny_preset, texts, "--seconds", "0"), "seconds=0.0 has to be a number above 0"),
+        ((encoder, texts), "has no head that answers texts; read it as another, such as --task"),
+        ((tiny_preset, numbers), "position 1 is 7; pass a string, or a tuple of two"),
+        ((tiny_preset, mixed), "pass single texts or pairs, not both"),
+        ((tiny_preset, texts, "--text-b", "b"), "--text-b needs --text"),
+    ):
+        done = run("bench", *arguments)
+        assert (done.exit_code, done.stdout) == (2, ""), done.output
+        assert message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.backends("tensorflow")
+def test_models_that_cannot_be_measured():
+    classifier = tiny.task("TextClassifier")
+    several = BertMultiTask({"a": classifier})
+    bare = BertTextClassifier(classifier.backbone, 2)
+    for model, message in ((several, "of several heads"), (bare, "has no preprocessor")):
+        with pytest.raises(ValueError, match=message):
+            bench(model, ["a"], verbose=False)
+    classifier.quantize("int8")
+    with pytest.raises(ValueError, match="is quantized, and other formats are made of float"):
+        bench(classifier, ["a"], verbose=False)
+    masked = tiny.task("MaskedLM")
+    with pytest.raises(ValueError, match="mask"):
+        bench(masked, ["nothing hidden"], verbose=False)
+
+
+@pytest.mark.backends("tensorflow")
+def test_missing_extras(monkeypatch):
+    def need(what, extra, *packages):
+        if extra != "litert":
+            raise ImportError(f"{what} needs kerasbert[{extra}]")
+
+    monkeypatch.setattr(room, "need_packages", need)
+    chosen, left_out = room._chosen(["keras/bfloat16", "onnx", "openvino", "litert"])
+    assert chosen == ["keras/bfloat16", "litert/float32", "litert/int8"]
+    assert left_out == ["onnx needs kerasbert[onnx]", "openvino needs kerasbert[openvino]"]
+    with pytest.raises(ValueError, match="onnx needs kerasbert.onnx"):
+        room._chosen(["onnx"])
+
+
+def test_advice():
+    def row(name, share, p50, rate):
+        format, precision = name.split("/")
+        return {
+            "format": format,
+            "precision": precision,
+            "share": share,
+            "difference": 3 * share,
+            "latency_ms": {"p50": p50},
+            "texts_per_second": rate,
+        }
+
+    exact = [row("onnx/float32", 0, 3, 100), row("saved_model/float32", 1e-6, 7, 500)]
+    said = advice([*exact, {"error": "no"}], 8)
+    assert said == (
+        "For single texts take onnx/float32 (3.0 ms); for batches of 8 saved_model/float32 "
+        "(500 texts/s)."
+    )
+    said = advice([*exact, row("onnx/int8", 0.1, 1, 200)], 8)
+    assert "off by 0.3" in said and said.endswith(
+        "onnx/int8 (1.0 ms) and saved_model/float32 (500 texts/s)."
+    )
+    assert advice([{"error": "no"}], 8) == "No format could be measured."
+
+
+def test_texts_come_again_and_again_in_one_order():
+    columns = {"text": list("abc"), "text_b": list("ABC")}
+    rows, again = contestant.Rows(columns), contestant.Rows(columns)
+    seen = [rows.take(2) for _ in range(3)]
+    assert all(one["text_b"] == [x.upper() for x in one["text"]] for one in seen)
+    flat = [x for one in seen for x in one["text"]]
+    assert sorted(flat[:3]) == list("abc") and flat[:3] == flat[3:]
+    assert [again.take(1)["text"][0] for _ in range(3)] == flat[:3]
+    assert len(contestant.Rows({"text": ["only"]}).take(32)["text"]) == 32
+
+
+def test_differences_are_counted_where_answers_are(tmp_path):
+    mask = np.array([[1, 1, 0]])
+    wanted = np.array([[1.0, -1e9, 5.0]], "float32")
+    np.savez(
+        tmp_path / "expected.npz",
+        **{"0/features/padding_mask": mask, "0/outputs/logits": wanted},
+    )
+    job = {"batches": 1, "inputs": ["padding_mask"], "outputs": ["logits"], "impossible": 1e8}
+
+    def off(*values):
+        found = np.array([values])
+        return contestant._difference(lambda _: {"logits": found}, tmp_path, job)
+
+    assert off(1.25, 0, 0) == 0.25  # The second cannot be, the third is padding.
+    assert off(1.25, 0, 0, 9) == 0.25  # Nor what LiteRT pads.
+    assert off(-2, 0, 0) == 3
+
+
+def test_peak_of_the_memory():
+    before = peak_bytes()
+    held = np.ones(30_000_000)
+    assert peak_bytes() - before > 0.8 * held.nbytes
+
+
+# === The whole ===
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.backends("tensorflow")
+def test_every_format(tiny_preset, texts, tmp_path):
+    path = tmp_path / "bench.json"
+    done = run("bench", tiny_preset, texts, "--seconds", 0.1, "--rounds", 2, "--json", path)
+    assert done.exit_code == 0, done.output
+    found = json.loads(path.read_text())
+    assert (found["model"], found["texts"], found["left_out"]) == ("BertTextClassifier", 3, [])
+    assert [f"{row['format']}/{row['precision']}" for row in found["results"]] == list(room.FORMATS)
+    for row in found["results"]:
+        assert "error" not in row, row
+        percentiles = row["latency_ms"]
+        assert 0 < percentiles["p50"] <= percentiles["p95"] <= percentiles["p99"]
+        assert row["texts_per_second"] > 0 and row["memory_mb"] > 10 and row["size_mb"] > 0.01
+        assert row["difference"] < (1e-5 if row["precision"] == "float32" else 0.1), row
+        assert row["note"] == ""
+    memory = {row["format"]: row["memory_mb"] for row in found["results"]}
+    assert memory["onnx"] < 0.5 * memory["keras"]  # No Keras and no TensorFlow in there.
+    assert "onnx/int8" in done.stdout and "For single texts take" in done.stdout
+
+
+CASES = {
+    "TokenClassifier": ["a good film", "größe 日本語 abc"],
+    "TextEmbedder": [("a good", "film"), ("b", "c d e")],
+    "MaskedLM": ["a [MASK] film", "[MASK] good [MASK]"],
+    "NextSentencePredictor": [("a good", "film"), ("b", "c d e")],
+    "MultipleChoice": [("a good", ["film", "b"]), ("b", ["c", "d e", "f"])],
+    "QuestionAnswering": [("who?", "it was ann lee of rome. " * 20), ("who?", "lee")],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind(name):
+    formats = ["keras/float32", "saved_model/float32", "onnx/float32", "litert/float32"]
+    settings = {"rounds": 1, "seconds": 0.05, "batch_size": 3, "formats": formats}
+    found = bench(tiny.task(name), CASES[name], verbose=False, **settings)
+    for row in found["results"]:
+        if name == "QuestionAnswering" and row["format"] in ("onnx", "litert"):
+            assert "cut contexts into windows" in row["error"]
+            continue
+        assert "error" not in row, row
+        assert row["share"] < 1e-5 and row["note"] == "", row
+
+
+@pytest.mark.slow
+@pytest.mark.backends("jax", "torch")
+def test_on_other_backends(tiny_preset):
+    formats = ["keras", "saved_model/float32"]
+    found = bench(tiny_preset, ["a good film"], rounds=1, seconds=0.05, formats=formats)
+    assert [row["format"] for row in found["results"]] == ["keras", "keras", "saved_model"]
+    for row in found["results"]:
+        assert "error" not in row, row
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.backends("tensorflow")
+def test_a_format_that_refuses_the_model():
+    model = tiny.task("TextClassifier", bilstm_units=4)
+    settings = {"rounds": 1, "seconds": 0.05, "formats": ["litert/float32", "onnx/float32"]}
+    lite, onnx = sorted(bench(model, ["a b"], **settings)["results"], key=lambda x: x["format"])
+    assert "LiteRT" in lite["error"] or "TensorFlow's process failed" in lite["error"]
+    assert "error" not in onnx
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow")
+def test_stopped_it_leaves_nothing(tiny_preset, texts, tmp_path):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    code = "from kerasbert.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "bench", tiny_preset, texts, "--formats", "keras/float32"],
+        env={**os.environ, "PYTHONPATH": ROOT, "TMPDIR": str(folder)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell may have started the tests with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    for line in process.stderr:
+        if "round 1" in line:
+            break
+    assert os.listdir(folder)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.stderr.read()
+    assert process.wait(60) == 130
+    assert "Stopped; nothing was measured." in said and "Traceback" not in said
+    assert os.listdir(folder) == []
+
+
+def test_public_name():
+    assert kerasbert.bench is bench
