@@ -323,6 +323,7 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
 
 def one_by_one(function, x):
     """One at a time: TensorFlow would start ten, each with memory of its own."""
+    x = tf.nest.map_structure(tf.convert_to_tensor, x)
     first = tf.nest.map_structure(lambda x: x[0], x)
     spec = tf.TensorSpec.from_tensor(function(first))
     return tf.map_fn(function, x, fn_output_signature=spec, parallel_iterations=1)

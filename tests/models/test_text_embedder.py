@@ -224,7 +224,8 @@ def test_embed_tokens():
     padded = embedder.predict(TEXTS, batch_size=2, verbose=0)
     assert padded.shape == (5, 9, 16)
     for row, vectors in zip(rows, padded, strict=True):
-        np.testing.assert_array_equal(vectors[: len(row)], row)
+        # The third time a shape gets a graph of its own, which may round otherwise.
+        np.testing.assert_allclose(vectors[: len(row)], row, atol=1e-6)
         assert not vectors[len(row) :].any()
 
 
