@@ -56,8 +56,10 @@ TESTED_IN = {
         " export/text_embedder export/text_regressor export/token_classifier"
     ),
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
+    "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
     "loading/test_presets.py": "from_preset loading/checkpoints loading/names presets",
+    "measuring/test_bench.py": "measuring/contestant",
     "models/test_backbone.py": "models/feature_model",
     "models/test_building.py": "kinds",
     "models/test_fork.py": "_process",
