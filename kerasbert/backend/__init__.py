@@ -585,6 +585,11 @@ def keep_compiled():
 
 
 @kernel
+def check_compiling(jit_compile):
+    """Raise where a model is to be compiled and cannot be."""
+
+
+@kernel
 def compiles_shapes(jit_compile):
     """Whether each new length costs a compilation, so that there had better be few."""
     return bool(jit_compile)

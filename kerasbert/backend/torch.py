@@ -5,6 +5,8 @@ See `kerasbert.backend` for the arguments.
 
 import contextlib
 import functools
+import os
+import shutil
 
 import keras
 from keras import ops
@@ -172,6 +174,16 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
         each("mul_")(steps, rate)
         each("sub_")(variables, steps)
     return True
+
+
+def check_compiling(jit_compile):
+    """On a CPU `torch.compile` writes C++, and says on a page what it misses."""
+    compiler = os.environ.get("CXX", "g++")
+    if jit_compile is True and not on_gpu() and shutil.which(compiler) is None:
+        raise ValueError(
+            f"jit_compile=True needs a C++ compiler on PyTorch, and there is no '{compiler}'; "
+            "install one, name yours in the environment variable CXX, or leave jit_compile out."
+        )
 
 
 def predict_batch(model, features):

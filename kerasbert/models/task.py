@@ -187,8 +187,10 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
             **kwargs: as in `keras.Model.compile`.
 
         Raises:
-            ValueError: for a loss or metric object that takes the outputs for what they are not.
+            ValueError: for a loss or metric object that takes the outputs for what they are not,
+                and for `jit_compile=True` on PyTorch where no C++ compiler is.
         """
+        backend.check_compiling(kwargs.get("jit_compile"))
         if isinstance(optimizer, str) and optimizer == "auto":
             encoder = getattr(self, "backbone", None)
             rate = getattr(encoder, "finetuning_learning_rate", None)

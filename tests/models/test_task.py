@@ -305,3 +305,13 @@ def test_the_progress_line_says_what_is_compiled(capsys):
     classifier.fit(TEXTS, LABELS, batch_size=2, verbose=1)
     assert "\rcompiling 2 x " in capsys.readouterr().out
     assert "train_step" not in vars(classifier)
+
+
+@pytest.mark.backends("torch")
+def test_compiling_without_a_compiler_is_refused(monkeypatch):
+    classifier = raw_classifier()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match="jit_compile=True needs .* no 'no-such-compiler'"):
+        classifier.compile(jit_compile=True)
+    classifier.compile(jit_compile=False)
+    classifier.compile()
