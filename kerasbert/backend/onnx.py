@@ -146,10 +146,11 @@ def _to_where(graph, node, name, arguments):
     node.type = "Where"
 
 
+# For every graph that is written: one form, without what only training needs.
+OF_ANY_LENGTH = {"attention": attention, "local_mask": local_mask}
 KERNELS = {
-    "attention": attention,
+    **OF_ANY_LENGTH,
     "dense": dense,
-    "local_mask": local_mask,
     "norm": norm,
     "of_tokens": of_tokens,
     "positions": positions,

@@ -11,7 +11,7 @@ import sys
 
 from kerasbert import backend
 from kerasbert._errors import first_line
-from kerasbert.backend.onnx import HANDLERS, KERNELS
+from kerasbert.backend.onnx import HANDLERS, KERNELS, OF_ANY_LENGTH
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import served
 from kerasbert.export.serving import end_with_parent, load
@@ -86,8 +86,7 @@ def write_litert(task, folder, job):
     """Write `model.tflite`."""
     function = tf.function(lambda **features: task.run(features), autograph=False)
     saved = os.path.join(os.path.dirname(folder), "saved_model")
-    of_any_length = {name: KERNELS[name] for name in ("attention", "local_mask")}
-    with backend.using({"norm": backend.norm.plain, **of_any_length}):
+    with backend.using({"norm": backend.norm.plain, **OF_ANY_LENGTH}):
         specs = specs_of(task.model, job["layout"], job["length"])
         concrete = function.get_concrete_function(**specs)
     module = tf.Module()

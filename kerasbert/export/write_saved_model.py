@@ -13,7 +13,8 @@ import urllib.parse
 
 import numpy as np
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
+from kerasbert.backend.onnx import OF_ANY_LENGTH
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import served
 from kerasbert.export.serving import end_with_parent, load
@@ -57,12 +58,13 @@ def write(task, job, path):
     """Trace the signatures, and write the SavedModel with what goes along with it."""
     known = task.signatures(job["tokens_only"])
     known = {name: known[name] for name in job["signatures"]}
-    functions = {
-        name: tf.function(signature.function, autograph=False).get_concrete_function(
-            **signature.inputs
-        )
-        for name, signature in known.items()
-    }
+    with backend.using(OF_ANY_LENGTH):
+        functions = {
+            name: tf.function(signature.function, autograph=False).get_concrete_function(
+                **signature.inputs
+            )
+            for name, signature in known.items()
+        }
     module = tf.Module()
     # The variables themselves: TensorFlow's C++ loader finds none behind Keras objects.
     variables = {id(v): v for function in functions.values() for v in function.variables}
