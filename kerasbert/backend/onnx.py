@@ -146,7 +146,7 @@ def _to_where(graph, node, name, arguments):
     node.type = "Where"
 
 
-# For every graph that is written: one form, without what only training needs.
+# One form for texts of every length.
 OF_ANY_LENGTH = {"attention": attention, "local_mask": local_mask}
 KERNELS = {
     **OF_ANY_LENGTH,

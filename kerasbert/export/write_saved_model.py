@@ -14,7 +14,7 @@ import urllib.parse
 import numpy as np
 
 from kerasbert import backend, private_names
-from kerasbert.backend.onnx import OF_ANY_LENGTH
+from kerasbert.backend.onnx import KERNELS
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import served
 from kerasbert.export.serving import end_with_parent, load
@@ -58,7 +58,8 @@ def write(task, job, path):
     """Trace the signatures, and write the SavedModel with what goes along with it."""
     known = task.signatures(job["tokens_only"])
     known = {name: known[name] for name in job["signatures"]}
-    with backend.using(OF_ANY_LENGTH):
+    # Attention in turns would leave the operations of its gradient, which stock servers lack.
+    with backend.using({"attention": KERNELS["attention"]}):
         functions = {
             name: tf.function(signature.function, autograph=False).get_concrete_function(
                 **signature.inputs
