@@ -49,6 +49,23 @@ def reviews(count, seed=0):
     return random.Random(seed).sample(pairs, count)
 
 
+INFORMATIVE = 374  # of the 500 documents of the Brown corpus; the others are fiction
+
+
+def paragraphs(count, seed=0, sentences=4):
+    """`count` pairs `(text, 1 informative | 0 fiction)`: sentences in a row of the Brown corpus."""
+    pairs = []
+    for number, document in enumerate(real_data.brown_tagged()):
+        lines = [" ".join(word for word, _ in sentence) for sentence in document]
+        for start in range(0, len(lines) - sentences + 1, sentences):
+            text = " ".join(lines[start : start + sentences])
+            pairs.append((text, int(number < INFORMATIVE)))
+    return random.Random(seed).sample(pairs, count)
+
+
+TEXTS = {"reviews": reviews, "paragraphs": paragraphs}
+
+
 def flops(lengths):
     """Floating-point operations of the encoder on texts of these lengths, without padding.
 

@@ -1,13 +1,17 @@
-"""One epoch of fine-tuning on real film reviews (fresh or rotten): examples a second and accuracy.
+"""One epoch of fine-tuning on real texts: examples a second and accuracy.
+
+They are film reviews (fresh or rotten), or longer paragraphs of the Brown corpus (informative or
+fiction).
 
     python benchmarks/finetuning.py                 # 2 threads; 4,000 examples, 1,000 held out
     python benchmarks/finetuning.py --only kerasbert,transformers --train 1000
+    python benchmarks/finetuning.py --texts paragraphs --train 640 --test 64
     python benchmarks/finetuning.py --rounds 0 --seeds 3 --epochs 2     # accuracies alone
 
 Real MiniLM-L6 weights and a new head of two classes, AdamW, batches of 32, dropout 0.1, from raw
 strings, the same split for all. The rate is the paper's: up to 5e-5 in the first tenth of the
 steps before the accuracy, then down to 0 in a line. The first epochs give the accuracy on held-out
-reviews, once for each seed; the very first pays for tracing and compiling. The epochs after them,
+texts, once for each seed; the very first pays for tracing and compiling. The epochs after them,
 in rounds, give the examples a second.
 
 - transformers: a plain PyTorch loop, batches of similar length (as `Trainer(group_by_length)`)
@@ -28,6 +32,7 @@ import real_data
 import typer
 from contest import (
     LIMITS,
+    TEXTS,
     best_limit,
     chosen,
     console,
@@ -39,7 +44,6 @@ from contest import (
     matmul_limit,
     race,
     ran,
-    reviews,
     serve,
     table,
 )
@@ -69,7 +73,7 @@ def prepare(spec, settings):
     library, backend, dtype, *options = spec.split("/")
     if library == "limit":
         return matmul_limit(spec, settings)
-    pairs = reviews(settings["train"] + settings["test"])
+    pairs = TEXTS[settings["texts"]](settings["train"] + settings["test"])
     train, test = pairs[: settings["train"]], pairs[settings["train"] :]
     partial = library == "keras_hub" and options == [str(SEQUENCE_LENGTH)]
     if partial:
@@ -266,7 +270,7 @@ def report_accuracy(children, train, test):
         if found:
             each = " ".join(f"{value:.3f}" for value in found)
             rows.append((child.spec, f"{mean(found):.3f}", f"{pstdev(found):.3f}", each))
-    title = f"Accuracy on {test:,} held-out reviews after {train:,} others"
+    title = f"Accuracy on {test:,} held-out texts after {train:,} others"
     table(title, ("contestant", "mean", "standard deviation", "each seed"), rows)
 
 
@@ -274,6 +278,7 @@ def main(
     train: int = 4000,
     test: int = 1000,
     padded_train: Annotated[int, typer.Option(help="for KerasHub padded to 256")] = 320,
+    texts: Annotated[str, typer.Option(help="reviews or paragraphs")] = "reviews",
     rounds: int = 1,
     seeds: int = 1,
     epochs: Annotated[int, typer.Option(help="before the accuracy is taken")] = 1,
@@ -283,16 +288,16 @@ def main(
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):
-    """Train every contestant on the same film reviews; print examples a second and accuracy."""
+    """Train every contestant on the same texts; print examples a second and accuracy."""
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return
     specs = chosen(SPECS, only)
     asked = {"train": train, "test": test, "padded_train": padded_train, "threads": threads}
-    asked.update(seeds=seeds, epochs=epochs)
+    asked.update(seeds=seeds, epochs=epochs, texts=texts)
     children = race(__file__, specs, rounds, threads, asked, wait)
     failed(children)
-    lengths = token_lengths([text for text, _ in reviews(train + test)[:train]])
+    lengths = token_lengths([text for text, _ in TEXTS[texts](train + test)[:train]])
     report(children, lengths, test, threads)
 
 

@@ -109,7 +109,14 @@ def areas(threads):
                 "kerasbert/tensorflow/float32/xla",
                 *both,
             ],
-            {"train": 640, "test": 64, "padded_train": 64, "seeds": 1, "epochs": 1},
+            {
+                "texts": "paragraphs",
+                "train": 640,
+                "test": 64,
+                "padded_train": 64,
+                "seeds": 1,
+                "epochs": 1,
+            },
             _finetuning,
         ),
         "pretraining": Area(_of_library(*FLOATS, peers=[*both, *hub]), size, _pretraining),
@@ -184,6 +191,8 @@ def main(
         if only and name not in only.split(","):
             continue
         with tempfile.TemporaryDirectory() as folder:
+            # Empty, so that a cold epoch on JAX is one.
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(folder, "jax")
             if area.before:
                 area.before(folder)
             settings = {"threads": threads, "folder": folder, **area.settings}
