@@ -63,6 +63,6 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
+keep_freed_memory()
 import_triton()
 load_with_keras()
-keep_freed_memory()

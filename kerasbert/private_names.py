@@ -315,6 +315,22 @@ NAMES = (
         backends=("torch",),
     ),
     Name(
+        "torch.ops.mkldnn",
+        "_linear_pointwise",
+        "function",
+        "torch 2.13",
+        "Products of float32 by oneDNN, which `torch.compile` takes too. The public ones take MKL.",
+        backends=("torch",),
+    ),
+    Name(
+        "torch.fx.experimental",
+        "_config",
+        "settings",
+        "torch 2.13",
+        "A graph for all sizes takes two that are equal, as 64 tokens and a width of 64, for one.",
+        backends=("torch",),
+    ),
+    Name(
         "torch",
         "_fused_adam_",
         "function",
@@ -468,6 +484,20 @@ def torch_device():
 def track_variables(model):
     """Let PyTorch know a model's weights."""
     model._track_variables()
+
+
+def onednn_linear():
+    """PyTorch's product by oneDNN, a function of rows (R, D), weights (U, D), a bias and more."""
+    import torch
+
+    return torch.ops.mkldnn._linear_pointwise
+
+
+def sizes_apart():
+    """A context in which graphs of PyTorch's operations tell sizes apart that are equal."""
+    from torch.fx.experimental import _config
+
+    return _config.patch(use_duck_shape=False)
 
 
 def fused_adam():

@@ -2,9 +2,13 @@
 
 import ctypes
 import platform
+import subprocess
+import sys
 import types
 
-from kerasbert._memory import keep_freed_memory
+import pytest
+
+from kerasbert._memory import give_back, keep_freed_memory, keep_large_blocks
 
 
 def test_a_setting_of_the_user_stays(monkeypatch):
@@ -13,14 +17,49 @@ def test_a_setting_of_the_user_stays(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     keep_freed_memory()
     assert calls == [-1, -3]  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, not M_TOP_PAD.
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "9")
+    keep_large_blocks()
+    assert calls == [-1, -3, -1]
 
 
 def test_other_systems_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(ctypes, "CDLL", lambda name: 1 / 0)
     keep_freed_memory()
+    keep_large_blocks()
+    give_back()
+
+
+KEPT = """
+import resource
+import numpy as np
+from kerasbert import _memory
+
+def faults(size):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(size, "uint8")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+size = 1 << 28
+first, again = faults(size), faults(size)
+_memory.keep_freed_memory()
+_memory.keep_large_blocks()
+faults(size)
+kept = faults(size)
+_memory.give_back()
+print(first, again, kept, faults(size))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_large_blocks_are_kept_until_given_back():
+    command = [sys.executable, "-c", KEPT]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    first, again, kept, after = map(int, printed.split())
+    # The system hands out a block anew where it was given back: page by page, whatever their size.
+    assert min(first, again, after) > 100 > kept

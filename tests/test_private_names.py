@@ -121,6 +121,9 @@ def test_the_installed_packages_have_it(row, name):
         assert isinstance(getattr(owner, name), str)
     elif row.form == "function":
         assert callable(getattr(owner, name))
+    elif row.form == "settings":
+        with private_names.sizes_apart():
+            assert not getattr(owner, name).use_duck_shape
     elif row.form == "module":
         module = getattr(owner, name)
         ops = private_names.sentencepiece_ops()

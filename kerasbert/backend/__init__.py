@@ -291,6 +291,12 @@ def one_by_one(function, x):
     return ops.map(function, x)
 
 
+@kernel
+def is_known(size):
+    """Whether Python may ask for what a size of a tensor is, while a graph is made."""
+    return isinstance(size, int)
+
+
 def lengthen(x, axis, count):
     """`x` with `count` zeros more at the end of an axis.
 
@@ -339,7 +345,7 @@ def local_mask(padding_mask, is_causal, window):
         bool (B, 1, T, T) or (B, C, 1, W, K).
     """
     length, block, reach = ops.shape(padding_mask)[1], window, window // 2
-    if not isinstance(length, int):
+    if not is_known(length):
         is_short = length <= SHORT * window
         block, reach = ops.where(is_short, length, block), ops.where(is_short, 0, reach)
     elif length <= SHORT * window:
@@ -517,49 +523,73 @@ def predict_batch(model, features):
     return keras.Model.predict_on_batch(model, features)
 
 
-# A shape that has come so often gets a graph of its own, up to so many of them for a model.
-OFTEN, MOST_GRAPHS = 3, 64
+@kernel
+def predicts_by_batch():
+    """Whether `predict_batch` is to run the batches of a dataset too, one after the other."""
+    return False
 
 
-class _Graphs:
-    """The graphs of a model's step, for the shapes that come again and again."""
-
-    def __init__(self):
-        self._counts = collections.Counter()
-        self._graphs = {}
-        self._lock = threading.Lock()
-
-    def of(self, shapes, make):
-        """The graph for these shapes, made where they came often, or `None`."""
-        if shapes in self._graphs:
-            return self._graphs[shapes]
-        with self._lock:
-            self._counts[shapes] += 1
-            is_new = shapes not in self._graphs and len(self._graphs) < MOST_GRAPHS
-            if is_new and self._counts[shapes] >= OFTEN:
-                self._graphs[shapes] = make()
-            return self._graphs.get(shapes)
-
-
-def graph_of_often(model, features, make, *also):
-    """What `make()` returns, made once for features of these shapes, or `None` at first.
+class Graphs:
+    """The graphs of a model's step, made for the shapes that come again and again.
 
     Args:
-        model: a `keras.Model`.
-        features: dict of NumPy arrays.
-        make: function.
-        *also: what else a graph hangs on.
+        often: int. A graph is made with the call of that number that has none.
+        most: int. How many are made.
     """
-    if model.run_eagerly or _preferred:
-        return None
-    # Past Keras, which would track them. They end with what Keras runs, as `compile` sets it anew.
-    made_for, graphs = model.__dict__.get("_predict_graphs", (None, None))
+
+    def __init__(self, often=3, most=64):
+        self._often, self._most = often, most
+        self._counts = collections.Counter()
+        self._made, self._of_shapes = [], {}
+        self._lock = threading.Lock()
+
+    def of(self, shapes, make, fits=None):
+        """The graph for these shapes, or `None`.
+
+        Args:
+            shapes: hashable.
+            make: function that returns a graph.
+            fits: function of a graph that was made for other shapes, whether it will do. Calls
+                of all shapes count together then.
+        """
+        if shapes in self._of_shapes:
+            return self._of_shapes[shapes]
+        with self._lock:
+            graph = next(filter(fits, self._made), None) if fits else None
+            if graph is None and not self._is_often(None if fits else shapes):
+                return None
+            if graph is None:
+                graph = make()
+                self._made.append(graph)
+            self._of_shapes[shapes] = graph
+        return graph
+
+    def _is_often(self, shapes):
+        if len(self._made) >= self._most:
+            return False
+        self._counts[shapes] += 1
+        return self._counts[shapes] % self._often == 0
+
+
+def shapes_of(features):
+    """Names, shapes and types of a dict of arrays, hashable."""
+    return tuple((name, x.shape, x.dtype.name) for name, x in features.items())
+
+
+def beside_prediction(model, make):
+    """What `make()` returned for a model as it predicts now; made anew after a new `compile`."""
+    # Past Keras, which would track it.
+    made_for, made = model.__dict__.get("_beside_prediction", (None, None))
     model.make_predict_function()
     if made_for is not model.predict_function:
-        graphs = _Graphs()
-        model.__dict__["_predict_graphs"] = model.predict_function, graphs
-    shapes = tuple((name, x.shape, x.dtype.name) for name, x in features.items())
-    return graphs.of((shapes, *also), make)
+        made = make()
+        model.__dict__["_beside_prediction"] = model.predict_function, made
+    return made
+
+
+def runs_graphs(model):
+    """Whether a step of `model` may run as something else than Keras runs it by."""
+    return not (model.run_eagerly or _preferred)
 
 
 @kernel
@@ -618,7 +648,7 @@ def shape_cost(width):
     Both times grow with its layers, and that of a token with the square of the width. Measured on
     2 cores with 6 layers of 384; where a token takes less, as on a GPU, the cost is higher.
     """
-    return 1.8e9 / width**2
+    return 6e8 / width**2
 
 
 @kernel

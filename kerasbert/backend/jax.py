@@ -15,6 +15,19 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend, private_names
+from kerasbert._memory import keep_large_blocks
+
+
+def _keep_memory():
+    """Have steps on a CPU run in the thread that asks, where freed memory is kept."""
+    import jax
+
+    keep_large_blocks()
+    if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+_keep_memory()
 
 
 @functools.cache
@@ -253,12 +266,11 @@ def predict_batch(model, features):
     import jax
 
     keep_compiled()
-    # Past Keras, which would track it. It ends with what Keras runs, as `compile` sets it anew.
-    made_for, step = model.__dict__.get("_predict_batch", (None, None))
-    model.make_predict_function()
-    if made_for is not model.predict_function:
-        step = jax.jit(lambda state, features: model.predict_step(state, (features,))[0])
-        model.__dict__["_predict_batch"] = model.predict_function, step
+
+    def make():
+        return jax.jit(lambda state, features: model.predict_step(state, (features,))[0])
+
+    step = backend.beside_prediction(model, make)
     state = [
         [variable.value for variable in variables]
         for variables in (model.trainable_variables, model.non_trainable_variables)

@@ -144,7 +144,7 @@ def predict_batch(model, features):
     Keras has one graph for all shapes after a few of them. More than half of its operations then
     compute sizes, and for one text these take more time than the products.
     """
-    if model.jit_compile or is_distributed(model):
+    if model.jit_compile or is_distributed(model) or not backend.runs_graphs(model):
         return None
 
     def make():
@@ -152,7 +152,8 @@ def predict_batch(model, features):
         step = tf.function(lambda x: model.predict_step((x,)), autograph=False)
         return step.get_concrete_function(specs)
 
-    graph = backend.graph_of_often(model, features, make)
+    graphs = backend.beside_prediction(model, backend.Graphs)
+    graph = graphs.of(backend.shapes_of(features), make)
     if graph is None:
         return None
     outputs = graph({name: tf.constant(x) for name, x in features.items()})

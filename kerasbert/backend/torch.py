@@ -12,8 +12,11 @@ import keras
 from keras import ops
 
 from kerasbert import backend, private_names
+from kerasbert._memory import keep_large_blocks
 
 KERAS_EXPORTS = ("torch",)
+
+keep_large_blocks()
 
 
 @functools.cache
@@ -24,16 +27,68 @@ def on_gpu():
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """Product and bias in one operation."""
+    """Product and bias in one operation; of float32 on a CPU by oneDNN.
+
+    There PyTorch takes MKL, which takes a sixth longer for it on a processor of AMD.
+    """
     if bias is None:
         return None
     import torch
 
+    weights, bias = map(ops.convert_to_tensor, (weights, bias))
+
     def function(rows):
-        outputs = torch.addmm(bias, rows, weights)
+        if _is_for_onednn(rows, weights, bias):
+            outputs = _onednn_product(rows, weights, bias)
+        else:
+            outputs = torch.addmm(bias, rows, weights)
         return outputs if activation is None else activation(outputs)
 
     return backend.by_rows(inputs, function)
+
+
+def _is_for_onednn(*tensors):
+    import torch
+
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+
+
+def _onednn_product(rows, weights, bias=None):
+    """`rows` (R, D) times `weights` (D, U), plus a bias."""
+    import torch
+
+    if torch.is_grad_enabled() and (rows.requires_grad or weights.requires_grad):
+        return _onednn_function().apply(rows, weights, bias)
+    return private_names.onednn_linear()(rows, weights.t(), bias, "none", [], "")
+
+
+@functools.cache
+def _onednn_function():
+    """The same with a gradient, which the operation has none of."""
+    import torch
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(context, rows, weights, bias):
+            context.save_for_backward(rows, weights)
+            with torch.no_grad():
+                return _onednn_product(rows, weights, bias)
+
+        @staticmethod
+        def backward(context, gradient):
+            rows, weights = context.saved_tensors
+            of_rows, of_weights, of_bias = context.needs_input_grad
+            return (
+                _onednn_product(gradient, weights.t()) if of_rows else None,
+                rows.t() @ gradient if of_weights else None,
+                gradient.sum(0) if of_bias else None,
+            )
+
+    return Product
 
 
 def norm(x, gamma, beta, epsilon, training=False):
@@ -112,6 +167,13 @@ def fused_attention(query, key, value, mask=None, dropout=0.0):
     return outputs.transpose(1, 2)
 
 
+def is_known(size):
+    """A graph for all sizes notes what was asked."""
+    import torch
+
+    return isinstance(size, (int, torch.SymInt))
+
+
 def clip_by_global_norm(gradients, most):
     """On a CPU without a second pass where the norm is not above `most`."""
     import torch
@@ -187,36 +249,78 @@ def check_compiling(jit_compile):
 
 
 def predict_batch(model, features):
-    """By a graph of PyTorch's operations, where this shape came often.
+    """By a graph of PyTorch's operations for all sizes, where the model is asked often.
 
-    Keras' own Python work, layer after layer, takes ten times as long as a small model computes.
-    The weights are arguments of the graph, so that it takes those of now.
+    Keras' own Python work, layer after layer, takes longer than a small model computes. The
+    weights are arguments of the graph, so that it takes those of now. Making one takes as long as
+    that Python work for about 100 batches.
     """
     import torch
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     is_own = type(model).predict_step is not keras.Model.predict_step
     if is_own or model.jit_compile or torch.is_autocast_enabled("cpu") or on_gpu():
         return None
+    if not backend.runs_graphs(model):
+        return None
     variables = model.variables
     weights = [variable.value for variable in variables]
-    inputs = {name: torch.tensor(x) for name, x in features.items()}
-
-    def step(weights, inputs):
-        with keras.StatelessScope(state_mapping=list(zip(variables, weights))):
-            return model.predict_step((inputs,))
-
-    def make():
-        try:
-            return make_fx(step)(weights, inputs)
-        except Exception:
-            return None  # Who asks for values on the way, as a layer of a user's own may, has none.
-
+    inputs = {name: torch.tensor(features[name]) for name in sorted(features)}
+    graphs = backend.beside_prediction(model, functools.partial(backend.Graphs, OFTEN, MOST_GRAPHS))
+    shapes = (backend.shapes_of(features), *map(id, variables))
     with torch.no_grad():
-        graph = backend.graph_of_often(model, features, make, *map(id, variables))
-        if graph is None:
+        graph = graphs.of(
+            shapes,
+            lambda: _Graph(model, variables, weights, inputs),
+            lambda graph: graph.fits(variables, weights, inputs),
+        )
+        if graph is None or graph.module is None:
             return None
-        return keras.tree.map_structure(ops.convert_to_numpy, graph(weights, inputs))
+        return keras.tree.map_structure(ops.convert_to_numpy, graph.module(weights, inputs))
+
+
+# Those for one row, and for rows of one token, are graphs of their own.
+OFTEN, MOST_GRAPHS = 24, 8
+
+
+class _Graph:
+    """A model's step as PyTorch's operations, and what they take for granted of their arguments.
+
+    Attributes:
+        module: function of weights and inputs; `None` where the model has no such graph.
+    """
+
+    def __init__(self, model, variables, weights, inputs):
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        self._variables = variables
+
+        def step(weights, inputs):
+            with keras.StatelessScope(state_mapping=list(zip(variables, weights))):
+                return model.predict_step((inputs,))
+
+        try:
+            with private_names.sizes_apart():
+                self.module = make_fx(step, tracing_mode="symbolic")(weights, inputs)
+            arguments = [n.meta["val"] for n in self.module.graph.find_nodes(op="placeholder")]
+            self._shapes = self.module.shape_env
+            self._guards = self._shapes.produce_guards_expression(arguments, ignore_static=False)
+        except Exception:
+            # Who asks for values on the way, as a layer of a user's own may, has none.
+            self.module = None
+
+    def fits(self, variables, weights, inputs):
+        """Whether the graph is right for these, too."""
+        if list(map(id, variables)) != list(map(id, self._variables)):
+            return False
+        if self.module is None or self._guards is None:
+            return True
+        arguments = [*weights, *inputs.values()]
+        return self._shapes.evaluate_guards_expression(self._guards, arguments)
+
+
+def predicts_by_batch():
+    """On a CPU, where a graph saves a tenth of a batch, or more."""
+    return not on_gpu()
 
 
 def without_gradients():

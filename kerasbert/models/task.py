@@ -8,6 +8,7 @@ import keras_hub
 import numpy as np
 
 from kerasbert import backend, private_names
+from kerasbert._memory import give_back
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import traced_on_purpose
 from kerasbert.data.batching import restore_order
@@ -281,9 +282,12 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
             x = self._read(x, batch_size, anew=True, shuffle=shuffle)
         kwargs["shuffle"] = shuffle and not is_dataset(x)  # A dataset shuffles itself.
         kwargs["validation_data"] = validation_data
-        return self._run(
-            keras.Model.fit, x, y, sample_weight, batch_size, is_raw, class_weight, **kwargs
-        )
+        try:
+            return self._run(
+                keras.Model.fit, x, y, sample_weight, batch_size, is_raw, class_weight, **kwargs
+            )
+        finally:
+            give_back()
 
     def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
         """Loss and metrics, on raw texts or on ready arrays; see `keras.Model.evaluate`."""
@@ -323,7 +327,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
     def _predict_batches(self, batches, **kwargs):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
         has_tokens = any(None in output.shape[1:] for output in keras.tree.flatten(self.output))
-        if is_dataset(batches) and not has_tokens:
+        if is_dataset(batches) and not has_tokens and not backend.predicts_by_batch():
             return self._call_keras(keras.Model.predict, batches, **kwargs)
         parts = [outputs for _, outputs in self._batch_outputs(batches, **kwargs)]
         return keras.tree.map_structure(

@@ -17,7 +17,7 @@ from keras import ops
 from kerasbert import backend
 from kerasbert.layers import TokenNorm
 from kerasbert.layers.embeddings import rotate
-from kerasbert.models import BertPretrainer
+from kerasbert.models import BertBackbone, BertPretrainer, BertTextClassifier
 from tests.contracts import array, assert_close, tiny_backbone
 
 RANDOM = np.random.default_rng(0)
@@ -535,3 +535,30 @@ def test_what_was_not_read_for_longest_goes(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"new", "older"}
     OWN._leave(0, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.backends("torch")
+def test_one_graph_for_all_sizes():
+    """Of rows and tokens, also where one of them is as large as something else is."""
+    encoder = BertBackbone(
+        vocabulary_size=20, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    model = BertTextClassifier(encoder, num_classes=2)
+    random = np.random.default_rng(0)
+    graphs = []
+    for rows, length in ((1, 512), (1, 3), (8, 8), (2, 16), (5, 512), (1, 8)):
+        features = {
+            "token_ids": random.integers(1, 20, (rows, length)).astype("int32"),
+            "padding_mask": np.ones((rows, length), "bool"),
+            "segment_ids": np.zeros((rows, length), "int32"),
+        }
+        expected = backend.predict_batch.plain(model, features)
+        for _ in range(24):
+            found = backend.predict_batch(model, features)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        graphs.append(len(backend.beside_prediction(model, None)._made))
+    assert graphs == [1, 1, 2, 2, 2, 2]  # One for a single row, one for more.
+    encoder.token_embedding.embeddings.assign(np.zeros((20, 8)))
+    changed = backend.predict_batch(model, features)
+    assert not np.allclose(changed, expected)
+    np.testing.assert_allclose(changed, backend.predict_batch.plain(model, features), atol=1e-6)
