@@ -134,7 +134,10 @@ class NameMap:
         elif self.layout == "keras_hub":
             ours = self.their_shapes(path, shape)
             parts = [part.reshape(one) for part, one in zip(parts, ours, strict=True)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        # In rows: PyTorch would keep the columns of a transposed one, and its gradient and
+        # optimizer would have theirs in other places than the weight.
+        return np.ascontiguousarray(whole)
 
     def write(self, path, value):
         """Their tensors of our weight: a dict of name to array, the reverse of `read`.

@@ -538,6 +538,13 @@ def test_what_was_not_read_for_longest_goes(tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_loaded_weights_lie_in_rows():
+    """As their gradients do: the pass over all of them goes through memory as it lies."""
+    model = BertTextClassifier.from_preset("bert_tiny_demo_en_uncased", num_classes=2)
+    assert all(variable.value.is_contiguous() for variable in model.variables)
+
+
+@pytest.mark.backends("torch")
 def test_one_graph_for_all_sizes():
     """Of rows and tokens, also where one of them is as large as something else is."""
     encoder = BertBackbone(
