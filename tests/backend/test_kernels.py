@@ -507,10 +507,12 @@ print(sum(name.endswith("/cache_hits") for name in hits))
 
 @pytest.mark.backends("jax")
 def test_other_processes_find_what_was_compiled(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "JAX_"}
+
     def run(**settings):
         done = subprocess.run(
             [sys.executable, "-c", TRAIN],
-            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), **settings},
+            env={**environment, "XDG_CACHE_HOME": str(tmp_path), **settings},
             capture_output=True,
             text=True,
         )
