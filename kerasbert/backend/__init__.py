@@ -610,6 +610,11 @@ def set_random_states(states):
 
 
 @kernel
+def prepare():
+    """Set what has to be set before the backend computes anything."""
+
+
+@kernel
 def keep_compiled():
     """Have what is compiled from here on kept on disk, for other processes."""
 
@@ -666,3 +671,4 @@ def keras_exports():
 _module = None
 if name() in ("tensorflow", "jax", "torch"):
     _module = importlib.import_module(f"{__name__}.{name()}")
+    prepare()

@@ -18,16 +18,13 @@ from kerasbert import backend, private_names
 from kerasbert._memory import keep_large_blocks
 
 
-def _keep_memory():
+def prepare():
     """Have steps on a CPU run in the thread that asks, where freed memory is kept."""
     import jax
 
     keep_large_blocks()
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-_keep_memory()
 
 
 @functools.cache

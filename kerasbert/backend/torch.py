@@ -16,7 +16,10 @@ from kerasbert._memory import keep_large_blocks
 
 KERAS_EXPORTS = ("torch",)
 
-keep_large_blocks()
+
+def prepare():
+    """Have freed memory kept."""
+    keep_large_blocks()
 
 
 @functools.cache
