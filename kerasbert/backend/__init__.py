@@ -318,7 +318,7 @@ def token_mask(padding_mask, is_causal=False, window=None):
     mask = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
     if not is_causal and window is None:
         return mask
-    position = ops.arange(ops.shape(padding_mask)[1])
+    position = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
     return ops.logical_and(mask, is_seen(position, position, is_causal, window))
 
 

@@ -132,7 +132,7 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
         mask = ops.cast(rows["padding_mask"], "int32")
         # Attention over no token has no value, so a missing choice keeps its first token.
         is_missing = ops.cast(ops.sum(mask, axis=-1, keepdims=True) == 0, "int32")  # (B * C, 1)
-        is_first = ops.cast(ops.arange(ops.shape(mask)[-1]) == 0, "int32")  # (T,)
+        is_first = ops.cast(ops.arange(ops.shape(mask)[-1], dtype="int32") == 0, "int32")  # (T,)
         return {**rows, "padding_mask": mask + is_missing * is_first}
 
     def compute_output_spec(self, inputs):
