@@ -63,6 +63,6 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
-keep_freed_memory()
+keep_freed_memory()  # First: the backend that the next ones may import keeps more.
 import_triton()
 load_with_keras()

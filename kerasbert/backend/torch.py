@@ -64,7 +64,8 @@ def _onednn_product(rows, weights, bias=None):
     """`rows` (R, D) times `weights` (D, U), plus a bias."""
     import torch
 
-    if torch.is_grad_enabled() and (rows.requires_grad or weights.requires_grad):
+    tensors = [rows, weights] if bias is None else [rows, weights, bias]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _onednn_function().apply(rows, weights, bias)
     return private_names.onednn_linear()(rows, weights.t(), bias, "none", [], "")
 

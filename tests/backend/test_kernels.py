@@ -540,6 +540,21 @@ def test_what_was_not_read_for_longest_goes(tmp_path):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("trained", range(3))
+def test_dense_has_the_gradient_of_what_is_trained(trained):
+    """Also of a bias alone, where inputs and weights are frozen."""
+    shapes = ((4, 3), (3, 5), (5,))
+    tensors = [ops.convert_to_tensor(normal(*shape)) for shape in shapes]
+    tensors[trained].requires_grad_()
+    found = []
+    for dense in (backend.dense, backend.dense.plain):
+        ops.sum(ops.square(dense(*tensors))).backward()
+        found.append(array(tensors[trained].grad))
+        tensors[trained].grad = None
+    assert_close(*found)
+
+
+@pytest.mark.backends("torch")
 def test_loaded_weights_lie_in_rows():
     """As their gradients do: the pass over all of them goes through memory as it lies."""
     model = BertTextClassifier.from_preset("bert_tiny_demo_en_uncased", num_classes=2)
