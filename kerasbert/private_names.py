@@ -323,6 +323,14 @@ NAMES = (
         backends=("torch",),
     ),
     Name(
+        "torch.ops.mkldnn",
+        "_is_mkldnn_bf16_supported",
+        "function",
+        "torch 2.13",
+        "Whether those products take bfloat16; where the processor has none of it they fail.",
+        backends=("torch",),
+    ),
+    Name(
         "torch.fx.experimental",
         "_config",
         "settings",
@@ -491,6 +499,13 @@ def onednn_linear():
     import torch
 
     return torch.ops.mkldnn._linear_pointwise
+
+
+def onednn_takes_bfloat16():
+    """Whether it takes that type on this processor."""
+    import torch
+
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def sizes_apart():

@@ -423,6 +423,28 @@ def test_attention_of_pytorch():
     assert np.isfinite(nowhere).all()
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("dtype, most", [("float64", 1e-6), ("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("length", [1, 32])
+def test_attention_of_few_tokens(dtype, most, length):
+    import torch
+
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    values = [torch.randn(3, length, 2, 4, dtype=kind, requires_grad=True) for _ in range(3)]
+    masks = torch.rand(3, 1, length, length) < 0.5, torch.zeros(3, 1, 1, length).bool(), None
+    for mask in masks:
+        few = OWN.short_attention(*values, mask)
+        assert few.dtype == kind
+        if mask is not None and not mask.any(-1).all():
+            assert few.isfinite().all()  # A row that may look nowhere.
+            continue
+        many = OWN.fused_attention(*values, mask)
+        gradients = [torch.autograd.grad(x.square().sum(), values) for x in (few, many)]
+        for one, other in zip((few, *gradients[0]), (many, *gradients[1])):
+            torch.testing.assert_close(one, other, rtol=most, atol=10 * most)
+
+
 # === Whole models ===
 
 
@@ -577,11 +599,12 @@ def test_one_graph_for_all_sizes():
             "segment_ids": np.zeros((rows, length), "int32"),
         }
         expected = backend.predict_batch.plain(model, features)
-        for _ in range(24):
+        for _ in range(OWN.OFTEN):
             found = backend.predict_batch(model, features)
         np.testing.assert_allclose(found, expected, atol=1e-6)
         graphs.append(len(backend.beside_prediction(model, None)._made))
-    assert graphs == [1, 1, 2, 2, 2, 2]  # One for a single row, one for more.
+    # For a single row and for more, each for few tokens and for many.
+    assert graphs == [1, 2, 3, 3, 4, 4]
     encoder.token_embedding.embeddings.assign(np.zeros((20, 8)))
     changed = backend.predict_batch(model, features)
     assert not np.allclose(changed, expected)

@@ -70,7 +70,7 @@ ASKED = {
 def test_the_same_outputs(name, as_many):
     settings, ask = ASKED[name]
     model = model_of(name, **settings)
-    few = [ask(model) for _ in range(26)]  # What comes often gets a graph of its own.
+    few = [ask(model) for _ in range(66)]  # What comes often gets a graph of its own.
     as_many()
     many = ask(model)
     for one in few:
