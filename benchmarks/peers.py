@@ -31,7 +31,8 @@ class Area:
     """One script, and the figures that are read off a child of it.
 
     Args:
-        specs: list of strings. Its contestants.
+        specs: list of lists of strings. Its contestants, those of a list in one race: together
+            they have to fit the memory.
         settings: dict, as its own command makes them; `folder` is added.
         figures: function of a child that returns a dict of work to `(figure, unit)`.
         before: function of the folder, called first.
@@ -89,25 +90,27 @@ def _serving(child):
 def areas(threads):
     """The areas by name, at the size of the table."""
     both = [f"transformers/torch/{dtype}" for dtype in FLOATS]
-    hub = [f"keras_hub/tensorflow/{dtype}" for dtype in FLOATS]
     size = {"size": "mini", "batch_size": 32, "steps": 8, "length": 128, "gpu": False}
     return {
         "one_text": Area(
-            one_text.SPECS,
+            [one_text.SPECS],
             {"repeats": 5},
             _one_text,
             before=lambda folder: one_text.write("bert_tiny_demo_en_uncased", folder),
         ),
         "embedding": Area(
-            _of_library(*FLOATS, peers=both),
+            [_of_library(*FLOATS, peers=both)],
             {"texts": 1500, "keras_hub_texts": 96, "batch_sizes": [64]},
             _embedding,
         ),
         "finetuning": Area(
             [
-                *_of_library(*FLOATS, peers=[]),
-                "kerasbert/tensorflow/float32/xla",
-                *both,
+                [f"kerasbert/{one}" for one in ours] + [f"transformers/torch/{dtype}"]
+                for dtype in FLOATS
+                for ours in (
+                    [f"jax/{dtype}", f"torch/{dtype}"],
+                    [f"tensorflow/{dtype}"] + ["tensorflow/float32/xla"] * (dtype == "float32"),
+                )
             ],
             {
                 "texts": "paragraphs",
@@ -119,14 +122,24 @@ def areas(threads):
             },
             _finetuning,
         ),
-        "pretraining": Area(_of_library(*FLOATS, peers=[*both, *hub]), size, _pretraining),
+        "pretraining": Area(
+            [
+                [f"kerasbert/{backend}/{dtype}" for backend in BACKENDS]
+                + [f"{peer}/{dtype}" for peer in ("transformers/torch", "keras_hub/tensorflow")]
+                for dtype in FLOATS
+            ],
+            size,
+            _pretraining,
+        ),
         "serving": Area(
             [
-                "kerasbert/tensorflow/float32",
-                "kerasbert/tensorflow/float32/caller",
-                "kerasbert/onnx/float32",
-                "transformers/onnx/float32",
-                "transformers/torch/float32",
+                [
+                    "kerasbert/tensorflow/float32",
+                    "kerasbert/tensorflow/float32/caller",
+                    "kerasbert/onnx/float32",
+                    "transformers/onnx/float32",
+                    "transformers/torch/float32",
+                ]
             ],
             {"singles": 200, "batches": 10, "clients": 1},
             _serving,
@@ -197,10 +210,11 @@ def main(
                 area.before(folder)
             settings = {"threads": threads, "folder": folder, **area.settings}
             script = os.fspath(HERE / f"{name}.py")
-            children = race(script, area.specs, rounds, threads, settings, wait)
-        failed(children)
-        rows += compare(children, area.figures)
-        others = max(others, disturbed(children))
+            for specs in area.specs:
+                children = race(script, specs, rounds, threads, settings, wait)
+                failed(children)
+                rows += compare(children, area.figures)
+                others = max(others, disturbed(children))
     console.print(machine(threads), soft_wrap=True)
     console.print(f"Others took at most {others:.0%} of the machine during a run.")
     columns = ("work", "ours", "figure", "best peer", "unit", "MB, ours / peer", "times the peer")

@@ -129,8 +129,15 @@ def export(
         ),
     ] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Weights of int8 (onnx and litert).")
+        bool, typer.Option("--int8", help="Weights of int8 (openvino: with --texts).")
     ] = False,
+    texts: Annotated[
+        str | None,
+        typer.Option(
+            help="A file of some hundred inputs, as for --warmup: openvino takes the ranges of its "
+            "int8 from them."
+        ),
+    ] = None,
     sequence_length: Annotated[
         int | None, typer.Option(help="The tokens of each row, for litert.")
     ] = None,
@@ -189,8 +196,14 @@ def export(
         }
         if is_graph:
             call, arguments = _graph_call(format, of_saved_model, int8, sequence_length, layout)
-        elif int8 or sequence_length is not None or layout is not None:
-            raise ValueError("--int8, --sequence-length and --layout are for the other formats.")
+            if texts is not None and format != "openvino":
+                raise ValueError(f"--texts is for --format openvino; leave it out for {format}.")
+            if texts is not None:
+                arguments["texts"] = read_inputs(texts)
+        elif int8 or not {sequence_length, layout, texts} <= {None}:
+            raise ValueError(
+                "--int8, --texts, --sequence-length and --layout are for the other formats."
+            )
         else:
             call = export_serving
             arguments = {

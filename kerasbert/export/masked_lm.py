@@ -11,8 +11,32 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.windows import take_windows
 from kerasbert.export import decoding
+from kerasbert.export.program import Program
 from kerasbert.export.served import PROSE, Served
 from kerasbert.preprocessors.packing import BertPreprocessor
+
+_FILL = '''\
+MASK = tokenizer.token_to_id({mask!r})
+
+
+def answer(texts, top_k={top_k}):
+    """For each mask of each text the likeliest tokens, with their ids and probabilities."""
+    rows = tokenizer.encode_batch(texts)
+    places = [[i for i, id in enumerate(row.ids) if id == MASK] for row in rows]
+    most = max([1, *map(len, places)])
+    positions = np.array([[*row, *[0] * (most - len(row))] for row in places], "int32")
+    outputs = run({{**packed(rows), "mask_positions": positions}})["{output}"]
+    return [[best(x, top_k) for x in row[: len(at)]] for row, at in zip(outputs, places)]
+
+
+def best(logits, top_k):
+    """The likeliest tokens of one place."""
+    logits = logits[: tokenizer.get_vocab_size()].astype("float64")
+    odds = np.exp(logits - logits.max())
+    odds /= odds.sum()
+    ids = np.argsort(-odds, kind="stable")[:top_k].tolist()
+    return [(tokenizer.decode([id], skip_special_tokens=False), id, float(odds[id])) for id in ids]
+'''
 
 
 class ServedMaskedLM(Served):
@@ -29,6 +53,11 @@ class ServedMaskedLM(Served):
         """What packs rows of which nothing is hidden."""
         own = self.preprocessor
         return BertPreprocessor(own.tokenizer, own.sequence_length, own.truncate, own.num_segments)
+
+    def program(self):
+        mask = self.preprocessor.tokenizer.mask_token
+        body = _FILL.format(mask=mask, top_k=self.settings["top_k"], output=self._logits)
+        return Program(body, f'"Lunch at {mask}?" "A {mask} of tea."')
 
     def _tokens(self, text):
         """Tokens, where they start, and the places of masks among them: ragged (N, None)."""

@@ -3,7 +3,22 @@
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
+from kerasbert.export.program import Program
 from kerasbert.export.served import PROSE, SHORT, Served, are_texts, spec
+
+_CHOOSE = '''\
+def answer(examples):
+    """The probabilities of the choices, for each tuple of a prompt and a list of choices."""
+    return [choose(prompt, choices) for prompt, choices in examples]
+
+
+def choose(prompt, choices):
+    """The probability of each choice to go on from the prompt."""
+    rows = tokenizer.encode_batch([(prompt, choice) for choice in choices])
+    logits = run({name: x[None] for name, x in packed(rows).items()})["logits"][0]
+    odds = np.exp(logits - logits.max())
+    return (odds / odds.sum()).tolist()
+'''
 
 
 class ServedChooser(Served):
@@ -13,6 +28,9 @@ class ServedChooser(Served):
 
     def column_specs(self):
         return {"prompt": spec("prompt"), "choices": spec("choices", 2)}
+
+    def program(self):
+        return Program(_CHOOSE, '"A prompt" "a choice" "another"', "[(sys.argv[1], sys.argv[2:])]")
 
     def pack(self, prompt, choices):
         return self.features_in_graph(self.preprocessor((prompt, choices)))

@@ -2,7 +2,13 @@
 
 import keras
 
+from kerasbert.export.program import of_texts
 from kerasbert.export.served import ServedTexts
+
+_ODDS = """\
+gap = outputs["logits"][:, 0] - outputs["logits"][:, 1]
+return (1 / (1 + np.exp(-gap))).tolist()
+"""
 
 
 class ServedNextSentence(ServedTexts):
@@ -12,10 +18,7 @@ class ServedNextSentence(ServedTexts):
     takes = ("serving_default",)
 
     def program(self):
-        return "The probability that the second text follows the first", (
-            'gap = outputs["logits"][:, 0] - outputs["logits"][:, 1]\n'
-            "return (1 / (1 + np.exp(-gap))).tolist()"
-        )
+        return of_texts("The probability that the second text follows the first", _ODDS, pairs=True)
 
     def decode(self, outputs, features):
         return {"probability": follows(outputs["logits"])}

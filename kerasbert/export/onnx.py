@@ -1,9 +1,11 @@
 """`export_onnx` and `export_openvino`: a model from token ids on, for their runtimes."""
 
+import logging
 import os
 
 from kerasbert import runtimes
 from kerasbert._errors import need_packages
+from kerasbert.export.served import served
 from kerasbert.export.token_graphs import exported
 
 
@@ -20,8 +22,8 @@ def export_onnx(model, directory, precision="float32", tokenizer=None, layout="k
     `tokenizer.json` and the files around it are those that `tokenizers` and `transformers` read,
     in any language that has them; `config.json` names the classes. `answer.py` is a program of few
     lines that takes raw texts, without Keras and TensorFlow: `from folder.answer import answer`;
-    readers, masked language models, choices and several tasks have none. LoRA is merged in, and
-    weights of another type are written in float32. A failure leaves nothing behind.
+    several tasks in one have none. LoRA is merged in, and weights of another type are written in
+    float32. A failure leaves nothing behind.
 
     Args:
         model: a `BertBackbone` or any task, on any backend.
@@ -69,28 +71,82 @@ def export_onnx(model, directory, precision="float32", tokenizer=None, layout="k
     return os.path.join(target, name)
 
 
-def export_openvino(model, directory, precision="float32", tokenizer=None):
+def export_openvino(model, directory, precision="float32", tokenizer=None, texts=None):
     """Write `model.xml` and `model.bin` for OpenVINO; see `export_onnx`, which it goes by.
 
     Args:
-        precision: "float32". What int8 becomes of here takes OpenVINO 1.3 to 1.6 times as long, and
-            an older one was seen to compute it wrong: `export_onnx` writes it for ONNX Runtime,
-            where it takes half the time.
+        precision: "float32", or "int8": weights and activations of the products are int8, by
+            NNCF, which reads the ranges of the activations off `texts`.
+        texts: list of what the model takes, for int8: some hundred of those that it will be
+            asked. On `CHECKED` of them the file is compared with the model.
+
+    Raises:
+        ValueError: for int8 without texts, or texts without int8.
     """
-    if precision == "int8":
-        raise ValueError(
-            "OpenVINO runs what int8 becomes of here slower than float32; use precision='float32', "
-            "or export_onnx(..., precision='int8') and ONNX Runtime."
-        )
-    need_packages("export_openvino", "openvino", "onnx", "openvino", "tf2onnx")
+    int8 = precision == "int8"
+    packages = ("nncf",) if int8 else ()
+    need_packages("export_openvino", "openvino", "onnx", "openvino", "tf2onnx", *packages)
     import openvino
 
+    batches = _batches(model, texts) if int8 else None
+    if texts is not None and not int8:
+        raise ValueError(f"texts=... are for precision='int8'; leave them out for {precision}.")
     arguments = directory, "onnx", precision, None, tokenizer
-    with exported(model, *arguments, runtime="openvino") as (target, folder, check):
+    probes = batches and batches[:CHECKED]
+    with exported(model, *arguments, runtime="openvino", probes=probes) as (target, folder, check):
         path = os.path.join(folder, "model.xml")
         whole = os.path.join(folder, "model.onnx")
+        graph = openvino.convert_model(whole)
         # Its default would halve the precision of the weights.
-        openvino.save_model(openvino.convert_model(whole), path, compress_to_fp16=False)
+        openvino.save_model(
+            _rounded(graph, batches) if int8 else graph, path, compress_to_fp16=False
+        )
         os.remove(whole)
         check(runtimes.openvino(path))
     return os.path.join(target, "model.xml")
+
+
+# So many texts are compared after rounding.
+CHECKED = 16
+
+
+def _batches(model, texts):
+    """The inputs of the network for each text by itself."""
+    task = served(model, call="export_openvino")
+    if "" not in task.parts:
+        raise ValueError(
+            "export_openvino rounds one task at a time to int8; export each of model.tasks."
+        )
+    if task.preprocessor is None or texts is None or not len(texts):
+        raise ValueError(
+            "OpenVINO's int8 takes the ranges of activations from texts; pass texts=[...], some "
+            "hundred of those that the model will be asked, to a model with a preprocessor."
+        )
+    _, columns = task.columns_of(texts)
+    count = len(next(iter(columns.values())))
+    return [task.packed({n: x[i : i + 1] for n, x in columns.items()}) for i in range(count)]
+
+
+def _nncf():
+    """NNCF, which tells its makers of each call, unless it is imported where it is tested."""
+    before = os.environ.get("NNCF_CI")
+    os.environ["NNCF_CI"] = before or "1"
+    try:
+        import nncf
+    finally:
+        os.environ.pop("NNCF_CI")
+        if before is not None:
+            os.environ["NNCF_CI"] = before
+    return nncf
+
+
+def _rounded(graph, batches):
+    """OpenVINO's graph with products of int8."""
+    nncf = _nncf()
+    nncf.set_log_level(logging.ERROR)
+    return nncf.quantize(
+        graph,
+        nncf.Dataset(batches),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(batches),
+    )

@@ -3,6 +3,7 @@
 It stands in the folder of the graph, and needs its runtime, `tokenizers` and NumPy alone.
 """
 
+import dataclasses
 import os
 
 from kerasbert.export.served import named_inputs
@@ -53,9 +54,9 @@ _TAKES = {
     "padding_mask": "row.attention_mask",
 }
 _PROGRAM = '''\
-"""Answers texts by the model in this folder: python answer.py "A text." "Another one."
+"""Answers texts by the model in this folder: python answer.py {example}
 
-It needs numpy, tokenizers and {package}. Texts of more tokens than the model takes are cut.
+It needs numpy, tokenizers and {package}. {note}
 """
 
 import json
@@ -72,21 +73,60 @@ with open(os.path.join(FOLDER, "config.json"), encoding="utf-8") as file:
     labels = list(json.load(file).get("id2label", {{}}).values())
 {runtime}
 
-def answer(texts):
-    """{gives}, for each text of a list, or each tuple of two texts."""
-    rows = tokenizer.encode_batch(texts)
-    features = {{
+def packed(rows):
+    """Encoded rows of one length as the inputs of the network."""
+    return {{
 {features}    }}
-    outputs = run(features)
-{decode}
+
+
+{body}
 
 if __name__ == "__main__":
-    print(*answer(sys.argv[1:]), sep="\\n")
+    print(*answer({asked}), sep="\\n")
 '''
+_TEXTS = '''\
+def answer(texts):
+    """{gives}, for each {item}."""
+    rows = tokenizer.encode_batch(texts)
+    outputs = run(packed(rows))
+{lines}'''
+
+
+@dataclasses.dataclass
+class Program:
+    """What `answer.py` does for a kind of model.
+
+    Attributes:
+        body: string. A function `answer` of a list, and what it needs.
+        example: string. What stands behind `python answer.py`.
+        asked: string. What `answer` is asked then.
+        note: string. What else there is to know.
+    """
+
+    body: str
+    example: str = '"A text." "Another one."'
+    asked: str = "sys.argv[1:]"
+    note: str = "Texts of more tokens than the model takes are cut."
+
+
+def of_texts(gives, lines, pairs=False):
+    """The program of a model that takes a text or a pair as one row.
+
+    Args:
+        gives: string. What `answer` returns.
+        lines: string. They return that, of `outputs`, the encoded `rows`, `texts` and `labels`.
+        pairs: bool. Whether it takes pairs alone.
+    """
+    item = "tuple of two texts" if pairs else "text of a list, or each tuple of two texts"
+    lines = "".join(f"    {line}\n" for line in lines.splitlines())
+    body = _TEXTS.format(gives=gives, item=item, lines=lines)
+    return (
+        Program(body, '"A text." "The next."', "[tuple(sys.argv[1:])]") if pairs else Program(body)
+    )
 
 
 def write_program(task, runtime, folder):
-    """Write `answer.py` where the model answers a text by itself, not by windows of it.
+    """Write `answer.py` where one program can answer by the model.
 
     Args:
         task: a `Served`.
@@ -96,18 +136,12 @@ def write_program(task, runtime, folder):
     found = task.program()
     if found is None:
         return
-    gives, decode = found
     package, imports, run = _RUNTIMES[runtime]
     features = "".join(
         f'        "{name}": np.array([{_TAKES[name]} for row in rows], "int32"),\n'
         for name in named_inputs(task.model)
+        if name in _TAKES
     )
-    text = _PROGRAM.format(
-        package=package,
-        imports=imports,
-        runtime=run,
-        gives=gives,
-        features=features,
-        decode="".join(f"    {line}\n" for line in decode.splitlines()),
-    )
+    settings = {**dataclasses.asdict(found), "features": features}
+    text = _PROGRAM.format(package=package, imports=imports, runtime=run, **settings)
     write_text(os.path.join(folder, "answer.py"), text)

@@ -9,7 +9,66 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import code_points, substrings
 from kerasbert.export import decoding
+from kerasbert.export.program import Program
 from kerasbert.export.served import PROSE, SHORT, Served
+
+_READ = '''\
+LENGTH = tokenizer.truncation["max_length"]
+QUESTION, STRIDE = {question}, {stride}  # Tokens of a question, and from window to window.
+
+
+def answer(examples):
+    """The best answer with its start, its end and its score, for each (question, context)."""
+    return [best_span(*example) for example in examples]
+
+
+def windows(question, context):
+    """Encoded rows of the question with as much of the context as fits."""
+    tokenizer.no_truncation()
+    asked = tokenizer.encode(question, add_special_tokens=False)
+    asked = sum(asked.attention_mask)
+    if asked > QUESTION:
+        spans = tokenizer.encode(question, add_special_tokens=False).offsets
+        question, asked = question[: spans[QUESTION - 1][1]], QUESTION
+    room = LENGTH - asked - tokenizer.num_special_tokens_to_add(True)
+    overlap = max(room - STRIDE, 0)
+    tokenizer.enable_truncation(max_length=LENGTH, stride=overlap, strategy="only_second")
+    row = tokenizer.encode(question, context)
+    return [row, *row.overflowing]
+
+
+def best_span(question, context, top_k={n_best}, longest={max_answer_length}):
+    rows = windows(question, context)
+    outputs = run(packed(rows))
+    # Where the context stands in each row, and for each of its tokens in which row it has most.
+    inside = np.array([[id == 1 for id in row.sequence_ids] for row in rows])
+    lengths = inside.sum(axis=1)
+    chosen = {{}}
+    for window, length in enumerate(lengths.tolist()):
+        for place in range(length):
+            most = min(place, length - 1 - place) + 0.01 * length
+            token = window * min(STRIDE, int(lengths[0])) + place
+            if token not in chosen or most > chosen[token][0]:
+                chosen[token] = most, window, int(inside[window].argmax()) + place
+    starts = np.zeros_like(inside)
+    for _, window, place in chosen.values():
+        starts[window, place] = True
+    spans = []
+    start_logits, end_logits = (outputs[name].astype("float64") for name in ({outputs}))
+    for window, (start, end) in enumerate(zip(start_logits, end_logits)):
+        for first in np.argsort(-start, kind="stable")[:top_k]:
+            for last in np.argsort(-end, kind="stable")[:top_k]:
+                if starts[window, first] and inside[window, last] and 0 <= last - first < longest:
+                    spans.append((start[first] + end[last], window, first, last))
+    if not spans:
+        every = inside.shape[1]
+        return best_span(question, context, every, longest) if top_k < every else ("", -1, -1, 0.0)
+    spans.sort(key=lambda span: -span[0])
+    total = sum(np.exp(span[0] - spans[0][0]) for span in spans[:{n_best}])
+    _, window, first, last = spans[0]
+    start, end = rows[window].offsets[first][0], rows[window].offsets[last][1]
+    return context[start:end], start, end, float(1 / total)
+'''
 
 
 class ServedReader(Served):
@@ -17,6 +76,17 @@ class ServedReader(Served):
 
     columns = ("question", "context")
     settings = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
+
+    def program(self):
+        own = self.preprocessor
+        body = _READ.format(
+            question=own.max_query_length,
+            stride=own.doc_stride,
+            outputs='"start_logits", "end_logits"',
+            **self.settings,
+        )
+        note = "Contexts may be of any length."
+        return Program(body, '"A question?" "Its context."', "[tuple(sys.argv[1:])]", note)
 
     def pack(self, question, context):
         """Windows (N, W, T), of which the first `count` (N,) are there.

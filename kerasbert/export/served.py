@@ -168,10 +168,7 @@ class Served:
         """Write what transformers and its like need of this kind beside `config.json`."""
 
     def program(self):
-        """What a program makes of a graph's `outputs`, as `(gives, lines)`: see `write_program`.
-
-        `None` where it needs more than `outputs`, the `rows` of `tokenizers`, `texts` and `labels`.
-        """
+        """The `Program` that answers by an exported graph; `None` where there is none."""
         return None
 
     @functools.cached_property
@@ -266,6 +263,45 @@ class Served:
         if not are_texts(row) or len(row) != len(self.columns):
             return None
         return "serving_default", {name: [text] for name, text in zip(self.columns, row)}
+
+    def columns_of(self, texts):
+        """The signature that takes a list of warmup items, and its inputs: a dict of lists.
+
+        Raises:
+            ValueError: for items that do not fit, or not the same signature.
+        """
+        if not texts:
+            raise ValueError("There are no texts.")
+        found = [self.warmup_inputs(item) for item in texts]
+        for position, row in enumerate(found):
+            if row is None:
+                raise ValueError(
+                    f"The text at position {position} is {texts[position]!r}; pass "
+                    f"{self.wanted_item()}."
+                )
+            if row[0] != found[0][0]:
+                raise ValueError(
+                    f"The text at position {position} is {texts[position]!r}, and the first is "
+                    f"{texts[0]!r}; pass single texts or pairs, not both."
+                )
+        names = found[0][1]
+        return found[0][0], {name: [row[name][0] for _, row in found] for name in names}
+
+    def packed(self, columns):
+        """What the network takes for columns of texts: int32 arrays; windows of a text are rows."""
+
+        def tensor(values):
+            if isinstance(values[0], str):
+                return tf.constant(values)
+            return tf.ragged.constant(values).to_tensor("")
+
+        packed = self.pack(**{name: tensor(values) for name, values in columns.items()})
+        inputs = named_inputs(self.model)
+        found = {name: np.asarray(packed[name], "int32") for name in inputs}
+        if found["token_ids"].ndim > len(inputs["token_ids"].shape):
+            there = found["padding_mask"].any(axis=-1)
+            found = {name: x[there] for name, x in found.items()}
+        return found
 
     def wanted_item(self):
         """What a warmup item has to be, for errors."""

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
+from kerasbert.export.program import of_texts
 from kerasbert.export.served import CLASSIFY, ServedTexts
 
 _SOFTMAX = """\
@@ -47,7 +48,7 @@ class ServedClassifier(ServedTexts):
             keras.activations.softmax: _SOFTMAX,
         }
         lines = activations.get(self.model.activation)
-        return lines and ("Label and probability, the likeliest first", lines + _RANKED)
+        return lines and of_texts("Label and probability, the likeliest first", lines + _RANKED)
 
     def decode(self, outputs, features):
         probabilities = self.probabilities(outputs["logits"])  # (N, C)

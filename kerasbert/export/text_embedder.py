@@ -3,6 +3,8 @@
 import keras
 
 from kerasbert.conversion import sentence_transformers
+from kerasbert.export.encoder import vectors_of_tokens
+from kerasbert.export.program import of_texts
 from kerasbert.export.served import Served, ServedTexts
 
 
@@ -13,8 +15,8 @@ class ServedEmbedder(ServedTexts):
 
     def program(self):
         if self.model.pooling == "tokens":
-            return None
-        return "The vector", 'return outputs["embedding"]'
+            return of_texts("The vectors of the tokens", vectors_of_tokens("embedding"))
+        return of_texts("The vector", 'return outputs["embedding"]')
 
     def decode(self, outputs, features):
         if self.model.pooling != "tokens":

@@ -1,5 +1,6 @@
 """What is served of `BertTextRegressor`: a number a text."""
 
+from kerasbert.export.program import of_texts
 from kerasbert.export.served import REGRESS, ServedTexts
 
 
@@ -10,7 +11,7 @@ class ServedRegressor(ServedTexts):
     of_examples = ("regress", REGRESS, "score")
 
     def program(self):
-        return "The number", 'return outputs["score"].tolist()'
+        return of_texts("The number", 'return outputs["score"].tolist()')
 
     def answer_examples(self, inputs):
         return {"outputs": self.answer_rows(self.pack_examples(inputs))["score"]}

@@ -10,6 +10,7 @@ from kerasbert.data.characters import code_points, substrings
 from kerasbert.data.tagging import TagSet
 from kerasbert.data.windows import take_windows
 from kerasbert.export import decoding
+from kerasbert.export.program import of_texts
 from kerasbert.export.served import PROSE, SHORT, Served
 
 _TAGS = """\
@@ -43,7 +44,7 @@ class ServedTagger(Served):
             )
 
     def program(self):
-        return "Start, end and label of each token", _TAGS
+        return of_texts("Start, end and label of each token", _TAGS)
 
     def _types(self):
         """The type of each class that has one, by the model's names and by those given."""

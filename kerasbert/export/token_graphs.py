@@ -74,6 +74,7 @@ def exported(
     tokenizer=None,
     layout="kerasbert",
     runtime=None,
+    probes=None,
 ):
     """A new directory with a graph and its tokenizer's files, which appears when all is well.
 
@@ -85,7 +86,9 @@ def exported(
         length: int. The T of the graph, or `None` for any.
         tokenizer: a tokenizer of ours; `None` takes the model's, `False` none.
         layout: string. One of `LAYOUTS`; "transformers" puts the graph into a folder `onnx`.
-        runtime: string. What the file is for, where that is another format in the end.
+        runtime: string. What the file is for, where that is another format in the end: then it is
+            written in float32 whatever the precision.
+        probes: list of dicts of arrays. What to compare on; `None` draws it.
 
     Yields:
         `(target, folder, check)`: the directory that it will be; the folder so far, with
@@ -105,18 +108,22 @@ def exported(
         preset, folder = os.path.join(work, "preset"), os.path.join(work, "files")
         os.mkdir(folder)
         model.save_to_preset(preset)
-        probes = _probes(model, length, layout)
+        drawn = _probes(model, length, layout)
         name = saved_class(model)
         in_float32 = task if computes_in_float32(model) else served(load(preset, name)[0])
-        expected = _answers(in_float32, probes, layout)
+        expected = _answers(in_float32, drawn, layout)
+        axes = _output_axes(model, drawn[0], expected[0], layout)
+        probes, expected = (
+            (probes, _answers(in_float32, probes, layout)) if probes else (drawn, expected)
+        )
         allowed = _allowed(in_float32, probes, expected, precision, layout)
         job = {
             "class": name,
             "format": format,
-            "precision": precision,
+            "precision": "float32" if runtime else precision,
             "length": length,
             "layout": layout,
-            "axes": _output_axes(model, probes[0], expected[0], layout),
+            "axes": axes,
         }
         write_json(os.path.join(work, "job.json"), job)
         run_child("kerasbert.export.write_graph", work, f"No file for {call}")

@@ -16,10 +16,9 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert._errors import check_value, check_whole, did_you_mean, need_packages
-from kerasbert.backend.tensorflow import tf
 from kerasbert.converter import load_source
 from kerasbert.export import export_litert, export_onnx, export_openvino, export_serving
-from kerasbert.export.served import named_inputs, saved_class, served
+from kerasbert.export.served import saved_class, served
 from kerasbert.export.serving import load, quantization_modes
 from kerasbert.files import write_json
 from kerasbert.kinds import KINDS
@@ -33,7 +32,7 @@ NEEDS = {
     "keras": None,
     "saved_model": None,
     "onnx": ("onnx", "onnx", "onnxruntime", "tf2onnx"),
-    "openvino": ("openvino", "onnx", "openvino", "tf2onnx"),
+    "openvino": ("openvino", "nncf", "onnx", "openvino", "tf2onnx"),
     "litert": ("litert", "ai_edge_litert"),
 }
 FORMATS = (
@@ -44,12 +43,15 @@ FORMATS = (
     "onnx/float32",
     "onnx/int8",
     "openvino/float32",
+    "openvino/int8",
     "litert/float32",
     "litert/int8",
 )
 # So many texts are compared with the model's own answers, and so many at a time.
 COMPARED = 256
 PART = 32
+# From so many OpenVINO's int8 takes the ranges of activations.
+CALIBRATED = 300
 # What is off by less, as a share of the largest output, is the model itself to whoever uses it.
 EXACT = 1e-3
 PERCENTILES = (50, 95, 99)
@@ -112,11 +114,16 @@ def bench(
     columns = columns or served_task.columns
     if isinstance(texts, (str, os.PathLike)):
         texts = read_inputs(os.fspath(texts), columns, encoding)
-    signature, rows = _rows(served_task, texts)
+    signature, rows = served_task.columns_of(texts)
     say = print if verbose else lambda *_: None
     with tempfile.TemporaryDirectory(prefix="kerasbert-bench-") as folder:
         job = _write_job(folder, served_task, signature, rows)
-        job |= {"batch_size": batch_size, "seconds": seconds, "threads": threads}
+        job |= {
+            "texts": texts[:CALIBRATED],
+            "batch_size": batch_size,
+            "seconds": seconds,
+            "threads": threads,
+        }
         write_json(os.path.join(folder, "job.json"), job)
         results = _race(folder, found, specs, rounds, job, say)
     return {
@@ -184,26 +191,6 @@ def _check_model(model, source):
     return served(model, call="bench")
 
 
-def _rows(task, texts):
-    """The signature that takes the texts, and its columns of them: a dict of lists."""
-    if not texts:
-        raise ValueError("There are no texts to measure on.")
-    found = [task.warmup_inputs(item) for item in texts]
-    for position, row in enumerate(found):
-        if row is None:
-            raise ValueError(
-                f"The text at position {position} is {texts[position]!r}; pass "
-                f"{task.wanted_item()}."
-            )
-        if row[0] != found[0][0]:
-            raise ValueError(
-                f"The text at position {position} is {texts[position]!r}, and the first is "
-                f"{texts[0]!r}; pass single texts or pairs, not both."
-            )
-    names = found[0][1]
-    return found[0][0], {name: [row[name][0] for _, row in found] for name in names}
-
-
 # === What the processes need ===
 
 
@@ -224,7 +211,7 @@ def _write_job(folder, task, signature, rows):
     count = min(COMPARED, len(next(iter(rows.values()))))
     for start in range(0, count, PART):
         columns = {name: column[start : min(start + PART, count)] for name, column in rows.items()}
-        features = _packed(task, columns)
+        features = task.packed(columns)
         with backend.full_float32():
             outputs = task.tokens_of("tokens", features)
         for name, x in features.items():
@@ -256,23 +243,6 @@ def _write_job(folder, task, signature, rows):
     }
 
 
-def _packed(task, columns):
-    """What the network takes for texts: a dict of int32 arrays; windows of a text are rows."""
-
-    def tensor(values):
-        if isinstance(values[0], str):
-            return tf.constant(values)
-        return tf.ragged.constant(values).to_tensor("")
-
-    packed = task.pack(**{name: tensor(values) for name, values in columns.items()})
-    inputs = named_inputs(task.model)
-    found = {name: np.asarray(packed[name], "int32") for name in inputs}
-    if found["token_ids"].ndim > len(inputs["token_ids"].shape):
-        there = found["padding_mask"].any(axis=-1)
-        found = {name: x[there] for name, x in found.items()}
-    return found
-
-
 def _export(model, folder, spec, job):
     """Write a model in a format; the preset of Keras is there."""
     format, precision = spec.split("/")
@@ -287,8 +257,11 @@ def _export(model, folder, spec, job):
         export_serving(model, target)
     elif format == "litert":
         export_litert(model, target, precision, job["length"])
-    elif format != "keras":
-        {"onnx": export_onnx, "openvino": export_openvino}[format](model, target, precision)
+    elif format == "openvino":
+        texts = job["texts"] if precision == "int8" else None
+        export_openvino(model, target, precision, texts=texts)
+    elif format == "onnx":
+        export_onnx(model, target, precision)
 
 
 def _size(folder):

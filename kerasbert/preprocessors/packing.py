@@ -253,13 +253,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def _tokenize_column(self, column, tokenize):
         """Run `tokenize`, strings (N,) to one or more ragged tensors, on chunks in parallel."""
 
-        def run(start):
-            return tokenize(tf.constant(column[start : start + CHUNK]))
-
-        if len(column) <= CHUNK:
-            return run(0)
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            chunks = list(threads.map(run, range(0, len(column), CHUNK)))
+        chunks = in_chunks(len(column), lambda chunk: tokenize(tf.constant(column[chunk])))
+        if len(chunks) == 1:
+            return chunks[0]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *chunks)
 
     def _tokenize_in_graph(self, columns):
@@ -521,6 +517,15 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         names = dict.fromkeys((*BertPreprocessor.settings, *self.settings))
         key = (name, self.tokenizer, *(repr(getattr(self, setting)) for setting in names))
         return traces.setdefault(key, Traced(function))
+
+
+def in_chunks(count, run):
+    """What a function of slices returns for chunks of `count` texts, which run in parallel."""
+    if count <= CHUNK:
+        return [run(slice(0, count))]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        starts = range(0, count, CHUNK)
+        return list(threads.map(lambda start: run(slice(start, start + CHUNK)), starts))
 
 
 def _graph_columns(x):

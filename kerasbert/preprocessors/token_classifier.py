@@ -19,6 +19,7 @@ from kerasbert.data.windows import (
     most_context,
     window_tokens,
 )
+from kerasbert.preprocessors.packing import in_chunks
 from kerasbert.preprocessors.pieces import (
     Pieces,
     checked_spans,
@@ -236,19 +237,12 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             spaced = [[f" {word}" if word.strip() else "" for word in row] for row in words]
             rows, texts = words, ["".join(row) for row in spaced]
             spans = [joined_spans(row) for row in spaced]
-        with tf.device("cpu"):
-            ids, starts, ends = self._tokenize_column(texts, self.tokenizer.tokenize_with_offsets)
-        splits = ids.row_splits.numpy()
-        starts, ends = starts.flat_values.numpy(), ends.flat_values.numpy()
-        piece_rows = np.repeat(np.arange(len(rows)), np.diff(splits))
-        if spans is None:
-            unit_rows, units = pieces_as_units(piece_rows, starts, ends)
-        else:
-            unit_rows = np.repeat(np.arange(len(rows)), [len(row) for row in spans])
-            units = np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
-        with tf.device("cpu"):
-            matched = _match(piece_rows, starts, ends, unit_rows, *units)
-        first, count, unit = (array.numpy() for array in matched)
+        found = in_chunks(
+            len(rows), lambda chunk: self._in_pieces(texts[chunk], spans and spans[chunk])
+        )
+        ids, lengths, ends, unit_counts, units, first, count, unit = _joined(found)
+        splits = np.append(0, np.cumsum(lengths))
+        unit_rows = np.repeat(np.arange(len(rows)), unit_counts)
         if words is None and not count.all():
             # Two words may be in one piece: then they become one unit. A word that the tokenizer
             # deletes is no unit. In lists of words each word stays a unit of its own.
@@ -268,7 +262,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return Pieces(
             rows=rows,
             words=words is not None,
-            ids=ids.flat_values.numpy(),
+            ids=ids,
             splits=splits,
             starts=units[0],
             ends=units[1],
@@ -277,6 +271,42 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             count=count,
             unit=unit,
         )
+
+    def _in_pieces(self, texts, spans):
+        """Texts in pieces, and the units that they are of: arrays.
+
+        Args:
+            texts: list of strings.
+            spans: list of lists of units, `(start, end)`; `None` makes them of the pieces.
+
+        Returns:
+            The ids of all pieces, how many each text has, their ends; how many units each text
+            has, these, int64 (2, U), and what `units_of_pieces` returns.
+        """
+        numbers = np.arange(len(texts))
+        with tf.device("cpu"):
+            tokenize = self.tokenizer.graph("_tokenize_with_offsets")
+
+            def cut(texts, *units):
+                ids, starts, ends = tokenize(texts)
+                starts, ends = starts.flat_values, ends.flat_values
+                pieces = ids.value_rowids(), starts, ends
+                found = units_of_pieces(pieces, units) if units else (starts,)
+                return ids.flat_values, ids.row_lengths(), ends, *found
+
+            given = () if spans is None else _places(spans)
+            cut = self.traced(("pieces", len(given)), cut)
+            ids, lengths, ends, *matched = (
+                x.numpy() for x in cut(tf.constant(texts, tf.string), *given)
+            )
+            if spans is None:
+                places = np.repeat(numbers, lengths), matched[0], ends
+                unit_rows, units = pieces_as_units(*places)
+                matched = [x.numpy() for x in _match(*places, unit_rows, *units)]
+            else:
+                unit_rows, *units = given
+        counts = np.bincount(unit_rows, minlength=len(texts))
+        return ids, lengths, ends, counts, np.stack(units), *matched
 
     def _on_pieces(self, labels, first, count, unit):
         """Labels of all units (-1 for none) -> labels and weights of all pieces."""
@@ -470,3 +500,22 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             begin = pieces.splits[rows[window]] + starts[window]
             joined[begin + place] = output[1 + place]
         return joined
+
+
+def _places(spans):
+    """Units of texts, lists of `(start, end)`: the text of each, its starts and its ends, (U,)."""
+    rows = np.repeat(np.arange(len(spans)), [len(row) for row in spans])
+    return rows, *np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
+
+
+def _joined(chunks):
+    """What `_in_pieces` returned for chunks of texts as for all of them."""
+    if len(chunks) == 1:
+        return chunks[0]
+    columns = [list(column) for column in zip(*chunks)]
+    pieces = units = 0
+    for chunk, (ids, *_, found, first, _, unit) in enumerate(chunks):
+        columns[5][chunk] = first + pieces
+        columns[7][chunk] = np.where(unit < 0, -1, unit + units)
+        pieces, units = pieces + len(ids), units + found.shape[1]
+    return [np.concatenate(column, axis=-1) for column in columns]

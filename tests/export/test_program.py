@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from kerasbert import models
 from kerasbert.export import export_litert, export_onnx, export_openvino, token_graphs, write_graph
 from kerasbert.export.served import LONG, PROSE, SHORT
 from kerasbert.tokenizers import RobertaTokenizer
@@ -28,18 +29,17 @@ TEXTS = [
 # A process that has nothing of ours: it imports each folder's program as a module.
 ASK = """
 import importlib.util, json, sys
-texts, folders = json.load(sys.stdin)
 found = []
-for folder in folders:
+for folder, texts in json.load(sys.stdin):
     spec = importlib.util.spec_from_file_location("answer", folder + "/answer.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    rows = isinstance(texts[0], str) or isinstance(texts[0][1], str)
+    ids = [row.ids for row in module.tokenizer.encode_batch(texts)] if rows else []
     answers = module.answer(texts)
-    answers = answers.tolist() if hasattr(answers, "tolist") else answers
-    ids = [row.ids for row in module.tokenizer.encode_batch(texts)]
     found.append([ids, answers])
 loaded = {"tensorflow", "keras", "torch", "jax", "transformers", "kerasbert"} & set(sys.modules)
-print(json.dumps([found, sorted(loaded)]))
+print(json.dumps([found, sorted(loaded)], default=lambda x: x.tolist()))
 """
 
 
@@ -50,10 +50,11 @@ def here(monkeypatch):
     monkeypatch.setattr(token_graphs, "run_child", lambda module, folder, _: main(folder))
 
 
-def ask(folders, texts):
+def ask(jobs):
+    """Token ids and answers of each `(folder, texts)`."""
     done = subprocess.run(
         [sys.executable, "-c", ASK],
-        input=json.dumps([texts, [str(folder) for folder in folders]]),
+        input=json.dumps([[str(folder), texts] for folder, texts in jobs]),
         capture_output=True,
         text=True,
         env={name: x for name, x in os.environ.items() if name != "PYTHONPATH"},
@@ -76,7 +77,7 @@ def test_programs_answer_as_the_models_do(export, tmp_path):
     multi = tiny.task("TextClassifier", multi_label=True)
     for name, model in {**models, "multi": multi}.items():
         export(model, tmp_path / name)
-    found = ask([tmp_path / name for name in (*names, "multi")], TEXTS)
+    found = ask([(tmp_path / name, TEXTS) for name in (*names, "multi")])
     features = models["TextClassifier"].preprocessor(TEXTS)
     for ids, _ in found:
         assert without_padding(ids) == without_padding(features["token_ids"])
@@ -107,7 +108,7 @@ def test_pairs_and_other_tokenizers(tmp_path):
     roberta = tiny.task("TextClassifier", tokens, **settings)
     export_onnx(roberta, tmp_path / "roberta")
     for model, name in ((follows, "follows"), (roberta, "roberta")):
-        ((ids, answers),) = ask([tmp_path / name], pairs)
+        ((ids, answers),) = ask([(tmp_path / name, pairs)])
         features = model.preprocessor(tuple(zip(*pairs)))
         pad_id = model.preprocessor.tokenizer.pad_token_id
         assert without_padding(ids, pad_id) == without_padding(features["token_ids"], pad_id)
@@ -115,7 +116,56 @@ def test_pairs_and_other_tokenizers(tmp_path):
             np.testing.assert_allclose(answers, follows.follows(*zip(*pairs)), atol=1e-5)
 
 
-def test_the_program_runs_by_itself_and_others_have_none(tmp_path):
+QUESTIONS = ["Who met Bob?", "", "日本語?", "Where is it, " * 9, "no?"]
+CONTEXTS = ["Anna met Bob in Rome (Italy) in 1999.", PROSE, "東京ではない。", PROSE, "x"]
+CHOICES = [["noon?", "a prize?"], ["one"], ["北京", "b", *SHORT[:2]]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("export", [export_onnx, export_openvino, export_litert])
+def test_programs_of_the_other_kinds(export, tmp_path):
+    reader, chooser, masked = map(tiny.task, ("QuestionAnswering", "MultipleChoice", "MaskedLM"))
+    vectors, encoder = tiny.task("TextEmbedder", pooling="tokens"), tiny.shake(tiny.encoder())
+    hidden = ["Lunch at [MASK]?", "[MASK]", "nothing", "a [MASK] of [MASK], naïve № [MASK]"]
+    jobs = {
+        "reader": (reader, list(zip(QUESTIONS, CONTEXTS))),
+        "chooser": (chooser, list(zip(SHORT, CHOICES))),
+        "masked": (masked, hidden),
+        "vectors": (vectors, TEXTS),
+    }
+    for name, (model, _) in jobs.items():
+        export(model, tmp_path / name)
+    found = ask([(tmp_path / name, texts) for name, (_, texts) in jobs.items()])
+    answers, chosen, filled, rows = (x for _, x in found)
+    expected = reader.answer(QUESTIONS, CONTEXTS, top_k=2)
+    for (text, start, end, score), (best, *others) in zip(answers, expected, strict=True):
+        assert score == pytest.approx(best["score"], abs=1e-4)
+        if not others or best["score"] - others[0]["score"] > 1e-4:
+            assert (text, start, end) == (best["answer"], best["start"], best["end"])
+    for scores, row in zip(chosen, chooser.choose(SHORT[: len(CHOICES)], CHOICES), strict=True):
+        np.testing.assert_allclose(scores, row["scores"], atol=1e-5)
+    assert [len(row) for row in filled] == [text.count("[MASK]") for text in hidden]
+    for row, text in zip(filled, hidden, strict=True):
+        expected = masked.fill_mask(text) if row else []
+        for place, best in zip(row, [expected] if len(row) == 1 else expected, strict=True):
+            assert [(token, id) for token, id, _ in place] == [
+                (one["token"], one["token_id"]) for one in best
+            ]
+            odds = [one["score"] for one in best]
+            np.testing.assert_allclose([x for *_, x in place], odds, atol=1e-5)
+    for row, one in zip(rows, vectors.embed(TEXTS), strict=True):
+        np.testing.assert_allclose(row, one, atol=2e-5)
+    if export is export_onnx:
+        preprocessor = vectors.preprocessor
+        export(encoder, tmp_path / "encoder", tokenizer=preprocessor.tokenizer)
+        ((_, rows),) = ask([(tmp_path / "encoder", TEXTS)])
+        features = preprocessor(TEXTS)
+        outputs = np.asarray(encoder(features)["sequence_output"])
+        for row, one, mask in zip(rows, outputs, np.asarray(features["padding_mask"])):
+            np.testing.assert_allclose(row, one[: mask.sum()], atol=2e-5)
+
+
+def test_the_program_runs_by_itself_and_several_tasks_have_none(tmp_path):
     model = tiny.task("TextClassifier")
     export_onnx(model, tmp_path / "spam")
     done = subprocess.run(
@@ -127,5 +177,17 @@ def test_the_program_runs_by_itself_and_others_have_none(tmp_path):
     assert done.returncode == 0, done.stderr
     best = [row["label"] for row in model.classify(["win a prize", "größe"])]
     assert [ast.literal_eval(line)[0][0] for line in done.stdout.splitlines()] == best
-    export_onnx(tiny.task("QuestionAnswering"), tmp_path / "reader")
-    assert "answer.py" not in os.listdir(tmp_path / "reader")
+    reader = tiny.task("QuestionAnswering")
+    export_onnx(reader, tmp_path / "reader")
+    done = subprocess.run(
+        [sys.executable, tmp_path / "reader" / "answer.py", QUESTIONS[0], CONTEXTS[0]],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    best = reader.answer(QUESTIONS[0], CONTEXTS[0])[0]["answer"]
+    assert ast.literal_eval(done.stdout)[0] == best
+    heads = {"ham": lambda encoder, _: models.BertTextClassifier(encoder, num_classes=2)}
+    export_onnx(tiny.tasks(**heads), tmp_path / "tasks")
+    assert "answer.py" not in os.listdir(tmp_path / "tasks")

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from kerasbert import runtimes
 from kerasbert.converter import convert
 from kerasbert.export import (
     export_litert,
@@ -17,7 +18,7 @@ from kerasbert.export import (
     token_graphs,
     write_graph,
 )
-from kerasbert.export.served import served
+from kerasbert.export.served import PROSE, SHORT, served
 from kerasbert.models import (
     BertMaskedLM,
     BertMultipleChoice,
@@ -36,6 +37,7 @@ from tests.contracts import (
     tiny_backbone,
     tiny_classifier,
 )
+from tests.export import tiny
 from tests.peers import onnx, onnxruntime
 
 
@@ -99,6 +101,36 @@ def test_onnx_runtime_fuses(activation, name, here, tmp_path):
 
 
 @pytest.mark.peers
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("name", ["TextClassifier", "QuestionAnswering", "MultipleChoice"])
+def test_int8_of_openvino(name, here, tmp_path):
+    model = tiny.task(name, encoder_settings={"hidden_dim": 64, "intermediate_dim": 256})
+    texts = [*SHORT, PROSE] * 4
+    asked = {
+        "TextClassifier": texts,
+        "QuestionAnswering": [("who?", text or "it") for text in texts],
+        "MultipleChoice": [("who?", [text or "it", "you"]) for text in texts],
+    }[name]
+    paths = [
+        export_openvino(model, tmp_path / precision, precision, texts=texts)
+        for precision, texts in (("float32", None), ("int8", asked))
+    ]
+    sizes = [os.path.getsize(path.replace(".xml", ".bin")) for path in paths]
+    assert sizes[1] < 0.6 * sizes[0]
+    with open(paths[1], encoding="utf-8") as file:
+        assert "FakeQuantize" in file.read()
+    assert "NNCF_CI" not in os.environ
+    task = served(model)
+    features = task.packed(task.columns_of(asked)[1])
+    exact, rounded = (runtimes.openvino(path)(features) for path in paths)
+    for output, x in exact.items():
+        there = x > -1e8
+        off = np.abs(x - rounded[output])[there]
+        assert 0 < off.max() and off.mean() < 0.2 * np.abs(x[there]).mean()
+
+
+@pytest.mark.peers
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("export", [export_onnx, export_litert, export_openvino])
 def test_refused(export, tmp_path):
@@ -112,8 +144,13 @@ def test_refused(export, tmp_path):
     ):
         with pytest.raises(error, match=message):
             export(*arguments)
-    with pytest.raises(ValueError, match="OpenVINO runs what int8 becomes of here slower"):
-        export_openvino(model, tmp_path, "int8")
+    for arguments, message in (
+        (("int8",), r"pass texts=\[...\], some hundred of those that the model will be asked"),
+        (("int8", None, []), r"pass texts=\[...\], some hundred"),
+        (("float32", None, ["a"]), r"texts=... are for precision='int8'; leave them out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export_openvino(model, tmp_path, *arguments)
     with pytest.raises(ValueError, match="sequence_length=99 has to be a whole number from 1 to"):
         export_litert(model, tmp_path, sequence_length=99)
     model.quantize("int8")
