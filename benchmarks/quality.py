@@ -33,6 +33,7 @@ import json
 import os
 import random
 import re
+import runpy
 import string
 import tempfile
 import warnings
@@ -283,6 +284,21 @@ def onnx_int8(train, test, labels, settings):
     return onnx(train, test, labels, settings, "int8")
 
 
+def openvino_int8(train, test, labels, settings):
+    """By the program beside the file; the ranges of activations come from texts to train on."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = f"{folder}/openvino"
+        model = settings["models"]["lora"]
+        kerasbert.export_openvino(model, directory, "int8", texts=list(train[0][:300]))
+        answer = runpy.run_path(f"{directory}/answer.py")["answer"]
+
+        def odds(texts):
+            rows = map(dict, answer(list(texts)))
+            return np.array([[row[label] for label in labels] for row in rows])
+
+        return _scores_of_answers(odds, folder, test, labels)
+
+
 def _scores_of_answers(answer, folder, test, labels):
     texts, names = test
     rows = [answer(texts[i : i + 32]).argmax(axis=-1) for i in range(0, len(texts), 32)]
@@ -377,6 +393,7 @@ TASKS = {
             "LoRA, SavedModel": saved_model,
             "LoRA, ONNX": onnx,
             "LoRA, ONNX, int8": onnx_int8,
+            "LoRA, OpenVINO, int8": openvino_int8,
             "LoRA, SavedModel, int8": saved_model_int8,
         },
     ),
