@@ -163,6 +163,7 @@ def test_inference_is_fused(monkeypatch):
         return original(*args, **kwargs)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr("kerasbert.backend.torch.SHORT", 0)
     backbone(features)
     assert len(calls) == backbone.num_layers
     backbone(features, training=True)
