@@ -41,7 +41,6 @@ class Area:
     specs: list
     settings: dict
     figures: object
-    rounds: int | None = None
     before: object = None
 
 

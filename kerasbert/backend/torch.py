@@ -58,9 +58,12 @@ def _is_for_onednn(*tensors):
         return False
     if not torch.backends.mkldnn.is_available():
         return False
-    types = {torch.float32} | ({torch.bfloat16} if private_names.onednn_takes_bfloat16() else set())
-    kinds = {t.dtype for t in tensors}
-    return len(kinds) == 1 and kinds <= types and all(t.device.type == "cpu" for t in tensors)
+    if any(t.device.type != "cpu" or t.dtype != tensors[0].dtype for t in tensors):
+        return False
+    dtype = tensors[0].dtype
+    return dtype == torch.float32 or (
+        dtype == torch.bfloat16 and private_names.onednn_takes_bfloat16()
+    )
 
 
 def _onednn_product(rows, weights, bias=None):
@@ -167,11 +170,17 @@ def short_attention(query, key, value, mask=None):
     scores = torch.bmm(rows[0], rows[1].transpose(1, 2)) * width**-0.5
     if mask is not None:
         scores = scores.view(batch, num_heads, length, -1)
-        mask = ops.convert_to_tensor(mask, "bool")
-        added = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -1e9)
-        scores = (scores + added).flatten(0, 1)
+        scores = (scores + _added(mask, scores.dtype)).flatten(0, 1)
     outputs = torch.bmm(torch.softmax(scores, -1), rows[2]).to(query.dtype)
     return outputs.view(batch, num_heads, length, width).transpose(1, 2)
+
+
+def _added(mask, dtype):
+    """A mask as what is added to scores: by one of bools a row that may look nowhere is NaN."""
+    import torch
+
+    mask = ops.convert_to_tensor(mask, "bool")
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min / 2)
 
 
 def fused_attention(query, key, value, mask=None, dropout=0.0):
@@ -185,11 +194,7 @@ def fused_attention(query, key, value, mask=None, dropout=0.0):
     """
     import torch
 
-    if mask is not None:
-        # Added, as a row that may look nowhere would be NaN by a mask of bools.
-        lowest = torch.finfo(query.dtype).min / 2
-        mask = ops.convert_to_tensor(mask, "bool")
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, lowest)
+    mask = None if mask is None else _added(mask, query.dtype)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))  # (B, N, T, H)
     outputs = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout

@@ -200,7 +200,7 @@ def export(
                 raise ValueError(f"--texts is for --format openvino; leave it out for {format}.")
             if texts is not None:
                 arguments["texts"] = read_inputs(texts)
-        elif int8 or not {sequence_length, layout, texts} <= {None}:
+        elif int8 or any(x is not None for x in (sequence_length, layout, texts)):
             raise ValueError(
                 "--int8, --texts, --sequence-length and --layout are for the other formats."
             )

@@ -55,6 +55,8 @@ class ServedMaskedLM(Served):
         return BertPreprocessor(own.tokenizer, own.sequence_length, own.truncate, own.num_segments)
 
     def program(self):
+        if self.preprocessor is None:
+            return None
         mask = self.preprocessor.tokenizer.mask_token
         body = _FILL.format(mask=mask, top_k=self.settings["top_k"], output=self._logits)
         return Program(body, f'"Lunch at {mask}?" "A {mask} of tea."')

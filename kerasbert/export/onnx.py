@@ -117,7 +117,10 @@ def _batches(model, texts):
         raise ValueError(
             "export_openvino rounds one task at a time to int8; export each of model.tasks."
         )
-    if task.preprocessor is None or texts is None or not len(texts):
+    if isinstance(texts, str):
+        raise ValueError(f"texts={texts!r} is one text; put it in a list.")
+    texts = list(() if texts is None else texts)
+    if task.preprocessor is None or not texts:
         raise ValueError(
             "OpenVINO's int8 takes the ranges of activations from texts; pass texts=[...], some "
             "hundred of those that the model will be asked, to a model with a preprocessor."

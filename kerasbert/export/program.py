@@ -120,9 +120,9 @@ def of_texts(gives, lines, pairs=False):
     item = "tuple of two texts" if pairs else "text of a list, or each tuple of two texts"
     lines = "".join(f"    {line}\n" for line in lines.splitlines())
     body = _TEXTS.format(gives=gives, item=item, lines=lines)
-    return (
-        Program(body, '"A text." "The next."', "[tuple(sys.argv[1:])]") if pairs else Program(body)
-    )
+    if pairs:
+        return Program(body, '"A text." "The next."', "[tuple(sys.argv[1:])]")
+    return Program(body)
 
 
 def write_program(task, runtime, folder):

@@ -25,11 +25,10 @@ def answer(examples):
 def windows(question, context):
     """Encoded rows of the question with as much of the context as fits."""
     tokenizer.no_truncation()
-    asked = tokenizer.encode(question, add_special_tokens=False)
-    asked = sum(asked.attention_mask)
+    row = tokenizer.encode(question, add_special_tokens=False)
+    asked = sum(row.attention_mask)
     if asked > QUESTION:
-        spans = tokenizer.encode(question, add_special_tokens=False).offsets
-        question, asked = question[: spans[QUESTION - 1][1]], QUESTION
+        question, asked = question[: row.offsets[QUESTION - 1][1]], QUESTION
     room = LENGTH - asked - tokenizer.num_special_tokens_to_add(True)
     overlap = max(room - STRIDE, 0)
     tokenizer.enable_truncation(max_length=LENGTH, stride=overlap, strategy="only_second")
@@ -37,7 +36,7 @@ def windows(question, context):
     return [row, *row.overflowing]
 
 
-def best_span(question, context, top_k={n_best}, longest={max_answer_length}):
+def best_span(question, context, n_best={n_best}, longest={max_answer_length}):
     rows = windows(question, context)
     outputs = run(packed(rows))
     # Where the context stands in each row, and for each of its tokens in which row it has most.
@@ -53,18 +52,22 @@ def best_span(question, context, top_k={n_best}, longest={max_answer_length}):
     starts = np.zeros_like(inside)
     for _, window, place in chosen.values():
         starts[window, place] = True
-    spans = []
-    start_logits, end_logits = (outputs[name].astype("float64") for name in ({outputs}))
-    for window, (start, end) in enumerate(zip(start_logits, end_logits)):
-        for first in np.argsort(-start, kind="stable")[:top_k]:
-            for last in np.argsort(-end, kind="stable")[:top_k]:
-                if starts[window, first] and inside[window, last] and 0 <= last - first < longest:
-                    spans.append((start[first] + end[last], window, first, last))
+    logits = [outputs[name].astype("float64") for name in ("start_logits", "end_logits")]
+
+    def spans_of(best):
+        """Sum, row, first and last token of the spans of the `best` starts and ends of each row."""
+        for window, (start, end) in enumerate(zip(*logits)):
+            for first in np.argsort(-start, kind="stable")[:best]:
+                for last in np.argsort(-end, kind="stable")[:best]:
+                    counts = starts[window, first] and inside[window, last]
+                    if counts and 0 <= last - first < longest:
+                        yield start[first] + end[last], window, first, last
+
+    spans = list(spans_of(n_best)) or list(spans_of(inside.shape[1]))
     if not spans:
-        every = inside.shape[1]
-        return best_span(question, context, every, longest) if top_k < every else ("", -1, -1, 0.0)
+        return "", -1, -1, 0.0
     spans.sort(key=lambda span: -span[0])
-    total = sum(np.exp(span[0] - spans[0][0]) for span in spans[:{n_best}])
+    total = sum(np.exp(span[0] - spans[0][0]) for span in spans[:n_best])
     _, window, first, last = spans[0]
     start, end = rows[window].offsets[first][0], rows[window].offsets[last][1]
     return context[start:end], start, end, float(1 / total)
@@ -79,12 +82,9 @@ class ServedReader(Served):
 
     def program(self):
         own = self.preprocessor
-        body = _READ.format(
-            question=own.max_query_length,
-            stride=own.doc_stride,
-            outputs='"start_logits", "end_logits"',
-            **self.settings,
-        )
+        if own is None:
+            return None
+        body = _READ.format(question=own.max_query_length, stride=own.doc_stride, **self.settings)
         note = "Contexts may be of any length."
         return Program(body, '"A question?" "Its context."', "[tuple(sys.argv[1:])]", note)
 

@@ -264,21 +264,31 @@ class Served:
             return None
         return "serving_default", {name: [text] for name, text in zip(self.columns, row)}
 
+    def requests(self, items, name="text", of=""):
+        """`(signature, inputs)` of each warmup item of a list.
+
+        Args:
+            name, of: strings, for errors. What an item is called, and what it is one of.
+        """
+        found = [self.warmup_inputs(item) for item in items]
+        for position, row in enumerate(found):
+            if row is None:
+                raise ValueError(
+                    f"The {name} at position {position}{of} is {items[position]!r}; pass "
+                    f"{self.wanted_item()}."
+                )
+        return found
+
     def columns_of(self, texts):
         """The signature that takes a list of warmup items, and its inputs: a dict of lists.
 
         Raises:
             ValueError: for items that do not fit, or not the same signature.
         """
-        if not texts:
+        found = self.requests(texts)
+        if not found:
             raise ValueError("There are no texts.")
-        found = [self.warmup_inputs(item) for item in texts]
         for position, row in enumerate(found):
-            if row is None:
-                raise ValueError(
-                    f"The text at position {position} is {texts[position]!r}; pass "
-                    f"{self.wanted_item()}."
-                )
             if row[0] != found[0][0]:
                 raise ValueError(
                     f"The text at position {position} is {texts[position]!r}, and the first is "

@@ -265,13 +265,8 @@ def _check_warmup(task, warmup, names):
             f"warmup has {len(warmup):,} texts, and a server reads at most {MOST_WARMUP:,}; "
             "pass fewer, some short and some long."
         )
-    rows = [task.warmup_inputs(item) for item in warmup]
+    rows = task.requests(warmup, "item", " of warmup")
     for position, row in enumerate(rows):
-        if row is None:
-            raise ValueError(
-                f"The item at position {position} of warmup is {warmup[position]!r}; "
-                f"pass {task.wanted_item()}."
-            )
         if row[0] not in names:
             raise ValueError(
                 f"The item at position {position} of warmup is for '{row[0]}', which is not "

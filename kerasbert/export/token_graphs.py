@@ -113,9 +113,10 @@ def exported(
         in_float32 = task if computes_in_float32(model) else served(load(preset, name)[0])
         expected = _answers(in_float32, drawn, layout)
         axes = _output_axes(model, drawn[0], expected[0], layout)
-        probes, expected = (
-            (probes, _answers(in_float32, probes, layout)) if probes else (drawn, expected)
-        )
+        if probes is None:
+            probes = drawn
+        else:
+            expected = _answers(in_float32, probes, layout)
         allowed = _allowed(in_float32, probes, expected, precision, layout)
         job = {
             "class": name,

@@ -240,9 +240,11 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         found = in_chunks(
             len(rows), lambda chunk: self._in_pieces(texts[chunk], spans and spans[chunk])
         )
-        ids, lengths, ends, unit_counts, units, first, count, unit = _joined(found)
-        splits = np.append(0, np.cumsum(lengths))
-        unit_rows = np.repeat(np.arange(len(rows)), unit_counts)
+        found = _joined(found)
+        ends, units = found["ends"], found["units"]
+        first, count, unit = (found[name] for name in ("first", "count", "unit"))
+        splits = np.append(0, np.cumsum(found["lengths"]))
+        unit_rows = np.repeat(np.arange(len(rows)), found["unit_counts"])
         if words is None and not count.all():
             # Two words may be in one piece: then they become one unit. A word that the tokenizer
             # deletes is no unit. In lists of words each word stays a unit of its own.
@@ -262,7 +264,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return Pieces(
             rows=rows,
             words=words is not None,
-            ids=ids,
+            ids=found["ids"],
             splits=splits,
             starts=units[0],
             ends=units[1],
@@ -273,17 +275,16 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         )
 
     def _in_pieces(self, texts, spans):
-        """Texts in pieces, and the units that they are of: arrays.
+        """Texts in pieces, and the units that they are of.
 
         Args:
             texts: list of strings.
             spans: list of lists of units, `(start, end)`; `None` makes them of the pieces.
 
         Returns:
-            The ids of all pieces, how many each text has, their ends; how many units each text
-            has, these, int64 (2, U), and what `units_of_pieces` returns.
+            A dict of arrays: `ids` and `ends` of all pieces, and `lengths`, how many each text has;
+            `units`, int64 (2, U), and `unit_counts`; and what `units_of_pieces` returns.
         """
-        numbers = np.arange(len(texts))
         with tf.device("cpu"):
             tokenize = self.tokenizer.graph("_tokenize_with_offsets")
 
@@ -300,13 +301,19 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
                 x.numpy() for x in cut(tf.constant(texts, tf.string), *given)
             )
             if spans is None:
-                places = np.repeat(numbers, lengths), matched[0], ends
+                places = np.repeat(np.arange(len(texts)), lengths), matched[0], ends
                 unit_rows, units = pieces_as_units(*places)
                 matched = [x.numpy() for x in _match(*places, unit_rows, *units)]
             else:
                 unit_rows, *units = given
-        counts = np.bincount(unit_rows, minlength=len(texts))
-        return ids, lengths, ends, counts, np.stack(units), *matched
+        return {
+            "ids": ids,
+            "ends": ends,
+            "lengths": lengths,
+            "units": np.stack(units),
+            "unit_counts": np.bincount(unit_rows, minlength=len(texts)),
+            **dict(zip(("first", "count", "unit"), matched, strict=True)),
+        }
 
     def _on_pieces(self, labels, first, count, unit):
         """Labels of all units (-1 for none) -> labels and weights of all pieces."""
@@ -512,10 +519,10 @@ def _joined(chunks):
     """What `_in_pieces` returned for chunks of texts as for all of them."""
     if len(chunks) == 1:
         return chunks[0]
-    columns = [list(column) for column in zip(*chunks)]
     pieces = units = 0
-    for chunk, (ids, *_, found, first, _, unit) in enumerate(chunks):
-        columns[5][chunk] = first + pieces
-        columns[7][chunk] = np.where(unit < 0, -1, unit + units)
-        pieces, units = pieces + len(ids), units + found.shape[1]
-    return [np.concatenate(column, axis=-1) for column in columns]
+    for chunk in chunks:
+        # Those of all texts are counted together.
+        chunk["first"] = chunk["first"] + pieces
+        chunk["unit"] = np.where(chunk["unit"] < 0, -1, chunk["unit"] + units)
+        pieces, units = pieces + len(chunk["ids"]), units + chunk["units"].shape[1]
+    return {name: np.concatenate([c[name] for c in chunks], axis=-1) for name in chunks[0]}

@@ -188,6 +188,9 @@ def test_the_program_runs_by_itself_and_several_tasks_have_none(tmp_path):
     assert done.returncode == 0, done.stderr
     best = reader.answer(QUESTIONS[0], CONTEXTS[0])[0]["answer"]
     assert ast.literal_eval(done.stdout)[0] == best
+    bare = models.BertQuestionAnswering(reader.backbone)
+    export_onnx(bare, tmp_path / "bare", tokenizer=reader.preprocessor.tokenizer)
+    assert "answer.py" not in os.listdir(tmp_path / "bare")
     heads = {"ham": lambda encoder, _: models.BertTextClassifier(encoder, num_classes=2)}
     export_onnx(tiny.tasks(**heads), tmp_path / "tasks")
     assert "answer.py" not in os.listdir(tmp_path / "tasks")

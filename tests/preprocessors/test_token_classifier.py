@@ -209,6 +209,22 @@ def test_a_piece_of_two_words_makes_them_one():
     assert entities(preprocessor, pieces, [[(4, 6, "LOC")]]) == [[(4, 6, "LOC")]]
 
 
+@pytest.mark.parametrize("label_pieces", ["first", "all"])
+def test_chunks_of_texts_are_as_one(label_pieces, monkeypatch):
+    random = np.random.default_rng(0)
+    texts = [random_text(random)[0] for _ in range(9)] + ["", "a \u200b b"]
+    words = [text.split() for text in texts]
+    preprocessor = preprocess(label_pieces=label_pieces)
+    whole = [preprocessor.read(x) for x in (texts, words)]
+    monkeypatch.setattr("kerasbert.preprocessors.packing.CHUNK", 2)
+    for one, x in zip(whole, (texts, words)):
+        parts = preprocessor.read(x)
+        for name in ("ids", "splits", "starts", "ends", "unit_splits", "count", "unit"):
+            np.testing.assert_array_equal(getattr(parts, name), getattr(one, name), name)
+        there = one.count > 0
+        np.testing.assert_array_equal(parts.first[there], one.first[there])
+
+
 def test_spans_as_dicts_and_parts_of_speech():
     spans = [(0, 4, "PER"), (14, 18, "LOC")]
     text = "Anna lives in Rome"
