@@ -406,6 +406,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         return FeatureModel(self, output_hidden_states, output_attentions)
 
     def __call__(self, inputs, *args, **kwargs):
+        check_process()  # Before the first tensor is made: JAX may compile for that.
         if isinstance(inputs, dict) and "token_ids" in inputs:
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)

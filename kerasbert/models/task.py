@@ -113,6 +113,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
         return self.backbone.fill_in(inputs)
 
     def __call__(self, inputs, *args, **kwargs):
+        check_process()  # Before the first tensor is made: JAX may compile for that.
         if isinstance(inputs, dict) and "token_ids" in inputs:
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)

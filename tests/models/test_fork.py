@@ -52,8 +52,10 @@ def test_each_way_into_a_model():
         lambda: preprocessor(["a b"]),
         lambda: model.classify("a b"),
         lambda: model.backbone(arrays),
+        lambda: model(arrays),
         lambda: model.predict(arrays, verbose=0),
         lambda: model.fit(arrays, np.zeros(2), verbose=0),
+        lambda: model.evaluate(arrays, np.zeros(2), verbose=0),
         lambda: tiny_backbone(),
     ):
         said = forked(action)
