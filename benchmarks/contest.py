@@ -81,8 +81,10 @@ def environment(spec, threads, gpu=False):
     clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # Children share a GPU, so JAX must not take its memory beforehand.
     device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    # What the parent's libraries set for themselves is not for the children of others.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_"))}
     return {
-        **os.environ,
+        **inherited,
         **device,
         "PYTHONPATH": os.pathsep.join(filter(None, [clone, os.environ.get("PYTHONPATH")])),
         "KERAS_BACKEND": spec.split("/")[1],

@@ -43,9 +43,9 @@ METHODS = {
         {"labels": ["PER", "LOC"], "scheme": "BIO"},
         "token-classification",
     ),
-    "fill_mask": ("BertMaskedLM", {}, "fill-mask"),
+    "fill_mask": ("BertMaskedLM", {"new_head": True}, "fill-mask"),
     "answer": ("BertQuestionAnswering", {"new_head": True}, None),
-    "follows": ("BertNextSentencePredictor", {}, None),
+    "follows": ("BertNextSentencePredictor", {"new_head": True}, None),
     "choose": ("BertMultipleChoice", {"new_head": True}, None),
 }
 

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Torch's threads must sleep, not spin, while tf.data's make the next batch: 12 times faster.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import kerasbert  # Before Keras imports PyTorch: it sets how those threads wait.
+
+# isort: split
 import keras
 import typer
 from rich.console import Console
@@ -32,7 +33,6 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.model_selection import train_test_split
 from tokenizers import BertWordPieceTokenizer
 
-import kerasbert
 from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifierPreprocessor
 from kerasbert.tokenizers import BertTokenizer
 

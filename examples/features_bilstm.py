@@ -27,9 +27,10 @@ from time import perf_counter
 from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Torch's threads must sleep, not spin, while tf.data's make the next batch: 12 times faster.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import kerasbert  # noqa: F401  Before Keras imports PyTorch: it sets how those threads wait.
+
+# isort: split
 import keras
 import numpy as np
 import typer

@@ -15,10 +15,12 @@ import os
 from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # See classify_sms.py.
 # For JAX' CPU alone, which counts where there is nothing else.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
+import kerasbert  # noqa: F401  Before Keras imports PyTorch: it sets how those threads wait.
+
+# isort: split
 import keras
 import typer
 from classify_sms import HERE, read, small_classifier

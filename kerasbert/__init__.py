@@ -4,9 +4,13 @@ import importlib
 import os
 import sys
 
-# PyTorch's threads busy-wait by default and starve those of tf.data: seen 12 times slower on 2
-# cores. It counts where kerasbert is imported before torch.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# After a product PyTorch's threads wait for the next one. By default they busy-wait for 3 ms and
+# more, and starve those of tf.data: seen 12 times slower on 2 cores. Asleep they wake late: one
+# short text takes twice as long. So they watch for about 0.1 ms, and sleep then. OpenMP of another
+# make than GNU's knows no such number, and sleeps. It counts for a later import of torch alone.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from kerasbert._lazy import load_with_keras  # noqa: E402
 from kerasbert._memory import keep_freed_memory  # noqa: E402

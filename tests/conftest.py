@@ -7,7 +7,6 @@ import shutil
 import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # See kerasbert/__init__.py.
 
 import kerasbert  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/_triton.py.
 

@@ -533,11 +533,12 @@ class Graphs:
     """The graphs of a model's step, made for the shapes that come again and again.
 
     Args:
-        often: int. A graph is made with the call of that number that has none.
+        often: int. A graph is made with the call of that number that has none, and later ones
+            with a quarter of that.
         most: int. How many are made.
     """
 
-    def __init__(self, often=3, most=64):
+    def __init__(self, often, most=64):
         self._often, self._most = often, most
         self._counts = collections.Counter()
         self._made, self._of_shapes = [], {}
@@ -568,7 +569,8 @@ class Graphs:
         if len(self._made) >= self._most:
             return False
         self._counts[shapes] += 1
-        return self._counts[shapes] % self._often == 0
+        often = max(1, self._often // 4) if self._made else self._often
+        return self._counts[shapes] % often == 0
 
 
 def shapes_of(features):

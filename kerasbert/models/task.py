@@ -376,23 +376,31 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
             known, batches = int(batches.cardinality()), batches.as_numpy_iterator()
         else:
             known = len(batches)
-        callbacks = keras.callbacks.CallbackList(
+        tell = self._teller(kind, callbacks, verbose, steps or (known if known > 0 else None))
+        tell("begin")
+        logs = None
+        for number, batch in enumerate(itertools.islice(batches, steps)):
+            tell("batch_begin", number)
+            with traced_on_purpose():
+                result, logs = step(batch)
+            tell("batch_end", number, logs)
+            yield result
+        tell("end", *([logs] if kind == "test" else []))
+
+    def _teller(self, kind, callbacks, verbose, steps):
+        """The function that tells callbacks and a progress bar where `_each_batch` is."""
+        if not callbacks and verbose == 0:
+            # Keras starts a thread to tell them, which takes as long as one short text.
+            return lambda moment, *arguments: None
+        listening = keras.callbacks.CallbackList(
             callbacks,
             add_progbar=verbose != 0,
             verbose=verbose,
             epochs=1,
-            steps=steps or (known if known > 0 else None),
+            steps=steps,
             model=self,
         )
-        getattr(callbacks, f"on_{kind}_begin")()
-        logs = None
-        for number, batch in enumerate(itertools.islice(batches, steps)):
-            getattr(callbacks, f"on_{kind}_batch_begin")(number)
-            with traced_on_purpose():
-                result, logs = step(batch)
-            getattr(callbacks, f"on_{kind}_batch_end")(number, logs)
-            yield result
-        getattr(callbacks, f"on_{kind}_end")(*([logs] if kind == "test" else []))
+        return lambda moment, *arguments: getattr(listening, f"on_{kind}_{moment}")(*arguments)
 
     @contextlib.contextmanager
     def _metrics_kept(self):

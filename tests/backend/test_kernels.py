@@ -583,6 +583,30 @@ def test_loaded_weights_lie_in_rows():
     assert all(variable.value.is_contiguous() for variable in model.variables)
 
 
+@pytest.mark.backends("tensorflow")
+def test_a_few_rows_have_one_graph():
+    """For all sizes; more rows run as Keras runs them, and so does what needs to know sizes."""
+    encoder = BertBackbone(
+        vocabulary_size=20, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    model = BertTextClassifier(encoder, num_classes=2)
+    sized = BertTextClassifier(encoder, num_classes=2)
+    sized.predict_step = lambda data: [len(range(data[0]["token_ids"].shape[1]))]
+    for rows, length in ((1, 3), (8, 40), (9, 5), (1, 1)):
+        features = {
+            "token_ids": np.ones((rows, length), "int32"),
+            "padding_mask": np.ones((rows, length), "bool"),
+            "segment_ids": np.zeros((rows, length), "int32"),
+        }
+        found = OWN.predict_batch(model, features)
+        assert (found is None) == (rows > OWN.FEW)
+        if found is not None:
+            expected = backend.predict_batch.plain(model, features)
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert OWN.predict_batch(sized, features) is None
+    assert len(backend.beside_prediction(model, None)._made) == 1
+
+
 @pytest.mark.backends("torch")
 def test_one_graph_for_all_sizes():
     """Of rows and tokens, also where one of them is as large as something else is."""

@@ -121,6 +121,14 @@ def test_callbacks_and_steps():
     assert calls.seen == [(0, ["accuracy", "loss"]), ["accuracy", "loss"]]
 
 
+def test_nobody_listens(monkeypatch):
+    """Where no callback and no bar is told, none is made: Keras starts a thread for them."""
+    model = model_of("TextClassifier", labels=["ham", "spam"])
+    expected = model.classify(TEXTS)
+    monkeypatch.setattr(keras.callbacks, "CallbackList", None)
+    assert model.classify(TEXTS) == expected
+
+
 def test_the_bar_shows(capsys):
     model = model_of("TextClassifier", labels=["ham", "spam"])
     model.predict(TEXTS, batch_size=4)
