@@ -15,6 +15,7 @@ from kerasbert.data.masking import word_starts as word_starts
 from kerasbert.data.tagging import TagSet as TagSet
 from kerasbert.data.tagging import tag_names as tag_names
 from kerasbert.data.tagging import word_spans as word_spans
+from kerasbert.data.trees import DependencyTree as DependencyTree
 from kerasbert.data.windows import cut_windows as cut_windows
 from kerasbert.data.windows import most_context as most_context
 from kerasbert.data.windows import window_tokens as window_tokens

@@ -30,6 +30,7 @@ from kerasbert.metrics.classes import (
     spearman,
 )
 from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
+from kerasbert.metrics.trees import depth_spearman, distance_spearman, root_accuracy, uuas
 
 # What a task names as its metrics. All but `squad2` and `klue_entities`, which know more, take
 # `(y, predictions)` only.
@@ -69,6 +70,8 @@ __all__ = [
     "ScoreCallback",
     "accuracy",
     "answer_scores",
+    "depth_spearman",
+    "distance_spearman",
     "entities",
     "entities_by_type",
     "f1",
@@ -78,8 +81,10 @@ __all__ = [
     "matthews",
     "mean_absolute_error",
     "pearson",
+    "root_accuracy",
     "spearman",
     "squad",
     "squad2",
+    "uuas",
     "with_threshold",
 ]

@@ -18,6 +18,7 @@ from kerasbert.tasks import conll, glue, japanese, korean, squad, swag
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.own import file_task
 from kerasbert.tasks.task import Published, Settings, Source, Task
+from kerasbert.tasks.treebank import read_conllu
 
 __all__ = [
     "Examples",
@@ -28,6 +29,7 @@ __all__ = [
     "builtin_tasks",
     "file_task",
     "get_task",
+    "read_conllu",
 ]
 
 

@@ -4,10 +4,12 @@ Bytes are UTF-8, or what a byte-order mark or the caller says; lines end as on U
 """
 
 import csv
+import gzip
 import io
 import json
 import os
 import warnings
+import zlib
 from dataclasses import dataclass
 
 from kerasbert._errors import first_line
@@ -186,7 +188,7 @@ def read_text(path, encoding=None):
     """The text of a file, with `\\n` at the ends of lines.
 
     Args:
-        path: string.
+        path: string. Of what ends with `.gz` the content is read.
         encoding: string. Of a file that is not UTF-8 and has no byte-order mark; Excel writes
             one with UTF-8 and UTF-16. It is not guessed: wrong text would come without a word.
 
@@ -195,8 +197,11 @@ def read_text(path, encoding=None):
     """
     if encoding is not None:
         check_encoding(encoding)
-    with open(path, "rb") as file:
-        raw = file.read()
+    try:
+        with gzip.open(path) if str(path).endswith(".gz") else open(path, "rb") as file:
+            raw = file.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"'{path}' is no whole gzip file ({error}); fetch it again.") from None
     marked, data = split_mark(raw)
     found = marked or ("utf-8" if encoding is None or _is_utf8(data) else encoding)
     wrong = None

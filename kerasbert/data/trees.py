@@ -1,0 +1,105 @@
+"""Dependency trees: the head of each word of a sentence, and what follows from it.
+
+W words of a sentence.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DependencyTree:
+    """A sentence and its syntax.
+
+    Args:
+        words: tuple of W strings.
+        heads: tuple of W ints. The place of each word's head in the sentence, from 1 on; 0 for
+            the root, as in CoNLL-U.
+        tags: tuple of W strings. Universal parts of speech; `None` where they are not known.
+        relations: tuple of W strings. The name of each word's relation to its head, or `None`.
+        id: string. What the file calls the sentence; "" where it does not.
+
+    Raises:
+        ValueError: where the heads are no tree.
+
+    >>> tree = DependencyTree(("the", "dog", "barks"), (2, 3, 0))
+    >>> tree.depths.tolist(), tree.distances.tolist()
+    ([2, 1, 0], [[0, 1, 2], [1, 0, 1], [2, 1, 0]])
+    """
+
+    words: tuple
+    heads: tuple
+    tags: tuple = None
+    relations: tuple = None
+    id: str = ""
+
+    def __post_init__(self):
+        for name in ("words", "heads", "tags", "relations"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, tuple(value))
+                if len(getattr(self, name)) != len(self.words):
+                    raise ValueError(
+                        f"A tree of {len(self.words)} words has {len(value)} {name}; give one for "
+                        "each word."
+                    )
+        _check_heads(self.words, self.heads)
+
+    @property
+    def depths(self):
+        """How many heads are above each word, int64 (W,): 0 for the root."""
+        depths = np.zeros(len(self.heads), "int64")
+        above = np.array(self.heads, "int64")
+        # All words climb at once, each until it is past the root.
+        while (above > 0).any():
+            depths += above > 0
+            above = np.where(above > 0, np.array((0, *self.heads))[above], 0)
+        return depths
+
+    @property
+    def distances(self):
+        """How many edges are between any two words, int64 (W, W)."""
+        from scipy.sparse import csgraph
+
+        count = len(self.heads)
+        edges = np.zeros((count, count))
+        words = np.flatnonzero(self.heads)
+        edges[words, np.array(self.heads)[words] - 1] = 1
+        return csgraph.shortest_path(edges, directed=False, unweighted=True).astype("int64")
+
+    @property
+    def root(self):
+        """The place of the root, from 0 on."""
+        return self.heads.index(0)
+
+    @property
+    def is_punctuation(self):
+        """Whether each word is punctuation, bool (W,): by its tag, else by its characters."""
+        if self.tags is not None:
+            return np.array([tag == "PUNCT" for tag in self.tags])
+        return np.array([not any(c.isalnum() for c in word) for word in self.words])
+
+
+def _check_heads(words, heads):
+    count = len(words)
+    if not count:
+        raise ValueError("A tree has no words; leave out sentences without any.")
+    for place, head in enumerate(heads, start=1):
+        if not 0 <= head <= count or head == place:
+            raise ValueError(
+                f"The head of word {place}, {words[place - 1]!r}, is {head}; it is the place of "
+                f"another word, 1 to {count}, or 0 for the root."
+            )
+    roots = heads.count(0)
+    if roots != 1:
+        raise ValueError(f"A tree has {roots} words with the head 0; exactly one is the root.")
+    reached = np.array((0, *heads))
+    for _ in range(count.bit_length()):
+        reached = reached[reached]  # Twice as far up.
+    if reached.any():
+        place = int(np.flatnonzero(reached)[0])
+        raise ValueError(
+            f"From word {place}, {words[place - 1]!r}, the heads go round in a circle and never "
+            "reach the root."
+        )

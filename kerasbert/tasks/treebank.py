@@ -1,0 +1,70 @@
+"""Treebanks: files of Universal Dependencies in CoNLL-U."""
+
+from kerasbert.data.trees import DependencyTree
+from kerasbert.tasks.readers import read_text
+
+COLUMNS = 10
+ID, FORM, TAG, HEAD, RELATION = 0, 1, 3, 6, 7
+NAME = "# sent_id ="
+
+
+def read_conllu(path, encoding=None):
+    """Read the trees of a CoNLL-U file.
+
+    Args:
+        path: string. The file, or what gzip made of it (`.gz`).
+        encoding: string. Of a file that is not UTF-8.
+
+    Returns:
+        List of `kerasbert.data.DependencyTree`. Of tokens of several words (`1-2`) the words are
+        read; words that are not in the text (`1.1`) are left out.
+
+    Raises:
+        ValueError: for a line that is no word, or a sentence that is no tree, with its line.
+
+    Source: https://universaldependencies.org/format.html
+    """
+    trees, rows, name, start = [], [], "", 1
+    for number, line in enumerate([*read_text(path, encoding).split("\n"), ""], start=1):
+        if line.startswith("#"):
+            name = line[len(NAME) :].strip() if line.startswith(NAME) else name
+        elif line.strip():
+            start = start if rows else number
+            rows += _word(line.split("\t"), f"Line {number} of '{path}'")
+        elif rows:
+            trees.append(_tree(rows, name, f"The sentence on line {start} of '{path}'"))
+            rows, name = [], ""
+    if not trees:
+        raise ValueError(f"'{path}' holds no words.")
+    return trees
+
+
+def _word(cells, place):
+    """The line of a word as a list of one, of anything else as an empty one."""
+    if len(cells) != COLUMNS:
+        raise ValueError(
+            f"{place} has {len(cells)} columns; CoNLL-U has {COLUMNS}, with tabs between."
+        )
+    number = cells[ID]
+    if any(sign in number for sign in "-."):
+        return []
+    for what, value in (("number", number), ("head", cells[HEAD])):
+        if not (value.isascii() and value.isdigit()):
+            raise ValueError(f"{place} has {value!r} for the {what} of its word; give a number.")
+    return [cells]
+
+
+def _tree(rows, name, place):
+    numbers = [int(cells[ID]) for cells in rows]
+    if numbers != list(range(1, len(rows) + 1)):
+        raise ValueError(f"{place} numbers its words {numbers}; they are 1, 2, 3, ...")
+    try:
+        return DependencyTree(
+            words=[cells[FORM] for cells in rows],
+            heads=[int(cells[HEAD]) for cells in rows],
+            tags=[cells[TAG] for cells in rows],
+            relations=[cells[RELATION] for cells in rows],
+            id=name,
+        )
+    except ValueError as error:
+        raise ValueError(f"{place} is no tree: {error}") from None
