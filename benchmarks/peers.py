@@ -1,4 +1,4 @@
-"""All of the work that people compare, ours beside the fastest peer: one table.
+"""All of the work that people compare, ours beside the fastest peer.
 
     python benchmarks/peers.py                             # about an hour on 2 cores
     python benchmarks/peers.py --only embedding,one_text --rounds 2
@@ -197,8 +197,9 @@ def main(
     wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
     only: Annotated[str, typer.Option(help="comma-separated areas; all by default")] = "",
 ):
-    """Run all areas, one after the other, and print one table."""
-    rows, others = [], 0.0
+    """Run all areas, one after the other, and print a table of each as soon as it is there."""
+    console.print(machine(threads), soft_wrap=True)
+    columns = ("work", "ours", "figure", "best peer", "unit", "MB, ours / peer", "times the peer")
     for name, area in areas(threads).items():
         if only and name not in only.split(","):
             continue
@@ -209,15 +210,14 @@ def main(
                 area.before(folder)
             settings = {"threads": threads, "folder": folder, **area.settings}
             script = os.fspath(HERE / f"{name}.py")
+            rows, others = [], 0.0
             for specs in area.specs:
                 children = race(script, specs, rounds, threads, settings, wait)
                 failed(children)
                 rows += compare(children, area.figures)
                 others = max(others, disturbed(children))
-    console.print(machine(threads), soft_wrap=True)
-    console.print(f"Others took at most {others:.0%} of the machine during a run.")
-    columns = ("work", "ours", "figure", "best peer", "unit", "MB, ours / peer", "times the peer")
-    table("kerasbert beside the best peer", columns, rows)
+        console.print(f"Others took at most {others:.0%} of the machine during a run.")
+        table(f"{name.replace('_', ' ')}: kerasbert beside the best peer", columns, rows)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,12 @@ _ROWS = (
         pipeline="sentence-similarity",
         usage='embed(["A text.", "Another one."])',
     ),
+    Kind(
+        name="structural_probe",
+        models="BertStructuralProbe",
+        preprocessors="BertStructuralProbePreprocessor",
+        usage='parse(["A", "sentence", "of", "words"])',
+    ),
     Kind(name="multi_task", models="BertMultiTask", export="ServedTasks", single=False),
     Kind(name="distiller", models="BertDistiller", single=False),
 )

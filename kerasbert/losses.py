@@ -139,3 +139,31 @@ def _is_right(y_true, y_pred):
     if _are_rows(y_true, y_pred):
         return keras.metrics.categorical_accuracy(y_true, y_pred)
     return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TreeLoss(keras.losses.Loss):
+    """The mean difference of a sentence's distances or depths from those of its tree.
+
+    Labels are (B, W, W) or (B, W); -1 is none, and does not count. The differences of a sentence
+    of W words are divided by their number, W * W or W, and the sentences count alike.
+
+    Example:
+
+    >>> labels = np.array([[0, 1, -1], [2, 1, 0]])
+    >>> float(TreeLoss()(labels, np.array([[0.0, 3.0, 7.0], [2.0, 1.0, 3.0]])))
+    1.0
+
+    Source: Hewitt and Manning 2019, "A Structural Probe for Finding Syntax in Word
+    Representations", NAACL, section 2.
+    """
+
+    def __init__(self, reduction="sum_over_batch_size", name="tree_loss", dtype=None):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        y_true = ops.cast(y_true, y_pred.dtype)
+        is_known = ops.cast(y_true != -1, y_pred.dtype)
+        axes = tuple(range(1, len(y_pred.shape)))
+        total = ops.sum(ops.abs(y_pred - y_true) * is_known, axis=axes)
+        return total / ops.maximum(ops.sum(is_known, axis=axes), 1.0)

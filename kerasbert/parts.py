@@ -24,7 +24,7 @@ def _tokens(tokenizer):
     return type(tokenizer), config, tokenizer.vocabulary and tokenizer.get_vocabulary()
 
 
-def own_preprocessor(backbone, preprocessor, kind, **settings):
+def own_preprocessor(backbone, preprocessor, cls, **settings):
     """A task's own copy of the preprocessor that it is given, with what the two share.
 
     The tokenizer is not copied.
@@ -32,15 +32,15 @@ def own_preprocessor(backbone, preprocessor, kind, **settings):
     Args:
         backbone: the `BertBackbone` that it has to fit.
         preprocessor: a preprocessor, or `None`.
-        kind: the class that it has to be of.
+        cls: the class that it has to be of.
         **settings: those of the task; a preprocessor that does not know one goes without.
     """
     if preprocessor is None:
         return None
-    if not isinstance(preprocessor, kind):
+    if not isinstance(preprocessor, cls):
         raise TypeError(
-            f"preprocessor is a {type(preprocessor).__name__}, and has to be a {kind.__name__}; "
-            f"make one by {kind.__name__}(tokenizer, sequence_length=...)."
+            f"preprocessor is a {type(preprocessor).__name__}, and has to be a {cls.__name__}; "
+            f"make one by {cls.__name__}(tokenizer, sequence_length=...)."
         )
     # A `.keras` file gives the vocabulary after the model.
     is_empty = preprocessor.tokenizer.vocabulary is None

@@ -96,6 +96,9 @@ def batch(model, lengths=(7, 4, 5), length=7, seed=3):
         features["segment_ids"] = random.integers(0, most, shape)
     if "mask_positions" in model.input:
         features["mask_positions"] = random.integers(0, np.array(lengths)[:, None], (shape[0], 3))
+    if "word_starts" in model.input:  # A word of one piece and one of two, then padding.
+        features["word_starts"] = np.tile([1, 2, 0], (shape[0], 1))
+        features["word_counts"] = np.tile([1, 2, 0], (shape[0], 1))
     return {name: value.astype("int32") for name, value in features.items()}
 
 
@@ -307,7 +310,7 @@ def check_padding(make, folder):
     def pad(features):
         more = [(0, 0)] * (features["token_ids"].ndim - 1) + [(0, 4)]
         longer = {
-            name: value if name == "mask_positions" else np.pad(value, more)
+            name: np.pad(value, more) if value.shape == features["token_ids"].shape else value
             for name, value in features.items()
         }
         hidden = longer["padding_mask"] == 0
@@ -338,15 +341,19 @@ def check_defaults(make, folder):
     model = make()
     features = batch(model)
 
+    def words(features):
+        return {name: value for name, value in features.items() if name.startswith("word_")}
+
     def with_segments(value):
         return lambda features: {
+            **words(features),
             "token_ids": features["token_ids"],
             "segment_ids": np.full_like(features["token_ids"], value),
             "padding_mask": np.ones_like(features["token_ids"]),
         }
 
     def only_ids(features):
-        return {"token_ids": features["token_ids"]}
+        return {**words(features), "token_ids": features["token_ids"]}
 
     expected = outputs(model, each_task(with_segments(0), features))
     assert_close(outputs(model, each_task(only_ids, features)), expected, atol=0)

@@ -20,6 +20,7 @@ TASKS = {
     models.BertNextSentencePredictor: {},
     models.BertPretrainer: {},
     models.BertQuestionAnswering: {},
+    models.BertStructuralProbe: {},
     models.BertTextClassifier: {"num_classes": 2},
     models.BertTextEmbedder: {},
     models.BertTextRegressor: {},
@@ -32,10 +33,12 @@ LAYERS = {
     layers.Pooling: {},
     layers.PositionEmbedding: {"sequence_length": 4},
     layers.SelfAttention: {"num_heads": 2},
+    layers.StructuralProbe: {},
     layers.TokenDense: {"units": 2},
     TokenDropout: {"rate": 0.1},
     TokenNorm: {},
     layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
+    layers.WordMean: {},
 }
 
 

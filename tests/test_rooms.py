@@ -69,6 +69,7 @@ TESTED_IN = {
     "models/test_pretrainer.py": "preprocessors/pretrainer",
     "models/test_reading.py": "models/class_weights",
     "models/test_shared_parts.py": "parts",
+    "models/test_structural_probe.py": "layers/probe preprocessors/structural_probe",
     "models/test_text_classifier.py": "models/headed_task",
     "models/test_text_embedder.py": "preprocessors/text_embedder",
     "models/test_text_regressor.py": "preprocessors/text_regressor",

@@ -13,6 +13,7 @@ from kerasbert.layers.heads import (
     ScalarMix,
 )
 from kerasbert.layers.norm import TokenNorm
+from kerasbert.layers.probe import StructuralProbe, WordMean
 
 __all__ = [
     "AttentionMask",
@@ -24,7 +25,9 @@ __all__ = [
     "RowsToChoices",
     "ScalarMix",
     "SelfAttention",
+    "StructuralProbe",
     "TokenDense",
     "TokenNorm",
     "TransformerBlock",
+    "WordMean",
 ]

@@ -4,6 +4,7 @@
     kerasbert.visualize.attention_grid(attention)                   # every layer and head
     kerasbert.visualize.entities(text, tagger.tag(text))            # in colour
     kerasbert.visualize.answers(context, reader.answer(question, context))
+    kerasbert.visualize.dependency_arcs(tree, probe.parse(tree.words))
     kerasbert.visualize.embedding_map(embedder.embed(texts), labels)
     kerasbert.visualize.training_curves(model.fit(...))
 
@@ -11,6 +12,7 @@ A notebook shows what they return: a matplotlib `Figure` (`savefig` writes it; t
 `pip install 'kerasbert[plot]'`), and of marked texts an `Html` (`save` writes it).
 """
 
+from kerasbert.visualize.arcs import dependency_arcs
 from kerasbert.visualize.attention import (
     Attention,
     attention,
@@ -31,6 +33,7 @@ __all__ = [
     "attention_lines",
     "attention_map",
     "confusion_matrix",
+    "dependency_arcs",
     "embedding_map",
     "entities",
     "finetuning_curves",

@@ -57,3 +57,22 @@ def test_classify_served_wants_a_saved_model(tmp_path):
     )
     done = run("classify_served.py")
     assert done.returncode == 1 and "Usage: python" in done.stderr
+
+
+@pytest.mark.slow
+def test_probe_syntax(tmp_path):
+    """Word order is the syntax of this treebank, which each row of the table finds."""
+    words = "the a old new dog cat sees likes".split()
+    rows = []
+    for number in range(40):
+        tags = [words[(number * 3 + place * 5) % len(words)] for place in range(4 + number % 3)]
+        for place, word in enumerate(tags):
+            rows.append("\t".join([str(place + 1), word, "_", "X", *"__", str(place), *"___"]))
+        rows.append("")
+    (tmp_path / "a.conllu").write_text("\n".join(rows), encoding="utf-8")
+    arguments = ("a.conllu", "a.conllu", "--epochs", "2", "--layers", "0,2", "--picture", "a.png")
+    done = run("probe_syntax.py", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"each word to the next *│ 1\.000 +│ 1\.000", done.stdout)
+    assert len(re.findall(r"│ [02] +│ [01]\.\d{3} +│ -?[01]\.\d{3}", done.stdout)) == 2
+    assert (tmp_path / "a.png").stat().st_size > 1000

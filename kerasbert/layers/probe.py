@@ -1,0 +1,102 @@
+"""Syntax read off vectors: one vector a word, and distances and depths under one matrix.
+
+B batch, T tokens, W words, D width, R rank.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert._errors import check_choice, check_whole
+from kerasbert._keywords import ChecksKeywords
+
+PROBES = ("distance", "depth")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class WordMean(ChecksKeywords, keras.layers.Layer):
+    """One vector a word: the mean of those of its pieces. A word without pieces has zeros.
+
+    Example:
+
+    >>> x = np.array([[[9.0], [1.0], [3.0], [4.0]]])
+    >>> words = WordMean()(x, starts=np.array([[1, 3, 0]]), counts=np.array([[2, 1, 0]]))
+    >>> [float(v) for v in words[0, :, 0]]
+    [2.0, 4.0, 0.0]
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.built = True
+
+    def call(self, inputs, starts, counts):
+        """Map (B, T, D) to (B, W, D).
+
+        Args:
+            inputs: floats (B, T, D).
+            starts: ints (B, W). The place of each word's first piece.
+            counts: ints (B, W). How many pieces it has, 0 for padding.
+        """
+        places = ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)
+        starts, counts = (ops.cast(x, "int32")[..., None] for x in (starts, counts))  # (B, W, 1)
+        inside = (places >= starts) & (places < starts + counts)  # (B, W, T)
+        shares = ops.cast(inside, "float32") / ops.cast(ops.maximum(counts, 1), "float32")
+        return ops.matmul(ops.cast(shares, inputs.dtype), inputs)
+
+    def compute_output_spec(self, inputs, starts, counts):
+        shape = (inputs.shape[0], starts.shape[1], inputs.shape[-1])
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class StructuralProbe(ChecksKeywords, keras.layers.Layer):
+    """Squared distances of words, or squared lengths of their vectors, after one matrix B.
+
+    `|B (h_i - h_j)|^2` is to be how many edges are between two words of the tree, `|B h_i|^2` how
+    deep a word is in it. B begins uniform between -0.05 and 0.05. float32 under any policy.
+
+    Args:
+        kind: string. "distance" or "depth".
+        rank: int. R, of B (D, R).
+
+    Example:
+
+    >>> words = np.ones((2, 5, 8), "float32")
+    >>> tuple(StructuralProbe("distance", 3)(words).shape)
+    (2, 5, 5)
+    >>> tuple(StructuralProbe("depth", 3)(words).shape)
+    (2, 5)
+
+    Source: Hewitt and Manning 2019, "A Structural Probe for Finding Syntax in Word
+    Representations", NAACL.
+    """
+
+    def __init__(self, kind="distance", rank=64, **kwargs):
+        super().__init__(**kwargs)
+        check_choice("kind", kind, PROBES)
+        check_whole("rank", rank)
+        self.kind = kind
+        self.rank = rank
+
+    def build(self, inputs_shape):
+        self.projection = self.add_weight(
+            name="projection",
+            shape=(inputs_shape[-1], self.rank),
+            initializer=keras.initializers.RandomUniform(-0.05, 0.05),
+            autocast=False,
+        )
+
+    def call(self, inputs):
+        """Map (B, W, D) to (B, W, W), or to (B, W) with "depth"; float32."""
+        x = ops.matmul(ops.cast(inputs, self.projection.dtype), self.projection)  # (B, W, R)
+        if self.kind == "depth":
+            return ops.sum(ops.square(x), axis=-1)
+        # Differences one by one: from squares and a product the small ones would lose digits.
+        return ops.sum(ops.square(x[:, :, None, :] - x[:, None, :, :]), axis=-1)
+
+    def compute_output_spec(self, inputs):
+        batch, words, _ = inputs.shape
+        shape = (batch, words, words) if self.kind == "distance" else (batch, words)
+        return keras.KerasTensor(shape, dtype=self.variable_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "kind": self.kind, "rank": self.rank}

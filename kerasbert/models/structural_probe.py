@@ -1,0 +1,163 @@
+"""Structural probes: the tree of a sentence, read off an encoder's vectors by one matrix.
+
+N sentences, B batch, T tokens, W words.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert._errors import check_whole
+from kerasbert.layers.probe import StructuralProbe, WordMean
+from kerasbert.losses import TreeLoss
+from kerasbert.metrics.trees import spanning_edges
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.task import BertTask
+from kerasbert.parts import own_preprocessor
+from kerasbert.preprocessors.structural_probe import BertStructuralProbePreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertStructuralProbe(BertTask):
+    """Finds how much of a sentence's syntax is in the vectors of one layer.
+
+    `fit` and `evaluate` take sentences, lists of words or trees, with a
+    `kerasbert.data.DependencyTree` for each as its label. The encoder stays as it is, without
+    dropout: the matrix of the probe alone learns. Outputs are float32: squared distances
+    (B, W, W), or depths (B, W). W is that of the input, for sentences T.
+
+        trees = kerasbert.tasks.read_conllu("en_ewt-ud-train.conllu")
+        probe = BertStructuralProbe.from_preset("bert_base_en_uncased", layer=7, new_head=True)
+        probe.fit(trees, trees, epochs=10)
+        kerasbert.metrics.uuas(held_out, probe.predict(held_out))
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertStructuralProbePreprocessor`, or `None` for ready arrays.
+        kind: string. "distance", how many edges are between two words, or "depth", how many are
+            between a word and the root.
+        layer: int. Whose outputs are read, from 1 on; 0 is the embeddings, and -1 the last.
+        rank: int. Of the matrix.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> probe = BertStructuralProbe(backbone, layer=1, rank=4)
+    >>> words = {"word_starts": np.array([[1, 2]]), "word_counts": np.array([[1, 2]])}
+    >>> probe.predict({"token_ids": np.ones((1, 5), "int32"), **words}, verbose=0).shape
+    (1, 2, 2)
+
+    Source: Hewitt and Manning 2019, "A Structural Probe for Finding Syntax in Word
+    Representations", NAACL.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertStructuralProbePreprocessor
+    kind = "structural_probe"
+
+    def __init__(self, backbone, preprocessor=None, kind="distance", layer=-1, rank=64, **kwargs):
+        check_whole("layer", layer, -1)
+        if layer > backbone.num_layers:
+            raise ValueError(
+                f"layer={layer}, but the encoder has {backbone.num_layers} layers; use 0, the "
+                f"embeddings, to {backbone.num_layers}."
+            )
+        # === Layers ===
+        # Not tracked, as in `BertTextEmbedder`: layers above `layer` are no part of this model.
+        object.__setattr__(self, "_backbone", backbone)
+        self.preprocessor = own_preprocessor(
+            backbone, preprocessor, self.preprocessor_cls, kind=kind
+        )
+        self.word_mean = WordMean(dtype="float32", name="word_mean")
+        self.probe = StructuralProbe(kind, rank, dtype="float32", name="probe")
+
+        # === Config ===
+        self.layer = layer
+        self.rank = rank
+        inputs = {
+            **backbone.input,
+            "word_starts": keras.Input((None,), dtype="int32", name="word_starts"),
+            "word_counts": keras.Input((None,), dtype="int32", name="word_counts"),
+        }
+        x = keras.ops.cast(backbone.hidden_states[layer], "float32")  # (B, T, D)
+        words = self.word_mean(
+            keras.ops.stop_gradient(x),
+            starts=inputs["word_starts"],
+            counts=inputs["word_counts"],
+        )
+        super().__init__(inputs=inputs, outputs=self.probe(words), **kwargs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        return super().call(inputs, training=False, **kwargs)  # The encoder drops nothing out.
+
+    def untrained_weights(self):
+        return self.backbone.weights
+
+    def default_loss(self):
+        """The L1 loss of the paper; see `kerasbert.losses.TreeLoss`."""
+        return TreeLoss()
+
+    def default_metrics(self):
+        """None: scores of trees are in `kerasbert.metrics`."""
+        return []
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """Distances or depths of ready arrays, or of sentences.
+
+        Returns:
+            For sentences a list of N arrays, (W, W) or (W,), in their order.
+
+        Raises:
+            ValueError: for a sentence that is longer than `sequence_length`.
+        """
+        if not self._is_raw(x):
+            return super().predict(x, batch_size=batch_size, **kwargs)
+        pieces = self.preprocessor.read(x)
+        most = self.preprocessor.sequence_length - 2
+        for position, count in enumerate(np.diff(pieces.splits)):
+            if count > most:
+                raise ValueError(
+                    f"The sentence at position {position} has {count} pieces, but sequence_length="
+                    f"{most + 2} leaves room for {most}; split it."
+                )
+        dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
+        rows = [row for _, batch in self._batch_outputs(dataset, **kwargs) for row in batch]
+        lengths = np.diff(pieces.unit_splits)
+        found = [None] * len(rows)
+        for place, row in zip(order, rows, strict=True):
+            words = slice(lengths[place])
+            found[place] = np.asarray(row)[(words,) * row.ndim]
+        return found
+
+    def parse(self, words, batch_size=32):
+        """The edges of sentences: of the minimum spanning tree over the distances of their words.
+
+        Args:
+            words: a list of words, or a string, which is cut into words; or a list of lists of
+                words or of trees.
+            batch_size: int.
+
+        Returns:
+            For each sentence a list of pairs of places of words, from 0 on, the smaller first. One
+            list for a single sentence.
+        """
+        if self.probe.kind != "distance":
+            raise ValueError(
+                "parse() needs distances of words, and this probe has kind='depth'; make one with "
+                "kind='distance', or take the depths of predict()."
+            )
+        # A list of strings is one sentence of words.
+        single = isinstance(words, (str, bytes)) or all(isinstance(one, str) for one in words)
+        words = list(words) if isinstance(words, tuple) else words
+        distances = self.predict([words] if single else words, batch_size=batch_size, verbose=0)
+        edges = [sorted(spanning_edges(one)) for one in distances]
+        return edges[0] if single else edges
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "kind": self.probe.kind,
+            "layer": self.layer,
+            "rank": self.rank,
+        }

@@ -1,0 +1,189 @@
+"""Preprocessing for structural probes: sentences of words, and the trees over them.
+
+N sentences, B batch, T tokens of the packed row, W words, P pieces of a sentence.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert._errors import check_choice
+from kerasbert.backend.tensorflow import tf
+from kerasbert.data.trees import DependencyTree
+from kerasbert.layers.probe import PROBES
+from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.pieces import Pieces
+from kerasbert.preprocessors.texts import weights
+from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
+
+NO_LABEL = -1
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertStructuralProbePreprocessor(BertPreprocessor):
+    """Packs sentences of words, and says which pieces each word has.
+
+    `x` is lists of words, `kerasbert.data.DependencyTree`s, of which the words are read, or texts,
+    whose words are what white space, punctuation and CJK characters separate. `y` is a tree for
+    each: a `DependencyTree`, or the heads of the words, from 1 on with 0 for the root.
+
+    The result is the dict of `BertPreprocessor` with `word_starts`, the place of each word's first
+    piece, and `word_counts`, how many pieces it has, int32 (B, W); 0 is padding. Labels are int32,
+    distances (B, W, W) or depths (B, W), and -1 where there are none. W is T. A sentence is cut at
+    `sequence_length`: the words beyond have no pieces and no labels.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row.
+        kind: string. "distance" or "depth": the labels.
+        num_segments: int. See `BertPreprocessor`.
+
+    Raises:
+        ValueError: for heads that are no tree, or do not fit their words, with the position.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dog", "##s", "bark"]
+    >>> preprocessor = BertStructuralProbePreprocessor(BertTokenizer(tokens), kind="depth")
+    >>> features, y = preprocessor([["dogs", "bark"]], [[2, 0]])
+    >>> starts, counts = features["word_starts"], features["word_counts"]
+    >>> np.asarray(starts)[0, :3].tolist(), np.asarray(counts)[0, :3].tolist()
+    ([1, 3, 0], [2, 1, 0])
+    >>> np.asarray(y)[0, :3].tolist()
+    [1, 0, -1]
+
+    Source: Hewitt and Manning 2019, "A Structural Probe for Finding Syntax in Word
+    Representations", NAACL.
+    """
+
+    settings = ("sequence_length", "truncate", "num_segments", "kind")
+
+    def __init__(self, tokenizer, sequence_length=512, kind="distance", num_segments=2, **kwargs):
+        super().__init__(tokenizer, sequence_length, num_segments=num_segments, **kwargs)
+        check_choice("kind", kind, PROBES)
+        self.kind = kind
+
+    def read(self, x):
+        """Tokenize lists of words, trees or texts: a `Pieces`; one of these stays as it is."""
+        if isinstance(x, Pieces):
+            return x
+        if isinstance(x, DependencyTree):
+            raise ValueError("One tree was given where a list is needed; put it in a list.")
+        if not isinstance(x, (str, bytes, dict)) and hasattr(x, "__iter__"):
+            x = list(x) if hasattr(x, "__next__") else x
+            if any(isinstance(row, DependencyTree) for row in x):
+                x = [list(row.words) if isinstance(row, DependencyTree) else row for row in x]
+        # Not by `setattr`: Keras would track it.
+        if "_reader" not in self.__dict__:
+            self.__dict__["_reader"] = BertTokenClassifierPreprocessor(self.tokenizer)
+        return self._reader.read(x)
+
+    def call(self, x, y=None, sample_weight=None):
+        if not tf.executing_eagerly():
+            raise ValueError(
+                "Sentences and their trees are read from lists, not inside of tf.data; pass them "
+                "to fit(), evaluate() and predict() as they are."
+            )
+        segments, (y, sample_weight) = self._examples(x, y, sample_weight)
+        with tf.device("cpu"):
+            outputs = self.assemble(segments, y, sample_weight)
+        return keras.tree.map_structure(
+            lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
+        )
+
+    def _examples(self, x, y, sample_weight):
+        pieces = self.read(x)
+        count = len(pieces.rows)
+        y = None if y is None else self._trees(pieces, y)
+        sample_weight = None if sample_weight is None else weights(sample_weight, count)
+        with tf.device("cpu"):
+            ids = _ragged(pieces.ids, pieces.splits)
+            begins = np.repeat(pieces.splits[:-1], np.diff(pieces.unit_splits))
+            starts = _ragged((pieces.first - begins).astype("int32"), pieces.unit_splits)
+            counts = _ragged(pieces.count.astype("int32"), pieces.unit_splits)
+            y = None if y is None else self._labels(y)
+            sample_weight = None if sample_weight is None else tf.constant(sample_weight)
+            return (tf.cast(ids, tf.int32), starts, counts), [y, sample_weight]
+
+    def _trees(self, pieces, y):
+        """A tree for each sentence, of whatever kind the caller gave."""
+        y = list(y)
+        if len(y) != len(pieces.rows):
+            raise ValueError(
+                f"There are {len(pieces.rows)} sentences but {len(y)} trees; pass one for each."
+            )
+        trees = []
+        splits = pieces.unit_splits
+        for position, (row, tree) in enumerate(zip(pieces.rows, y)):
+            begin, end = splits[position : position + 2]
+            if not isinstance(tree, DependencyTree):
+                words = row
+                if not pieces.words:
+                    places = zip(pieces.starts[begin:end], pieces.ends[begin:end])
+                    words = [row[start:stop] for start, stop in places]
+                try:
+                    tree = DependencyTree(tuple(words), tuple(int(head) for head in tree))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(
+                        f"The heads at position {position} are no tree: {error}"
+                    ) from None
+            if len(tree.heads) != end - begin:
+                raise ValueError(
+                    f"The sentence at position {position} has {end - begin} words, and its tree "
+                    f"{len(tree.heads)}; they have to be the same."
+                )
+            trees.append(tree)
+        return trees
+
+    def _labels(self, trees):
+        """Ragged int32: depths (N, W), or distances (N, W, W)."""
+        lengths = [len(tree.heads) for tree in trees]
+        if self.kind == "depth":
+            values = np.concatenate([tree.depths for tree in trees]).astype("int32")
+            return tf.RaggedTensor.from_row_lengths(values, lengths)
+        values = np.concatenate([tree.distances.ravel() for tree in trees]).astype("int32")
+        rows = tf.RaggedTensor.from_row_lengths(values, np.repeat(lengths, lengths))
+        return tf.RaggedTensor.from_row_lengths(rows, lengths)
+
+    # === Packing: the segments are pieces, and the starts and counts of the words ===
+
+    def packed_lengths(self, segments):
+        return super().packed_lengths(segments[:1])
+
+    def pack(self, segments, length=None):
+        if tf.executing_eagerly() and length is None:
+            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
+        features = super().pack(segments[:1], length)
+        width = tf.shape(features["token_ids"])[1]
+        starts, counts = (_to_width(words.to_tensor(0), width, 0) for words in segments[1:])
+        there = (counts > 0) & (starts + counts <= self._kept(segments[:1])[0][:, None])
+        return {
+            **features,
+            "word_starts": tf.where(there, starts + 1, 0),  # [CLS] is before them.
+            "word_counts": tf.where(there, counts, 0),
+        }
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None):
+        features = self.pack(segments, length)
+        if y is not None:
+            width = tf.shape(features["token_ids"])[1]
+            there = features["word_counts"] > 0
+            y = _to_width(y.to_tensor(NO_LABEL), width, NO_LABEL)
+            if self.kind == "distance":
+                there = there[:, :, None] & there[:, None, :]
+            y = tf.where(there, y, NO_LABEL)
+        return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
+
+
+def _ragged(values, splits):
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
+def _to_width(x, width, value):
+    """Cut or pad all axes of a tensor but the first to a width."""
+    for axis in range(1, x.shape.rank):
+        x = tf.gather(x, tf.range(tf.minimum(tf.shape(x)[axis], width)), axis=axis)
+        missing = width - tf.shape(x)[axis]
+        pads = [[0, missing if one == axis else 0] for one in range(x.shape.rank)]
+        x = tf.pad(x, pads, constant_values=value)
+    return x
