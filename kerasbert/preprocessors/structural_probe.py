@@ -73,10 +73,11 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
             x = list(x) if hasattr(x, "__next__") else x
             if any(isinstance(row, DependencyTree) for row in x):
                 x = [list(row.words) if isinstance(row, DependencyTree) else row for row in x]
-        # Not by `setattr`: Keras would track it.
-        if "_reader" not in self.__dict__:
-            self.__dict__["_reader"] = BertTokenClassifierPreprocessor(self.tokenizer)
-        return self._reader.read(x)
+        reader = self.__dict__.get("_reader")
+        if reader is None:
+            reader = BertTokenClassifierPreprocessor(self.tokenizer)
+            self.__dict__["_reader"] = reader  # Not by `setattr`: Keras would track it.
+        return reader.read(x)
 
     def call(self, x, y=None, sample_weight=None):
         if not tf.executing_eagerly():
