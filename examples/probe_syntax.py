@@ -7,6 +7,18 @@ Treebanks of many languages are at https://universaldependencies.org (CoNLL-U fi
 licence). One matrix for each layer learns the distances of words in the trees; UUAS is the share of
 the edges of held-out trees that its distances find. The first two rows are what needs no syntax:
 a tree that joins each word to the next one, and the embeddings below all layers.
+
+Expected with MiniLM-L6 (all-MiniLM-L6-v2), learning from English EWT's test part and scored on 400
+sentences of its dev part, seed 0, on TensorFlow:
+
+    each word to the next    UUAS 0.420    Spearman 0.566
+    0                             0.470             0.621
+    1                             0.507             0.647
+    2                             0.571             0.711
+    3                             0.592             0.739
+    4                             0.548             0.701
+    5                             0.374             0.443
+    6                             0.271             0.252
 """
 
 import os
