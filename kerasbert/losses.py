@@ -1,6 +1,6 @@
-"""Loss and scores of logits over a vocabulary, as cheap as each backend has them.
+"""Losses and scores of logits over a vocabulary, as cheap as backends have them, classes and trees.
 
-B batch, P predictions, V tokens of the vocabulary.
+B batch, P predictions, V tokens of the vocabulary, W words.
 """
 
 import keras

@@ -181,9 +181,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             outputs = self.assemble(self._tokenize_columns(columns), y, sample_weight)
         if not batched:
             outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
-        return keras.tree.map_structure(
-            lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
-        )
+        return as_tensors(outputs)
 
     def _call_in_graph(self, x, y=None, sample_weight=None, **drawn):
         columns = self.columns_in_graph(x)
@@ -517,6 +515,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         names = dict.fromkeys((*BertPreprocessor.settings, *self.settings))
         key = (name, self.tokenizer, *(repr(getattr(self, setting)) for setting in names))
         return traces.setdefault(key, Traced(function))
+
+
+def as_tensors(outputs):
+    """Any nesting of TensorFlow's tensors as tensors of the running backend."""
+    return keras.tree.map_structure(
+        lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
+    )
 
 
 def in_chunks(count, run):

@@ -10,7 +10,7 @@ from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.trees import DependencyTree
 from kerasbert.layers.probe import PROBES
-from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
 from kerasbert.preprocessors.pieces import Pieces
 from kerasbert.preprocessors.texts import weights
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
@@ -88,9 +88,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         segments, (y, sample_weight) = self._examples(x, y, sample_weight)
         with tf.device("cpu"):
             outputs = self.assemble(segments, y, sample_weight)
-        return keras.tree.map_structure(
-            lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
-        )
+        return as_tensors(outputs)
 
     def _examples(self, x, y, sample_weight):
         pieces = self.read(x)

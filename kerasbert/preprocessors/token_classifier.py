@@ -19,7 +19,7 @@ from kerasbert.data.windows import (
     most_context,
     window_tokens,
 )
-from kerasbert.preprocessors.packing import in_chunks
+from kerasbert.preprocessors.packing import as_tensors, in_chunks
 from kerasbert.preprocessors.pieces import (
     Pieces,
     checked_spans,
@@ -156,9 +156,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             outputs = self.assemble((segments,), y, sample_weight)
         if single:
             outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
-        return keras.tree.map_structure(
-            lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
-        )
+        return as_tensors(outputs)
 
     def _call_in_graph(self, x, y, sample_weight):
         if isinstance(x, dict) or getattr(x, "shape", tf.TensorShape([])).rank != 2:
