@@ -24,6 +24,7 @@ _MODULES = (
     "distribution",
     "layers",
     "losses",
+    "samplers",
     "metrics",
     "models",
     "optimizers",

@@ -5,7 +5,9 @@ that differ from BERT's own, and the settings of its published heads. Nothing el
 the package knows a family but the name tables of `kerasbert.conversion`.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
-ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663.
+ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663; GPT Radford et al. 2018, "Improving
+Language Understanding by Generative Pre-Training", GPT-2 Radford et al. 2019, "Language Models are
+Unsupervised Multitask Learners".
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ SETTINGS = {
     "layer_norm_epsilon": "positive",
     "pooler": "flag",
     "embedding_dim": "count?",
+    "embeddings_norm": "flag",
     "num_groups": "whole?",
     "num_inner_repetitions": "count",
     "position_embedding": "name",
@@ -70,6 +73,15 @@ _MODERNBERT_HEAD = {
 }
 # Whatever the encoder's activation is.
 _ERF_GELU = {"head_activation": "gelu"}
+# Classes are read off the last token, which has seen all the others.
+_LAST_TOKEN = {"pooling": "last", "output_bias": False, "dropout": 0.0}
+_GPT = {
+    "num_segments": 0,
+    "layer_norm_epsilon": 1e-5,
+    "pooler": False,
+    "embeddings_norm": False,
+    "is_causal": True,
+}
 FAMILIES = {
     "bert": Family(),
     "roberta": Family(
@@ -136,6 +148,16 @@ FAMILIES = {
             "masked_lm": {"head_activation": "gelu", "head_bias": False},
         },
         tokenizer="ModernBertTokenizer",
+    ),
+    "gpt2": Family(
+        encoder={**_GPT, "max_sequence_length": 1024, "norm_first": True},
+        heads={"text_classifier": _LAST_TOKEN},
+        tokenizer="GPT2Tokenizer",
+    ),
+    "gpt": Family(
+        encoder=_GPT,
+        heads={"text_classifier": _LAST_TOKEN},
+        tokenizer="GPTTokenizer",
     ),
 }
 

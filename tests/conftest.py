@@ -31,6 +31,13 @@ _SIZES = {
     "intermediate_size": 40,
     "max_position_embeddings": 32,
 }
+_GPT = {
+    "vocab_size": VOCABULARY_SIZE,
+    "n_embd": 36,
+    "n_layer": 2,
+    "n_head": 3,
+    "n_positions": 32,
+}
 # Arguments of the family's transformers configuration.
 TINY = {
     "bert": _SIZES,
@@ -57,6 +64,8 @@ TINY = {
         "cls_token_id": 1,
         "sep_token_id": 2,
     },
+    "gpt2": {**_GPT, "n_inner": 40, "eos_token_id": 2, "bos_token_id": 2, "pad_token_id": 0},
+    "gpt": {**_GPT, "pad_token_id": 0},
 }
 _CLASSES = {
     "bert": "Bert",
@@ -66,6 +75,8 @@ _CLASSES = {
     "electra": "Electra",
     "albert": "Albert",
     "modernbert": "ModernBert",
+    "gpt2": "GPT2",
+    "gpt": "OpenAIGPT",
 }
 # The families whose `transformers` models take segments.
 SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from kerasbert.families import FAMILIES
 from kerasbert.layers import TransformerBlock
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
@@ -38,7 +39,11 @@ FAMILY_SETTINGS = {
     "electra": {"embedding_dim": 8},
     "albert": {"embedding_dim": 8, "num_layers": 4, "num_groups": 2},
     "modernbert": {"num_layers": 4, "local_window": 4},
+    "gpt2": {},
+    "gpt": {},
 }
+# Those whose checkpoints have BERT's heads.
+ENCODERS = [name for name, row in FAMILIES.items() if not row.encoder.get("is_causal")]
 
 
 def tiny_backbone(family="bert", **settings):

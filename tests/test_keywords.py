@@ -51,6 +51,7 @@ def tasks():
     one = models.BertTextRegressor(backbone(), compile=False)
     yield from ((cls, {"backbone": backbone(), **settings}) for cls, settings in TASKS.items())
     yield models.BertMultiTask, {"tasks": {"one": one}}
+    yield models.BertCausalLM, {"backbone": tiny_backbone("gpt2")}
     yield (
         models.BertDistiller,
         {"student": one, "teacher": models.BertTextRegressor(tiny_backbone())},

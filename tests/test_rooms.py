@@ -47,13 +47,15 @@ TESTED_IN = {
     "data/test_corpus.py": "data/encodings",
     "data/test_examples.py": "data/block_examples data/example_batches data/manifest",
     "export/test_decoding.py": "data/characters preprocessors/pieces",
+    "models/test_causal_lm.py": "preprocessors/causal_lm samplers",
     "export/test_serving.py": (
         "export/by_length export/serving_ops export/text_classifier export/write_saved_model"
     ),
     "export/test_tasks.py": (
-        "export/encoder export/masked_lm export/multi_task export/multiple_choice"
+        "export/causal_lm export/encoder export/masked_lm export/multi_task export/multiple_choice"
         " export/next_sentence_predictor export/pretrainer export/question_answering"
-        " export/text_embedder export/text_regressor export/token_classifier"
+        " export/structural_probe export/text_embedder export/text_regressor"
+        " export/token_classifier"
     ),
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",

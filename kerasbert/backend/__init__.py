@@ -400,6 +400,15 @@ def local_attention(projected, num_heads, mask, turn=None, dropout=0.0, seed=Non
 
 
 @kernel
+def update_cache(cache, values, index):
+    """Keys and values (B, 2, C, N, H) with those of S tokens, (B, 2, S, N, H), from `index` on.
+
+    What was there may be lost: only the result counts.
+    """
+    return ops.slice_update(cache, (0, 0, index, 0, 0), values)
+
+
+@kernel
 def cross_entropy(labels, logits):
     """Cross-entropy of each prediction, without the one-hot labels of Keras' own.
 

@@ -34,6 +34,10 @@ _FIELDS = {
     "classifier_pooling": "name",
     "classifier_activation": "name",
     "global_attn_every_n_layers": "count",
+    "n_inner": "count?",
+    "scale_attn_weights": "flag",
+    "scale_attn_by_inverse_layer_idx": "flag",
+    "embd_pdrop": "share",
     "layer_types": "names?",
     "rope_parameters": "object?",
     "rope_scaling": "object?",
@@ -54,6 +58,8 @@ REFUSED = {
     "add_cross_attention": (False,),
     "position_embedding_type": ("absolute", None),
     "per_layer_config": (None, {}),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
 }
 # First parts of the names of heads: what may stay unread when another class is loaded.
 _HEADS = (
@@ -71,12 +77,21 @@ _HEADS = (
     "predictions.",
     "sop_classifier.",
     "sequence_summary.",
+    "score.",
+    "multiple_choice_head.",
     "head.",
     "decoder.",
     "pooler.",
 )
 # Buffers, no weights.
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids", "rotary_emb.")
+_BUFFERS = (
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+    "rotary_emb.",
+    # GPT-2's mask of what comes later.
+    ".attn.bias",
+    ".attn.masked_bias",
+)
 
 
 def is_mine(directory):
@@ -96,9 +111,10 @@ def read_checkpoint(directory):
     path = os.path.join(directory, "config.json")
     config = read_json(path)
     # The first ones named no type: all were BERT.
-    family = str(config.get("model_type", "bert")).replace("-", "_")
-    if family not in TABLES:
-        known = ", ".join(name.replace("_", "-") for name in TABLES)
+    types = {table.model_type or name.replace("_", "-"): name for name, table in TABLES.items()}
+    family = types.get(str(config.get("model_type", "bert")).replace("_", "-"))
+    if family is None:
+        known = ", ".join(types)
         raise ValueError(
             f"'{path}' has model_type '{config['model_type']}', which is not of the BERT family; "
             f"kerasbert reads {known}."
@@ -121,7 +137,9 @@ def read_checkpoint(directory):
         family=family,
         encoder=encoder,
         tensors=_Tensors(directory, table, tied),
-        encoder_map=NameMap(table.encoder, "torch", inner=encoder.get("num_inner_repetitions", 1)),
+        encoder_map=NameMap(
+            table.encoder, table.layout, inner=encoder.get("num_inner_repetitions", 1)
+        ),
         head_maps={kind: NameMap(layers, "torch") for kind, layers in names.items() if layers},
         head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
         classes=functools.partial(_classes, config, path),
@@ -218,9 +236,12 @@ def _classes(config, path):
 
 def _tied(table):
     """Tensors that repeat another one: a dict of name to name."""
-    output = table.of_head("masked_lm")["mlm_head"]
+    tokens = table.encoder["token_embedding"] + ".weight"
+    output = table.of_head("masked_lm").get("mlm_head")
+    if output is None:
+        return {f"{name}.weight": tokens for name in table.of_head("causal_lm").values()}
     decoder = table.decoder or output
-    tied = {f"{decoder}.weight": table.encoder["token_embedding"] + ".weight"}
+    tied = {f"{decoder}.weight": tokens}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}
 
 

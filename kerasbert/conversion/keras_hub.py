@@ -24,6 +24,7 @@ FAMILIES = {
     "DistilBertBackbone": "distilbert",
     "ElectraBackbone": "electra",
     "AlbertBackbone": "albert",
+    "GPT2Backbone": "gpt2",
 }
 # What its classes compute with: fixed in its code, not in the preset.
 SETTINGS = {
@@ -34,6 +35,7 @@ SETTINGS = {
     "distilbert": {"activation": "gelu"},
     "electra": {"activation": "gelu_approximate", "pooler": True},
     "albert": {"activation": "gelu_approximate"},
+    "gpt2": {"activation": "gelu_approximate", "pooler": False},
 }
 _SHARED = (
     "num_layers",
@@ -63,14 +65,20 @@ _BLOCK = {
 }
 
 
-def _encoder(tokens="", block="transformer_layer_{i}", projection="embeddings_projection"):
+def _encoder(
+    tokens="", block="transformer_layer_{i}", projection="embeddings_projection", attention=""
+):
+    parts = {
+        ours: its.replace("self_attention_layer/", attention or "self_attention_layer/")
+        for ours, its in _BLOCK.items()
+    }
     return {
         "token_embedding": f"{tokens}token_embedding",
         "position_embedding": f"{tokens}position_embedding",
         "segment_embedding": "segment_embedding",
         "embeddings_layer_norm": "embeddings_layer_norm",
         "embeddings_projection": projection,
-        **{f"transformer_layer_{{i}}/{ours}": f"{block}/{its}" for ours, its in _BLOCK.items()},
+        **{f"transformer_layer_{{i}}/{ours}": f"{block}/{its}" for ours, its in parts.items()},
         "pooled_dense": "pooled_dense",
     }
 
@@ -82,6 +90,7 @@ ENCODERS = {
     "distilbert": _encoder("token_and_position_embedding/"),
     "electra": _encoder(),
     "albert": _encoder(block="group_{i}_inner_layer_{j}", projection="embedding_projection"),
+    "gpt2": {**_encoder(attention="self_attention/"), "final_layer_norm": "layer_norm"},
 }
 _PREFIX = "task/"  # Keeps a head's names apart from the encoder's.
 TEXT_CLASSIFIERS = {
@@ -152,6 +161,8 @@ def read_checkpoint(directory):
         width = config.get("embedding_dim", 768)
         settings["embedding_dim"] = width if width != config["hidden_dim"] else None
     heads = {"masked_lm": NameMap(MASKED_LM, "keras_hub", verbatim=MASKED_LM_BIAS)}
+    if family == "gpt2":  # Its head is the token embedding.
+        heads = {"causal_lm": NameMap({}, "keras_hub")}
     # Fixed in its code, whatever the encoder has.
     masked_lm = {
         "head_activation": "gelu_approximate" if family == "albert" else "gelu",

@@ -38,7 +38,9 @@ LEAVES = {
         "embeddings": "embeddings",
     },
 }
-SEPARATORS = {"torch": ".", "google": "/", "keras_hub": "/"}
+# As "torch", with matrices that are not transposed: transformers' Conv1D.
+LEAVES["conv1d"] = LEAVES["torch"]
+SEPARATORS = {"torch": ".", "conv1d": ".", "google": "/", "keras_hub": "/"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class NameMap:
 
     Args:
         layers: dict of our layer to theirs.
-        layout: "torch", "google" or "keras_hub".
+        layout: "torch", "conv1d", "google" or "keras_hub".
         verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a name
             that ends in ".T" is transposed.
         inner: int. How many of our blocks stand in one of their layers; see `{j}`.

@@ -176,7 +176,7 @@ def _fill_rows(settings, values, family, tokenizer):
 def _encoder_config(settings, family):
     """The reverse of `huggingface._encoder_settings`."""
     table = TABLES[family]
-    config = {"model_type": family.replace("_", "-")}
+    config = {"model_type": table.model_type or family.replace("_", "-")}
     config |= {key: settings[ours] for ours, (key, _) in table.config.items()}
     config[table.config["activation"][0]] = _activation(settings["activation"])
     if "embedding_size" in config:

@@ -116,7 +116,8 @@ def _fold_rows(settings, values, family):
 
 def _assign(their_model, tensors, name, weights=None, prefix=""):
     """Fill KerasHub's variables; its axis for heads is another shape of ours."""
-    variables = {prefix + w.path: w for w in (weights or their_model.weights)}
+    weights = their_model.weights if weights is None else weights
+    variables = {prefix + w.path: w for w in weights}
     missing = sorted(variables.keys() - tensors.keys())
     left = sorted(tensors.keys() - variables.keys())
     if missing or left:
@@ -162,8 +163,12 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
             else {
                 "sequence_length": ours.sequence_length,
                 "truncate": truncate.get(ours.truncate, "round_robin"),
+                "add_start_token": getattr(ours, "add_start_token", None),
+                "add_end_token": getattr(ours, "add_end_token", None),
             }
         )
+        names = inspect.signature(cls.preprocessor_cls.__init__).parameters
+        settings = {name: x for name, x in settings.items() if name in names}
         preprocessor = cls.preprocessor_cls(tokenizer, **settings)
     task = cls(backbone, preprocessor=preprocessor, dtype="float32", **arguments)
     _assign(task, tensors, name, head_weights(task), keras_hub_format._PREFIX)
@@ -173,7 +178,7 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
 def _tokenizer(tokenizer, prefix):
     """KerasHub's tokenizer of the same vocabulary."""
     cls = getattr(keras_hub.tokenizers, f"{prefix}Tokenizer")
-    base = prefix if prefix in ("Roberta", "XLMRoberta", "Albert") else "Bert"
+    base = prefix if prefix in ("Roberta", "XLMRoberta", "Albert", "GPT2") else "Bert"
     name = type(tokenizer).__name__
     special = [getattr(tokenizer, f"{role}_token", None) for role in ("cls", "sep", "pad", "mask")]
     usual = ["[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -181,11 +186,16 @@ def _tokenizer(tokenizer, prefix):
         usual = ["<s>", "</s>", "<pad>", "<mask>"]
     elif base == "Albert":
         usual[2] = "<pad>"
+    elif base == "GPT2":
+        usual = 4 * ["<|endoftext|>"]
     if name != f"{base}Tokenizer" or special != usual:
         raise ValueError(
             f"KerasHub's {cls.__name__} cannot hold this {name} with the special tokens "
             f"{', '.join(special)}; convert with tokenizer=False, or use format='huggingface'."
         )
+    if base == "GPT2":
+        vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
+        return cls(vocabulary, list(tokenizer.merges))
     if base == "Bert":
         accents = tokenizer.strip_accents
         accents = tokenizer.lowercase if accents is None else accents

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert.families import get_family
-from kerasbert.kinds import tables_of
+from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import encoder_of, head_weights
 
 # Settings that change no output, only training and names.
@@ -25,8 +25,10 @@ _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning
 
 def head_kind(model):
     """The kind of a task's head, `None` for an encoder and for tasks without weights of theirs."""
-    has_head = model is not encoder_of(model) and head_weights(model)
-    return tables_of(model) if has_head else None
+    kind = tables_of(model)
+    # A language model may have no weights but its encoder's, and is a class of its own there.
+    has_head = head_weights(model) or kind and KINDS[kind].huggingface
+    return kind if model is not encoder_of(model) and has_head else None
 
 
 def values_of(weights):

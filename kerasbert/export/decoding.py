@@ -93,6 +93,57 @@ def units_of(pieces, units):
     return tuple(x[:-1] for x in (own_rows, starts, ends, first, count))
 
 
+def spanning_trees(distances, counts):
+    """The edges of the minimum spanning trees, as `kerasbert.metrics.trees` has them.
+
+    Prim's algorithm, for all texts at once: the word that is nearest to the tree joins it.
+
+    Args:
+        distances: float32 (N, W, W), symmetric.
+        counts: int32 (N,). How many words each text has.
+
+    Returns:
+        `(first, second)`: ints (N, W - 1), at least one column. The places of the two words of
+        each edge, the smaller first, in order; -1 where there is none.
+    """
+    size = tf.shape(distances)[1]
+    words = tf.range(size)
+    there = words < counts[:, None]  # (N, W)
+    upper = (words[:, None] < words) & there[:, :, None] & there[:, None, :]  # (N, W, W)
+    # Their ranks: of equals the first pair wins.
+    flat = tf.reshape(tf.where(upper, distances, np.inf), [-1, size * size])
+    order = tf.argsort(flat, axis=1, stable=True)
+    ranks = tf.reshape(tf.argsort(order, axis=1, stable=True), tf.shape(distances))
+    ranks = tf.where(upper, ranks, tf.int32.max)
+    ranks = tf.minimum(ranks, tf.transpose(ranks, [0, 2, 1]))
+
+    def step(i, inside, nearest, joint):
+        far = tf.where(inside | ~there, tf.int32.max, nearest)
+        new = tf.argmin(far, axis=1, output_type=tf.int32)  # (N,)
+        inside |= words == new[:, None]
+        of_new = tf.gather(ranks, new, batch_dims=1)  # (N, W)
+        nearer = (of_new < nearest) & ~inside
+        return (
+            i + 1,
+            inside,
+            tf.where(nearer, of_new, nearest),
+            tf.where(nearer, new[:, None], joint),
+        )
+
+    inside = tf.broadcast_to(words == 0, tf.shape(there))
+    _, _, _, joint = tf.while_loop(
+        lambda i, *_: i < size,
+        step,
+        (1, inside, ranks[:, 0], tf.zeros_like(ranks[:, 0])),
+        parallel_iterations=1,
+    )
+    first, second = tf.minimum(words, joint), tf.maximum(words, joint)
+    edges = tf.where(there & (words > 0), first * size + second, tf.int32.max)
+    edges = tf.sort(edges, axis=1)[:, : tf.maximum(size - 1, 1)]
+    is_edge = edges < tf.int32.max
+    return tf.where(is_edge, edges // size, -1), tf.where(is_edge, edges % size, -1)
+
+
 # === Windows ===
 
 

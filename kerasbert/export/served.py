@@ -199,7 +199,8 @@ class Served:
                 "segment_ids": rng.integers(0, max(encoder.num_segments, 1), shape) * mask,
                 "mask_positions": rng.integers(0, shape[-1], (shape[0], 2)),
             }
-            batches.append({name: batch[name].astype("int32") for name in self.model.input})
+            names = (name for name in self.model.input if name in batch)
+            batches.append({name: batch[name].astype("int32") for name in names})
         return batches
 
     def _shapes(self):

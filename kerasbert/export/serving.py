@@ -70,6 +70,11 @@ def export_serving(
     - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
     - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, of which
       the first `count` (N,) are there.
+    - `BertCausalLM`: `token`, `token_id`, `start`, `end`, `score` (N, P) of the tokens but the
+      first, of which `count` (N,) are there.
+    - `BertStructuralProbe`: `word`, `start`, `end` (N, W) of words, of which the first `count` (N,)
+      are there: those that `sequence_length` leaves room for; and `first`, `second` (N, W - 1), the
+      places of the two words of each arc, or of the depths `depth` (N, W).
     - `BertQuestionAnswering`: `question`, `context` -> `answer`, `start`, `end` (-1 for none) and
       `score` (N,), with `top_k` above 1 (N, K), and `null_score` (N,).
     - `BertMultipleChoice`: `prompt` (N,), `choices` (N, C), padded with "" at the end -> `choice`,

@@ -6,6 +6,7 @@ B batch, T tokens, D width, N heads, H width of a head.
 import functools
 
 import keras
+from keras import ops
 
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
@@ -117,7 +118,15 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         self.output_dense.build(inputs_shape)
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
-    def call(self, inputs, attention_mask=None, training=False, return_attention_scores=False):
+    def call(
+        self,
+        inputs,
+        attention_mask=None,
+        training=False,
+        return_attention_scores=False,
+        cache=None,
+        cache_update_index=0,
+    ):
         """Attend.
 
         Args:
@@ -126,10 +135,17 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
                 by blocks, as `AttentionMask` makes it.
             training: bool.
             return_attention_scores: bool. Not with a mask by blocks.
+            cache: (B, 2, C, N, H), keys and values of C tokens. Those of the inputs are put there
+                from `cache_update_index` on, and the inputs attend to what is then there; the mask
+                is (T, C).
+            cache_update_index: int or tensor.
 
         Returns:
-            (B, T, D); with `return_attention_scores` also the maps (B, N, T, T).
+            (B, T, D); with `return_attention_scores` also the maps (B, N, T, T), with `cache` also
+            the cache.
         """
+        if cache is not None:
+            return self._with_cache(inputs, attention_mask, cache, cache_update_index)
         turn = None
         if self.rotary_base is not None:
             turn = functools.partial(rotate, base=self.rotary_base)
@@ -147,6 +163,15 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         )
         outputs = self.output_dense(backend.of_tokens(outputs, inputs.shape[-1]))
         return (outputs, scores) if return_attention_scores else outputs
+
+    def _with_cache(self, inputs, mask, cache, index):
+        turn = None
+        if self.rotary_base is not None:
+            turn = functools.partial(rotate, base=self.rotary_base, start_index=index)
+        query, key, value = backend.split_heads(self.qkv(inputs), self.num_heads, turn)
+        cache = backend.update_cache(cache, ops.stack([key, value], axis=1), index)
+        outputs, _ = backend.heads_attention(query, cache[:, 0], cache[:, 1], mask[None, None])
+        return self.output_dense(backend.of_tokens(outputs, inputs.shape[-1])), cache
 
     def compute_output_spec(
         self, inputs, attention_mask=None, training=False, return_attention_scores=False

@@ -170,6 +170,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         training=False,
         return_attention_scores=False,
         positions=None,
+        cache=None,
+        cache_update_index=0,
     ):
         """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) alone.
 
@@ -178,7 +180,13 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:
             x = self.attention_layer_norm(x)
-        x, scores = self._attend(x, attention_mask, training, return_attention_scores)
+        inside = {}
+        if cache is not None:
+            inside = {"cache": cache, "cache_update_index": cache_update_index}
+        if return_attention_scores:
+            inside = {"return_attention_scores": True}
+        x = self.attention(x, attention_mask=attention_mask, training=training, **inside)
+        x, more = x if inside else (x, None)  # The maps, or the cache.
         x = inputs + self._drop(x, training)
         if positions is not None:  # From here on each token is computed by itself.
             x = tokens_at(x, positions)
@@ -187,16 +195,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         else:
             x = self.attention_layer_norm(x)
             x = self.output_layer_norm(x + self._feed_forward(x, training))
-        return (x, scores) if return_attention_scores else x
-
-    def _attend(self, x, attention_mask, training, return_attention_scores):
-        outputs = self.attention(
-            x,
-            attention_mask=attention_mask,
-            training=training,
-            return_attention_scores=return_attention_scores,
-        )
-        return outputs if return_attention_scores else (outputs, None)
+        return (x, more) if inside else x
 
     def _feed_forward(self, x, training):
         x = self.intermediate(x)  # (B, T, I), or (B, T, 2I) with a gate

@@ -41,12 +41,20 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
             initializer=self.initializer,
         )
 
-    def call(self, inputs):
-        """Map (B, T, D) to the rows of the first T positions, (1, T, D) or as often as needed."""
-        check_length(ops.shape(inputs)[1], self.sequence_length)
+    def call(self, inputs, start_index=None):
+        """Map (B, T, D) to the rows of the first T positions, (1, T, D) or as often as needed.
+
+        With `start_index`, an int or a tensor, to those from there on.
+        """
+        length = ops.shape(inputs)[1]
+        check_length(length, self.sequence_length)
+        if start_index is not None:
+            table = ops.convert_to_tensor(self.position_embeddings)
+            begin = (self.offset + start_index, 0)
+            return ops.expand_dims(ops.slice(table, begin, (length, table.shape[1])), 0)
         return backend.positions(self.position_embeddings, self.offset, inputs)
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape, start_index_shape=None):
         return (1, *inputs_shape[1:])
 
     def get_config(self):
@@ -67,12 +75,13 @@ def check_length(length, limit):
         )
 
 
-def rotate(x, base):
+def rotate(x, base, start_index=0):
     """Rotary position embedding (RoFormer, arXiv 2104.09864; halves form).
 
     Args:
         x: tensor (B, T, N, H), H even.
         base: float. The base of the angles' wavelengths.
+        start_index: int or tensor. The position of the first of the T.
 
     Returns:
         (B, T, N, H), in the type of `x`.
@@ -82,7 +91,8 @@ def rotate(x, base):
     wide = backend.at_least_float32(x)
     dtype = keras.backend.standardize_dtype(wide.dtype)
     frequency = (1.0 / base ** (np.arange(0, width, 2, dtype=dtype) / width)).astype(dtype)
-    angle = ops.expand_dims(ops.arange(length, dtype=dtype), -1)  # (T, 1)
+    places = ops.arange(length, dtype=dtype) + ops.cast(start_index, dtype)
+    angle = ops.expand_dims(places, -1)  # (T, 1)
     angle = angle * ops.convert_to_tensor(frequency)  # (T, H/2)
     angle = ops.expand_dims(ops.concatenate([angle, angle], axis=-1), (0, 2))  # (1, T, 1, H)
     first, second = ops.split(wide, 2, axis=-1)

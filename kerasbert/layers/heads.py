@@ -21,9 +21,9 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
     """One vector a text from one vector a token.
 
     Args:
-        mode: "cls", the first token, "mean" over the tokens that are no padding, or "max", the
-            largest value of each feature in them. A row of padding alone gives zeros for the
-            last two.
+        mode: "cls", the first token, "last", the last that is no padding, "mean" over the tokens
+            that are no padding, or "max", the largest value of each feature in them. A row of
+            padding alone gives zeros for the last two.
 
     Example:
 
@@ -34,8 +34,8 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
 
     def __init__(self, mode="cls", **kwargs):
         super().__init__(**kwargs)
-        if mode not in ("cls", "mean", "max"):
-            raise ValueError(f"Unknown pooling mode '{mode}'; use 'cls', 'mean' or 'max'.")
+        if mode not in ("cls", "last", "mean", "max"):
+            raise ValueError(f"Unknown pooling mode '{mode}'; use 'cls', 'last', 'mean' or 'max'.")
         self.mode = mode
         self.built = True
 
@@ -43,6 +43,10 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
         """Map (B, T, D) and a mask (B, T) to (B, D)."""
         if self.mode == "cls":
             return inputs[:, 0, :]
+        if self.mode == "last":
+            if padding_mask is None:
+                return inputs[:, -1, :]
+            return tokens_at(inputs, last_positions(padding_mask))[:, 0, :]
         if padding_mask is None:
             return (ops.mean if self.mode == "mean" else ops.max)(inputs, axis=1)
         if self.mode == "max":
@@ -58,6 +62,17 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "mode": self.mode}
+
+
+def last_positions(padding_mask):
+    """The place of the last token of each row of a mask (B, T): int32 (B, 1); 0 without any.
+
+    >>> [int(place) for place in last_positions(np.array([[1, 1, 0], [0, 1, 1]]))[:, 0]]
+    [1, 2]
+    """
+    mask = ops.cast(padding_mask, "int32")
+    places = ops.cumsum(ops.ones_like(mask), axis=1) - 1
+    return ops.max(places * mask, axis=1, keepdims=True)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -183,6 +198,8 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         norm_bias: bool. A bias of the norm.
         output_bias: bool. A bias of each token's logit.
         tie_weights: bool. Whether the projection is the token embedding.
+        transform: bool. `False` leaves out dense and norm, as in language models that predict the
+            next token (GPT); `inputs` are then as wide as the embedding.
         kernel_initializer: an initializer.
 
     Example:
@@ -205,6 +222,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         norm_bias=True,
         output_bias=True,
         tie_weights=True,
+        transform=True,
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
@@ -216,6 +234,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         self.norm_bias = norm_bias
         self.output_bias = output_bias
         self.tie_weights = tie_weights
+        self.transform = transform
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, inputs_shape, mask_positions_shape=None):
@@ -223,17 +242,20 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
             self.token_embedding.build()
         width = self.token_embedding.output_dim
         dtype = self.dtype_policy
-        self.dense = TokenDense(
-            width,
-            activation=activation_function(self.activation),
-            use_bias=self.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
-            dtype=dtype,
-            name="dense",
-        )
-        self.dense.build(inputs_shape)
-        self.layer_norm = layer_norm(self.layer_norm_epsilon, self.norm_bias, dtype, "layer_norm")
-        self.layer_norm.build((*inputs_shape[:-1], width))
+        self.dense = self.layer_norm = None
+        if self.transform:
+            self.dense = TokenDense(
+                width,
+                activation=activation_function(self.activation),
+                use_bias=self.use_bias,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=dtype,
+                name="dense",
+            )
+            self.dense.build(inputs_shape)
+            epsilon = self.layer_norm_epsilon
+            self.layer_norm = layer_norm(epsilon, self.norm_bias, dtype, "layer_norm")
+            self.layer_norm.build((*inputs_shape[:-1], width))
         self.decoder = None
         if not self.tie_weights:
             self.decoder = keras.layers.Dense(
@@ -262,7 +284,8 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         """
         x = inputs if mask_positions is None else tokens_at(inputs, mask_positions)  # (B, P, D)
         batch, slots, _ = ops.shape(x)
-        x = self.layer_norm(self.dense(x))  # (B, P, E)
+        if self.transform:
+            x = self.layer_norm(self.dense(x))  # (B, P, E)
         x = ops.reshape(x, (-1, self.token_embedding.output_dim))  # (B * P, E)
         logits = ops.cast(self._project(x), "float32")  # (B * P, V)
         if self.bias is not None:
@@ -292,6 +315,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
             "norm_bias": self.norm_bias,
             "output_bias": self.output_bias,
             "tie_weights": self.tie_weights,
+            "transform": self.transform,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 

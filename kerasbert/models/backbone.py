@@ -10,7 +10,7 @@ import keras
 import keras_hub
 from keras import ops
 
-from kerasbert import private_names
+from kerasbert import backend, private_names
 from kerasbert._errors import check_choice, check_value, is_whole
 from kerasbert._process import check_process
 from kerasbert.families import SETTINGS, get_family
@@ -50,6 +50,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         pooler: bool. Dense and tanh on the first token, as `pooled_output`.
         embedding_dim: int. Width of the embeddings where a projection to `hidden_dim` follows
             (ALBERT, ELECTRA).
+        embeddings_norm: bool. A norm of the embeddings (GPT has none).
         num_groups: int. The layers share weights in this many groups (ALBERT); `None` shares none.
         num_inner_repetitions: int. Each layer is this many blocks, one after the other (ALBERT).
         position_embedding: "learned" or "rotary".
@@ -97,6 +98,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         layer_norm_epsilon=1e-12,
         pooler=True,
         embedding_dim=None,
+        embeddings_norm=True,
         num_groups=None,
         num_inner_repetitions=1,
         position_embedding="learned",
@@ -168,8 +170,10 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
                 dtype=dtype,
                 name="segment_embedding",
             )
-        self.embeddings_layer_norm = layer_norm(
-            layer_norm_epsilon, use_bias, dtype, "embeddings_layer_norm"
+        self.embeddings_layer_norm = (
+            layer_norm(layer_norm_epsilon, use_bias, dtype, "embeddings_layer_norm")
+            if embeddings_norm
+            else None
         )
         self.embeddings_dropout = TokenDropout(dropout, dtype=dtype, name="embeddings_dropout")
         self.embeddings_projection = None
@@ -197,8 +201,8 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
                 attention_dropout=attention_dropout,
                 layer_norm_epsilon=layer_norm_epsilon,
                 norm_first=norm_first,
-                # With pre-norm, layer 0 comes right after the norm of the embeddings.
-                attention_norm=not (norm_first and i == 0),
+                # With pre-norm, layer 0 comes right after the norm of the embeddings, if any.
+                attention_norm=not (norm_first and embeddings_norm and i == 0),
                 gated_mlp=gated_mlp,
                 use_bias=use_bias,
                 rotary_base=(
@@ -309,7 +313,8 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
                     f"numbered from 0 to {self.num_layers - 1}."
                 )
             differs = (place % self.global_every == 0) != (layer % self.global_every == 0)
-            if differs or (self.norm_first and (place == 0) != (layer == 0)):
+            is_first = self.norm_first and self.embeddings_norm  # Has no norm of its own.
+            if differs or (is_first and (place == 0) != (layer == 0)):
                 raise ValueError(
                     f"Layer {layer} is of another kind than layer {place}, which it would become: "
                     f"every {self.global_every}th looks everywhere, and with norm_first the first "
@@ -339,20 +344,29 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
                 weight.assign(ops.convert_to_numpy(own[weight.path]))
         return model
 
+    def _embed(self, inputs, start_index=None):
+        """The embeddings (B, T, D) of tokens that begin at a position, by default the first."""
+        x = self.token_embedding(inputs["token_ids"])  # (B, T, E)
+        if self.position_embedding_layer is not None:
+            # Quantized tables have different types, and TensorFlow's `+` takes only one.
+            x = ops.add(x, self.position_embedding_layer(x, start_index=start_index))
+        if self.segment_embedding is not None:
+            x = ops.add(x, self.segment_embedding(inputs["segment_ids"]))
+        if self.embeddings_layer_norm is not None:
+            x = self.embeddings_layer_norm(x)
+        x = self.embeddings_dropout(x)
+        return x if self.embeddings_projection is None else self.embeddings_projection(x)
+
+    def _mask_of(self, masks, block):
+        """Of the masks of `attention_masks`, that of the block of this number."""
+        return masks[0 if block // self.num_inner_repetitions % self.global_every == 0 else -1]
+
     def _encode(self, inputs, attention_scores=False, positions=None):
         """Return every layer's output (embeddings first) and every layer's attention maps.
 
         The last layer's output is (B, P, D) where `positions` (B, P) are given.
         """
-        x = self.token_embedding(inputs["token_ids"])  # (B, T, E)
-        if self.position_embedding_layer is not None:
-            # Quantized tables have different types, and TensorFlow's `+` takes only one.
-            x = ops.add(x, self.position_embedding_layer(x))
-        if self.segment_embedding is not None:
-            x = ops.add(x, self.segment_embedding(inputs["segment_ids"]))
-        x = self.embeddings_dropout(self.embeddings_layer_norm(x))
-        if self.embeddings_projection is not None:
-            x = self.embeddings_projection(x)  # (B, T, D)
+        x = self._embed(inputs)
         masks = [
             mask(inputs["padding_mask"], by_blocks=not attention_scores)
             for mask in self.attention_masks
@@ -362,7 +376,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         for i, block in enumerate(self.transformer_layers):
             x = block(
                 x,
-                attention_mask=masks[0 if i // inner % self.global_every == 0 else -1],
+                attention_mask=self._mask_of(masks, i),
                 return_attention_scores=attention_scores,
                 positions=positions if i == len(self.transformer_layers) - 1 else None,
             )
@@ -376,6 +390,38 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         if self.final_layer_norm is not None:
             hidden_states[-1] = self.final_layer_norm(x)
         return hidden_states, maps
+
+    def call_with_cache(self, token_ids, cache, cache_update_index):
+        """The last layer's output (B, S, D) of tokens whose predecessors are in a cache.
+
+        Args:
+            token_ids: ints (B, S).
+            cache: tuple of a tensor (B, 2, T, N, H) for each block: keys and values of T tokens,
+                of which those from `cache_update_index` on are not there yet.
+            cache_update_index: int. The position of the first of the S tokens.
+
+        Returns:
+            `(outputs, cache)`.
+        """
+        inputs = {"token_ids": token_ids, "segment_ids": ops.zeros_like(token_ids)}
+        x = self._embed(inputs, cache_update_index)
+        queries = cache_update_index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
+        keys = ops.arange(ops.shape(cache[0])[2], dtype="int32")
+        masks = [
+            backend.is_seen(queries, keys, mask.is_causal, mask.window)
+            for mask in self.attention_masks
+        ]
+        filled = []
+        for i, block in enumerate(self.transformer_layers):
+            x, own = block(
+                x,
+                attention_mask=self._mask_of(masks, i),  # (S, T)
+                cache=cache[i],
+                cache_update_index=cache_update_index,
+            )
+            filled.append(own)
+        x = x if self.final_layer_norm is None else self.final_layer_norm(x)
+        return x, tuple(filled)
 
     def _named_outputs(self, hidden_states):
         outputs = {"sequence_output": hidden_states[-1]}

@@ -169,8 +169,11 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     if cls.needs_head and not new_head:
         if tables_of(cls) in checkpoint.refused:
             raise ValueError(checkpoint.refused[tables_of(cls)])
-        names = head_map and head_map.theirs(cls.output_weight({**settings, **arguments}))
-        if not names or (load_weights and names[0] not in checkpoint.tensors):
+        weight = cls.output_weight({**settings, **arguments})
+        names = head_map and weight and head_map.theirs(weight)
+        # A head without weights of its own is there where the format has it.
+        has_head = head_map if weight is None else names
+        if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source)
         if _has_classes(cls):
             own = arguments_of(cls)

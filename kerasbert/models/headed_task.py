@@ -13,7 +13,7 @@ from kerasbert._keywords import arguments
 from kerasbert.families import head_settings
 from kerasbert.layers.block import layer_norm
 from kerasbert.layers.dense import activation_function
-from kerasbert.layers.heads import BiLSTM, Pooling
+from kerasbert.layers.heads import BiLSTM, Pooling, last_positions
 from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.texts import label_list
 
@@ -29,6 +29,7 @@ class HeadSettings:
     head_norm: bool | None = None
     dropout_first: bool | None = None
     bilstm_units: int | None = None
+    output_bias: bool | None = None
 
 
 class HeadedTask(BertTask):
@@ -57,11 +58,13 @@ class HeadedTask(BertTask):
             "head_bias": True,
             "head_norm": False,
             "dropout_first": False,
+            "output_bias": True,
             "bilstm_units": 0,
             **head_settings(backbone.family, self.kind),
         }
         # A BiLSTM says something at every token. Left to right, the first token sees only itself.
-        if (given.bilstm_units or backbone.is_causal) and defaults["pooling"] != "tokens":
+        is_usual = defaults["pooling"] in ("pooler", "cls")
+        if (given.bilstm_units or backbone.is_causal) and is_usual:
             defaults["pooling"] = "mean"
         self._set_given(vars(given), defaults)
         check_whole("bilstm_units", self.bilstm_units, 0)
@@ -86,11 +89,12 @@ class HeadedTask(BertTask):
         self.bilstm = (
             BiLSTM(self.bilstm_units, dtype=dtype, name="bilstm") if self.bilstm_units else None
         )
-        self.pooling_layer = (
-            None
-            if self.pooling in ("pooler", "tokens")
-            else Pooling(self.pooling, dtype=dtype, name="pooling")
-        )
+        self.pooling_layer = None
+        if self.pooling not in ("pooler", "tokens"):
+            # The encoder gives the one token that "last" reads, as it does for "cls".
+            is_one = self.pooling == "last" and self.bilstm is None
+            mode = "cls" if is_one else self.pooling
+            self.pooling_layer = Pooling(mode, dtype=dtype, name="pooling")
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=dtype, name="classifier_dropout"
         )
@@ -107,13 +111,16 @@ class HeadedTask(BertTask):
                 self.head_norm_layer = layer_norm(
                     backbone.layer_norm_epsilon, backbone.use_bias, dtype, "head_norm"
                 )
-        self.output_dense = dense(units, "logits")
+        self.output_dense = dense(units, "logits", use_bias=self.output_bias)
 
     def _logits(self, inputs):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
-        if self.pooling in ("pooler", "cls") and self.bilstm is None:
-            # Only the first token is read, so the last feed-forward computes only that one.
-            outputs = self.backbone(inputs, positions=ops.zeros_like(inputs["token_ids"][:, :1]))
+        if self.pooling in ("pooler", "cls", "last") and self.bilstm is None:
+            # Only one token is read, so the last feed-forward computes only that one.
+            places = ops.zeros_like(inputs["token_ids"][:, :1])
+            if self.pooling == "last":
+                places = last_positions(inputs["padding_mask"])
+            outputs = self.backbone(inputs, positions=places)
         else:
             outputs = self.backbone(inputs)
         if self.pooling == "pooler":

@@ -100,7 +100,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
 
     @classmethod
     def output_weight(cls, settings):
-        """The weight that a checkpoint has if it has the head of these settings."""
+        """The weight that a checkpoint with the head of these settings has, or `None`."""
         return "logits/kernel"
 
     @classmethod

@@ -28,8 +28,8 @@ class BertTextClassifier(HeadedTask):
         multi_label: bool. Each class is a yes or no of its own; labels are (B, C).
         activation: of the output; `None` gives logits.
         dropout: float. Before the logits.
-        pooling: "pooler" (`pooled_output`), "cls", "mean" or "max"; by default "mean" on a
-            left-to-right encoder, whose [CLS] sees nothing else.
+        pooling: "pooler" (`pooled_output`), "cls", "last", "mean" or "max"; by default "last" for
+            GPT and "mean" on another left-to-right encoder, whose [CLS] sees nothing else.
         head_activation: string. A dense layer with this activation before the logits; `None` for
             none.
         head_bias: bool. The bias of that layer.
@@ -38,8 +38,9 @@ class BertTextClassifier(HeadedTask):
         bilstm_units: int. Units of each direction of a new BiLSTM between the encoder's tokens and
             the pooling, which is "mean" then; 0 for none. For ablations: the paper puts one on a
             left-to-right encoder.
+        output_bias: bool. The bias of the logits.
 
-    The last six follow the encoder's family where they are not given.
+    The last seven follow the encoder's family where they are not given.
 
     Example:
 
@@ -73,6 +74,7 @@ class BertTextClassifier(HeadedTask):
         head_norm=None,
         dropout_first=None,
         bilstm_units=None,
+        output_bias=None,
         **kwargs,
     ):
         num_classes, labels = check_classes(num_classes, labels)
@@ -87,7 +89,14 @@ class BertTextClassifier(HeadedTask):
             num_classes=num_classes,
         )
         head = HeadSettings(
-            dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
+            dropout,
+            pooling,
+            head_activation,
+            head_bias,
+            head_norm,
+            dropout_first,
+            bilstm_units,
+            output_bias,
         )
         self._make_head(num_classes, head)
         # Losses and probabilities are computed in float32 whatever the encoder runs in.

@@ -40,8 +40,8 @@ class BertTextRegressor(HeadedTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertTextRegressorPreprocessor`, or `None` for ready arrays.
-        dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
-            `BertTextClassifier`.
+        dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
+            output_bias: see `BertTextClassifier`.
 
     Example:
 
@@ -70,6 +70,7 @@ class BertTextRegressor(HeadedTask):
         head_norm=None,
         dropout_first=None,
         bilstm_units=None,
+        output_bias=None,
         **kwargs,
     ):
         self.backbone = backbone
@@ -77,7 +78,14 @@ class BertTextRegressor(HeadedTask):
         self._make_head(
             1,
             HeadSettings(
-                dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units
+                dropout,
+                pooling,
+                head_activation,
+                head_bias,
+                head_norm,
+                dropout_first,
+                bilstm_units,
+                output_bias,
             ),
         )
         # The loss is computed in float32 whatever the encoder runs in.

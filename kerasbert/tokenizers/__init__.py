@@ -1,13 +1,16 @@
 """The tokenizers, which run in TensorFlow's graph."""
 
-from kerasbert.tokenizers.byte_pair import ModernBertTokenizer, RobertaTokenizer
+from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.choose import tokenizer_from_files
+from kerasbert.tokenizers.gpt import GPTTokenizer
 from kerasbert.tokenizers.sentence_piece import AlbertTokenizer, XLMRobertaTokenizer
 from kerasbert.tokenizers.wordpiece import BertTokenizer
 
 CLASSES = (
     AlbertTokenizer,
     BertTokenizer,
+    GPT2Tokenizer,
+    GPTTokenizer,
     ModernBertTokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,

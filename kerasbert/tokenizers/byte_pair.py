@@ -35,7 +35,7 @@ def byte_characters():
 
 
 class BytePairTokenizer(AddedTokensTokenizer):
-    """Base of `RobertaTokenizer` and `ModernBertTokenizer`.
+    """Base of `RobertaTokenizer`, `GPT2Tokenizer` and `ModernBertTokenizer`.
 
     Args:
         vocabulary: dict of tokens to ids, or the path of a `vocab.json`.
@@ -149,19 +149,13 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "normalization": self.normalization,
         }
 
+    # Whether others put the start and the end token around the tokens of a text.
+    marks_ends = True
+
     # Tables, constants of the graph: no resource that a SavedModel could lose track of
 
     @once
     def _tables(self):
-        characters = byte_characters()
-        as_byte = {character: byte for byte, character in enumerate(characters)}
-        added = {token["content"] for token in self._added_tokens()}
-        contents = [
-            bytes(as_byte[c] for c in token)
-            if token not in added and all(c in as_byte for c in token)
-            else token.encode()
-            for token in self.vocabulary
-        ]
         size = len(self.vocabulary)
         ids = [
             [self._token_ids[t] for t in (*p.split(" "), p.replace(" ", ""))] for p in self.merges
@@ -174,13 +168,24 @@ class BytePairTokenizer(AddedTokensTokenizer):
         once = len(np.unique(merged)) == len(merged)
         in_order = once and bool((np.maximum(made[left], made[right]) < np.arange(len(left))).all())
         return {
-            "contents": np.array(contents, object),
-            "bytes": np.array([self._token_ids.get(c, -1) for c in characters], "int32"),
+            "contents": np.array(self._contents(), object),
+            "bytes": np.array([self._token_ids.get(c, -1) for c in byte_characters()], "int32"),
             "keys": np.append(keys, np.iinfo("int64").max),
             "ranks": np.append(ranks, 0).astype("int32"),
             "merged": np.append(merged[ranks], 0).astype("int32"),
             "in_order": in_order,
         }
+
+    def _contents(self):
+        """The bytes that each token stands for."""
+        as_byte = {character: byte for byte, character in enumerate(byte_characters())}
+        added = {token["content"] for token in self._added_tokens()}
+        return [
+            bytes(as_byte[c] for c in token)
+            if token not in added and all(c in as_byte for c in token)
+            else token.encode()
+            for token in self.vocabulary
+        ]
 
     @once
     def _whole_words(self):
@@ -190,7 +195,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             ids, _ = self._merge(words)
             same = ids[:, :1].to_tensor(-1, shape=[None, 1])[:, 0] == tf.range(tf.size(words))
             same = np.flatnonzero(same.numpy() & (ids.row_lengths().numpy() == 1))
-            prints = _fingerprint(tf.gather(words, same)).numpy()
+            prints = fingerprint(tf.gather(words, same)).numpy()
         order = np.argsort(prints)
         return prints[order], same[order].astype("int32")
 
@@ -255,6 +260,12 @@ class BytePairTokenizer(AddedTokensTokenizer):
         words = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
         return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, starts)
 
+    def _of_words(self, words):
+        """(W,) words to ragged ids (W, pieces), and the byte of the word where each begins."""
+        unique, index = tf.unique(words)
+        ids, begins, row = self._lookup(unique)
+        return tuple(tf.gather(x, tf.gather(row, index)) for x in (ids, begins))
+
     def _lookup(self, words):
         """(U,) words to two ragged tables as of `_merge`, and the row of each word in them.
 
@@ -263,7 +274,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         prints, tokens = self._whole_words()
         if not len(prints):
             return *self._merge(words), tf.range(tf.size(words))
-        wanted = _fingerprint(words)
+        wanted = fingerprint(words)
         at = tf.minimum(tf.searchsorted(tf.constant(prints), wanted), len(prints) - 1)
         token = tf.gather(tf.constant(tokens), at)
         whole = tf.gather(tf.constant(self._tables()["contents"]), token) == words
@@ -281,11 +292,10 @@ class BytePairTokenizer(AddedTokensTokenizer):
         none = tf.int32.max
         lengths = tf.strings.length(words)
         first_byte = tf.cumsum(lengths, exclusive=True)
-        word = all_words = tf.repeat(tf.range(tf.size(words)), lengths)  # (B,)
-        data = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
-        ids = tf.gather(tf.constant(tables["bytes"]), tf.cast(data, "int32"))
-        place = tf.range(tf.size(ids))
-        result = tf.fill(tf.shape(ids), -1)  # id of the piece that begins at each byte
+        all_words = tf.repeat(tf.range(tf.size(words)), lengths)  # (B,)
+        result = tf.fill(tf.shape(all_words), -1)  # id of the piece that begins at each byte
+        ids, place = self._symbols(words)
+        word = tf.gather(all_words, place)
         ids, word, place = rows_where(ids >= 0, ids, word, place)
 
         def step(ids, word, place, result):
@@ -328,15 +338,19 @@ class BytePairTokenizer(AddedTokensTokenizer):
             for x in pieces
         )
 
+    def _symbols(self, words):
+        """What merging begins with: ids, -1 for none, and the byte of the words where each is."""
+        data = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
+        ids = tf.gather(tf.constant(self._tables()["bytes"]), tf.cast(data, "int32"))
+        return ids, tf.range(tf.size(ids))
+
     def _split(self, segments, known):
         prefixed = tf.zeros_like(known, "bool")
         if self.add_prefix_space:
             prefixed = (known < 0) & tf.strings.regex_full_match(segments, "(?s)[^ ].*")
             segments = tf.where(prefixed, " " + segments, segments)
         words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
-        unique, index = tf.unique(words)
-        ids, begins, row = self._lookup(unique)
-        ids, begins = (tf.gather(x, tf.gather(row, index)) for x in (ids, begins))  # (W, pieces)
+        ids, begins = self._of_words(words)  # (W, pieces)
         # Where the words are in the segments, without the spaces that were put before them.
         word = ids.value_rowids()
         prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
@@ -369,7 +383,7 @@ def _merge_text(pair):
     return pair
 
 
-def _fingerprint(words):
+def fingerprint(words):
     """(U,) strings to (U,) int64."""
     return tf.bitcast(tf.fingerprint(words), tf.int64)
 
@@ -405,6 +419,52 @@ class RobertaTokenizer(BytePairTokenizer):
         sep_token="</s>",
         pad_token="<pad>",
         mask_token="<mask>",
+        **kwargs,
+    ):
+        super().__init__(
+            vocabulary,
+            merges,
+            add_prefix_space,
+            normalization,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class GPT2Tokenizer(BytePairTokenizer):
+    """GPT-2's byte-level byte-pair tokenizer, whose one special token stands for all of them.
+
+    Args: see `BytePairTokenizer`.
+
+    >>> letters = {c: i for i, c in enumerate(byte_characters())}
+    >>> vocabulary = {**letters, "lo": 256, "Ġlo": 257, "<|endoftext|>": 258}
+    >>> tokenizer = GPT2Tokenizer(vocabulary, ["l o", "Ġ lo"])
+    >>> tokenizer("lo lo"), tokenizer.end_token_id
+    ([256, 257], 258)
+    """
+
+    marks_ends = False
+
+    def __init__(
+        self,
+        vocabulary=None,
+        merges=None,
+        add_prefix_space=False,
+        normalization=None,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="<|endoftext|>",
+        cls_token="<|endoftext|>",
+        sep_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+        mask_token="<|endoftext|>",
         **kwargs,
     ):
         super().__init__(

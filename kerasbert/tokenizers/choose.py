@@ -3,15 +3,16 @@
 import re
 
 from kerasbert.families import get_family
-from kerasbert.tokenizers.byte_pair import ModernBertTokenizer, RobertaTokenizer
+from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles
+from kerasbert.tokenizers.gpt import GPTTokenizer
 from kerasbert.tokenizers.sentence_piece import AlbertTokenizer, XLMRobertaTokenizer
 from kerasbert.tokenizers.wordpiece import BertTokenizer
 
 # The classes that read each kind of model; the first one is for families of another kind.
 KINDS = {
     "WordPiece": (BertTokenizer,),
-    "BPE": (RobertaTokenizer, ModernBertTokenizer),
+    "BPE": (RobertaTokenizer, ModernBertTokenizer, GPT2Tokenizer, GPTTokenizer),
     "Unigram": (XLMRobertaTokenizer, AlbertTokenizer),
 }
 # `tokenizer_class` of Hugging Face, without "Tokenizer" and "Fast".
@@ -24,6 +25,8 @@ CLASSES = {
     "XLMRoberta": XLMRobertaTokenizer,
     "Albert": AlbertTokenizer,
     "ModernBert": ModernBertTokenizer,
+    "GPT2": GPT2Tokenizer,
+    "OpenAIGPT": GPTTokenizer,
 }
 # Names that say nothing about the algorithm.
 GENERIC = ("PreTrained", "TokenizersBackend", "")

@@ -9,6 +9,8 @@ from kerasbert._errors import check_fields, check_value, is_whole
 from kerasbert.files import read_json, settle
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
+# What others call them, whose texts have a beginning and an end but no parts.
+_ALSO = {"cls": "bos", "sep": "eos"}
 # Names in use, for directories that do not say.
 USUAL = {
     "unk": ("[UNK]", "<unk>"),
@@ -28,7 +30,7 @@ MODEL_FILES = {
 _NONE = "[no token {}]"
 SPARE = 10_000
 # What fields of the files can be.
-_TOKENS = {f"{role}_token": "token?" for role in ROLES}
+_TOKENS = {f"{role}_token": "token?" for role in (*ROLES, "bos", "eos")}
 _CONFIG = {
     **_TOKENS,
     "tokenizer_class": "name?",
@@ -262,14 +264,23 @@ class TokenizerFiles:
         names = {}
         for role in ROLES:
             name = f"{role}_token"
-            token = self.config.get(name) or self.special_tokens_map.get(name)
-            token = token.get("content") if isinstance(token, dict) else token
+            token = self._special_token(name)
+            if token is None and role in _ALSO:
+                token = self._special_token(f"{_ALSO[role]}_token")
             if token is None and role == "unk":
                 token = self.model.get("unk_token")
             usual = [parameters[name].default, *USUAL[role]]
             there = [x for x in usual if x in tokens]
             names[name] = token or (there or usual)[0]
+        for name, token in names.items():
+            # Where one token stands for all of them, as in GPT-2's.
+            if token not in tokens and parameters[name].default == parameters["sep_token"].default:
+                names[name] = names["sep_token"]
         return names
+
+    def _special_token(self, name):
+        token = self.config.get(name) or self.special_tokens_map.get(name)
+        return token.get("content") if isinstance(token, dict) else token
 
     def settings(self):
         """Further arguments that all tokenizers have."""

@@ -14,6 +14,7 @@ from kerasbert.tokenizers.added_tokens import FILLER
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer
 from kerasbert.tokenizers.choose import tokenizer_class
 from kerasbert.tokenizers.files import ROLES, as_lines
+from kerasbert.tokenizers.gpt import END_OF_WORD, GPTTokenizer
 from kerasbert.tokenizers.sentence_piece import (
     WORD_BEGIN,
     AlbertTokenizer,
@@ -165,6 +166,8 @@ def _post_processor(tokenizer):
     single = [special(cls), text("A"), special(sep)]
     pair = [*single, *[special(sep)] * (tokenizer.num_separators - 1)]
     pair += [text("B", second), special(sep, second)]
+    if not getattr(tokenizer, "marks_ends", True):
+        return None if isinstance(tokenizer, GPTTokenizer) else _byte_level(tokenizer)
     template = {
         "type": "TemplateProcessing",
         "single": single,
@@ -247,6 +250,25 @@ def _byte_pair(tokenizer):
             "vocab": vocabulary,
             "merges": list(tokenizer.merges),
         },
+    }
+
+
+def _gpt(tokenizer):
+    described = _byte_pair(tokenizer)
+    model = {"unk_token": tokenizer.unk_token, "end_of_word_suffix": END_OF_WORD}
+    return {
+        **described,
+        "settings": {},
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "BPEDecoder", "suffix": END_OF_WORD},
+        "model": {**described["model"], **model},
     }
 
 
@@ -344,6 +366,7 @@ def _hidden(proto):
 
 _DESCRIBE = {
     BertTokenizer: _word_piece,
+    GPTTokenizer: _gpt,
     BytePairTokenizer: _byte_pair,
     SentencePieceTokenizer: _sentence_piece,
 }

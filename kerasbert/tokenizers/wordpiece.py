@@ -45,6 +45,24 @@ YOUNG_CAPITALS = (
 )
 
 
+def plain_text(text, lowercase, strip_accents, deleted=DELETED):
+    """Texts (N,) without control characters, and perhaps capitals and accents; (N,)."""
+    clean = tf.strings.regex_full_match(text, deleted.replace("[", "[^").replace("]+", "]*"))
+    text = tf.cond(
+        tf.reduce_all(clean),
+        lambda: text,
+        lambda: tf.strings.regex_replace(text, deleted, ""),
+    )
+    if lowercase:
+        # ASCII first: with LANG=tr_TR the other one makes a dotless i of I.
+        text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
+        text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
+    if strip_accents:
+        text = tf_text.normalize_utf8(text, "NFD")
+        text = tf.strings.regex_replace(text, r"\p{Mn}+", "")
+    return text
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTokenizer(SubwordTokenizer):
     """WordPiece exactly as in google-research/bert, for BERT, ELECTRA and DistilBERT.
@@ -275,19 +293,8 @@ class BertTokenizer(SubwordTokenizer):
         deleted = DELETED
         if self.special_tokens_in_strings:
             deleted = DELETED.replace("]", FILLER + "]")
-        clean = tf.strings.regex_full_match(text, deleted.replace("[", "[^").replace("]+", "]*"))
-        text = tf.cond(
-            tf.reduce_all(clean),
-            lambda: text,
-            lambda: tf.strings.regex_replace(text, deleted, ""),
-        )
-        if self.lowercase:
-            # ASCII first: with LANG=tr_TR the other one makes a dotless i of I.
-            text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
-            text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
-        if self.lowercase if self.strip_accents is None else self.strip_accents:
-            text = tf_text.normalize_utf8(text, "NFD")
-            text = tf.strings.regex_replace(text, r"\p{Mn}+", "")
+        strip = self.lowercase if self.strip_accents is None else self.strip_accents
+        text = plain_text(text, self.lowercase, strip, deleted)
         if self.split_characters:
             return tf.strings.regex_replace(text, f"[^{SPACE}]", r" \0 ")
         rare = tf.strings.regex_full_match(text, self._rare())

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
@@ -24,6 +23,7 @@ from kerasbert.models import (
     BertTokenClassifier,
 )
 from tests.conftest import TINY
+from tests.contracts import ENCODERS
 from tests.peers import torch, transformers
 
 pytestmark = [
@@ -203,7 +203,7 @@ def gap(ours, theirs):
 
 
 def cases():
-    for family in FAMILIES:
+    for family in ENCODERS:
         for head in HEADS:
             if head in OF_FAMILY.get(family, tuple(HEADS)[:-2]):
                 yield pytest.param(family, head, id=f"{family}-{head or 'Model'}")
@@ -271,7 +271,7 @@ def untie(theirs, model, directory):
 
 def test_every_ignored_field_is_a_field():
     known = set()
-    for family in FAMILIES:
+    for family in ENCODERS:
         config = transformers.AutoConfig.for_model(family.replace("xlm_", "xlm-"))
         known |= {field.name for field in dataclasses.fields(config)}
     assert set(IGNORED) <= known

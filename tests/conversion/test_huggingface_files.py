@@ -8,16 +8,16 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.families import FAMILIES
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
+from tests.contracts import ENCODERS
 from tests.peers import safetensors_torch, torch
 
 # Files are read alike on every backend, and PyTorch compiles nothing.
 pytestmark = pytest.mark.backends("torch")
 
 
-EVERY = pytest.mark.parametrize("family", FAMILIES)
+EVERY = pytest.mark.parametrize("family", ENCODERS)
 CLASSIFIER = "ForSequenceClassification"
 
 

@@ -261,8 +261,8 @@ def test_classifier_of_texts(tmp_path):
 @pytest.mark.backends("tensorflow", "torch")
 def test_other_models_are_refused(tmp_path):
     with open(tmp_path / "config.json", "w") as file:
-        json.dump({"registered_name": "keras_hub>GPT2Backbone", "config": {}}, file)
-    with pytest.raises(ValueError, match="holds a GPT2Backbone, which is not of the BERT family"):
+        json.dump({"registered_name": "keras_hub>T5Backbone", "config": {}}, file)
+    with pytest.raises(ValueError, match="holds a T5Backbone, which is not of the BERT family"):
         BertBackbone.from_preset(str(tmp_path))
 
 

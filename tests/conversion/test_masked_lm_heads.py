@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
@@ -17,7 +16,7 @@ from kerasbert.models import (
     BertPretrainer,
     BertTextClassifier,
 )
-from tests.contracts import tiny_backbone
+from tests.contracts import ENCODERS, tiny_backbone
 from tests.conversion import test_google as google
 from tests.conversion import test_keras_hub as hub
 from tests.peers import torch
@@ -105,7 +104,7 @@ def logits_of(model, features):
 
 @pytest.mark.peers
 @pytest.mark.parametrize(
-    "family, settings", [*((family, {}) for family in FAMILIES), *ODD], ids=str
+    "family, settings", [*((family, {}) for family in ENCODERS), *ODD], ids=str
 )
 def test_equals_transformers(reference, family, settings):
     theirs = reference(family, HEAD, **settings)
@@ -114,7 +113,7 @@ def test_equals_transformers(reference, family, settings):
 
 @pytest.mark.peers
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_pretrainer_without_pairs(reference, family):
     theirs = reference(family, HEAD)
     model = load(BertPretrainer, theirs.directory, next_sentence=False)
@@ -200,7 +199,7 @@ def untied(reference, family, head=HEAD, **settings):
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_untied(reference, tmp_path, family):
     theirs = untied(reference, family)
     model = load(BertMaskedLM, theirs.directory)
@@ -261,7 +260,7 @@ def test_formats_without_a_decoder(tmp_path, format):
 
 @pytest.mark.peers
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_a_new_head(reference, family):
     theirs = reference(family)
     with pytest.raises(ValueError, match="has no head for a .*; pass new_head=True for a new"):

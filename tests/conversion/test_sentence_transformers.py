@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
     BertTextClassifier,
@@ -20,6 +19,7 @@ from kerasbert.models import (
     BertTextEmbedderPreprocessor,
 )
 from kerasbert.tokenizers import BertTokenizer
+from tests.contracts import ENCODERS
 from tests.peers import torch
 
 # Files are read alike on every backend, and PyTorch compiles nothing.
@@ -110,7 +110,7 @@ def gap(theirs, embedder, modes, normalize):
     return worst
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_every_family(reference, tmp_path, family):
     theirs = reference(family)
     directory = make(theirs, tmp_path, normalize=True)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasbert.export import write_saved_model
+from kerasbert.metrics.trees import spanning_edges
 from kerasbert.models import (
     BertPreprocessor,
     BertTextClassifier,
@@ -189,6 +190,34 @@ def check_pretrainer(model, path):
     close(found[0], 1 / (1 + np.exp(logits[1] - logits[0])))
 
 
+def check_probe(model, path):
+    long = " ".join(READ)
+    texts = [*READ, long, "語a " * 500, "x" * 10_000]
+    found = session_run(path, "serving_default", text=raw(texts))
+    pieces, features = model.preprocessor.read(texts), model.preprocessor(texts)
+    counts = (keras.ops.convert_to_numpy(features["word_counts"]) > 0).sum(axis=1)
+    assert found["count"].tolist() == counts.tolist() and 0 in counts
+    assert counts[len(READ)] < np.diff(pieces.unit_splits)[len(READ)]  # The long one is cut.
+    outputs = model.predict(features, verbose=0)
+    edges = 0
+    for i, (text, count) in enumerate(zip(texts, counts)):
+        begin = pieces.unit_splits[i]
+        places = range(begin, begin + count)
+        spans = [(int(pieces.starts[place]), int(pieces.ends[place])) for place in places]
+        assert list(zip(found["start"][i], found["end"][i]))[:count] == spans
+        assert found["word"][i].tolist()[:count] == [text[a:b].encode() for a, b in spans]
+        assert (found["start"][i, count:] == -1).all() and not any(found["word"][i, count:])
+        if model.probe.kind == "depth":
+            close(found["depth"][i, :count], outputs[i, :count], 1e-4)
+            continue
+        wanted = spanning_edges(outputs[i, :count, :count])
+        pairs = list(zip(found["first"][i].tolist(), found["second"][i].tolist()))
+        assert pairs[: len(wanted)] == sorted(pairs[: len(wanted)])
+        assert set(pairs) - {(-1, -1)} == wanted
+        edges += len(wanted)
+    assert edges > 50 or model.probe.kind == "depth"
+
+
 def several_tasks():
     def topic(backbone, tokens):
         packer = BertTextClassifierPreprocessor(tokens, sequence_length=64)
@@ -238,6 +267,7 @@ CHECKS = {
     "MultipleChoice": check_chooser,
     "MaskedLM": check_masked,
     "Pretrainer": check_pretrainer,
+    "StructuralProbe": check_probe,
 }
 FAST = ("TokenClassifier",)
 
@@ -308,6 +338,7 @@ def test_tasks(export):
     ("TokenClassifier", {}, {"label_pieces": "all", "stride": 7}, {}),
     ("TokenClassifier", {"labels": ["noun", "verb", "O"], "scheme": None}, {}, {}),
     ("TokenClassifier", {"scheme": "BILOU", "bilstm_units": 4}, {}, {}),
+    ("StructuralProbe", {"kind": "depth", "layer": 1}, {"kind": "depth"}, {}),
     ("QuestionAnswering", {}, {}, {"top_k": 4, "null_threshold": -1.0, "n_best": 3}),
     ("QuestionAnswering", {}, {}, {"top_k": 2, "null_threshold": 5, "max_answer_length": 1}),
 ], ids=lambda value: "-".join(value) if isinstance(value, dict) else value)  # fmt: skip

@@ -29,8 +29,11 @@ HEADS = {
     "masked": ("ForMaskedLM", {}, "BertMaskedLM"),
     "next": ("ForNextSentencePrediction", {}, "BertNextSentencePredictor"),
     "both": ("ForPreTraining", {}, "BertPretrainer"),
+    "following": ("LMHeadModel", {}, "BertCausalLM"),
 }
-ONLY = {"next": ("bert",), "both": ("bert", "albert")}
+ONLY = {"next": ("bert",), "both": ("bert", "albert"), "following": ()}
+# Those of the families that look left to right.
+OF_GPT = ("encoder", "classes", "number", "following")
 # Our names of outputs by theirs.
 OUTPUTS = {
     "last_hidden_state": "sequence_output",
@@ -47,12 +50,13 @@ OUTPUTS = {
 def cases():
     """Every family with every head that it has."""
     from kerasbert.families import FAMILIES
+    from tests.contracts import ENCODERS
 
     return [
         (family, head)
         for family in FAMILIES
         for head in HEADS
-        if family in ONLY.get(head, [family])
+        if (head in OF_GPT if family not in ENCODERS else family in ONLY.get(head, [family]))
     ]
 
 

@@ -49,6 +49,8 @@ TOKENIZERS = {
     "ModernBertTokenizer": set(),
     "XLMRobertaTokenizer": set(),
     "AlbertTokenizer": set(),
+    "GPT2Tokenizer": set(),
+    "GPTTokenizer": set(),
 }
 # SPDX identifiers; null is a licence that the authors did not state.
 LICENSES = {"Apache-2.0", "MIT", "CC-BY-SA-4.0", None}
@@ -71,7 +73,9 @@ def test_schema(name):
     kaggle = preset["kaggle_handle"]
     assert kaggle is None or re.fullmatch(rf"kaggle://keras/[\w-]+/keras/{name}/\d+", kaggle)
     assert preset["license"] in LICENSES
-    assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", preset["paper"])
+    # GPT's have no number there.
+    paper = r"https://(arxiv\.org/abs/\d{4}\.\d{5}|cdn\.openai\.com/[\w/-]+\.pdf)"
+    assert re.fullmatch(paper, preset["paper"])
     assert type(preset["parameters"]) is int
     for file, digest in preset["sha256"].items():
         assert re.fullmatch(r"[\w.-]+", file)
@@ -178,6 +182,12 @@ def closed_form(preset):
         # one; a norm after the embeddings and one at the end.
         layer = 4 * width * width + 3 * width * feed_forward + 2 * width
         return vocabulary * width + layers * layer - width + 2 * width
+    if preset["family"] in ("gpt", "gpt2"):
+        # Two tables, and layers with biases; GPT-2 has a norm at the end.
+        layer = 4 * (width * width + width) + 2 * width * feed_forward + feed_forward + 5 * width
+        is_second = preset["family"] == "gpt2"
+        rows = vocabulary + (1024 if is_second else 512)
+        return rows * width + layers * layer + 2 * width * is_second
     one_segment = preset["family"] in ("roberta", "xlm_roberta")
     rows = vocabulary
     rows += settings.get("max_sequence_length", 512)
@@ -203,7 +213,7 @@ def test_closed_form(name):
 
 def keras_hub_presets():
     found = {}
-    for backbone in ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "Albert"):
+    for backbone in ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "Albert", "GPT2"):
         found |= getattr(keras_hub.models, f"{backbone}Backbone").presets
     return {name: found[name] for name in PRESETS if name in found}
 
@@ -234,6 +244,8 @@ def head_parameters(preset):
     width = settings["hidden_dim"]
     if preset["family"] == "electra":  # dense, activation, dense to 1
         return width * width + width + width + 1
+    if preset["family"] in ("gpt", "gpt2"):  # The projection is the token embedding.
+        return 0
     if preset["family"] == "modernbert":  # dense and norm without bias, output bias
         return width * width + width + settings["vocabulary_size"]
     # dense, norm, output bias; the projection is the token embedding
@@ -280,6 +292,9 @@ RELEASED = {
     "rinna_roberta_base_ja": "443 MB",
     "modernbert_30m_ja": "36.9 M",
     "modernbert_70m_ja": "70.3 M",
+    # Papers round: GPT-2's own blog counts 124M, 355M, 774M and 1.5B.
+    "gpt2_medium_en": "355 M",
+    "gpt2_large_en": "774 M",
 }
 
 

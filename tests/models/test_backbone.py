@@ -196,7 +196,7 @@ def test_too_long():
         ({"dropout": 1.5}, "dropout=1.5"),
         ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
         ({"activation": "gelo"}, "gelo"),
-        ({"family": "gpt"}, "Unknown family 'gpt'"),
+        ({"family": "gpt3"}, "Unknown family 'gpt3'"),
         ({"position_embedding": "rotary", "hidden_dim": 6}, "heads of 3"),
         ({"local_window": 4, "global_every": 0}, "global_every=0"),
     ],
@@ -207,5 +207,5 @@ def test_bad_settings(settings, message):
 
 
 def test_unknown_family():
-    with pytest.raises(ValueError, match="Unknown family 'gpt'; the families are bert, roberta"):
-        BertBackbone.from_family("gpt", **SETTINGS)
+    with pytest.raises(ValueError, match="Unknown family 'gpt3'; the families are bert, roberta"):
+        BertBackbone.from_family("gpt3", **SETTINGS)

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertQuestionAnswering,
     BertQuestionAnsweringPreprocessor,
@@ -14,6 +13,7 @@ from kerasbert.models import (
 )
 from kerasbert.models.spans import MASKED
 from tests.contracts import (
+    ENCODERS,
     array,
     arrays,
     batch,
@@ -67,7 +67,7 @@ def of_transformers(theirs, inputs, y=None):
 
 @pytest.mark.peers
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_logits_and_loss_equal_transformers(reference, family):
     theirs = reference(family, HEAD)
     model = load(theirs.directory)

@@ -8,7 +8,6 @@ import keras_hub
 import numpy as np
 import pytest
 
-from kerasbert.families import FAMILIES
 from kerasbert.models import (
     BertBackbone,
     BertTextClassifier,
@@ -17,6 +16,7 @@ from kerasbert.models import (
 )
 from kerasbert.models.text_embedder import LAYERS
 from tests.contracts import (
+    ENCODERS,
     array,
     assert_close,
     batch,
@@ -85,7 +85,7 @@ def test_preprocessor_contract(tmp_path):
 
 @pytest.mark.peers
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_layers_equal_transformers(reference, family):
     import torch
 

@@ -82,6 +82,25 @@ def byte_pairs():
     return model["vocab"], [tuple(pair) for pair in model["merges"]]
 
 
+@pytest.fixture(scope="session")
+def gpt_pairs():
+    """`(vocabulary, merges)` of pairs of characters, with GPT's end of words."""
+    import tokenizers
+
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    rust.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<unk>"],
+        end_of_word_suffix="</w>",
+        show_progress=False,
+    )
+    rust.train_from_iterator(SENTENCES * 3, trainer)
+    model = json.loads(rust.to_str())["model"]
+    return model["vocab"], [tuple(pair) for pair in model["merges"]]
+
+
 def _sentence_piece(**settings):
     import sentencepiece
 
@@ -116,7 +135,7 @@ def albert_model():
 
 
 @pytest.fixture(scope="session")
-def make(word_pieces, byte_pairs, xlmr_model, albert_model):
+def make(word_pieces, byte_pairs, gpt_pairs, xlmr_model, albert_model):
     """`make(name, **settings)` builds a small tokenizer of each class."""
     from kerasbert import tokenizers
 
@@ -125,11 +144,14 @@ def make(word_pieces, byte_pairs, xlmr_model, albert_model):
     names["<mask>"] = "[MASK]"
     modern = {names.get(token, token): id for token, id in vocabulary.items()}
     modern |= {" " * n: len(vocabulary) + 4 - n for n in (2, 3, 4)}
+    second = {"<|endoftext|>" if token == "<s>" else token: id for token, id in vocabulary.items()}
     runs = [{"content": " " * n, "normalized": True} for n in (2, 3, 4)]
     builders = {
         "BertTokenizer": {"vocabulary": word_pieces, "lowercase": True},
         "RobertaTokenizer": {"vocabulary": vocabulary, "merges": merges},
         "ModernBertTokenizer": {"vocabulary": modern, "merges": merges, "added_tokens": runs},
+        "GPT2Tokenizer": {"vocabulary": second, "merges": merges},
+        "GPTTokenizer": dict(zip(("vocabulary", "merges"), gpt_pairs)),
         "XLMRobertaTokenizer": {"proto": xlmr_model},
         "AlbertTokenizer": {"proto": albert_model},
     }
@@ -146,15 +168,17 @@ CLASSES = (
     "ModernBertTokenizer",
     "XLMRobertaTokenizer",
     "AlbertTokenizer",
+    "GPT2Tokenizer",
+    "GPTTokenizer",
 )
 
 
-# ModernBERT's is RoBERTa's class with other tables, and the slowest to trace.
+# These are RoBERTa's class with other tables, and the slowest to trace.
+SLOW = ("ModernBertTokenizer", "GPT2Tokenizer")
+
+
 @pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.slow if name == "ModernBertTokenizer" else ())
-        for name in CLASSES
-    ],
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CLASSES],
     scope="session",
 )
 def tokenizer(request, make):

@@ -1,0 +1,88 @@
+"""What is served of `BertCausalLM`: how likely each token of a text is.
+
+N texts, R windows, T tokens of a row, P tokens of a text.
+"""
+
+import functools
+
+from kerasbert.backend.tensorflow import rows_where, tf
+from kerasbert.data.windows import take_windows
+from kerasbert.export import decoding
+from kerasbert.export.served import PROSE, SHORT, Served
+from kerasbert.models.causal_lm import TokenScorer
+
+
+class ServedCausalLM(Served):
+    """`BertCausalLM`."""
+
+    # What fills the columns of a text with fewer tokens than another.
+    fills = {"token": "", "token_id": -1, "start": -1, "end": -1, "score": 0.0}
+
+    @functools.cached_property
+    def _scores(self):
+        """The scores (B, T) of tokens, as a function of the graph."""
+        scorer = TokenScorer(self.model)
+        specs = [self.token_specs()]
+        return tf.function(lambda x: scorer(x), input_signature=specs, autograph=False)
+
+    def _padded(self, rows):
+        length = self.preprocessor.bucket(tf.cast(tf.reduce_max(rows.row_lengths()), tf.int32))
+        return self.features_in_graph(self.preprocessor.padded(rows, length))
+
+    def _tokens(self, text):
+        tokenizer = self.preprocessor.tokenizer
+        return self.preprocessor.with_start(
+            *decoding.with_long_rows(tokenizer.tokenize_with_offsets(text))
+        )
+
+    def pack(self, text):
+        return self._padded(self._tokens(text)[0][:, : self.preprocessor.sequence_length])
+
+    def answer(self, text):
+        ids, starts, ends = self._tokens(text)
+        size, stride = self.preprocessor.sequence_length, self.preprocessor.usual_stride()
+        lengths = tf.cast(ids.row_lengths(), tf.int32)  # (N,)
+        counts = 1 + tf.maximum(-(-(lengths - size) // stride), 0)
+        rows = tf.repeat(tf.range(tf.size(lengths)), counts)  # (R,)
+        first = tf.cumsum(counts, exclusive=True)  # (N,), the window that each text begins with
+        begins = (tf.range(tf.size(rows)) - tf.gather(first, rows)) * stride
+        sizes = tf.minimum(tf.gather(lengths, rows) - begins, size)
+        features = self._padded(take_windows(ids, rows, begins, sizes))
+        scores = decoding.in_windows(
+            self._scores, features, (tf.shape(features["token_ids"])[1],)
+        )  # (R, T)
+        # Each token but the first, in the first window that has it.
+        row = tf.cast(ids.value_rowids(), tf.int32)
+        place = tf.range(tf.size(row)) - tf.cast(tf.gather(ids.row_starts(), row), tf.int32)
+        columns = rows_where(
+            place > 0, row, place, ids.flat_values, starts.flat_values, ends.flat_values
+        )
+        row, place, ids, starts, ends = columns
+        window = tf.maximum(-(-(place + 1 - size) // stride), 0)
+        index = tf.stack([tf.gather(first, row) + window, place - window * stride], axis=1)
+        found = {
+            "token": tf.gather(tf.constant(self.preprocessor.tokenizer.get_vocabulary()), ids),
+            "token_id": ids,
+            "start": starts,
+            "end": ends,
+            "score": tf.gather_nd(scores, index),
+        }
+        count = tf.maximum(lengths - 1, 0)
+        # One column at least: what holds nothing at all is no row to a server.
+        shape = tf.stack([tf.size(count), tf.reduce_max(tf.concat([count, [1]], 0))])
+        for name, values in found.items():
+            ragged = tf.RaggedTensor.from_row_lengths(values, count, validate=False)
+            found[name] = ragged.to_tensor(self.fills[name], shape=shape)
+        return {**found, "count": count}
+
+    def probes(self):
+        return [("serving_default", {"text": [*SHORT, PROSE]})]
+
+    def expected(self, signature, inputs):
+        found = self.model.score(inputs["text"])
+        most = max(1, *map(len, found))
+        columns = {
+            name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in found]
+            for name, fill in self.fills.items()
+        }
+        return {**columns, "count": [len(row) for row in found]}

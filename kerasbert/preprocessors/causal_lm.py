@@ -1,0 +1,277 @@
+"""Preprocessing for language models that predict the next token, and for writing on.
+
+N texts, B batch, T tokens of the packed row, P tokens of a text, W windows of all texts.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert._errors import check_value, check_whole
+from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertCausalLMPreprocessor(BertPreprocessor):
+    """Packs texts, and has each token predict the next one.
+
+    Called on texts without labels, it returns `(x, y, sample_weight)`: `x` is the dict of
+    `BertPreprocessor`, whose rows are tokens alone, `y` is the token after each, int32 (B, T), and
+    weights (B, T) are 0 where there is none. A text is cut at `sequence_length`; `fit` and
+    `evaluate` on texts in memory cut none: what is left becomes rows of its own.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row.
+        add_start_token: bool. Begin each text with the start token.
+        add_end_token: bool. Have the last token of each text predict the end token.
+        num_segments: int. See `BertPreprocessor`.
+
+    Raises:
+        ValueError: for labels, for settings that leave no room, and for anything that is not text.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> tokenizer = BertTokenizer(tokens, lowercase=True)
+    >>> features, y, weights = BertCausalLMPreprocessor(tokenizer, num_segments=0)(["Who? Me!"])
+    >>> np.asarray(features["token_ids"])[0, :5].tolist(), np.asarray(y)[0, :5].tolist()
+    ([5, 7, 6, 8, 0], [7, 6, 8, 3, 0])
+    >>> np.asarray(weights)[0, :5].tolist()
+    [1.0, 1.0, 1.0, 1.0, 0.0]
+    """
+
+    settings = (
+        "sequence_length",
+        "truncate",
+        "num_segments",
+        "add_start_token",
+        "add_end_token",
+    )
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=1024,
+        add_start_token=False,
+        add_end_token=True,
+        num_segments=0,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, num_segments=num_segments, **kwargs)
+        check_value("add_start_token", add_start_token, "flag")
+        check_value("add_end_token", add_end_token, "flag")
+        self.add_start_token = add_start_token
+        self.add_end_token = add_end_token
+
+    # === Training: the segment is a text's tokens with its start and end ===
+
+    def check_labels(self, y, count):
+        raise ValueError(
+            "A language model makes its own labels, the next tokens; pass texts alone, such as a "
+            "prompt and its continuation as one string."
+        )
+
+    def check_labels_in_graph(self, y):
+        return self.check_labels(y, None)
+
+    def columns(self, x):
+        columns, batched = super().columns(x)
+        self._check_single(columns)
+        return columns, batched
+
+    def columns_in_graph(self, x):
+        columns = super().columns_in_graph(x)
+        self._check_single(columns)
+        return columns
+
+    def _check_single(self, columns):
+        if len(columns) > 1:
+            raise ValueError(
+                "Pairs of texts were given; a language model takes one text, so join the two."
+            )
+
+    def _tokens(self, texts):
+        (ids,) = self.with_start(super()._tokens(texts))
+        if not self.add_end_token:
+            return ids
+        return tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
+
+    def with_start(self, ids, *places):
+        """Ragged tokens (N, P) with the start token where it is added, and their places with 0."""
+        if not self.add_start_token:
+            return ids, *places
+        tokens = (self.tokenizer.start_token_id, *(0 for _ in places))
+        return tuple(tf.concat([_column(x, t), x], axis=1) for x, t in zip((ids, *places), tokens))
+
+    def _examples(self, x, y, sample_weight):
+        columns, batched = self.columns(x)
+        if not batched:
+            raise ValueError("One text was given where a list is needed; put it in a list.")
+        y, sample_weight = self._targets(y, sample_weight, columns)
+        with tf.device("cpu"):
+            (ids,) = self._tokenize_columns(columns)
+            lengths = ids.row_lengths().numpy()
+            # A row's last token is the next one's first, which sees nothing before it.
+            counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
+            rows = np.repeat(np.arange(len(lengths)), counts)
+            windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+            begins = windows * self.sequence_length
+            ends = np.minimum(begins + self.sequence_length + 1, lengths[rows])
+            firsts = ids.row_starts().numpy()[rows]
+            places = tf.ragged.range(firsts + begins, firsts + ends)
+            ids = places.with_flat_values(tf.gather(ids.flat_values, places.flat_values))
+            if sample_weight is not None:
+                sample_weight = tf.constant(np.asarray(sample_weight)[rows])
+            return (ids,), [None, sample_weight]
+
+    def packed_lengths(self, segments):
+        lengths = tf.cast(segments[0].row_lengths(), tf.int32)
+        return tf.clip_by_value(lengths - 1, 1, self.sequence_length)
+
+    def pack(self, segments, length=None):
+        """Cut rows of tokens and pad them: the dict of the class' description."""
+        if tf.executing_eagerly() and length is None:
+            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
+        if length is None:
+            length = self.bucket(tf.reduce_max(self.packed_lengths(segments)))
+        return self.padded(segments[0], length)
+
+    def padded(self, ids, length):
+        """Ragged tokens (B, None) as the dict of the class' description, of `length` columns."""
+        pad = self.tokenizer.pad_token_id
+        count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
+        token_ids = ids.to_tensor(pad, shape=tf.stack([-1, length]))
+        features = {"token_ids": token_ids, "padding_mask": tf.range(length)[None] < count}
+        if self.num_segments:
+            features["segment_ids"] = tf.zeros_like(token_ids)
+        return features
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None):
+        features = self.pack(segments, length)
+        (ids,) = segments
+        length = tf.shape(features["token_ids"])[1]
+        following = self.padded(ids[:, 1:], length)
+        there = following["padding_mask"]
+        # The last token of a row predicts nothing, and is no part of it.
+        is_alone = tf.cast(ids.row_lengths(), tf.int32)[:, None] == 1
+        is_token = there | (is_alone & (tf.range(length)[None] == 0))
+        pad = self.tokenizer.pad_token_id
+        features["token_ids"] = tf.where(is_token, features["token_ids"], pad)
+        features["padding_mask"] = is_token
+        given = tf.cast(there, tf.float32)
+        if sample_weight is not None:
+            given *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+        return features, tf.where(there, following["token_ids"], 0), given
+
+    # === Writing on ===
+
+    def generate_preprocess(self, x, sequence_length=None, first=0):
+        """Prompts with room behind them.
+
+        Args:
+            x: a list of N strings.
+            sequence_length: int. T; by default the preprocessor's.
+            first: int. The position of the first of them, for errors.
+
+        Returns:
+            A dict of `token_ids` (N, T) and `padding_mask` (N, T), true at the prompts, and
+            `prompt_ids`, as many columns of `token_ids` as the longest prompt needs.
+
+        Raises:
+            ValueError: for a prompt without a token, or that leaves no room.
+        """
+        length = self.sequence_length if sequence_length is None else sequence_length
+        check_whole("max_length", length)
+        if length > self.sequence_length:
+            raise ValueError(
+                f"max_length={length} is more than the preprocessor's sequence_length="
+                f"{self.sequence_length}; ask for less, or set sequence_length higher, up to the "
+                "encoder's positions."
+            )
+        columns, _ = self.columns(x)
+        with tf.device("cpu"):
+            (ids,) = self.with_start(super()._tokens(tf.constant(columns[0])))
+            counts = ids.row_lengths().numpy()
+            for position, count in enumerate(counts.tolist()):
+                if not count:
+                    raise ValueError(
+                        f"The prompt {columns[0][position]!r} at position {first + position} has "
+                        "no token to write on from; begin it, or set the preprocessor's "
+                        "add_start_token=True."
+                    )
+                if count >= length:
+                    raise ValueError(
+                        f"The prompt at position {first + position} has {count} tokens, and "
+                        f"max_length={length} leaves no room for more; shorten it, or ask for more."
+                    )
+            padded = ids.to_tensor(self.tokenizer.pad_token_id, shape=[None, length])
+            most = min(int(self.bucket(int(counts.max()))), length)
+            return as_tensors(
+                {
+                    "token_ids": padded,
+                    "padding_mask": np.arange(length) < counts[:, None],
+                    "prompt_ids": padded[:, :most],
+                }
+            )
+
+    def generate_postprocess(self, x):
+        """Rows of tokens as N strings, without padding and special tokens."""
+        ids, mask = (
+            np.asarray(keras.ops.convert_to_numpy(x[name]))
+            for name in ("token_ids", "padding_mask")
+        )
+        kept = mask.astype(bool) & ~np.isin(ids, self.tokenizer.special_token_ids)
+        # Encoders may have more rows than there are tokens, to fill a round number.
+        kept &= ids < self.tokenizer.vocabulary_size()
+        return self.tokenizer.detokenize([row[there].tolist() for row, there in zip(ids, kept)])
+
+    # === Scores ===
+
+    def usual_stride(self):
+        """Half a window."""
+        return max(self.sequence_length // 2, 1)
+
+    def windows(self, texts, stride=None):
+        """Tokens of texts, and the windows in which each of them has its score.
+
+        Args:
+            texts: list of N strings.
+            stride: int. By how many tokens a window begins later than the one before it; `None`
+                is half a window.
+
+        Returns:
+            `(rows, windows)`: for each text `(ids, starts, ends)`, with the places of each token in
+            characters, of which the first is the start token or has no score; and tuples
+            `(text, begin, end, first)`, W of them: a window's tokens and the first that counts.
+        """
+        size = self.sequence_length
+        stride = self.usual_stride() if stride is None else stride
+        check_whole("stride", stride)
+        if stride >= size:
+            raise ValueError(
+                f"stride={stride} leaves no token in two windows of sequence_length={size}, and "
+                "the first of each would see none before it; use less."
+            )
+        start = self.tokenizer.start_token_id
+        rows, windows = [], []
+        for ids, starts, ends in zip(*self.tokenizer.tokenize_with_offsets(texts), strict=True):
+            if self.add_start_token:
+                ids, starts, ends = [start, *ids], [0, *starts], [0, *ends]
+            rows.append((ids, starts, ends))
+            first = 1
+            for begin in range(0, len(ids), stride):
+                end = min(begin + size, len(ids))
+                if first < end:
+                    windows.append((len(rows) - 1, begin, end, first))
+                    first = end
+                if end == len(ids):
+                    break
+        return rows, windows
+
+
+def _column(ids, token):
+    """A token for each row of ragged ones."""
+    column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
+    return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

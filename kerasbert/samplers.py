@@ -1,0 +1,191 @@
+"""Samplers: how `generate` chooses tokens, beside those of `keras_hub.samplers`.
+
+B batch, K beams, T tokens, V tokens of the vocabulary, C candidates.
+"""
+
+import keras
+import keras_hub
+from keras import ops
+
+from kerasbert._errors import check_choice, check_value, check_whole
+
+# Those that choose by logits alone, as `compile(sampler=...)` calls them.
+NAMES = ("top_k", "greedy", "beam", "top_p", "random")
+# The score of what is no candidate.
+_NONE = -1e9
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BeamSampler(keras_hub.samplers.BeamSampler):
+    """Beam search that ends a text with its stop token, and compares texts of all lengths.
+
+    KerasHub's goes on behind the stop token, and puts prompts of different lengths into one search.
+    `compile(sampler="beam")` and a `keras_hub.samplers.BeamSampler` become this one. A text's score
+    is the sum of the logarithms of its tokens' probabilities, divided by
+    `count ** length_penalty`, of what follows the prompt. The search of a text ends when no beam
+    that goes on has a better score than all K that have ended.
+
+    Args:
+        num_beams: int. K.
+        length_penalty: float. 0 compares the sums themselves, which prefers short texts.
+        temperature: float. Divides the logits.
+
+    Example:
+
+    >>> BeamSampler(num_beams=4).get_config()
+    {'temperature': 1.0, 'num_beams': 4, 'length_penalty': 1.0}
+
+    Source: Wu et al. 2016, arXiv 1609.08144, section 7; the rules are those of transformers'
+    `generate(num_beams=K)`.
+    """
+
+    def __init__(self, num_beams=5, length_penalty=1.0, temperature=1.0, **kwargs):
+        check_whole("num_beams", num_beams)
+        check_value("length_penalty", length_penalty, "number")
+        super().__init__(num_beams=num_beams, temperature=temperature, **kwargs)
+        self.length_penalty = length_penalty
+
+    def __call__(
+        self,
+        next,
+        prompt,
+        cache=None,
+        index=0,
+        mask=None,
+        stop_token_ids=None,
+        hidden_states=None,
+        model=None,
+    ):
+        """See `keras_hub.samplers.Sampler`; `prompt` and `mask` are (B, T)."""
+        beams, stops = self.num_beams, tuple(stop_token_ids or ())
+        candidates = max(2, 1 + len(stops)) * beams
+        batch, length = ops.shape(prompt)
+        index = ops.cast(index, "int32")
+        mask = ops.zeros_like(prompt, "bool") if mask is None else ops.cast(mask, "bool")
+        begins = ops.sum(ops.cast(mask, "int32"), axis=-1, keepdims=True)  # (B, 1)
+        first = ops.arange(beams, dtype="int32") == 0  # (K,)
+
+        def of_beams(x, indices):
+            """(B, X, ...) to (B, Y, ...), by indices (B, Y)."""
+            for _ in range(len(x.shape) - 2):
+                indices = ops.expand_dims(indices, -1)
+            return ops.take_along_axis(x, indices, axis=1)
+
+        def repeated(x):
+            return ops.repeat(x, beams, axis=0)
+
+        def split(x):
+            return ops.reshape(x, (-1, beams, *ops.shape(x)[1:]))
+
+        def joined(x):
+            return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+
+        running = split(repeated(prompt))  # (B, K, T)
+        zeros = ops.zeros((batch, beams), "float32")
+        state = {
+            "index": index,
+            "cache": keras.tree.map_structure(repeated, () if cache is None else cache),
+            "running": running,
+            "scores": ops.where(first, zeros, zeros + _NONE),
+            "ended": running,
+            "ended_scores": zeros + _NONE,
+            "is_ended": ops.zeros((batch, beams), "bool"),
+            # Whether a beam that goes on may still be better than those that ended.
+            "open": ops.ones((batch, 1), "bool"),
+        }
+        names = list(state)
+
+        def body(*values):
+            now = dict(zip(names, values))
+            index = now["index"]
+            waits = ops.take(mask, index, axis=1)[:, None]  # (B, 1): the prompt goes on here.
+            logits, _, cache = next(joined(now["running"]), now["cache"], index)
+            logits = ops.cast(logits, "float32") / self.temperature  # (B * K, V)
+            size = logits.shape[-1]
+            sums = split(ops.log_softmax(logits)) + now["scores"][..., None]  # (B, K, V)
+            sums, best = ops.top_k(ops.reshape(sums, (-1, beams * size)), candidates)  # (B, C)
+            source = ops.cast(best // size, "int32")
+            token = ops.cast(best % size, prompt.dtype)
+            # While the prompt goes on, the beams stay as they are, and those behind count nothing.
+            same = ops.arange(candidates, dtype="int32")[None] % beams
+            source = ops.where(waits, same, source)
+            there = ops.take(prompt, index, axis=1)[:, None]
+            token = ops.where(waits, there, token)
+            is_backup = ops.arange(candidates, dtype="int32")[None] >= beams  # (1, C)
+            kept = of_beams(now["scores"], same + ops.zeros_like(source))
+            sums = ops.where(waits, ops.where(is_backup, 2 * _NONE, kept), sums)
+            texts = of_beams(now["running"], source)  # (B, C, T)
+            texts = ops.where(ops.arange(length, dtype="int32") == index, token[..., None], texts)
+            ends = ops.zeros_like(token, "bool") | (index + 1 >= length)
+            for stop in stops:
+                ends = ops.logical_or(ends, token == stop)
+            ends = ops.logical_and(ends, ops.logical_not(waits))
+            # Of those that end only the best K count; the others are there to go on.
+            count = ops.cast(ops.maximum(index + 1 - begins, 1), "float32") ** self.length_penalty
+            fair = sums / count + ops.where(now["open"], 0.0, _NONE)
+            is_new = ops.logical_and(ends, ops.logical_not(is_backup))
+            fair = fair + ops.where(is_new, 0.0, _NONE)
+            merged = ops.concatenate([now["ended_scores"], fair], axis=1)
+            ended_scores, chosen = ops.top_k(merged, beams)
+            ended = of_beams(ops.concatenate([now["ended"], texts], axis=1), chosen)
+            is_ended = ops.concatenate([now["is_ended"], is_new], axis=1)
+            is_ended = of_beams(is_ended, chosen)
+            scores, chosen = ops.top_k(sums + ops.where(ends, _NONE, 0.0), beams)
+            source = of_beams(source, chosen)
+            best = scores[:, :1] / count
+            worst = ops.where(is_ended, ops.min(ended_scores, axis=1, keepdims=True), _NONE)
+            better = ops.any(best > worst, axis=1, keepdims=True)
+            return (
+                index + 1,
+                keras.tree.map_structure(lambda x: joined(of_beams(split(x), source)), cache),
+                of_beams(texts, chosen),
+                scores,
+                ended,
+                ended_scores,
+                is_ended,
+                ops.logical_and(now["open"], ops.logical_or(waits, better)),
+            )
+
+        values = self.run_loop(
+            lambda *values: ops.any(values[-1]),
+            body,
+            loop_vars=tuple(state.values()),
+            maximum_iterations=length - index,
+            model=model,
+        )
+        last = dict(zip(names, values))
+        # Where the prompt fills the row nothing has ended.
+        return ops.where(last["is_ended"][:, :1], last["ended"][:, 0], last["running"][:, 0])
+
+    def get_config(self):
+        config = super().get_config()
+        config.pop("return_all_beams")
+        return {**config, "length_penalty": self.length_penalty}
+
+
+def own_sampler(sampler):
+    """A sampler by name or object, with our beam search in place of KerasHub's.
+
+    Raises:
+        ValueError: for an unknown name, a sampler that needs more than logits, and for
+            `return_all_beams`.
+    """
+    if isinstance(sampler, dict):  # Of a saved file.
+        sampler = keras.saving.deserialize_keras_object(sampler)
+    if isinstance(sampler, str):
+        check_choice("sampler", sampler, NAMES)
+        sampler = keras_hub.samplers.get(sampler)
+    others = (keras_hub.samplers.ContrastiveSampler, keras_hub.samplers.SpeculativeSampler)
+    if not isinstance(sampler, keras_hub.samplers.Sampler) or isinstance(sampler, others):
+        raise ValueError(
+            f"sampler={sampler!r} is none that generate() runs; use one of {', '.join(NAMES)}, or "
+            "an object of such a class of keras_hub.samplers."
+        )
+    if type(sampler) is not keras_hub.samplers.BeamSampler:
+        return sampler
+    if sampler.return_all_beams:
+        raise ValueError(
+            "return_all_beams=True gives more than one text for a prompt, which generate() does "
+            "not; leave it out."
+        )
+    return BeamSampler(num_beams=sampler.num_beams, temperature=sampler.temperature)

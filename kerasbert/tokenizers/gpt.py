@@ -1,0 +1,165 @@
+"""GPT's tokenizer (Radford et al. 2018), as `transformers` runs it, in the graph."""
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf, tf_text
+from kerasbert.tokenizers.byte_pair import BytePairTokenizer, fingerprint
+from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id
+from kerasbert.tokenizers.subword import distinct, once
+from kerasbert.tokenizers.wordpiece import CJK, PUNCTUATION, SPACE, plain_text
+
+# S segments of all texts, W words of all texts, U different words, C code points of these.
+
+END_OF_WORD = "</w>"
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class GPTTokenizer(BytePairTokenizer):
+    """GPT's byte-pair tokenizer: small letters, BERT's words, and pairs of characters.
+
+    The last piece of a word ends with `</w>`. GPT has one special token, for characters that no
+    piece has; it stands for the others too, an end token among them.
+
+    Args: see `BytePairTokenizer`.
+
+    >>> tokens = ["<unk>", "l", "o", "o</w>", "lo</w>"]
+    >>> tokenizer = GPTTokenizer({token: i for i, token in enumerate(tokens)}, ["l o</w>"])
+    >>> tokenizer("Lo lolo x"), tokenizer.detokenize([4, 1, 2, 4])
+    ([4, 1, 2, 4, 0], 'lo lolo')
+    """
+
+    marks_ends = False
+
+    def __init__(
+        self,
+        vocabulary=None,
+        merges=None,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="<unk>",
+        cls_token="<unk>",
+        sep_token="<unk>",
+        pad_token="<unk>",
+        mask_token="<unk>",
+        **kwargs,
+    ):
+        super().__init__(
+            vocabulary,
+            merges,
+            add_prefix_space=False,
+            normalization=None,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_files(cls, directory, **overrides):
+        """Read the tokenizer of a Hugging Face directory, with its settings.
+
+        Args:
+            directory: string. Has a `tokenizer.json`, or `vocab.json` and `merges.txt`.
+            **overrides: arguments of the constructor to set otherwise.
+        """
+        files = TokenizerFiles(directory)
+        files.require("BPE", cls)
+        if files.model:
+            steps = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
+            suffix = files.model.get("end_of_word_suffix")
+            if suffix != END_OF_WORD or steps != ["BertNormalizer", "BertPreTokenizer"]:
+                raise ValueError(
+                    f"The tokenizer.json in '{directory}' cuts texts with {steps} into pieces that "
+                    f"end words with {suffix!r}: {cls.__name__} knows BertNormalizer, "
+                    f"BertPreTokenizer and {END_OF_WORD!r}."
+                )
+            vocabulary, merges = files.model["vocab"], files.model["merges"]
+        else:
+            path = files.path("merges.txt")
+            if path is None:
+                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt.")
+            vocabulary, merges = files.read_json("vocab.json"), read_merges(path)
+        tokens = files.with_added_tokens(tokens_by_id(vocabulary))
+        arguments = {
+            "vocabulary": {token: id for id, token in enumerate(tokens)},
+            "merges": merges,
+            "added_tokens": list(files.added_tokens().values()),
+            **files.special_tokens(cls, tokens),
+            **files.settings(),
+        }
+        return cls(**arguments | overrides)
+
+    def get_config(self):
+        config = super().get_config()
+        for name in ("add_prefix_space", "normalization"):
+            config.pop(name)
+        return config
+
+    def _contents(self):
+        return [token.removesuffix(END_OF_WORD).encode() for token in self.vocabulary]
+
+    def _word_edges(self, token):
+        return False, token.endswith(END_OF_WORD)
+
+    @once
+    def _characters(self):
+        """Tokens of one character, in the middle of a word or at its end: fingerprints and ids."""
+        tokens = [t for t in self.vocabulary if len(t.removesuffix(END_OF_WORD)) == 1]
+        with tf.init_scope(), tf.device("cpu"):
+            prints = fingerprint(tf.constant(tokens, tf.string)).numpy()
+        order = np.argsort(prints)
+        ids = np.array([self._token_ids[token] for token in tokens], "int32")
+        return prints[order], ids[order]
+
+    def _normalize(self, text):
+        return plain_text(text, lowercase=True, strip_accents=True)
+
+    def _symbols(self, words):
+        points = tf.strings.unicode_decode(words, "UTF-8")  # (U, None), C in all
+        characters, index = distinct(points.flat_values)
+        sizes = tf.gather(tf.strings.length(characters), index)  # (C,), in bytes
+        is_last = tf.range(tf.size(index, tf.int64)) + 1
+        is_last = is_last == tf.gather(points.row_limits(), points.value_rowids())
+        symbols = tf.gather(characters, index)
+        symbols = tf.where(is_last, symbols + END_OF_WORD, symbols)
+        prints, ids = self._characters()
+        unknown = self._token_ids[self.unk_token]
+        found = tf.fill(tf.shape(index), unknown)
+        if len(prints):
+            wanted = fingerprint(symbols)
+            at = tf.minimum(tf.searchsorted(tf.constant(prints), wanted), len(prints) - 1)
+            is_same = tf.gather(tf.constant(prints), at) == wanted
+            found = tf.where(is_same, tf.gather(tf.constant(ids), at), unknown)
+        return found, tf.cumsum(sizes, exclusive=True)
+
+    def _split(self, segments, known):
+        kept = CJK + PUNCTUATION
+        text = tf.where(known < 0, segments, "")
+        words, begins, ends = tf_text.regex_split_with_offsets(
+            text, f"[{SPACE}{kept}]", f"[{kept}]"
+        )  # (S, words)
+        row = words.value_rowids()
+        ids, places = self._of_words(words.flat_values)  # (W, pieces)
+        word = ids.value_rowids()
+        starts = tf.gather(tf.cast(begins.flat_values, "int32"), word) + places.flat_values
+        # A piece ends where the next one of its word begins, the last one with the word.
+        limits = tf.gather(tf.cast(ends.flat_values, "int32"), word)
+        is_last = tf.concat([word[1:] != word[:-1], tf.ones_like(word[:1], "bool")], 0)
+        ends = tf.where(is_last, limits, tf.concat([starts[1:], starts[:1]], 0))
+        rows = tf.gather(row, word)
+        return tuple(
+            tf.RaggedTensor.from_value_rowids(
+                x, rows, tf.size(segments, rows.dtype), validate=False
+            )
+            for x in (ids.flat_values, starts, ends)
+        )
+
+    def _detokenize(self, ids):
+        text = tf.strings.reduce_join(tf.gather(tf.constant(self.vocabulary), ids), -1)
+        text = tf.strings.regex_replace(text, END_OF_WORD, " ")
+        return tf.strings.regex_replace(text, " $", "")
