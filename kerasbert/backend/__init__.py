@@ -533,6 +533,18 @@ def predict_batch(model, features):
 
 
 @kernel
+def run_in_loop(model, step, inputs):
+    """What `step(inputs)` gives, of a function of a model that a loop calls over and over.
+
+    Args:
+        model: a `keras.Model`, whose variables the function rests on.
+        step: function of a dict of tensors; what it gives depends on them and the variables alone.
+        inputs: dict of tensors.
+    """
+    return step(inputs)
+
+
+@kernel
 def predicts_by_batch():
     """Whether `predict_batch` is to run the batches of a dataset too, one after the other."""
     return False

@@ -49,9 +49,8 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
         length = ops.shape(inputs)[1]
         check_length(length, self.sequence_length)
         if start_index is not None:
-            table = ops.convert_to_tensor(self.position_embeddings)
-            begin = (self.offset + start_index, 0)
-            return ops.expand_dims(ops.slice(table, begin, (length, table.shape[1])), 0)
+            rows = ops.arange(length, dtype="int32") + (self.offset + start_index)
+            return ops.expand_dims(ops.take(self.position_embeddings, rows, axis=0), 0)
         return backend.positions(self.position_embeddings, self.offset, inputs)
 
     def compute_output_shape(self, inputs_shape, start_index_shape=None):

@@ -16,7 +16,7 @@ from kerasbert._process import check_process
 from kerasbert.data.batching import sorted_batches
 from kerasbert.families import head_settings
 from kerasbert.layers.heads import MaskedLMHead
-from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy, token_cross_entropy
+from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
@@ -187,9 +187,15 @@ class BertCausalLM(BertTask):
         cache = self._fresh_cache(inputs.get("prompt_ids", token_ids), token_ids.shape[1])
         index = ops.min(ops.sum(ops.cast(is_prompt, "int32"), axis=-1))
 
+        def step(inputs):
+            cache = tuple(inputs[f"cache_{i}"] for i in range(len(inputs) - 2))
+            return self.call_with_cache(inputs["token_ids"], cache, inputs["index"])
+
         def following(prompt, cache, index):
             last = ops.slice(prompt, (0, index - 1), (ops.shape(prompt)[0], 1))
-            logits, outputs, cache = self.call_with_cache(last, cache, index - 1)
+            inputs = {"token_ids": last, "index": index - 1}
+            inputs |= {f"cache_{i}": one for i, one in enumerate(cache)}
+            logits, outputs, cache = backend.run_in_loop(self, step, inputs)
             return logits[:, 0], outputs[:, 0], cache
 
         token_ids = self.sampler(
@@ -418,5 +424,6 @@ class TokenScorer(keras.Model):
     def call(self, inputs):
         inputs = self.backbone.fill_in(inputs)
         logits = self.lm_head(self.backbone(inputs)["sequence_output"])  # (B, T, V)
-        scores = -token_cross_entropy(inputs["token_ids"][:, 1:], logits[:, :-1])
+        # The plain form: a server has no operations of TensorFlow's gradient.
+        scores = -backend.cross_entropy.plain(inputs["token_ids"][:, 1:], logits[:, :-1])
         return ops.pad(scores, [[0, 0], [1, 0]])

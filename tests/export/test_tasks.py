@@ -218,6 +218,23 @@ def check_probe(model, path):
     assert edges > 50 or model.probe.kind == "depth"
 
 
+def check_causal(model, path):
+    texts = [*READ, " ".join(READ), "語a " * 100]
+    found = session_run(path, "serving_default", text=raw(texts))
+    wanted = model.score(texts)
+    assert found["count"].tolist() == list(map(len, wanted)) and max(map(len, wanted)) > 128
+    for i, row in enumerate(wanted):
+        for name in ("token", "token_id", "start", "end"):
+            column = [one[name] for one in row]
+            got = found[name][i, : len(row)].tolist()
+            assert got == [x.encode() if isinstance(x, str) else x for x in column]
+        close(found["score"][i, : len(row)], [one["score"] for one in row], 1e-4)
+        assert (found["token_id"][i, len(row) :] == -1).all()
+
+
+CAUSAL = {"is_causal": True, "num_segments": 0}
+
+
 def several_tasks():
     def topic(backbone, tokens):
         packer = BertTextClassifierPreprocessor(tokens, sequence_length=64)
@@ -268,6 +285,7 @@ CHECKS = {
     "MaskedLM": check_masked,
     "Pretrainer": check_pretrainer,
     "StructuralProbe": check_probe,
+    "CausalLM": check_causal,
 }
 FAST = ("TokenClassifier",)
 
@@ -277,7 +295,7 @@ FAST = ("TokenClassifier",)
     [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CHECKS],
 )
 def test_answers_as_the_model(name, export):
-    model = tiny.task(name)
+    model = tiny.task(name, encoder_settings=CAUSAL if name == "CausalLM" else None)
     settings = {"top_k": 3} if name in ("MaskedLM", "Pretrainer") else {}
     path = export(model, warmup=WARMUP.get(name, ["short", "long " * 99]), **settings)
     CHECKS[name](model, path)
@@ -339,6 +357,7 @@ def test_tasks(export):
     ("TokenClassifier", {"labels": ["noun", "verb", "O"], "scheme": None}, {}, {}),
     ("TokenClassifier", {"scheme": "BILOU", "bilstm_units": 4}, {}, {}),
     ("StructuralProbe", {"kind": "depth", "layer": 1}, {"kind": "depth"}, {}),
+    ("CausalLM", {"encoder_settings": CAUSAL}, {"add_start_token": True}, {}),
     ("QuestionAnswering", {}, {}, {"top_k": 4, "null_threshold": -1.0, "n_best": 3}),
     ("QuestionAnswering", {}, {}, {"top_k": 2, "null_threshold": 5, "max_answer_length": 1}),
 ], ids=lambda value: "-".join(value) if isinstance(value, dict) else value)  # fmt: skip

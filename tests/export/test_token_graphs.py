@@ -20,6 +20,7 @@ from kerasbert.export import (
 )
 from kerasbert.export.served import PROSE, SHORT, served
 from kerasbert.models import (
+    BertCausalLM,
     BertMaskedLM,
     BertMultipleChoice,
     BertMultiTask,
@@ -205,6 +206,7 @@ TASKS = {
     "choices": (lambda: BertMultipleChoice(tiny_backbone()), ["logits"]),
     "embedder": (lambda: BertTextEmbedder(tiny_backbone(), pooling=["cls", "max"]), ["embedding"]),
     "bilstm": (lambda: BertTextClassifier(tiny_backbone(), 3, bilstm_units=4), ["logits"]),
+    "following": (lambda: BertCausalLM(tiny_backbone("gpt2")), ["logits"]),
     "tasks": (multi_task, ["qa_end_logits", "qa_start_logits", "topic"]),
 }
 

@@ -160,6 +160,28 @@ def test_rotary_and_local_layers_with_a_cache():
     assert_close(step, logits[:, 5:])
 
 
+@pytest.mark.backends("torch")
+def test_steps_by_a_graph(monkeypatch):
+    """What runs by a graph of PyTorch's operations is the same, for other sizes too."""
+    from kerasbert.backend import torch as module
+
+    model = tiny()
+    model.compile(sampler=BeamSampler(2))
+    rows = PROMPTS_30, [[9]], [[4, 5, 6], [7]]
+    wanted = [written(model, prompts, length) for prompts, length in zip(rows, (12, 9, 16))]
+    assert not model.__dict__["_loop_graphs"]._made
+    monkeypatch.setattr(module, "OFTEN_IN_LOOPS", 2)
+    del model.__dict__["_loop_graphs"]
+    found = [written(model, prompts, length) for prompts, length in zip(rows, (12, 9, 16))]
+    assert found == wanted
+    assert [graph.module is not None for graph in model.__dict__["_loop_graphs"]._made]
+    # The weights are those of now.
+    perturb(model)
+    by_graph = written(model, PROMPTS_30, 12)
+    del model.__dict__["_loop_graphs"]
+    assert written(model, PROMPTS_30, 12) == by_graph
+
+
 def test_greedy_is_the_likeliest_token():
     model = tiny()
     model.compile(sampler="greedy")
