@@ -82,6 +82,21 @@ _GPT = {
     "embeddings_norm": False,
     "is_causal": True,
 }
+_MODERNBERT = {
+    "num_segments": 0,
+    "dropout": 0.0,
+    "max_sequence_length": 8192,
+    "layer_norm_epsilon": 1e-5,
+    "position_embedding": "rotary",
+    "rotary_base": 160000.0,
+    "local_rotary_base": 10000.0,
+    "local_window": 128,
+    "global_every": 3,
+    "norm_first": True,
+    "gated_mlp": True,
+    "use_bias": False,
+    "pooler": False,
+}
 FAMILIES = {
     "bert": Family(),
     "roberta": Family(
@@ -125,27 +140,22 @@ FAMILIES = {
         tokenizer="AlbertTokenizer",
     ),
     "modernbert": Family(
-        encoder={
-            "num_segments": 0,
-            "dropout": 0.0,
-            "max_sequence_length": 8192,
-            "layer_norm_epsilon": 1e-5,
-            "position_embedding": "rotary",
-            "rotary_base": 160000.0,
-            "local_rotary_base": 10000.0,
-            "local_window": 128,
-            "global_every": 3,
-            "norm_first": True,
-            "gated_mlp": True,
-            "use_bias": False,
-            "pooler": False,
-        },
+        encoder=_MODERNBERT,
         heads={
             "text_classifier": {"pooling": "cls", **_MODERNBERT_HEAD},
             "token_classifier": _MODERNBERT_HEAD,
             "question_answering": _MODERNBERT_HEAD,
             "multiple_choice": {"pooling": "cls", **_MODERNBERT_HEAD},
             "masked_lm": {"head_activation": "gelu", "head_bias": False},
+        },
+        tokenizer="ModernBertTokenizer",
+    ),
+    # A token sees the 63 before it there, where the encoder's sees 64 to each side.
+    "modernbert_decoder": Family(
+        encoder={**_MODERNBERT, "local_window": 126, "is_causal": True},
+        heads={
+            "causal_lm": {"head_activation": "gelu", "head_bias": False, "output_bias": True},
+            "text_classifier": {"pooling": "last", "output_bias": False, **_MODERNBERT_HEAD},
         },
         tokenizer="ModernBertTokenizer",
     ),

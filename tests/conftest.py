@@ -64,6 +64,16 @@ TINY = {
         "cls_token_id": 1,
         "sep_token_id": 2,
     },
+    "modernbert_decoder": {
+        **_SIZES,
+        "num_hidden_layers": 4,
+        "local_attention": 6,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
     "gpt2": {**_GPT, "n_inner": 40, "eos_token_id": 2, "bos_token_id": 2, "pad_token_id": 0},
     "gpt": {**_GPT, "pad_token_id": 0},
 }
@@ -77,6 +87,7 @@ _CLASSES = {
     "modernbert": "ModernBert",
     "gpt2": "GPT2",
     "gpt": "OpenAIGPT",
+    "modernbert_decoder": "ModernBertDecoder",
 }
 # The families whose `transformers` models take segments.
 SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")
@@ -205,6 +216,8 @@ class Reference:
 def _architecture(family, head):
     import transformers
 
+    if family == "modernbert_decoder":
+        head = head.replace("LMHeadModel", "ForCausalLM")
     return getattr(transformers, f"{_CLASSES[family]}{head or 'Model'}")
 
 

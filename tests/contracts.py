@@ -39,6 +39,7 @@ FAMILY_SETTINGS = {
     "electra": {"embedding_dim": 8},
     "albert": {"embedding_dim": 8, "num_layers": 4, "num_groups": 2},
     "modernbert": {"num_layers": 4, "local_window": 4},
+    "modernbert_decoder": {"num_layers": 4, "local_window": 4},
     "gpt2": {},
     "gpt": {},
 }

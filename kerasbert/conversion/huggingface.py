@@ -239,7 +239,7 @@ def _tied(table):
     tokens = table.encoder["token_embedding"] + ".weight"
     output = table.of_head("masked_lm").get("mlm_head")
     if output is None:
-        return {f"{name}.weight": tokens for name in table.of_head("causal_lm").values()}
+        return {table.of_head("causal_lm")["lm_head/decoder"] + ".weight": tokens}
     decoder = table.decoder or output
     tied = {f"{decoder}.weight": tokens}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}

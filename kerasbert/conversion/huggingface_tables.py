@@ -48,6 +48,8 @@ class Table:
         decoder: string. Their layer that holds the token embedding and the output bias once more,
             in older files; "" for none.
         poolers: tuple. The kinds of heads whose class has a pooler, `None` for the class without.
+        endings: dict of a kind of head to how the name of its class ends, where that is not
+            `Kind.huggingface`.
         without_class: tuple. The kinds of heads that have names, but no class of their own.
         starts_at_padding: bool. Whether positions count from the row after the padding's.
         has_square_projection: bool. Whether embeddings as wide as the encoder are projected too.
@@ -69,6 +71,7 @@ class Table:
     layout: str = "torch"
     decoder: str = ""
     poolers: tuple = ()
+    endings: dict = dataclasses.field(default_factory=dict)
     without_class: tuple = ("pretrainer",)
     starts_at_padding: bool = False
     has_square_projection: bool = True
@@ -92,6 +95,11 @@ class Table:
             decoder = self.decoder or names["mlm_head"]
             names |= {"mlm_head": decoder, "mlm_head/decoder": decoder}
         return names
+
+    def class_of(self, kind):
+        """Its class of a kind of head; `None` is for the encoder alone."""
+        ending = self.endings.get(kind, KINDS[kind].huggingface) if kind else "Model"
+        return self.classes + ending
 
     def settings_of_head(self, kind):
         """`head_config` of a kind of head, with those of its parts."""
@@ -171,6 +179,19 @@ def _write_modernbert(settings):
         "local_rope_theta": bases[0],
         "global_rope_theta": bases[1],
     }
+
+
+def _read_modernbert_decoder(config, path):
+    local = config.get("local_attention", 128)
+    # Theirs counts the token itself, and half of what the encoder's does.
+    window = None if not local else max(2 * (local // 2 - 1), 1)
+    return {**_read_modernbert(config, path), "local_window": window}
+
+
+def _write_modernbert_decoder(settings):
+    window = settings["local_window"]
+    local = None if window is None else 2 * (window // 2 + 1)
+    return {**_write_modernbert(settings), "local_attention": local}
 
 
 # === GPT's ===
@@ -289,6 +310,39 @@ _MODERNBERT_DENSE = {
 }
 _MODERNBERT_TOKENS = {**_MODERNBERT_DENSE, "dropout": ("classifier_dropout", 0.0)}
 _MODERNBERT_POOLED = {**_MODERNBERT_TOKENS, "pooling": ("classifier_pooling", "cls")}
+_MODERNBERT_CONFIG = {
+    "vocabulary_size": ("vocab_size", 50368),
+    "num_layers": ("num_hidden_layers", 22),
+    "num_heads": ("num_attention_heads", 12),
+    "hidden_dim": ("hidden_size", 768),
+    "intermediate_dim": ("intermediate_size", 1152),
+    "dropout": ("mlp_dropout", 0.0),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "max_sequence_length": ("max_position_embeddings", 8192),
+    "activation": ("hidden_activation", "gelu"),
+    "layer_norm_epsilon": ("norm_eps", 1e-5),
+    "initializer_range": ("initializer_range", 0.02),
+    "local_window": ("local_attention", 128),
+    "use_bias": ("norm_bias", False),
+}
+_MODERNBERT_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep"))
+
+
+def _modernbert(qkv):
+    """The layers of ModernBERT and of its decoder, which differ in one name."""
+    return {
+        "token_embedding": "embeddings.tok_embeddings",
+        "embeddings_layer_norm": "embeddings.norm",
+        "transformer_layer_{i}/attention/qkv": f"layers.{{i}}.attn.{qkv}",
+        "transformer_layer_{i}/attention/output": "layers.{i}.attn.Wo",
+        "transformer_layer_{i}/attention_layer_norm": "layers.{i}.attn_norm",
+        "transformer_layer_{i}/intermediate": "layers.{i}.mlp.Wi",
+        "transformer_layer_{i}/output": "layers.{i}.mlp.Wo",
+        "transformer_layer_{i}/output_layer_norm": "layers.{i}.mlp_norm",
+        "final_layer_norm": "final_norm",
+    }
+
+
 _GPT_CONFIG = {
     "vocabulary_size": ("vocab_size", 50257),
     "num_layers": ("n_layer", 12),
@@ -530,35 +584,42 @@ TABLES = {
         read=_read_gpt,
         write=_write_gpt,
     ),
+    "modernbert_decoder": Table(
+        classes="ModernBertDecoder",
+        prefix="model.",
+        config=_MODERNBERT_CONFIG,
+        encoder=_modernbert("[q_proj|k_proj|v_proj]"),  # ModernBertDecoderModel
+        heads={
+            "text_classifier": _MODERNBERT_HEAD,
+            "causal_lm": {
+                "lm_head/dense": "lm_head.dense",
+                "lm_head/layer_norm": "lm_head.norm",
+                "lm_head": "decoder",
+                "lm_head/decoder": "decoder",
+            },
+        },
+        head_config={
+            "text_classifier": {
+                **_MODERNBERT_TOKENS,
+                "output_bias": ("classifier_bias", False),
+            },
+            "causal_lm": {
+                **_MODERNBERT_DENSE,
+                **_BERT_HEAD_CONFIG["masked_lm"],
+                "output_bias": ("decoder_bias", True),
+            },
+        },
+        endings={"causal_lm": "ForCausalLM"},
+        ignored=("position_embedding_type",),
+        token_ids=_MODERNBERT_IDS,
+        read=_read_modernbert_decoder,
+        write=_write_modernbert_decoder,
+    ),
     "modernbert": Table(
         classes="ModernBert",
         prefix="model.",
-        config={
-            "vocabulary_size": ("vocab_size", 50368),
-            "num_layers": ("num_hidden_layers", 22),
-            "num_heads": ("num_attention_heads", 12),
-            "hidden_dim": ("hidden_size", 768),
-            "intermediate_dim": ("intermediate_size", 1152),
-            "dropout": ("mlp_dropout", 0.0),
-            "attention_dropout": ("attention_dropout", 0.0),
-            "max_sequence_length": ("max_position_embeddings", 8192),
-            "activation": ("hidden_activation", "gelu"),
-            "layer_norm_epsilon": ("norm_eps", 1e-5),
-            "initializer_range": ("initializer_range", 0.02),
-            "local_window": ("local_attention", 128),
-            "use_bias": ("norm_bias", False),
-        },
-        encoder={  # ModernBertModel
-            "token_embedding": "embeddings.tok_embeddings",
-            "embeddings_layer_norm": "embeddings.norm",
-            "transformer_layer_{i}/attention/qkv": "layers.{i}.attn.Wqkv",
-            "transformer_layer_{i}/attention/output": "layers.{i}.attn.Wo",
-            "transformer_layer_{i}/attention_layer_norm": "layers.{i}.attn_norm",
-            "transformer_layer_{i}/intermediate": "layers.{i}.mlp.Wi",
-            "transformer_layer_{i}/output": "layers.{i}.mlp.Wo",
-            "transformer_layer_{i}/output_layer_norm": "layers.{i}.mlp_norm",
-            "final_layer_norm": "final_norm",
-        },
+        config=_MODERNBERT_CONFIG,
+        encoder=_modernbert("Wqkv"),  # ModernBertModel
         heads={
             "text_classifier": _MODERNBERT_HEAD,
             "token_classifier": _MODERNBERT_HEAD,
@@ -578,7 +639,7 @@ TABLES = {
             },
         },
         ignored=("position_embedding_type",),  # They are rotary, by whatever name.
-        token_ids=tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")),
+        token_ids=_MODERNBERT_IDS,
         read=_read_modernbert,
         write=_write_modernbert,
     ),

@@ -18,7 +18,6 @@ from kerasbert.conversion.writing import (
     values_of,
 )
 from kerasbert.files import write_files, write_json
-from kerasbert.kinds import KINDS
 from kerasbert.parts import encoder_of, head_weights
 from kerasbert.tokenizers.transformers_files import transformers_files
 
@@ -40,7 +39,7 @@ def architecture(family, kind):
             f"transformers has no class for the head '{kind}' alone on {family}; convert the "
             "encoder alone with task='encoder', or use format='kerasbert'."
         )
-    return table.classes + (KINDS[kind].huggingface if kind else "Model")
+    return table.class_of(kind)
 
 
 def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):

@@ -4,6 +4,7 @@ N texts, B batch, T tokens, V tokens of the vocabulary.
 """
 
 import math
+from dataclasses import fields
 
 import keras
 import keras_hub
@@ -18,6 +19,7 @@ from kerasbert.families import head_settings
 from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.masked_lm import MaskedHeadSettings
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.causal_lm import BertCausalLMPreprocessor
@@ -36,11 +38,18 @@ class BertCausalLM(BertTask):
     `generate`, and samplers by name or object in `compile(sampler=...)`, are as KerasHub's.
 
     Args:
-        backbone: a `BertBackbone` that looks left to right, as those of the families "gpt2" and
-            "gpt", or with `is_causal=True`.
+        backbone: a `BertBackbone` that looks left to right, as those of the families "gpt2", "gpt"
+            and "modernbert_decoder", or with `is_causal=True`.
         preprocessor: a `BertCausalLMPreprocessor`, or `None` for ready arrays.
+        head_activation: string. A dense layer with this activation, and a norm, before the
+            projection to the vocabulary; `None` for neither.
+        head_bias: bool. The bias of that layer.
+        head_norm_epsilon: float. Of the norm after it.
+        output_bias: bool. A bias of each token's logit.
         tie_weights: bool. `False` projects to the vocabulary by weights of the head's own in place
             of the token embedding's.
+
+    The last five follow the encoder's family where they are not given.
 
     Example:
 
@@ -62,28 +71,52 @@ class BertCausalLM(BertTask):
     preprocessor_cls = BertCausalLMPreprocessor
     kind = "causal_lm"
 
-    def __init__(self, backbone, preprocessor=None, tie_weights=None, **kwargs):
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm_epsilon=None,
+        output_bias=None,
+        tie_weights=None,
+        **kwargs,
+    ):
         if not backbone.is_causal:
             raise ValueError(
                 "The encoder looks to both sides, and a language model that predicts the next "
                 "token must not see it; load one of the family 'gpt2' or 'gpt', or make one with "
                 "is_causal=True."
             )
-        if backbone.embedding_dim is not None:
+        given = MaskedHeadSettings(
+            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+        )
+        defaults = {
+            "head_activation": None,
+            "head_bias": True,
+            "head_norm_epsilon": backbone.layer_norm_epsilon,
+            "output_bias": False,
+            "tie_weights": True,
+            **head_settings(backbone.family, self.kind),
+        }
+        self._set_given(vars(given), defaults)
+        if backbone.embedding_dim is not None and self.head_activation is None:
             raise ValueError(
                 f"The encoder's embedding_dim={backbone.embedding_dim} is another width than its "
                 "outputs', which are to be projected to the tokens; make one with "
-                "embedding_dim=None."
+                "embedding_dim=None, or pass a head_activation."
             )
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        defaults = {"tie_weights": True, **head_settings(backbone.family, self.kind)}
-        self._set_given({"tie_weights": tie_weights}, defaults)
         self.lm_head = MaskedLMHead(
             backbone.token_embedding,
-            transform=False,
-            output_bias=False,
+            activation=self.head_activation,
+            layer_norm_epsilon=self.head_norm_epsilon,
+            use_bias=self.head_bias,
+            norm_bias=backbone.use_bias,
+            transform=self.head_activation is not None,
+            output_bias=self.output_bias,
             tie_weights=self.tie_weights,
             kernel_initializer=keras.initializers.TruncatedNormal(
                 stddev=backbone.initializer_range
@@ -103,6 +136,8 @@ class BertCausalLM(BertTask):
 
     @classmethod
     def output_weight(cls, settings):
+        if settings.get("output_bias", False):
+            return "lm_head/bias"
         return None if settings.get("tie_weights", True) else "lm_head/decoder/kernel"
 
     def _needs_labels(self, is_raw):
@@ -405,7 +440,8 @@ class BertCausalLM(BertTask):
         return np.asarray(backend.predict_batch(scorer, features))
 
     def get_config(self):
-        return {**super().get_config(), "tie_weights": self.tie_weights}
+        settings = {field.name: getattr(self, field.name) for field in fields(MaskedHeadSettings)}
+        return {**super().get_config(), **settings}
 
 
 class TokenScorer(keras.Model):

@@ -110,12 +110,12 @@ def record():
     import transformers
     from safetensors import safe_open
 
-    from tests.conftest import _CLASSES, TINY
+    from tests.conftest import TINY, _architecture
 
     made = {}
     for family, head in cases():
         name, settings, _ = HEADS[head]
-        architecture = getattr(transformers, f"{_CLASSES[family]}{name}")
+        architecture = _architecture(family, name)
         settings = {**settings, "attn_implementation": "eager"}
         model = architecture(architecture.config_class(**TINY[family], **settings)).eval()
         with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ from tests.contracts import (
 )
 from tests.peers import torch, transformers
 
-GPTS = ("gpt2", "gpt")
+GPTS = ("gpt2", "gpt", "modernbert_decoder")
 # Three prompts of different lengths; 2 is the end token.
 PROMPTS = [[5, 17, 9, 33, 8], [11], [3, 3, 40]]
 STOP = 2
@@ -473,8 +473,26 @@ def test_keras_hub_reads_it(tokenizer, tmp_path):
 
 
 @pytest.mark.peers
-def test_classes_are_read_off_the_last_token(reference):
-    theirs = reference("gpt2", "ForSequenceClassification", num_labels=3)
+@pytest.mark.parametrize("family", GPTS)
+def test_classes_are_read_off_the_last_token(reference, family, tmp_path):
+    theirs = reference(family, "ForSequenceClassification", num_labels=3)
     model = BertTextClassifier.from_preset(theirs.directory, preprocessor=None)
     assert model.pooling == "last" and not model.output_bias
     assert theirs.compare(model) <= 1e-5
+    convert(theirs.directory, str(tmp_path / "again"), format="huggingface", tokenizer=False)
+    again = type(theirs.model).from_pretrained(tmp_path / "again").eval()
+    for name, weight in theirs.model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("family", GPTS)
+@pytest.mark.parametrize("tie", [True, False])
+def test_there_and_back(reference, family, tmp_path, tie):
+    theirs = reference(family, "LMHeadModel", tie_word_embeddings=tie)
+    model = BertCausalLM.from_preset(theirs.directory, preprocessor=None)
+    assert model.tie_weights == tie and theirs.compare(model) <= 1e-5
+    convert(theirs.directory, str(tmp_path / "again"), format="huggingface", tokenizer=False)
+    again = type(theirs.model).from_pretrained(tmp_path / "again").eval()
+    for name, weight in theirs.model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name
