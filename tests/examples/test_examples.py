@@ -59,9 +59,8 @@ def test_classify_served_wants_a_saved_model(tmp_path):
     assert done.returncode == 1 and "Usage: python" in done.stderr
 
 
-@pytest.mark.slow
-def test_probe_syntax(tmp_path):
-    """Word order is the syntax of this treebank, which each row of the table finds."""
+def treebank():
+    """A CoNLL-U file of trees in which each word hangs on the one before it."""
     words = "the a old new dog cat sees likes".split()
     rows = []
     for number in range(40):
@@ -69,7 +68,13 @@ def test_probe_syntax(tmp_path):
         for place, word in enumerate(tags):
             rows.append("\t".join([str(place + 1), word, "_", "X", *"__", str(place), *"___"]))
         rows.append("")
-    (tmp_path / "a.conllu").write_text("\n".join(rows), encoding="utf-8")
+    return "\n".join(rows)
+
+
+@pytest.mark.slow
+def test_probe_syntax(tmp_path):
+    """Word order is the syntax of this treebank, which each row of the table finds."""
+    (tmp_path / "a.conllu").write_text(treebank(), encoding="utf-8")
     arguments = ("a.conllu", "a.conllu", "--epochs", "2", "--layers", "0,2", "--picture", "a.png")
     done = run("probe_syntax.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

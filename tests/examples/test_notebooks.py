@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from tests.examples.notebooks import EXAMPLES, code_cells, kinds, read, run
+from tests.examples.test_examples import treebank
 from tests.peers import nbformat
 
 # As they are stored, for TensorFlow.
@@ -19,6 +20,7 @@ SMALL = {
     "features_by_layer": {"SAMPLES": 40},
     "fill_masks": {},
     "pretrain": {"STEPS": 4, "TOPICS": 6},
+    "syntax_in_layers": {"PRESET": "bert_tiny_demo_en_uncased", "SENTENCES": 30, "EPOCHS": 1},
     "tag_and_answer": {"SAMPLES": 32, "EPOCHS": 1},
 }
 
@@ -58,7 +60,10 @@ def _shown(notebook):
 def test_notebook(name, tmp_path):
     data = str(EXAMPLES / "data" / "sms_spam.csv")
     notebook = read(name)
-    said = run(notebook, tmp_path, DATA=data, **SMALL[name])
+    trees = tmp_path / "trees.conllu"
+    trees.write_text(treebank(), encoding="utf-8")
+    files = {"DATA": data, "TRAIN": str(trees), "DEV": str(trees)}
+    said = run(notebook, tmp_path, **files, **SMALL[name])
     assert "Traceback" not in said and "Glyph" not in said
     assert _shown(notebook) == _shown(read(name))
     if name == "export_and_call":
