@@ -165,9 +165,17 @@ class BertCausalLM(BertTask):
 
     def get_compile_config(self):
         config = super().get_compile_config()
-        if config:
-            config["sampler"] = keras.saving.serialize_keras_object(self.sampler)
+        if config and isinstance(config.get("optimizer"), dict):
+            # Beside "built", where `keras.models.clone_model` does not look.
+            config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
         return config
+
+    def compile_from_config(self, config):
+        optimizer = config.get("optimizer")
+        sampler = optimizer.pop("sampler", None) if isinstance(optimizer, dict) else None
+        super().compile_from_config(config)
+        if sampler is not None:
+            self.sampler = own_sampler(sampler)
 
     def quantize(self, mode=None, **kwargs):
         super().quantize(mode, **kwargs)

@@ -224,6 +224,7 @@ def test_sampler_is_ours_and_survives_saving(tmp_path):
     model.compile(sampler=keras_hub.samplers.TopKSampler(k=2, seed=3))
     model.save(tmp_path / "model.keras")
     assert keras.models.load_model(tmp_path / "model.keras").sampler.k == 2
+    assert keras.models.clone_model(model)(batch(model)).shape == (3, 7, 30)
     for wrong in ("gredy", "contrastive", keras_hub.samplers.ContrastiveSampler(), 3):
         with pytest.raises(ValueError, match="use one of top_k, greedy"):
             model.compile(sampler=wrong)
