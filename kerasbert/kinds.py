@@ -165,6 +165,15 @@ _ROWS = (
         usage='generate("Once upon a time")',
     ),
     Kind(
+        name="replaced_token_detector",
+        models="BertReplacedTokenDetector",
+        preprocessors="BertReplacedTokenDetectorPreprocessor",
+        export="ServedDetector",
+        settings={"pooling": "tokens", "dropout": 0.0},
+        huggingface="ForPreTraining",
+        usage='detect("A text with a wrong word.")',
+    ),
+    Kind(
         name="structural_probe",
         models="BertStructuralProbe",
         preprocessors="BertStructuralProbePreprocessor",

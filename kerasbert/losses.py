@@ -67,6 +67,48 @@ class TokenAccuracy(keras.metrics.MeanMetricWrapper):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
+class BinaryTokenCrossEntropy(keras.losses.Loss):
+    """Cross-entropy of a yes or no a token, (B, T), by default the mean over what has a weight.
+
+    Example:
+
+    >>> loss = BinaryTokenCrossEntropy()
+    >>> round(float(loss([[1, 0]], np.array([[0.0, 9.0]]), np.array([[1.0, 0.0]]))), 4)
+    0.6931
+    """
+
+    def __init__(
+        self, reduction="mean_with_sample_weight", name="binary_token_cross_entropy", dtype=None
+    ):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        return ops.binary_crossentropy(ops.cast(y_true, y_pred.dtype), y_pred, from_logits=True)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BinaryTokenAccuracy(keras.metrics.MeanMetricWrapper):
+    """The share of tokens whose logit has the sign of their label, weighted.
+
+    Example:
+
+    >>> float(BinaryTokenAccuracy()([[1, 0]], np.array([[0.5, 2.0]])))
+    0.5
+    """
+
+    def __init__(self, name="accuracy", dtype=None):
+        super().__init__(_has_sign, name=name, dtype=dtype)
+        self._direction = "up"
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _has_sign(y_true, y_pred):
+    return ops.cast(ops.equal(y_pred > 0, ops.cast(y_true, "bool")), "float32")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
 class Perplexity(keras.metrics.MeanMetricWrapper):
     """e to the mean cross-entropy, weighted; the loss has computed that already.
 

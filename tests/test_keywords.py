@@ -20,6 +20,7 @@ TASKS = {
     models.BertNextSentencePredictor: {},
     models.BertPretrainer: {},
     models.BertQuestionAnswering: {},
+    models.BertReplacedTokenDetector: {},
     models.BertStructuralProbe: {},
     models.BertTextClassifier: {"num_classes": 2},
     models.BertTextEmbedder: {},

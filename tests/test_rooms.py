@@ -47,6 +47,7 @@ TESTED_IN = {
     "data/test_corpus.py": "data/encodings",
     "data/test_examples.py": "data/block_examples data/example_batches data/manifest",
     "export/test_decoding.py": "data/characters preprocessors/pieces",
+    "models/test_replaced_token_detector.py": "preprocessors/replaced_token_detector",
     "models/test_causal_lm.py": "preprocessors/causal_lm samplers",
     "export/test_serving.py": (
         "export/by_length export/serving_ops export/text_classifier export/write_saved_model"
@@ -54,8 +55,8 @@ TESTED_IN = {
     "export/test_tasks.py": (
         "export/causal_lm export/encoder export/masked_lm export/multi_task export/multiple_choice"
         " export/next_sentence_predictor export/pretrainer export/question_answering"
-        " export/structural_probe export/text_embedder export/text_regressor"
-        " export/token_classifier"
+        " export/replaced_token_detector export/structural_probe export/text_embedder"
+        " export/text_regressor export/token_classifier"
     ),
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",

@@ -473,6 +473,10 @@ TABLES = {
             **_BERT_HEADS,
             "text_classifier": {"head_dense": "classifier.dense", "logits": "classifier.out_proj"},
             "multiple_choice": {"head_dense": "sequence_summary.summary", "logits": "classifier"},
+            "replaced_token_detector": {
+                "head_dense": "discriminator_predictions.dense",
+                "logits": "discriminator_predictions.dense_prediction",
+            },
             "masked_lm": _mlm_head(
                 "generator_predictions.dense",
                 "generator_predictions.LayerNorm",
@@ -481,6 +485,7 @@ TABLES = {
         },
         head_config={
             **_BERT_HEAD_CONFIG,
+            "replaced_token_detector": {"head_activation": ("hidden_act", "gelu")},
             "multiple_choice": {
                 "dropout": ("summary_last_dropout", 0.1),
                 "head_activation": (

@@ -72,6 +72,8 @@ def export_serving(
       the first `count` (N,) are there.
     - `BertCausalLM`: `token`, `token_id`, `start`, `end`, `score` (N, P) of the tokens but the
       first, of which `count` (N,) are there.
+    - `BertReplacedTokenDetector`: `text`, `start`, `end`, `score` (N, P) of tokens, of which
+      `count` (N,) are there.
     - `BertStructuralProbe`: `word`, `start`, `end` (N, W) of words, of which the first `count` (N,)
       are there: those that `sequence_length` leaves room for; and `first`, `second` (N, W - 1), the
       places of the two words of each arc, or of the depths `depth` (N, W).

@@ -55,7 +55,13 @@ class ServedTagger(Served):
         preprocessor = self.preprocessor
         return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(text)))
 
-    def answer(self, text):
+    @property
+    def _sizes(self):
+        """The axes of the outputs behind those of rows and tokens."""
+        return (self.model.num_classes,)
+
+    def of_pieces(self, text):
+        """The code points of texts, their pieces (rows, starts, ends), and the logits of each."""
         preprocessor = self.preprocessor
         points = code_points(text)
         found = preprocessor.tokenizer.tokenize_with_offsets(text)
@@ -65,14 +71,18 @@ class ServedTagger(Served):
         logits = decoding.in_windows(
             lambda part: self.graph(part)["logits"],
             features,
-            (tf.shape(features["token_ids"])[1], self.model.num_classes),
+            (tf.shape(features["token_ids"])[1], *self._sizes),
         )  # (R, T, C)
         rows, begins, lengths = windows
         firsts = tf.gather(ids.row_starts(), rows) + tf.cast(begins, tf.int64)
         window, place, _ = decoding.most_context(firsts, lengths, tf.size(ids.values))
         logits = tf.gather_nd(logits, tf.stack([window, place + 1], axis=1))  # (pieces, C)
+        return points, (ids.value_rowids(), starts.flat_values, ends.flat_values), logits
+
+    def answer(self, text):
+        preprocessor = self.preprocessor
+        points, pieces, logits = self.of_pieces(text)
         probabilities = tf.nn.softmax(tf.cast(logits, tf.float64))
-        pieces = ids.value_rowids(), starts.flat_values, ends.flat_values
         whole = preprocessor.label_pieces == "first"
         units = decoding.word_units(points) if whole else decoding.piece_units(*pieces)
         rows, starts, ends, first, count = decoding.units_of(pieces, tuple(units))
@@ -88,7 +98,11 @@ class ServedTagger(Served):
         texts = substrings(points, labels.value_rowids(), starts.flat_values, ends.flat_values)
         columns = dict(zip(("label", "start", "end", "score"), found))
         columns["text"] = labels.with_values(texts)
-        count = labels.row_lengths()
+        return self.padded(columns)
+
+    def padded(self, columns):
+        """Ragged columns (N, None) filled to one width, and how much of each row is there."""
+        count = columns["text"].row_lengths()
         # One column at least: what holds nothing at all is no row to a server.
         shape = tf.stack([tf.size(count, tf.int64), tf.reduce_max(tf.concat([count, [1]], 0))])
         padded = {name: x.to_tensor(self.fills[name], shape=shape) for name, x in columns.items()}

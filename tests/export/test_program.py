@@ -116,6 +116,15 @@ def test_pairs_and_other_tokenizers(tmp_path):
             np.testing.assert_allclose(answers, follows.follows(*zip(*pairs)), atol=1e-5)
 
 
+@pytest.mark.slow
+def test_program_of_replaced_tokens(tmp_path):
+    detector = tiny.task("ReplacedTokenDetector")
+    export_onnx(detector, tmp_path / "detector")
+    ((_, answers),) = ask([(tmp_path / "detector", SHORT)])
+    for row, logits in zip(answers, detector.predict(SHORT, verbose=0), strict=True):
+        np.testing.assert_allclose([x for *_, x in row], 1 / (1 + np.exp(-logits)), atol=1e-5)
+
+
 QUESTIONS = ["Who met Bob?", "", "日本語?", "Where is it, " * 9, "no?"]
 CONTEXTS = ["Anna met Bob in Rome (Italy) in 1999.", PROSE, "東京ではない。", PROSE, "x"]
 CHOICES = [["noon?", "a prize?"], ["one"], ["北京", "b", *SHORT[:2]]]

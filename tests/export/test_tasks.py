@@ -232,6 +232,19 @@ def check_causal(model, path):
         assert (found["token_id"][i, len(row) :] == -1).all()
 
 
+def check_detector(model, path):
+    texts = [*READ, " ".join(READ), "語a " * 100]
+    found = session_run(path, "serving_default", text=raw(texts))
+    wanted = model.detect(texts)
+    assert found["count"].tolist() == list(map(len, wanted)) and max(map(len, wanted)) > 128
+    for i, row in enumerate(wanted):
+        for name in ("text", "start", "end"):
+            column = [one[name] for one in row]
+            got = found[name][i, : len(row)].tolist()
+            assert got == [x.encode() if isinstance(x, str) else x for x in column]
+        close(found["score"][i, : len(row)], [one["score"] for one in row])
+
+
 CAUSAL = {"is_causal": True, "num_segments": 0}
 
 
@@ -286,6 +299,7 @@ CHECKS = {
     "Pretrainer": check_pretrainer,
     "StructuralProbe": check_probe,
     "CausalLM": check_causal,
+    "ReplacedTokenDetector": check_detector,
 }
 FAST = ("TokenClassifier",)
 

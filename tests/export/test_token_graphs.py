@@ -27,6 +27,7 @@ from kerasbert.models import (
     BertNextSentencePredictor,
     BertPretrainer,
     BertQuestionAnswering,
+    BertReplacedTokenDetector,
     BertTextClassifier,
     BertTextEmbedder,
     BertTextRegressor,
@@ -206,6 +207,7 @@ TASKS = {
     "choices": (lambda: BertMultipleChoice(tiny_backbone()), ["logits"]),
     "embedder": (lambda: BertTextEmbedder(tiny_backbone(), pooling=["cls", "max"]), ["embedding"]),
     "bilstm": (lambda: BertTextClassifier(tiny_backbone(), 3, bilstm_units=4), ["logits"]),
+    "replaced": (lambda: BertReplacedTokenDetector(tiny_backbone()), ["logits"]),
     "following": (lambda: BertCausalLM(tiny_backbone("gpt2")), ["logits"]),
     "tasks": (multi_task, ["qa_end_logits", "qa_start_logits", "topic"]),
 }

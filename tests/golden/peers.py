@@ -29,9 +29,10 @@ HEADS = {
     "masked": ("ForMaskedLM", {}, "BertMaskedLM"),
     "next": ("ForNextSentencePrediction", {}, "BertNextSentencePredictor"),
     "both": ("ForPreTraining", {}, "BertPretrainer"),
+    "replaced": ("ForPreTraining", {}, "BertReplacedTokenDetector"),
     "following": ("LMHeadModel", {}, "BertCausalLM"),
 }
-ONLY = {"next": ("bert",), "both": ("bert", "albert"), "following": ()}
+ONLY = {"next": ("bert",), "both": ("bert", "albert"), "following": (), "replaced": ("electra",)}
 # Those of the families that look left to right.
 OF_GPT = ("encoder", "classes", "number", "following")
 # Our names of outputs by theirs.

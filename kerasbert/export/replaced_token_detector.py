@@ -1,0 +1,62 @@
+"""What is served of `BertReplacedTokenDetector`: how likely each token of a text was replaced."""
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.data.characters import substrings
+from kerasbert.export import decoding
+from kerasbert.export.program import of_texts
+from kerasbert.export.served import Served
+from kerasbert.export.token_classifier import ServedTagger
+
+# N texts, U units of all texts: tokens, or those that share a character as one.
+
+_SCORES = """\
+found = []
+for row, logits in zip(rows, outputs["logits"]):
+    pieces = zip(row.offsets, row.special_tokens_mask, 1 / (1 + np.exp(-logits)))
+    found.append([(*span, float(score)) for span, special, score in pieces if not special])
+return found
+"""
+
+
+class ServedDetector(ServedTagger):
+    """`BertReplacedTokenDetector`."""
+
+    fills = {"text": "", "start": -1, "end": -1, "score": 0.0}
+    own_labels = None
+    _sizes = ()
+
+    def check_labels(self):
+        return Served.check_labels(self)
+
+    def program(self):
+        return of_texts("Start, end and probability of each token", _SCORES)
+
+    def answer(self, text):
+        points, pieces, logits = self.of_pieces(text)
+        rows, starts, ends, first, count = decoding.units_of(
+            pieces, tuple(decoding.piece_units(*pieces))
+        )
+        odds = tf.sigmoid(tf.cast(logits, tf.float64))
+        sums = tf.concat([tf.zeros([1], tf.float64), tf.cumsum(odds)], 0)
+        scores = tf.gather(sums, first + count) - tf.gather(sums, first)
+        columns = {
+            "text": substrings(points, rows, starts, ends),
+            "start": tf.cast(starts, tf.int32),
+            "end": tf.cast(ends, tf.int32),
+            "score": tf.cast(scores / tf.cast(tf.maximum(count, 1), tf.float64), tf.float32),
+        }
+        return self.padded(
+            {
+                name: tf.RaggedTensor.from_value_rowids(x, rows, points.nrows(), validate=False)
+                for name, x in columns.items()
+            }
+        )
+
+    def expected(self, signature, inputs):
+        found = self.model.detect(inputs["text"])
+        most = max(1, *map(len, found))
+        columns = {
+            name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in found]
+            for name, fill in self.fills.items()
+        }
+        return {**columns, "count": [len(row) for row in found]}

@@ -1,0 +1,61 @@
+"""Preprocessing for replaced-token detection: texts or words to pieces, each with its label."""
+
+import keras
+import numpy as np
+
+from kerasbert.preprocessors.pieces import checked_spans
+from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
+
+_REPLACED = "replaced"
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
+    """Packs words or texts, and says which of their pieces were replaced.
+
+    As `BertTokenClassifierPreprocessor`, with other labels. Of lists of words each word has 1 where
+    it was replaced and 0 elsewhere, `None` where it does not count; all its pieces have that label.
+    Of texts, the spans that were replaced, `(start, end)` in characters: each piece that one
+    touches has 1.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row, and so in a window.
+        stride: int. By how many pieces a window begins later than the one before it; `None` is
+            half a window.
+        num_segments: int. See `BertPreprocessor`.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "fake", "##d"]
+    >>> preprocessor = BertReplacedTokenDetectorPreprocessor(BertTokenizer(tokens))
+    >>> features, y, weights = preprocessor(["the fox faked"], [[(8, 13)]])
+    >>> np.asarray(y)[0, :6].tolist(), np.asarray(weights)[0, :6].tolist()
+    ([0, 0, 0, 1, 1, 0], [0.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    """
+
+    settings = ("sequence_length", "truncate", "num_segments", "stride")
+
+    def __init__(self, tokenizer, sequence_length=512, stride=None, num_segments=2, **kwargs):
+        super().__init__(
+            tokenizer,
+            sequence_length,
+            stride=stride,
+            label_pieces="all",
+            num_classes=2,
+            num_segments=num_segments,
+            **kwargs,
+        )
+
+    def _of_spans(self, pieces, rows):
+        labels = np.zeros(len(pieces.starts), "int32")
+        for position, (text, row) in enumerate(zip(pieces.rows, rows, strict=True)):
+            begin, end = pieces.unit_splits[position : position + 2]
+            if isinstance(row, (list, tuple)):
+                row = [(*s, _REPLACED) if isinstance(s, tuple) and len(s) == 2 else s for s in row]
+            for start, stop, _ in checked_spans(row, text, (_REPLACED,), position):
+                low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
+                high = begin + np.searchsorted(pieces.starts[begin:end], stop)
+                labels[low:high] = 1
+        return labels
