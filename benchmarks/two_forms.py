@@ -21,6 +21,7 @@ from kerasbert.data.characters import code_points
 from kerasbert.data.windows import cut_windows, cut_windows_in_graph, most_context
 from kerasbert.export import decoding
 from kerasbert.export import masked_lm as served_masked_lm
+from kerasbert.metrics.trees import spanning_edges
 from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
 from kerasbert.preprocessors.pieces import pieces_as_units
 
@@ -137,6 +138,15 @@ def entities(count):
     )
 
 
+def trees(count):
+    distances = RANDOM.random((count, 20, 20)).astype("float32")
+    distances += distances.transpose(0, 2, 1)
+    return (
+        lambda: [spanning_edges(one) for one in distances],
+        in_graph(decoding.spanning_trees, distances, np.full(count, 20, "int32")),
+    )
+
+
 def milliseconds(call, times):
     """The median of some calls, after two that do not count."""
     taken = []
@@ -153,7 +163,7 @@ def main():
         "| algorithm | NumPy, 1 | graph, 1 | NumPy, 1,000 | graph, 1,000 |\n|---|---|---|---|---|"
     )
     cases = (best_spans, context, windows, mask_windows, words, pieces, probabilities, entities)
-    for case in cases:
+    for case in (*cases, trees):
         found = [
             milliseconds(call, times)
             for count, times in ((1, 100), (1000, 7))

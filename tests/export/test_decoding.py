@@ -11,6 +11,7 @@ from kerasbert.export import decoding
 from kerasbert.export.masked_lm import mask_windows
 from kerasbert.export.served import served
 from kerasbert.export.write_saved_model import compare_answers
+from kerasbert.metrics.trees import spanning_edges
 from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
 from kerasbert.preprocessors.pieces import pieces_as_units
 from kerasbert.tokenizers import RobertaTokenizer
@@ -51,6 +52,22 @@ def testpieces_as_units(count):
     found = decoding.piece_units(*map(tf.constant, pieces))
     for ours, theirs in zip(found, (rows, *spans), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("most", [2, 5, 10_000])
+def test_spanning_trees(size, most):
+    """Of texts of all lengths together, with many equal distances and with few."""
+    counts = RNG.integers(0, size + 1, 9)
+    counts[0] = size
+    distances = RNG.integers(0, most, (9, size, size)).astype("float32")
+    distances = np.minimum(distances, distances.transpose(0, 2, 1))
+    first, second = (x.numpy() for x in decoding.spanning_trees(distances, counts))
+    assert first.shape == (9, max(size - 1, 1))
+    for count, row, a, b in zip(counts, distances, first, second):
+        wanted = sorted(spanning_edges(row[:count, :count]))
+        assert list(zip(a.tolist(), b.tolist()))[: len(wanted)] == wanted
+        assert (a[len(wanted) :] == -1).all() and (b[len(wanted) :] == -1).all()
 
 
 @pytest.mark.parametrize("label_pieces", ["first", "all"])
