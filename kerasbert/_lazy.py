@@ -9,15 +9,20 @@ import sys
 import threading
 
 # With all that it imports it registers everything; a test compares.
-_MODELS = "kerasbert.models"
+_MODELS = ("kerasbert.models", "kerasbert.lineage")
 
 
 def load_with_keras():
     """Import the models now if Keras is there, or else as soon as it is."""
     if "keras" in sys.modules:
-        importlib.import_module(_MODELS)
+        _load()
     else:
         sys.meta_path.insert(0, _Finder())
+
+
+def _load():
+    for name in _MODELS:
+        importlib.import_module(name)
 
 
 class _Finder:
@@ -54,7 +59,7 @@ class _Finder:
             self._thread.depth = depth
         if depth == 0 and "keras" in sys.modules and self in sys.meta_path:
             sys.meta_path.remove(self)
-            importlib.import_module(_MODELS)
+            _load()
 
 
 class _Loader:

@@ -61,6 +61,7 @@ TESTED_IN = {
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
+    "lineage/test_elmo.py": "layers/elmo",
     "loading/test_presets.py": "from_preset loading/checkpoints loading/names presets",
     "measuring/test_bench.py": "measuring/contestant",
     "models/test_backbone.py": "models/feature_model",

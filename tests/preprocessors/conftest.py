@@ -3,6 +3,7 @@
 from tests.tokenizers.conftest import (  # noqa: F401
     albert_model,
     byte_pairs,
+    gpt_pairs,
     make,
     tokenizer,
     word_pieces,
