@@ -699,10 +699,28 @@ def test_which_class_is_taken(reference, tmp_path):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_heads_that_are_left_out_are_named(reference, tmp_path):
-    theirs = reference("electra", "ForPreTraining")
-    with pytest.warns(UserWarning, match="Read as a BertBackbone; left out: discriminator_predict"):
+    theirs = reference("gpt2", "DoubleHeadsModel")
+    with pytest.warns(
+        UserWarning, match="Read as a BertBackbone; left out: .*multiple_choice_head"
+    ):
         said = write(theirs.directory, tmp_path / "out")
-    assert said["written"] == "ElectraModel"
+    assert said["written"] == "GPT2Model"
+
+
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "family, head, name",
+    [
+        ("electra", "ForPreTraining", "ElectraForPreTraining"),
+        ("gpt2", "LMHeadModel", "GPT2LMHeadModel"),
+        ("gpt", "LMHeadModel", "OpenAIGPTLMHeadModel"),
+        ("modernbert_decoder", "LMHeadModel", "ModernBertDecoderForCausalLM"),
+    ],
+)
+def test_heads_are_kept(reference, tmp_path, family, head, name):
+    theirs = reference(family, head)
+    assert write(theirs.directory, tmp_path / "out")["written"] == name
 
 
 # --- errors ---

@@ -15,7 +15,6 @@ from kerasbert.models.causal_lm import TokenScorer
 class ServedCausalLM(Served):
     """`BertCausalLM`."""
 
-    # What fills the columns of a text with fewer tokens than another.
     fills = {"token": "", "token_id": -1, "start": -1, "end": -1, "score": 0.0}
 
     @functools.cached_property
@@ -79,10 +78,4 @@ class ServedCausalLM(Served):
         return [("serving_default", {"text": [*SHORT, PROSE]})]
 
     def expected(self, signature, inputs):
-        found = self.model.score(inputs["text"])
-        most = max(1, *map(len, found))
-        columns = {
-            name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in found]
-            for name, fill in self.fills.items()
-        }
-        return {**columns, "count": [len(row) for row in found]}
+        return self.filled(self.model.score(inputs["text"]))

@@ -53,10 +53,4 @@ class ServedDetector(ServedTagger):
         )
 
     def expected(self, signature, inputs):
-        found = self.model.detect(inputs["text"])
-        most = max(1, *map(len, found))
-        columns = {
-            name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in found]
-            for name, fill in self.fills.items()
-        }
-        return {**columns, "count": [len(row) for row in found]}
+        return self.filled(self.model.detect(inputs["text"]))

@@ -112,6 +112,8 @@ class Served:
 
     # Names of the inputs of `serving_default`.
     columns = ("text",)
+    # Of answers of many parts a text: what fills the columns of a row with fewer than another.
+    fills = {}
     # What a caller may set, and its default.
     settings = {}
     # The name of the output, where the network has one.
@@ -257,6 +259,19 @@ class Served:
         `clear`, if there, says of each row whether its answer is the best by a margin.
         """
         raise NotImplementedError
+
+    def filled(self, rows):
+        """Lists of dicts, one a text, as columns of one width, and how much of each row is there.
+
+        The reverse of what a person's method does with `serving_default`'s answer.
+        """
+        # One column at least: what holds nothing at all is no row to a server.
+        most = max(1, *map(len, rows))
+        columns = {
+            name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in rows]
+            for name, fill in self.fills.items()
+        }
+        return {**columns, "count": [len(row) for row in rows]}
 
     def warmup_inputs(self, item):
         """`(signature, inputs)` of a warmup item; `None` for one that does not fit."""

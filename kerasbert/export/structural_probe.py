@@ -15,7 +15,6 @@ from kerasbert.metrics.trees import spanning_edges
 class ServedProbe(Served):
     """`BertStructuralProbe`."""
 
-    # What fills the columns of a text with fewer words than another.
     fills = {"word": "", "start": -1, "end": -1, "first": -1, "second": -1, "depth": -1.0}
 
     @property

@@ -25,7 +25,6 @@ return found
 class ServedTagger(Served):
     """`BertTokenClassifier`."""
 
-    # What fills the columns of a row with fewer entities than another.
     fills = {"label": "", "text": "", "start": -1, "end": -1, "score": 0.0}
 
     @property
@@ -123,9 +122,4 @@ class ServedTagger(Served):
         for row in found:
             for entity in row:
                 entity["label"] = types[entity["label"]]
-        most = max(1, *map(len, found))
-        columns = {
-            name: [[e[name] for e in row] + [fill] * (most - len(row)) for row in found]
-            for name, fill in self.fills.items()
-        }
-        return {**columns, "count": [len(row) for row in found], "clear": clear}
+        return {**self.filled(found), "clear": clear}
