@@ -396,9 +396,6 @@ def local_attention(projected, num_heads, mask, turn=None, dropout=0.0, seed=Non
     return ops.reshape(outputs, (-1, count * block, *sizes))[:, :length], None
 
 
-# === Losses ===
-
-
 @kernel
 def update_cache(cache, values, index):
     """Keys and values (B, 2, C, N, H) with those of S tokens, (B, 2, S, N, H), from `index` on.
@@ -406,6 +403,9 @@ def update_cache(cache, values, index):
     What was there may be lost: only the result counts.
     """
     return ops.slice_update(cache, (0, 0, index, 0, 0), values)
+
+
+# === Losses ===
 
 
 @kernel

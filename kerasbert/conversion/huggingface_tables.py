@@ -353,7 +353,6 @@ _GPT_CONFIG = {
     "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
     "initializer_range": ("initializer_range", 0.02),
 }
-_GPT2_ACTIVATION = {"activation": ("activation_function", "gelu_new")}
 _GPT_ALIASES = {
     "hidden_size": "n_embd",
     "num_attention_heads": "n_head",
@@ -555,7 +554,11 @@ TABLES = {
         classes="GPT2",
         prefix="transformer.",
         layout="conv1d",
-        config={**_GPT_CONFIG, "max_sequence_length": ("n_positions", 1024), **_GPT2_ACTIVATION},
+        config={
+            **_GPT_CONFIG,
+            "max_sequence_length": ("n_positions", 1024),
+            "activation": ("activation_function", "gelu_new"),
+        },
         encoder=_gpt("wte", "wpe", final_layer_norm="ln_f"),  # GPT2Model
         heads={
             **_GPT_HEADS,

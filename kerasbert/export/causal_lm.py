@@ -66,13 +66,14 @@ class ServedCausalLM(Served):
             "end": ends,
             "score": tf.gather_nd(scores, index),
         }
-        count = tf.maximum(lengths - 1, 0)
-        # One column at least: what holds nothing at all is no row to a server.
-        shape = tf.stack([tf.size(count), tf.reduce_max(tf.concat([count, [1]], 0))])
-        for name, values in found.items():
-            ragged = tf.RaggedTensor.from_row_lengths(values, count, validate=False)
-            found[name] = ragged.to_tensor(self.fills[name], shape=shape)
-        return {**found, "count": count}
+        return self.padded(
+            {
+                name: tf.RaggedTensor.from_value_rowids(
+                    values, tf.cast(row, tf.int64), tf.size(lengths, tf.int64), validate=False
+                )
+                for name, values in found.items()
+            }
+        )
 
     def probes(self):
         return [("serving_default", {"text": [*SHORT, PROSE]})]

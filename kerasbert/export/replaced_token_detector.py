@@ -4,8 +4,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import substrings
 from kerasbert.export import decoding
 from kerasbert.export.program import of_texts
-from kerasbert.export.served import Served
-from kerasbert.export.token_classifier import ServedTagger
+from kerasbert.export.token_classifier import ServedPieces
 
 # N texts, U units of all texts: tokens, or those that share a character as one.
 
@@ -18,15 +17,10 @@ return found
 """
 
 
-class ServedDetector(ServedTagger):
+class ServedDetector(ServedPieces):
     """`BertReplacedTokenDetector`."""
 
     fills = {"text": "", "start": -1, "end": -1, "score": 0.0}
-    own_labels = None
-    _sizes = ()
-
-    def check_labels(self):
-        return Served.check_labels(self)
 
     def program(self):
         return of_texts("Start, end and probability of each token", _SCORES)

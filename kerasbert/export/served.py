@@ -260,6 +260,13 @@ class Served:
         """
         raise NotImplementedError
 
+    def padded(self, columns):
+        """Ragged columns (N, None) as `filled` has them, in the graph."""
+        count = next(iter(columns.values())).row_lengths()
+        shape = tf.stack([tf.size(count, tf.int64), tf.reduce_max(tf.concat([count, [1]], 0))])
+        padded = {name: x.to_tensor(self.fills[name], shape=shape) for name, x in columns.items()}
+        return {**padded, "count": tf.cast(count, tf.int32)}
+
     def filled(self, rows):
         """Lists of dicts, one a text, as columns of one width, and how much of each row is there.
 

@@ -22,10 +22,47 @@ return found
 """
 
 
-class ServedTagger(Served):
+class ServedPieces(Served):
+    """Base of the tasks that say something of each piece of a text, however long it is."""
+
+    # The axes of the outputs behind those of rows and tokens.
+    sizes = ()
+
+    def pack(self, text):
+        preprocessor = self.preprocessor
+        return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(text)))
+
+    def of_pieces(self, text):
+        """The code points of texts, their pieces (rows, starts, ends), and the logits of each."""
+        preprocessor = self.preprocessor
+        points = code_points(text)
+        found = preprocessor.tokenizer.tokenize_with_offsets(text)
+        ids, starts, ends = decoding.with_long_rows(found)
+        windows = preprocessor.windows_in_graph(tf.cast(ids.row_lengths(), tf.int32))
+        features = self.features_in_graph(preprocessor.pack((take_windows(ids, *windows),)))
+        logits = decoding.in_windows(
+            lambda part: self.graph(part)["logits"],
+            features,
+            (tf.shape(features["token_ids"])[1], *self.sizes),
+        )  # (R, T, C)
+        rows, begins, lengths = windows
+        firsts = tf.gather(ids.row_starts(), rows) + tf.cast(begins, tf.int64)
+        window, place, _ = decoding.most_context(firsts, lengths, tf.size(ids.values))
+        logits = tf.gather_nd(logits, tf.stack([window, place + 1], axis=1))  # (pieces, C)
+        return points, (ids.value_rowids(), starts.flat_values, ends.flat_values), logits
+
+    def probes(self):
+        return [("serving_default", {"text": [*SHORT, PROSE]})]
+
+
+class ServedTagger(ServedPieces):
     """`BertTokenClassifier`."""
 
     fills = {"label": "", "text": "", "start": -1, "end": -1, "score": 0.0}
+
+    @property
+    def sizes(self):
+        return (self.model.num_classes,)
 
     @property
     def own_labels(self):
@@ -50,34 +87,6 @@ class ServedTagger(Served):
         old, new = (TagSet(names).meanings for names in (self.own_labels, self.labels))
         return [(a[0], b[0]) for a, b in zip(old, new) if a is not None and b is not None]
 
-    def pack(self, text):
-        preprocessor = self.preprocessor
-        return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(text)))
-
-    @property
-    def _sizes(self):
-        """The axes of the outputs behind those of rows and tokens."""
-        return (self.model.num_classes,)
-
-    def of_pieces(self, text):
-        """The code points of texts, their pieces (rows, starts, ends), and the logits of each."""
-        preprocessor = self.preprocessor
-        points = code_points(text)
-        found = preprocessor.tokenizer.tokenize_with_offsets(text)
-        ids, starts, ends = decoding.with_long_rows(found)
-        windows = preprocessor.windows_in_graph(tf.cast(ids.row_lengths(), tf.int32))
-        features = self.features_in_graph(preprocessor.pack((take_windows(ids, *windows),)))
-        logits = decoding.in_windows(
-            lambda part: self.graph(part)["logits"],
-            features,
-            (tf.shape(features["token_ids"])[1], *self._sizes),
-        )  # (R, T, C)
-        rows, begins, lengths = windows
-        firsts = tf.gather(ids.row_starts(), rows) + tf.cast(begins, tf.int64)
-        window, place, _ = decoding.most_context(firsts, lengths, tf.size(ids.values))
-        logits = tf.gather_nd(logits, tf.stack([window, place + 1], axis=1))  # (pieces, C)
-        return points, (ids.value_rowids(), starts.flat_values, ends.flat_values), logits
-
     def answer(self, text):
         preprocessor = self.preprocessor
         points, pieces, logits = self.of_pieces(text)
@@ -98,17 +107,6 @@ class ServedTagger(Served):
         columns = dict(zip(("label", "start", "end", "score"), found))
         columns["text"] = labels.with_values(texts)
         return self.padded(columns)
-
-    def padded(self, columns):
-        """Ragged columns (N, None) filled to one width, and how much of each row is there."""
-        count = columns["text"].row_lengths()
-        # One column at least: what holds nothing at all is no row to a server.
-        shape = tf.stack([tf.size(count, tf.int64), tf.reduce_max(tf.concat([count, [1]], 0))])
-        padded = {name: x.to_tensor(self.fills[name], shape=shape) for name, x in columns.items()}
-        return {**padded, "count": tf.cast(count, tf.int32)}
-
-    def probes(self):
-        return [("serving_default", {"text": [*SHORT, PROSE]})]
 
     def expected(self, signature, inputs):
         texts = inputs["text"]

@@ -146,9 +146,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         """
         if cache is not None:
             return self._with_cache(inputs, attention_mask, cache, cache_update_index)
-        turn = None
-        if self.rotary_base is not None:
-            turn = functools.partial(rotate, base=self.rotary_base)
+        turn = self._turn()
         dropout = self.dropout if training else 0.0
         attend = functools.partial(backend.attention, maps=return_attention_scores)
         if attention_mask is not None and len(attention_mask.shape) == 5:
@@ -164,11 +162,15 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         outputs = self.output_dense(backend.of_tokens(outputs, inputs.shape[-1]))
         return (outputs, scores) if return_attention_scores else outputs
 
+    def _turn(self, start_index=None):
+        """What turns queries and keys that begin at a position; `None` without rotary positions."""
+        if self.rotary_base is None:
+            return None
+        return functools.partial(rotate, base=self.rotary_base, start_index=start_index)
+
     def _with_cache(self, inputs, mask, cache, index):
-        turn = None
-        if self.rotary_base is not None:
-            turn = functools.partial(rotate, base=self.rotary_base, start_index=index)
-        query, key, value = backend.split_heads(self.qkv(inputs), self.num_heads, turn)
+        projected = self.qkv(inputs)
+        query, key, value = backend.split_heads(projected, self.num_heads, self._turn(index))
         cache = backend.update_cache(cache, ops.stack([key, value], axis=1), index)
         outputs, _ = backend.heads_attention(query, cache[:, 0], cache[:, 1], mask[None, None])
         return self.output_dense(backend.of_tokens(outputs, inputs.shape[-1])), cache

@@ -74,13 +74,13 @@ def check_length(length, limit):
         )
 
 
-def rotate(x, base, start_index=0):
+def rotate(x, base, start_index=None):
     """Rotary position embedding (RoFormer, arXiv 2104.09864; halves form).
 
     Args:
         x: tensor (B, T, N, H), H even.
         base: float. The base of the angles' wavelengths.
-        start_index: int or tensor. The position of the first of the T.
+        start_index: int or tensor. The position of the first of the T; 0 if `None`.
 
     Returns:
         (B, T, N, H), in the type of `x`.
@@ -90,7 +90,9 @@ def rotate(x, base, start_index=0):
     wide = backend.at_least_float32(x)
     dtype = keras.backend.standardize_dtype(wide.dtype)
     frequency = (1.0 / base ** (np.arange(0, width, 2, dtype=dtype) / width)).astype(dtype)
-    places = ops.arange(length, dtype=dtype) + ops.cast(start_index, dtype)
+    places = ops.arange(length, dtype=dtype)
+    if start_index is not None:
+        places = places + ops.cast(start_index, dtype)
     angle = ops.expand_dims(places, -1)  # (T, 1)
     angle = angle * ops.convert_to_tensor(frequency)  # (T, H/2)
     angle = ops.expand_dims(ops.concatenate([angle, angle], axis=-1), (0, 2))  # (1, T, 1, H)

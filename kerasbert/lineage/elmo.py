@@ -213,13 +213,7 @@ class ElmoEmbedder(ChecksKeywords, keras.Model):
         check_choice("layers", layers, LAYERS)
         mix = ScalarMix(dtype=backbone.dtype_policy, name="scalar_mix")
         inputs = backbone.input
-        hidden = backbone(inputs)["hidden_states"]
-        outputs = {
-            "last": lambda: hidden[-1],
-            "tokens": lambda: hidden[0],
-            "all": lambda: ops.stack(hidden, axis=2),
-            "scalar_mix": lambda: mix(hidden),
-        }[layers]()
+        outputs = _chosen(layers, backbone(inputs)["hidden_states"], mix)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.backbone = backbone
         self.mix = mix if layers == "scalar_mix" else None
@@ -268,13 +262,7 @@ class ElmoEmbedder(ChecksKeywords, keras.Model):
             outputs, states = self.backbone.read_on(
                 {name: ops.convert_to_tensor(x) for name, x in features.items()}, states
             )
-            hidden = outputs["hidden_states"]
-            if self.mix is not None:
-                vectors = self.mix(hidden)
-            elif self.layers_used == "all":
-                vectors = ops.stack(hidden, axis=2)
-            else:
-                vectors = hidden[-1 if self.layers_used == "last" else 0]
+            vectors = _chosen(self.layers_used, outputs["hidden_states"], self.mix)
             return ops.convert_to_numpy(ops.cast(vectors, "float32")), states
 
     def get_config(self):
@@ -285,6 +273,15 @@ class ElmoEmbedder(ChecksKeywords, keras.Model):
     def from_config(cls, config):
         backbone = keras.saving.deserialize_keras_object(config["backbone"])
         return cls(**{**config, "backbone": backbone})
+
+
+def _chosen(layers, hidden_states, mix):
+    """Of all layers' outputs what `layers` of `ElmoEmbedder` says."""
+    if layers == "scalar_mix":
+        return mix(hidden_states)
+    if layers == "all":
+        return ops.stack(hidden_states, axis=2)
+    return hidden_states[-1 if layers == "last" else 0]
 
 
 def character_ids(sentences, characters_per_token=50):

@@ -16,10 +16,9 @@ from kerasbert._errors import check_whole, is_whole
 from kerasbert._process import check_process
 from kerasbert.data.batching import sorted_batches
 from kerasbert.families import head_settings
-from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.masked_lm import MaskedHeadSettings
+from kerasbert.models.masked_lm import MaskedHeadSettings, vocabulary_head
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.causal_lm import BertCausalLMPreprocessor
@@ -109,21 +108,7 @@ class BertCausalLM(BertTask):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        self.lm_head = MaskedLMHead(
-            backbone.token_embedding,
-            activation=self.head_activation,
-            layer_norm_epsilon=self.head_norm_epsilon,
-            use_bias=self.head_bias,
-            norm_bias=backbone.use_bias,
-            transform=self.head_activation is not None,
-            output_bias=self.output_bias,
-            tie_weights=self.tie_weights,
-            kernel_initializer=keras.initializers.TruncatedNormal(
-                stddev=backbone.initializer_range
-            ),
-            dtype=backbone.dtype_policy,
-            name="lm_head",
-        )
+        self.lm_head = vocabulary_head(self, "lm_head")
 
         # === Functional model ===
         inputs = backbone.input

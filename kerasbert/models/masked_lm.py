@@ -33,6 +33,24 @@ class MaskedHeadSettings:
     tie_weights: bool | None = None
 
 
+def vocabulary_head(task, name):
+    """The `MaskedLMHead` of a task's encoder and of its `MaskedHeadSettings`."""
+    backbone = task.backbone
+    return MaskedLMHead(
+        backbone.token_embedding,
+        activation=task.head_activation,
+        layer_norm_epsilon=task.head_norm_epsilon,
+        use_bias=task.head_bias,
+        norm_bias=backbone.use_bias,
+        output_bias=task.output_bias,
+        tie_weights=task.tie_weights,
+        transform=task.head_activation is not None,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=backbone.initializer_range),
+        dtype=backbone.dtype_policy,
+        name=name,
+    )
+
+
 class MaskedTask(BertTask):
     """Base of the tasks that predict hidden tokens."""
 
@@ -56,20 +74,7 @@ class MaskedTask(BertTask):
             **head_settings(backbone.family, "masked_lm"),
         }
         self._set_given(vars(given), defaults)
-        self.mlm_head = MaskedLMHead(
-            backbone.token_embedding,
-            activation=self.head_activation,
-            layer_norm_epsilon=self.head_norm_epsilon,
-            use_bias=self.head_bias,
-            norm_bias=backbone.use_bias,
-            output_bias=self.output_bias,
-            tie_weights=self.tie_weights,
-            kernel_initializer=keras.initializers.TruncatedNormal(
-                stddev=backbone.initializer_range
-            ),
-            dtype=backbone.dtype_policy,
-            name="mlm_head",
-        )
+        self.mlm_head = vocabulary_head(self, "mlm_head")
         positions = keras.Input((None,), dtype="int32", name="mask_positions")
         return {**backbone.input, "mask_positions": positions}
 

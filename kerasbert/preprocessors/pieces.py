@@ -76,6 +76,13 @@ def pieces_as_units(rows, starts, ends):
     return rows[begins], np.stack([starts[begins], ends[last]]).astype("int64")
 
 
+def units_touched(pieces, position, start, stop):
+    """The units of the text at `position` that a span of characters touches: `(low, high)`."""
+    begin, end = pieces.unit_splits[position : position + 2]
+    low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
+    return low, begin + np.searchsorted(pieces.starts[begin:end], stop)
+
+
 def joined_spans(words):
     """Where words are in the text that they make up together."""
     ends = list(itertools.accumulate(map(len, words)))

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from kerasbert.preprocessors.pieces import checked_spans
+from kerasbert.preprocessors.pieces import checked_spans, units_touched
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
 
 _REPLACED = "replaced"
@@ -51,11 +51,9 @@ class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
     def _of_spans(self, pieces, rows):
         labels = np.zeros(len(pieces.starts), "int32")
         for position, (text, row) in enumerate(zip(pieces.rows, rows, strict=True)):
-            begin, end = pieces.unit_splits[position : position + 2]
             if isinstance(row, (list, tuple)):
                 row = [(*s, _REPLACED) if isinstance(s, tuple) and len(s) == 2 else s for s in row]
             for start, stop, _ in checked_spans(row, text, (_REPLACED,), position):
-                low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
-                high = begin + np.searchsorted(pieces.starts[begin:end], stop)
+                low, high = units_touched(pieces, position, start, stop)
                 labels[low:high] = 1
         return labels

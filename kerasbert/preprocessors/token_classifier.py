@@ -26,6 +26,7 @@ from kerasbert.preprocessors.pieces import (
     joined_spans,
     pieces_as_units,
     units_of_pieces,
+    units_touched,
 )
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights, word_rows
@@ -428,8 +429,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             free = begin
             for start, stop, label in checked_spans(row, text, tags.types, position):
                 # The units that the span touches, without those of the span before it.
-                low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
-                high = begin + np.searchsorted(pieces.starts[begin:end], stop)
+                low, high = units_touched(pieces, position, start, stop)
                 low = max(low, free)
                 free = max(high, free)
                 if low >= high:

@@ -74,13 +74,30 @@ class BytePairTokenizer(AddedTokensTokenizer):
         """
         files = TokenizerFiles(directory)
         files.require("BPE", cls)
-        arguments = {}
+        arguments = cls._words_of(files)
         if files.model:
             vocabulary, merges = files.model["vocab"], files.model["merges"]
+        else:
+            path = files.path("merges.txt")
+            if path is None:
+                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt.")
+            vocabulary, merges = files.read_json("vocab.json"), read_merges(path)
+        tokens = files.with_added_tokens(tokens_by_id(vocabulary))
+        arguments |= files.special_tokens(cls, tokens) | files.settings()
+        arguments["vocabulary"] = {token: id for id, token in enumerate(tokens)}
+        arguments["merges"] = merges
+        arguments["added_tokens"] = list(files.added_tokens().values())
+        return cls(**arguments | overrides)
+
+    @classmethod
+    def _words_of(cls, files):
+        """Arguments that say how the files cut texts into words; raises for what is not known."""
+        arguments = {}
+        if files.model:
             forms = [step.get("type") for step in files.normalizers()]
             if forms not in ([], ["NFC"], ["NFD"], ["NFKC"], ["NFKD"]):
                 raise ValueError(
-                    f"The tokenizer.json in '{directory}' normalizes text with {forms}: "
+                    f"The tokenizer.json in '{files.directory}' normalizes text with {forms}: "
                     f"{cls.__name__} knows NFC, NFD, NFKC and NFKD, one at a time."
                 )
             arguments["normalization"] = forms[0] if forms else None
@@ -88,23 +105,13 @@ class BytePairTokenizer(AddedTokensTokenizer):
             kinds = [step.get("type") for step in split]
             if kinds != ["ByteLevel"] or not split[0].get("use_regex", True):
                 raise ValueError(
-                    f"The tokenizer.json in '{directory}' splits words with {kinds}: "
+                    f"The tokenizer.json in '{files.directory}' splits words with {kinds}: "
                     f"{cls.__name__} knows the ByteLevel of GPT-2 with its pattern."
                 )
             arguments["add_prefix_space"] = split[0].get("add_prefix_space", False)
-        else:
-            path = files.path("merges.txt")
-            if path is None:
-                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt.")
-            vocabulary, merges = files.read_json("vocab.json"), read_merges(path)
         if "add_prefix_space" in files.config:
             arguments["add_prefix_space"] = files.config["add_prefix_space"]
-        tokens = files.with_added_tokens(tokens_by_id(vocabulary))
-        arguments |= files.special_tokens(cls, tokens) | files.settings()
-        arguments["vocabulary"] = {token: id for id, token in enumerate(tokens)}
-        arguments["merges"] = merges
-        arguments["added_tokens"] = list(files.added_tokens().values())
-        return cls(**arguments | overrides)
+        return arguments
 
     def set_vocabulary_and_merges(self, vocabulary, merges):
         """Set both, from data or files."""

@@ -5,7 +5,6 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf, tf_text
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer, fingerprint
-from kerasbert.tokenizers.files import TokenizerFiles, read_merges, tokens_by_id
 from kerasbert.tokenizers.subword import distinct, once
 from kerasbert.tokenizers.wordpiece import CJK, PUNCTUATION, SPACE, plain_text
 
@@ -60,39 +59,17 @@ class GPTTokenizer(BytePairTokenizer):
         )
 
     @classmethod
-    def from_files(cls, directory, **overrides):
-        """Read the tokenizer of a Hugging Face directory, with its settings.
-
-        Args:
-            directory: string. Has a `tokenizer.json`, or `vocab.json` and `merges.txt`.
-            **overrides: arguments of the constructor to set otherwise.
-        """
-        files = TokenizerFiles(directory)
-        files.require("BPE", cls)
+    def _words_of(cls, files):
         if files.model:
             steps = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
             suffix = files.model.get("end_of_word_suffix")
             if suffix != END_OF_WORD or steps != ["BertNormalizer", "BertPreTokenizer"]:
                 raise ValueError(
-                    f"The tokenizer.json in '{directory}' cuts texts with {steps} into pieces that "
-                    f"end words with {suffix!r}: {cls.__name__} knows BertNormalizer, "
+                    f"The tokenizer.json in '{files.directory}' cuts texts with {steps} into "
+                    f"pieces that end words with {suffix!r}: {cls.__name__} knows BertNormalizer, "
                     f"BertPreTokenizer and {END_OF_WORD!r}."
                 )
-            vocabulary, merges = files.model["vocab"], files.model["merges"]
-        else:
-            path = files.path("merges.txt")
-            if path is None:
-                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt.")
-            vocabulary, merges = files.read_json("vocab.json"), read_merges(path)
-        tokens = files.with_added_tokens(tokens_by_id(vocabulary))
-        arguments = {
-            "vocabulary": {token: id for id, token in enumerate(tokens)},
-            "merges": merges,
-            "added_tokens": list(files.added_tokens().values()),
-            **files.special_tokens(cls, tokens),
-            **files.settings(),
-        }
-        return cls(**arguments | overrides)
+        return {}
 
     def get_config(self):
         config = super().get_config()
