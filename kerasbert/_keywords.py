@@ -44,6 +44,8 @@ class ChecksKeywords:
 def arguments(cls):
     """The names of the arguments of a class, with those of the bases that it passes others on to.
 
+    A class passes none on to the bases in its `replaced_bases`.
+
     >>> from kerasbert.layers import Pooling
     >>> sorted(arguments(Pooling))
     ['activity_regularizer', 'autocast', 'dtype', 'mode', 'name', 'trainable']
@@ -53,7 +55,8 @@ def arguments(cls):
         if base is keras.Model:
             # A model of inputs and outputs: those of a layer would be swallowed.
             return names | {"inputs", "outputs", "name", "trainable"}
-        if "__init__" in vars(base) and base not in (object, ChecksKeywords):
+        passed_over = (object, ChecksKeywords, *getattr(cls, "replaced_bases", ()))
+        if "__init__" in vars(base) and base not in passed_over:
             parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
             kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
             names |= {p.name for p in parameters if p.kind in kinds}

@@ -6,7 +6,7 @@ import warnings
 import keras
 import numpy as np
 
-from kerasbert import models
+from kerasbert import lineage, models
 from kerasbert._errors import check_choice, did_you_mean, first_line
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import (
@@ -18,6 +18,7 @@ from kerasbert.conversion import (
 )
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.huggingface_tables import TABLES
+from kerasbert.conversion.lineage import LINEAGE_TABLES
 from kerasbert.conversion.writing import canonical, check_settings
 from kerasbert.files import (
     check_room,
@@ -186,6 +187,8 @@ def class_in(directory, format=None):
     if sentence_transformers.is_mine(directory) and format in ("huggingface", "kerasbert"):
         return models.BertTextEmbedder
     checkpoint = read_checkpoint(directory)
+    if checkpoint.family in lineage.CLASSES:
+        return _lineage_class(checkpoint.family, json_in(directory, "config.json"))
     config = json_in(directory, "config.json") if huggingface.is_mine(directory) else {}
     known = {tables_of(cls): cls for cls in tasks().values() if tables_of(cls)}
     known["text_classifier"] = _text_class(config)
@@ -198,6 +201,14 @@ def class_in(directory, format=None):
     if kind == "unknown":
         kind = _kind_by_weights(checkpoint, known)
     return known.get(kind, BertBackbone)
+
+
+def _lineage_class(family, config):
+    """The class of `kerasbert.lineage` that the class's name says, or else the encoder."""
+    table, classes = LINEAGE_TABLES[family], lineage.CLASSES[family]
+    names = {table.class_of(kind): cls for kind, cls in classes.items()}
+    found = (names[name] for name in config.get("architectures") or () if name in names)
+    return next(found, classes[None])
 
 
 def _text_class(config):
@@ -280,12 +291,12 @@ def _tokenizer_of(source):
 
 def _with_encoder(model, settings):
     """The model with other settings of its encoder, and the same weights."""
-    config = encoder_of(model).get_config()
+    config, cls = encoder_of(model).get_config(), type(encoder_of(model))
     for name in settings:
         if name not in config:
             hint = did_you_mean(name, config, f"; it has {', '.join(sorted(config))}.")
-            raise ValueError(f"encoder={settings!r}: BertBackbone has no setting '{name}'{hint}")
-    other = BertBackbone.from_config({**config, **settings})
+            raise ValueError(f"encoder={settings!r}: {cls.__name__} has no setting '{name}'{hint}")
+    other = cls.from_config({**config, **settings})
     if model is not encoder_of(model):
         other = type(model).from_config({**_config(model), "backbone": other})
         if model.preprocessor is not None:

@@ -170,10 +170,24 @@ FAMILIES = {
         tokenizer="GPTTokenizer",
     ),
 }
+# The same of models in `kerasbert.lineage`, whose encoders are classes of their own.
+LINEAGE = {
+    "xlnet": Family(
+        heads={
+            "text_classifier": {"pooling": "last", "head_activation": "tanh", "dropout": 0.1},
+        },
+        tokenizer="XLNetTokenizer",
+    ),
+}
+# What their settings can be that no `BertBackbone` has.
+LINEAGE_SETTINGS = {
+    "clamp_length": "count?",
+    "memory_length": "whole",
+}
 
 
-def get_family(name):
-    """Return the row of a family.
+def get_family(name, families=None):
+    """Return the row of a family, by default one of any model's.
 
     >>> get_family("roberta").encoder["position_offset"]
     2
@@ -181,9 +195,10 @@ def get_family(name):
     Raises:
         ValueError: if there is no such family.
     """
-    if name not in FAMILIES:
-        raise ValueError(f"Unknown family '{name}'; the families are {', '.join(FAMILIES)}.")
-    return FAMILIES[name]
+    families = FAMILIES | LINEAGE if families is None else families
+    if name not in families:
+        raise ValueError(f"Unknown family '{name}'; the families are {', '.join(families)}.")
+    return families[name]
 
 
 def head_settings(family, kind):

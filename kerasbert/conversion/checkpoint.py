@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kerasbert._errors import first_line
 from kerasbert.conversion.name_map import FLOATS, NameMap, check_dtype
-from kerasbert.families import get_family
+from kerasbert.families import LINEAGE, get_family
 from kerasbert.files import inside, read_json
 
 
@@ -57,7 +57,9 @@ class Checkpoint:
         return contextlib.nullcontext()
 
     def encoder_settings(self):
-        """All arguments of `BertBackbone`: the family's, and the checkpoint's own over them."""
+        """All arguments of the encoder: the family's, and the checkpoint's own over them."""
+        if self.family in LINEAGE:
+            return {**get_family(self.family).encoder, **self.encoder}
         return {**get_family(self.family).encoder, "family": self.family, **self.encoder}
 
 

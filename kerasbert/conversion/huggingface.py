@@ -11,11 +11,13 @@ from kerasbert import tokenizers
 from kerasbert._errors import check_fields
 from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles
 from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES
+from kerasbert.conversion.lineage import LINEAGE_TABLES
 from kerasbert.conversion.name_map import NameMap
-from kerasbert.families import SETTINGS
+from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS
 
+ALL_TABLES = TABLES | LINEAGE_TABLES
 # Fields of heads, and of all families, and what each can be; see `check_value`.
 _FIELDS = {
     "classifier_dropout": "share?",
@@ -82,6 +84,11 @@ _HEADS = (
     "head.",
     "decoder.",
     "pooler.",
+    "logits_proj.",
+    "lm_loss.",
+    "start_logits.",
+    "end_logits.",
+    "answer_class.",
 )
 # Buffers, no weights.
 _BUFFERS = (
@@ -111,7 +118,7 @@ def read_checkpoint(directory):
     path = os.path.join(directory, "config.json")
     config = read_json(path)
     # The first ones named no type: all were BERT.
-    types = {table.model_type or name.replace("_", "-"): name for name, table in TABLES.items()}
+    types = {table.model_type or name.replace("_", "-"): name for name, table in ALL_TABLES.items()}
     family = types.get(str(config.get("model_type", "bert")).replace("_", "-"))
     if family is None:
         known = ", ".join(types)
@@ -119,7 +126,7 @@ def read_checkpoint(directory):
             f"'{path}' has model_type '{config['model_type']}', which is not of the BERT family; "
             f"kerasbert reads {known}."
         )
-    table = TABLES[family]
+    table = ALL_TABLES[family]
     config |= {key: config[alias] for alias, key in table.aliases.items() if alias in config}
     for key, fine in REFUSED.items():
         if key not in table.ignored and config.get(key, fine[0]) not in fine:
@@ -127,7 +134,8 @@ def read_checkpoint(directory):
                 f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; "
                 f"only {key}={fine[0]!r} can be loaded."
             )
-    kinds = {key: SETTINGS[ours] for ours, (key, _) in table.config.items()}
+    known = SETTINGS | LINEAGE_SETTINGS
+    kinds = {key: known[ours] for ours, (key, _) in table.config.items()}
     check_fields(config, _FIELDS | kinds, path)
     tied = config.get("tie_word_embeddings", True)
     encoder = _encoder_settings(table, config, path)
@@ -138,7 +146,10 @@ def read_checkpoint(directory):
         encoder=encoder,
         tensors=_Tensors(directory, table, tied),
         encoder_map=NameMap(
-            table.encoder, table.layout, inner=encoder.get("num_inner_repetitions", 1)
+            table.encoder,
+            table.layout,
+            table.verbatim(encoder),
+            inner=encoder.get("num_inner_repetitions", 1),
         ),
         head_maps={kind: NameMap(layers, "torch") for kind, layers in names.items() if layers},
         head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
@@ -236,6 +247,8 @@ def _classes(config, path):
 
 def _tied(table):
     """Tensors that repeat another one: a dict of name to name."""
+    if table.tied:
+        return table.tied
     tokens = table.encoder["token_embedding"] + ".weight"
     output = table.of_head("masked_lm").get("mlm_head")
     if output is None:
@@ -254,6 +267,7 @@ class _Tensors(TensorFiles):
 
     def __init__(self, directory, table, tied):
         super().__init__(directory)
+        self.split_heads = table.split_heads
         self.anchor = table.encoder["token_embedding"] + ".weight"
         # Where the decoder has weights of its own, its bias is the one that counts.
         self.unused = None
@@ -278,8 +292,28 @@ class _Tensors(TensorFiles):
             for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
                 if ours.endswith(old):
                     ours = ours.removesuffix(old) + new
-            renamed[ours] = name
+            # A matrix with an axis for heads is no layer of theirs, and has no ".weight".
+            renamed[f"{ours}.weight" if ours.endswith(tuple(self.split_heads)) else ours] = name
         if self.unused is not None and self.unused[0] in renamed:
             # Files that store both as one have it under the first name alone.
             renamed.setdefault(self.unused[1], renamed.pop(self.unused[0]))
         return renamed
+
+    def _is_into_heads(self, name):
+        """Whether a matrix of this name goes into heads; `None` of one without an axis for them."""
+        ends = (into for end, into in self.split_heads.items() if name.endswith(f"{end}.weight"))
+        return next(ends, None)
+
+    def __getitem__(self, name):
+        value, into = super().__getitem__(name), self._is_into_heads(name)
+        if into is None or value.ndim != 3:
+            return value
+        whole = value.reshape(len(value), -1)
+        return whole.T if into else whole
+
+    def shape(self, name):
+        shape, into = super().shape(name), self._is_into_heads(name)
+        if into is None or len(shape) != 3:
+            return shape
+        whole = (shape[0], shape[1] * shape[2])
+        return whole[::-1] if into else whole

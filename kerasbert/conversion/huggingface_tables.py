@@ -57,6 +57,10 @@ class Table:
         ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
         token_ids: tuple. Keys of special tokens whose defaults there may lie outside a vocabulary.
         refused: dict of a kind of head to a dict of key to the one value that is known here.
+        split_heads: dict of how a name ends, of a matrix with an axis for heads, to whether it is
+            of what goes into the heads, (D, N, H) or, not transposed, comes out of them.
+        verbatim: function of the encoder's settings; see `NameMap.verbatim`.
+        tied: dict of a tensor that repeats another one to that one, where heads do not say it.
         read: function of `config.json` and its path that gives further settings of the encoder.
         write: function of the encoder's settings that gives further keys, the reverse of `read`.
     """
@@ -79,6 +83,9 @@ class Table:
     ignored: tuple = ()
     token_ids: tuple = ()
     refused: dict = dataclasses.field(default_factory=dict)
+    split_heads: dict = dataclasses.field(default_factory=dict)
+    verbatim: Callable = lambda settings: None
+    tied: dict = dataclasses.field(default_factory=dict)
     read: Callable = lambda config, path: {}
     write: Callable = lambda settings: {}
 

@@ -9,7 +9,9 @@ import warnings
 import numpy as np
 
 from kerasbert.conversion import huggingface, sentence_transformers
-from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES
+from kerasbert.conversion.huggingface import ALL_TABLES
+from kerasbert.conversion.huggingface_tables import ACTIVATIONS
+from kerasbert.conversion.lineage import split_heads
 from kerasbert.conversion.writing import (
     canonical,
     check_settings,
@@ -33,7 +35,7 @@ def architecture(family, kind):
     Raises:
         ValueError: where it has none.
     """
-    table = TABLES[family]
+    table = ALL_TABLES[family]
     if not table.has_class(kind):
         raise ValueError(
             f"transformers has no class for the head '{kind}' alone on {family}; convert the "
@@ -73,8 +75,8 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         files = transformers_files(
             tokenizer,
             family,
-            settings["max_sequence_length"],
-            settings["num_segments"] > 1,
+            settings.get("max_sequence_length"),
+            encoder.num_segments > 1,
             finds_special=hasattr(model, "fill_mask"),
         )
         write_files(directory, files)
@@ -83,8 +85,9 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         canonical(settings, encoder), canonical(checkpoint.encoder, encoder), name, REMEDY
     )
     tensors = named_tensors(values, checkpoint.encoder_map, name)
+    table = ALL_TABLES[family]
+    tensors = split_heads(tensors, table, settings["num_heads"])
     if kind is not None:
-        table = TABLES[family]
         tensors = {table.prefix + key: value for key, value in tensors.items()}
         tensors |= named_tensors(head, checkpoint.head_maps.get(kind), name)
         if not getattr(model, "tie_weights", True) and table.decoder:
@@ -120,7 +123,7 @@ def config_of(model, settings, tokenizer, token_ids=None):
 def _without_pooler(model, weights, name, kind):
     """The encoder's weights, without a pooler that the class of transformers does not have."""
     encoder = encoder_of(model)
-    has_pooler = kind in TABLES[encoder.family].poolers
+    has_pooler = kind in ALL_TABLES[encoder.family].poolers
     if has_pooler == encoder.pooler:
         return weights
     if has_pooler and kind is None:
@@ -158,7 +161,7 @@ def _fill_rows(settings, values, family, tokenizer):
         The settings that changed.
     """
     changed = {}
-    table = TABLES[family]
+    table = ALL_TABLES[family]
     if "segment_embedding" in table.encoder and not settings["num_segments"]:
         width = settings["embedding_dim"] or settings["hidden_dim"]
         values["segment_embedding/embeddings"] = np.zeros((1, width), "float32")
@@ -174,7 +177,7 @@ def _fill_rows(settings, values, family, tokenizer):
 
 def _encoder_config(settings, family):
     """The reverse of `huggingface._encoder_settings`."""
-    table = TABLES[family]
+    table = ALL_TABLES[family]
     config = {"model_type": table.model_type or family.replace("_", "-")}
     config |= {key: settings[ours] for ours, (key, _) in table.config.items()}
     config[table.config["activation"][0]] = _activation(settings["activation"])
@@ -208,7 +211,7 @@ def _token_ids(tokenizer, config, family, known):
         # RoBERTa's padding says where positions begin, and is there already.
         return {key: id for key, id in known.items() if key not in config}
     if tokenizer is None:
-        ids = dict.fromkeys(TABLES[family].token_ids)
+        ids = dict.fromkeys(ALL_TABLES[family].token_ids)
         return ids | {key: config[key] for key in ("pad_token_id",) if key in config}
     if config.get("pad_token_id", tokenizer.pad_token_id) != tokenizer.pad_token_id:
         raise ValueError(
@@ -244,7 +247,7 @@ def _class_config(model, kind):
 def _head_config(model, kind, config, family):
     """The reverse of `huggingface.read_head_settings`, for the head's kind."""
     found = {}
-    for ours, (key, _) in TABLES[family].settings_of_head(kind).items() if kind else ():
+    for ours, (key, _) in ALL_TABLES[family].settings_of_head(kind).items() if kind else ():
         value = getattr(model, ours)
         value = _activation(value) if ours == "head_activation" else value
         found[key] = config.get(key, value)  # The encoder's own comes first.

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.families import get_family
+from kerasbert.families import LINEAGE, get_family
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import encoder_of, head_weights
 
@@ -82,6 +82,8 @@ def canonical(settings, encoder):
         **get_family(encoder.family).encoder,
         **settings,
     }
+    if encoder.family in LINEAGE:
+        return {name: x for name, x in settings.items() if name not in _NAMES}
     if settings["attention_dropout"] is None:
         settings["attention_dropout"] = settings["dropout"]
     settings["num_groups"] = settings["num_groups"] or settings["num_layers"]

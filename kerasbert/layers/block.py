@@ -51,6 +51,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         use_bias: bool. Biases in projections and norms.
         rotary_base: float or None. See `SelfAttention`.
         kernel_initializer: an initializer.
+        attention: a layer in place of `SelfAttention`, as `RelativeAttention` is; the arguments
+            about attention are then its own.
 
     Example:
 
@@ -73,6 +75,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         use_bias=True,
         rotary_base=None,
         kernel_initializer="glorot_uniform",
+        attention=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -88,10 +91,16 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.use_bias = use_bias
         self.rotary_base = rotary_base
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.given_attention = attention
+
+    @classmethod
+    def from_config(cls, config):
+        attention = keras.saving.deserialize_keras_object(config.get("attention"))
+        return cls(**{**config, "attention": attention})
 
     def build(self, inputs_shape):
         dtype = self.dtype_policy
-        self.attention = SelfAttention(
+        self.attention = self.given_attention or SelfAttention(
             self.num_heads,
             dropout=self.attention_dropout,
             use_bias=self.use_bias,
@@ -172,10 +181,12 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         positions=None,
         cache=None,
         cache_update_index=0,
+        attention_inputs=None,
     ):
         """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) alone.
 
-        See `SelfAttention.call` for the other arguments.
+        See `SelfAttention.call` for the other arguments; `attention_inputs` is a dict of those
+        that only a given attention has.
         """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:
@@ -185,7 +196,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             inside = {"cache": cache, "cache_update_index": cache_update_index}
         if return_attention_scores:
             inside = {"return_attention_scores": True}
-        x = self.attention(x, attention_mask=attention_mask, training=training, **inside)
+        given = {"attention_mask": attention_mask, **(attention_inputs or {}), **inside}
+        x = self.attention(x, training=training, **given)
         x, more = x if inside else (x, None)  # The maps, or the cache.
         x = inputs + self._drop(x, training)
         if positions is not None:  # From here on each token is computed by itself.
@@ -215,6 +227,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         training=False,
         return_attention_scores=False,
         positions=None,
+        attention_inputs=None,
     ):
         tokens = inputs.shape[:2] if positions is None else positions.shape
         outputs = keras.KerasTensor((*tokens, inputs.shape[-1]), dtype=self.compute_dtype)
@@ -241,4 +254,5 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             "use_bias": self.use_bias,
             "rotary_base": self.rotary_base,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "attention": keras.saving.serialize_keras_object(self.given_attention),
         }

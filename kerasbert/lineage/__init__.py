@@ -1,5 +1,11 @@
 """Models taught beside BERT that are no setting of its encoder."""
 
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoEmbedder
+from kerasbert.lineage.xlnet import XLNetBackbone
 
-__all__ = ["ElmoBackbone", "ElmoEmbedder"]
+# The classes by the family that their checkpoints name, and by the kind of head; see `kinds`.
+CLASSES = {
+    "xlnet": {None: XLNetBackbone},
+}
+
+__all__ = ["ElmoBackbone", "ElmoEmbedder", "XLNetBackbone"]

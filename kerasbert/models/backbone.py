@@ -12,8 +12,9 @@ from keras import ops
 
 from kerasbert import backend, private_names
 from kerasbert._errors import check_choice, check_value, is_whole
+from kerasbert._keywords import arguments
 from kerasbert._process import check_process
-from kerasbert.families import SETTINGS, get_family
+from kerasbert.families import FAMILIES, SETTINGS, get_family
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.attention import AttentionMask
@@ -123,7 +124,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         for name, kind in SETTINGS.items():
             check_value(name, given[name], kind)
             setattr(self, name, given[name])
-        get_family(family)  # A ValueError for an unknown one.
+        get_family(family, FAMILIES)  # A ValueError for an unknown one.
         if hidden_dim % num_heads:
             raise ValueError(
                 f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
@@ -251,6 +252,9 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
         only_blocks_remat([self, *self.operations])
+        self._restore_policies()
+
+    def _restore_policies(self):
         for layer in private_names.flatten_layers(self, include_self=False):
             policy = layer.dtype_policy
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
@@ -528,7 +532,7 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
             # KerasHub's own map forgets the policy of the layers that are not quantized.
             dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
-        settings = {name: getattr(self, name) for name in SETTINGS}
+        settings = {name: getattr(self, name) for name in SETTINGS if name in arguments(type(self))}
         if self.finetuning_learning_rate is None:  # Versions before it read configs without it.
             del settings["finetuning_learning_rate"]
         return {

@@ -137,7 +137,8 @@ def _has_pooler(checkpoint):
 def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     """The encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
     settings = checkpoint.encoder_settings()
-    if load_weights and "pooler" not in {**checkpoint.encoder, **kwargs}:
+    has_pooler = "pooler" in arguments_of(cls)
+    if load_weights and has_pooler and "pooler" not in {**checkpoint.encoder, **kwargs}:
         settings["pooler"] = _has_pooler(checkpoint)
     settings.update(kwargs)
     if not load_weights:
@@ -188,7 +189,9 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     new = []
     if "backbone" not in arguments:
         row = {**head_settings(checkpoint.family, cls.kind), **arguments}
-        pooler = encoder_arguments.setdefault("pooler", cls.needs_pooler(row))
+        if "pooler" in arguments_of(cls.backbone_cls):
+            encoder_arguments.setdefault("pooler", cls.needs_pooler(row))
+        pooler = encoder_arguments.get("pooler", False)
         if load_weights and new_head and pooler and not _has_pooler(checkpoint):
             new += _POOLER
         arguments["backbone"] = backbone_of(

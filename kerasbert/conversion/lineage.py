@@ -1,0 +1,147 @@
+"""What transformers calls the models of `kerasbert.lineage`: one table a model.
+
+Facts follow `transformers` 5.23.
+"""
+
+import numpy as np
+
+from kerasbert._errors import check_fields
+from kerasbert.conversion.huggingface_tables import Table
+
+# === XLNet ===
+
+
+def _read_xlnet(config, path):
+    check_fields(config, {"mem_len": "whole?", "attn_type": "name", "d_head": "count?"}, path)
+    for key, fine in {"same_length": False, "bi_data": False, "reuse_len": None}.items():
+        if (config.get(key) or fine) != fine:
+            raise ValueError(
+                f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only "
+                f"{key}={fine!r} can be loaded."
+            )
+    width, heads = config.get("d_model", 1024), config.get("n_head", 16)
+    if config.get("d_head") not in (None, width / heads):
+        raise ValueError(
+            f"'{path}' has d_head={config['d_head']!r} beside d_model={width} and n_head={heads}; "
+            "the heads have to be as wide as the encoder together."
+        )
+    clamp = config.get("clamp_len", -1)
+    return {
+        "is_causal": config.get("attn_type", "bi") == "uni",
+        "clamp_length": clamp if isinstance(clamp, int) and clamp > 0 else None,
+        "memory_length": config.get("mem_len", 512) or 0,
+    }
+
+
+def _write_xlnet(settings):
+    return {
+        "d_head": settings["hidden_dim"] // settings["num_heads"],
+        "attn_type": "uni" if settings["is_causal"] else "bi",
+        "clamp_len": settings["clamp_length"] or -1,
+        "mem_len": settings["memory_length"] or None,
+        "same_length": False,
+        "bi_data": False,
+        "reuse_len": None,
+        "summary_type": "last",
+        "summary_use_proj": True,
+    }
+
+
+def _xlnet_weights(settings):
+    found = {"mask_embedding/embedding": "mask_emb"}
+    names = {
+        "content_bias": "r_w_bias",
+        "position_bias": "r_r_bias",
+        "segment_bias": "r_s_bias",
+        "segment_embedding": "seg_embed",
+    }
+    for i in range(settings["num_layers"]):
+        for ours, theirs in names.items():
+            found[f"transformer_layer_{i}/attention/{ours}"] = f"layer.{i}.rel_attn.{theirs}"
+    return found
+
+
+LINEAGE_TABLES = {
+    "xlnet": Table(  # XLNetModel
+        classes="XLNet",
+        prefix="transformer.",
+        config={
+            "vocabulary_size": ("vocab_size", 32000),
+            "num_layers": ("n_layer", 24),
+            "num_heads": ("n_head", 16),
+            "hidden_dim": ("d_model", 1024),
+            "intermediate_dim": ("d_inner", 4096),
+            "dropout": ("dropout", 0.1),
+            "activation": ("ff_activation", "gelu"),
+            "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
+            "initializer_range": ("initializer_range", 0.02),
+        },
+        encoder={
+            "token_embedding": "word_embedding",
+            "transformer_layer_{i}/attention/qkv": "layer.{i}.rel_attn.[q|k|v]",
+            "transformer_layer_{i}/attention/position": "layer.{i}.rel_attn.r",
+            "transformer_layer_{i}/attention/output": "layer.{i}.rel_attn.o",
+            "transformer_layer_{i}/attention_layer_norm": "layer.{i}.rel_attn.layer_norm",
+            "transformer_layer_{i}/intermediate": "layer.{i}.ff.layer_1",
+            "transformer_layer_{i}/output": "layer.{i}.ff.layer_2",
+            "transformer_layer_{i}/output_layer_norm": "layer.{i}.ff.layer_norm",
+        },
+        heads={
+            "text_classifier": {"head_dense": "sequence_summary.summary", "logits": "logits_proj"},
+            "question_answering": {"logits": "qa_outputs"},
+            "pretrainer": {"lm_head": "lm_loss"},
+        },
+        head_config={
+            "text_classifier": {
+                "dropout": ("summary_last_dropout", 0.1),
+                "head_activation": ("summary_activation", "tanh"),
+            },
+        },
+        aliases={
+            "n_token": "vocab_size",
+            "hidden_size": "d_model",
+            "num_attention_heads": "n_head",
+            "num_hidden_layers": "n_layer",
+        },
+        endings={
+            "question_answering": "ForQuestionAnsweringSimple",
+            "pretrainer": "LMHeadModel",
+        },
+        without_class=(),
+        refused={"text_classifier": {"summary_type": "last", "summary_use_proj": True}},
+        token_ids=("pad_token_id", "bos_token_id", "eos_token_id"),
+        split_heads={
+            ".rel_attn.q": True,
+            ".rel_attn.k": True,
+            ".rel_attn.v": True,
+            ".rel_attn.r": True,
+            ".rel_attn.o": False,
+        },
+        verbatim=_xlnet_weights,
+        tied={"lm_loss.weight": "word_embedding.weight"},
+        read=_read_xlnet,
+        write=_write_xlnet,
+    ),
+}
+
+
+def split_heads(tensors, table, num_heads):
+    """Tensors to be written, matrices that have an axis for heads there with that axis.
+
+    It is the reverse of what reading does; see `Table.split_heads`.
+
+    Args:
+        tensors: dict of name to array.
+        table: a `Table`.
+        num_heads: int. N.
+    """
+    found = {}
+    for name, value in tensors.items():
+        for end, into in table.split_heads.items():
+            if name.endswith(f"{end}.weight"):
+                name = name.removesuffix(".weight")
+                shape = (value.shape[int(into)], num_heads, -1)
+                value = np.ascontiguousarray((value.T if into else value).reshape(shape))
+                break
+        found[name] = value
+    return found

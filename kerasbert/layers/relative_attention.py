@@ -1,0 +1,358 @@
+"""Attention by how far apart tokens are, with a memory of earlier ones and a second stream.
+
+B batch, T tokens, P predictions, M tokens of the memory, K = M + T keys, R distances, D width,
+L layers, N heads, H width of a head.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert import backend
+from kerasbert._keywords import ChecksKeywords
+from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.dropout import TokenDropout
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class RelativeContext(ChecksKeywords, keras.layers.Layer):
+    """What all layers of `RelativeAttention` in a model share: the arguments of their calls.
+
+    Args:
+        is_causal: bool. A token sees itself and those before it.
+        span: int. It sees no more than so many, itself among them; `None` has no limit.
+        clamp_length: int. Distances beyond count as this one; `None` has no limit.
+        dropout: float. Dropout of the encodings of distances.
+        bias_shape: `(N, H)` where all layers share the biases of queries; `None` where each has its
+            own.
+
+    Example:
+
+    >>> context = RelativeContext(is_causal=True)(np.ones((1, 3, 8), "float32"))
+    >>> tuple(context["positions"].shape), tuple(context["attention_mask"].shape)
+    ((4, 8), (1, 1, 3, 3))
+    """
+
+    def __init__(
+        self,
+        is_causal=False,
+        span=None,
+        clamp_length=None,
+        dropout=0.0,
+        bias_shape=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.is_causal = is_causal
+        self.span = span
+        self.clamp_length = clamp_length
+        self.dropout = dropout
+        self.bias_shape = bias_shape
+
+    def build(self, inputs_shape):
+        self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        if self.bias_shape is not None:
+            self.content_bias, self.position_bias = _biases(self, self.bias_shape)
+
+    def call(
+        self,
+        inputs,
+        memory=None,
+        padding_mask=None,
+        segment_ids=None,
+        hidden_mask=None,
+        training=False,
+    ):
+        """Make the arguments.
+
+        Args:
+            inputs: (B, T, D).
+            memory: (B, L, M, D), what each layer remembers.
+            padding_mask: (B, T), true or 1 at tokens.
+            segment_ids: ints (B, T). Those of the memory count as 0.
+            hidden_mask: (B, T, T), true or 1 where a token does not see another one.
+            training: bool.
+
+        Returns:
+            A dict: `positions` (R, D), of distances from K down; `attention_mask` and, with
+            `hidden_mask`, `query_mask`, in which tokens do not see themselves, bool and
+            broadcastable to (B, 1, T, K); and perhaps `other_segment`, bool (B, 1, T, K), and
+            `biases`, (2, N, H).
+        """
+        batch, length, width = ops.shape(inputs)
+        past = 0 if memory is None else ops.shape(memory)[2]
+        keys = past + length
+        far = keys - ops.arange(keys + (1 if self.is_causal else length), dtype="int32")  # (R,)
+        if self.clamp_length is not None:
+            far = ops.clip(far, -self.clamp_length, self.clamp_length)
+        found = {"positions": self._encode(far, width, training)}
+        distance = (
+            past
+            + ops.arange(length, dtype="int32")[:, None]
+            - ops.arange(keys, dtype="int32")[None]
+        )[None, None]  # (1, 1, T, K)
+        seen = distance >= 0 if self.is_causal else ops.ones_like(distance, dtype="bool")
+        if self.span is not None:
+            seen = ops.logical_and(seen, distance < self.span)
+
+        def with_past(mask):
+            """A mask (..., T) as one (..., K): all of the memory is seen."""
+            if memory is None:
+                return mask
+            shape = (*ops.shape(mask)[:-1], past)
+            return ops.concatenate([ops.ones(shape, dtype="bool"), mask], axis=-1)
+
+        if padding_mask is not None:
+            is_token = with_past(ops.cast(padding_mask, "bool"))[:, None, None]
+            seen = ops.logical_and(seen, is_token)
+        if hidden_mask is not None:
+            shown = ops.logical_not(ops.cast(hidden_mask, "bool"))
+            seen = ops.logical_and(seen, with_past(shown)[:, None])
+            found["query_mask"] = seen
+        # Of what a token is, it knows itself, and padding too: no row is without a key.
+        found["attention_mask"] = ops.logical_or(seen, distance == 0)
+        if segment_ids is not None:
+            ids = ops.cast(segment_ids, "int32")
+            before = ops.zeros((batch, past), dtype="int32")
+            own = ids if memory is None else ops.concatenate([before, ids], axis=-1)
+            found["other_segment"] = ops.not_equal(ids[:, :, None], own[:, None])[:, None]
+        if self.bias_shape is not None:
+            found["biases"] = ops.stack([self.content_bias, self.position_bias])
+        return found
+
+    def _encode(self, far, width, training):
+        """Sinusoids (R, D) of distances (R,)."""
+        steps = ops.cast(ops.arange(0, width, 2, dtype="int32"), "float32")
+        angles = ops.cast(far, "float32")[:, None] / ops.power(10000.0, steps / width)[None]
+        positions = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)[:, :width]
+        return self.dropout_layer(ops.cast(positions, self.compute_dtype), training=training)
+
+    def compute_output_spec(
+        self,
+        inputs,
+        memory=None,
+        padding_mask=None,
+        segment_ids=None,
+        hidden_mask=None,
+        training=False,
+    ):
+        batch, length, width = inputs.shape
+        keys = length if memory is None else None
+
+        def mask(rows):
+            return keras.KerasTensor((rows, 1, length, keys), dtype="bool")
+
+        found = {"positions": keras.KerasTensor((None, width), dtype=self.compute_dtype)}
+        given = hidden_mask is not None or padding_mask is not None
+        found["attention_mask"] = mask(batch if given else 1)
+        if hidden_mask is not None:
+            found["query_mask"] = mask(batch)
+        if segment_ids is not None:
+            found["other_segment"] = mask(batch)
+        if self.bias_shape is not None:
+            found["biases"] = keras.KerasTensor((2, *self.bias_shape), dtype=self.compute_dtype)
+        return found
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "is_causal": self.is_causal,
+            "span": self.span,
+            "clamp_length": self.clamp_length,
+            "dropout": self.dropout,
+            "bias_shape": self.bias_shape,
+        }
+
+
+def _biases(layer, shape):
+    """What queries add before they meet contents, and before they meet distances (N, H)."""
+    return [
+        layer.add_weight(
+            name=name, shape=tuple(shape), initializer=keras.initializers.TruncatedNormal(0.0, 0.02)
+        )
+        for name in ("content_bias", "position_bias")
+    ]
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class RelativeAttention(ChecksKeywords, keras.layers.Layer):
+    """Multi-head attention of Transformer-XL and XLNet, for `TransformerBlock(attention=...)`.
+
+    What a query finds in a key is the sum of what the key is, of how far it is away and, with
+    segments, of whether it is of the same one.
+
+    Args:
+        num_heads: int. It has to divide the width of the input.
+        dropout: float. Dropout of the attention maps in training.
+        has_segments: bool.
+        shares_biases: bool. The biases of queries come from `RelativeContext`.
+        kernel_initializer: an initializer.
+
+    Example:
+
+    >>> x = np.ones((1, 3, 8), "float32")
+    >>> tuple(RelativeAttention(num_heads=2)(x, **RelativeContext()(x)).shape)
+    (1, 3, 8)
+
+    Source: Dai et al. 2019, arXiv 1901.02860, section 3.3; Yang et al. 2019, arXiv 1906.08237.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        dropout=0.0,
+        has_segments=False,
+        shares_biases=False,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.has_segments = has_segments
+        self.shares_biases = shares_biases
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, inputs_shape):
+        width = inputs_shape[-1]
+        if width % self.num_heads:
+            raise ValueError(
+                f"hidden_dim {width} is not a multiple of num_heads {self.num_heads}; "
+                "each head needs the same whole width."
+            )
+        shape = (self.num_heads, width // self.num_heads)
+
+        def dense(units, name):
+            layer = TokenDense(
+                units,
+                use_bias=False,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+            layer.build(inputs_shape)
+            return layer
+
+        self.qkv = dense(3 * width, "qkv")
+        self.position_dense = dense(width, "position")
+        self.output_dense = dense(width, "output")
+        if not self.shares_biases:
+            self.content_bias, self.position_bias = _biases(self, shape)
+        if self.has_segments:
+            self.segment_bias, self.segment_embedding = (
+                self.add_weight(name=name, shape=size, initializer=self.kernel_initializer.clone())
+                for name, size in (("segment_bias", shape), ("segment_embedding", (2, *shape)))
+            )
+        self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+
+    def call(
+        self,
+        inputs,
+        attention_mask=None,
+        training=False,
+        return_attention_scores=False,
+        positions=None,
+        memory=None,
+        other_segment=None,
+        biases=None,
+        query_mask=None,
+        target_mapping=None,
+    ):
+        """Attend; the arguments not named here are those of `RelativeContext`.
+
+        Args:
+            inputs: (B, T, D), or with `target_mapping` (B, T + P, D): after the tokens what stands
+                for those that are to be predicted, from which nobody takes anything.
+            memory: (B, M, D), earlier inputs of this layer.
+            target_mapping: (B, P, T), 1 at the place of each prediction.
+            return_attention_scores: bool.
+
+        Returns:
+            As the inputs; with `return_attention_scores` also the maps of the tokens (B, N, T, K).
+        """
+        width = inputs.shape[-1]
+        length = ops.shape(inputs)[1] if target_mapping is None else ops.shape(target_mapping)[2]
+        past = 0 if memory is None else ops.shape(memory)[1]
+        # One product for all of them; what the memory would ask is not needed.
+        x = inputs if memory is None else ops.concatenate([memory, inputs], axis=1)
+        heads = (self.num_heads, width // self.num_heads)
+        query, key, value = (
+            ops.transpose(backend.of_tokens(part, *heads), (0, 2, 1, 3))
+            for part in ops.split(self.qkv(x), 3, axis=-1)
+        )  # (B, N, S, H)
+        keys = past + length
+        query, targets = query[:, :, past:keys], query[:, :, keys:]
+        key, value = key[:, :, :keys], value[:, :, :keys]
+        distances = ops.reshape(self.position_dense(positions[None]), (-1, *heads))  # (R, N, H)
+        distances = ops.transpose(distances, (1, 2, 0))[None]  # (1, N, H, R)
+
+        def attend(query, mask):
+            scores = self._scores(query, key, distances, other_segment, biases)
+            scores = backend.at_least_float32(scores)
+            if mask is not None:
+                # Not added: a row that sees nothing, as some predictions do, sees all alike.
+                scores = ops.where(mask, scores, ops.cast(-1e9, scores.dtype))
+            maps = ops.cast(ops.softmax(scores), query.dtype)
+            if training and self.dropout:
+                maps = backend.dropout(maps, self.dropout, self.dropout_layer.seed_generator)
+            return ops.matmul(maps, value), maps
+
+        outputs, maps = attend(query, attention_mask)
+        if target_mapping is not None:
+            mapping = ops.cast(target_mapping, inputs.dtype)[:, None]  # (B, 1, P, T)
+            # Predictions ask from where they stand, so that distances are the tokens'.
+            placed = ops.matmul(ops.transpose(mapping, (0, 1, 3, 2)), targets)
+            found, _ = attend(placed, query_mask)
+            outputs = ops.concatenate([outputs, ops.matmul(mapping, found)], axis=2)
+        outputs = backend.of_tokens(ops.transpose(outputs, (0, 2, 1, 3)), width)
+        outputs = self.output_dense(outputs)
+        return (outputs, maps) if return_attention_scores else outputs
+
+    def _scores(self, query, key, distances, other_segment, biases):
+        """What each token finds in each key (B, N, T, K)."""
+        content, position = (
+            (self.content_bias, self.position_bias) if biases is None else (biases[0], biases[1])
+        )
+
+        def biased(bias):
+            return query + ops.cast(bias, query.dtype)[:, None]  # (B, N, T, H)
+
+        scores = backend.matmul_transposed(biased(content), key)
+        far = relative_shift(ops.matmul(biased(position), distances), ops.shape(key)[2])
+        scores = scores + far
+        if self.has_segments and other_segment is not None:
+            table = ops.transpose(self.segment_embedding, (1, 2, 0))[None]  # (1, N, H, 2)
+            of_segment = ops.matmul(biased(self.segment_bias), ops.cast(table, query.dtype))
+            same, other = ops.split(of_segment, 2, axis=-1)  # (B, N, T, 1) each
+            scores = scores + ops.where(other_segment, other, same)
+        return scores * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+
+    def compute_output_spec(self, inputs, **kwargs):
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "has_segments": self.has_segments,
+            "shares_biases": self.shares_biases,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+
+def relative_shift(x, keys):
+    """Scores by distance to scores by key: token i's of key j stands T - i + j from the left.
+
+    Rows that are read on one column shorter move by one each, without a table of indices.
+
+    Args:
+        x: (B, N, T, R).
+        keys: int. K.
+
+    >>> x = np.arange(8.0).reshape(1, 1, 2, 4)
+    >>> np.asarray(relative_shift(x, 2))[0, 0].tolist()
+    [[2.0, 3.0], [5.0, 6.0]]
+    """
+    batch, heads, length, count = ops.shape(x)
+    x = ops.reshape(x, (batch, heads, count, length))[:, :, 1:]
+    return ops.reshape(x, (batch, heads, length, count - 1))[:, :, :, :keys]

@@ -1,0 +1,278 @@
+"""XLNet: an encoder by relative positions, with a stream for what is to be predicted.
+
+B batch, T tokens, P predictions, M tokens of the memory, L layers, D width.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert._errors import check_value
+from kerasbert._process import check_process
+from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
+from kerasbert.layers.block import TransformerBlock, only_blocks_remat
+from kerasbert.layers.dropout import TokenDropout
+from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
+from kerasbert.models.backbone import BertBackbone
+
+
+class _MaskEmbedding(keras.layers.Layer):
+    """Puts the one vector that stands for each token that is to be predicted behind the tokens.
+
+    It is called without any as well: a weight of the model is one of a layer that it runs.
+    """
+
+    def build(self, inputs_shape):
+        self.embedding = self.add_weight(
+            name="embedding",
+            shape=(1, 1, inputs_shape[-1]),
+            initializer=keras.initializers.TruncatedNormal(0.0, 0.02),
+        )
+
+    def call(self, inputs, mapping=None):
+        if mapping is None:
+            return inputs
+        batch, count, _ = ops.shape(mapping)
+        vectors = ops.broadcast_to(self.embedding, (batch, count, inputs.shape[-1]))
+        return ops.concatenate([inputs, ops.cast(vectors, inputs.dtype)], axis=1)
+
+    def compute_output_spec(self, inputs, mapping=None):
+        batch, length, width = inputs.shape
+        shape = (batch, length if mapping is None else None, width)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetBackbone(BertBackbone):
+    """XLNet's encoder: Transformer-XL's attention, read in both directions.
+
+    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T). Tokens are of
+    the same segment or of two, whatever the segments' numbers; there is no limit to T. The output
+    is a dict of `sequence_output` (B, T, D). `read_on` takes and gives a memory, and predicts.
+
+    Args:
+        vocabulary_size: int.
+        num_layers: int.
+        num_heads: int. It divides `hidden_dim`.
+        hidden_dim: int.
+        intermediate_dim: int. Width of the feed-forward.
+        dropout: float. Of embeddings, distances, attention maps, and what each half of a layer
+            adds.
+        activation: string. See `BertBackbone`.
+        layer_norm_epsilon: float.
+        is_causal: bool. Left-to-right attention.
+        clamp_length: int. Distances beyond count as this one; `None` has no limit.
+        memory_length: int. The most tokens of the memory that `read_on` gives; 0 keeps all.
+        initializer_range: float.
+        finetuning_learning_rate: float. See `BertBackbone`.
+        dtype: string or policy.
+
+    Example:
+
+    >>> backbone = XLNetBackbone(
+    ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32
+    ... )
+    >>> tuple(backbone({"token_ids": np.ones((3, 5), "int32")})["sequence_output"].shape)
+    (3, 5, 16)
+
+    Source: Yang et al. 2019, arXiv 1906.08237.
+    """
+
+    # What `BertBackbone` has as settings, and this one does not vary.
+    replaced_bases = (BertBackbone,)
+    family = "xlnet"
+    num_segments = 4
+    max_sequence_length = 2**30
+    embedding_dim = pooled_dense = final_layer_norm = None
+    pooler = norm_first = False
+    use_bias = True
+    global_every = num_inner_repetitions = 1
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        dropout=0.1,
+        activation="gelu",
+        layer_norm_epsilon=1e-12,
+        is_causal=False,
+        clamp_length=None,
+        memory_length=0,
+        initializer_range=0.02,
+        finetuning_learning_rate=None,
+        dtype=None,
+        **kwargs,
+    ):
+        check_process()
+        given = dict(locals())
+        for name, kind in (SETTINGS | LINEAGE_SETTINGS).items():
+            if name in given:
+                check_value(name, given[name], kind)
+                setattr(self, name, given[name])
+        if hidden_dim % num_heads:
+            raise ValueError(
+                f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
+                "each head needs the same whole width."
+            )
+
+        def initializer():
+            return keras.initializers.TruncatedNormal(stddev=initializer_range)
+
+        # === Layers ===
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=initializer(),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.mask_embedding = _MaskEmbedding(dtype=dtype, name="mask_embedding")
+        self.embeddings_dropout = TokenDropout(dropout, dtype=dtype, name="embeddings_dropout")
+        self.context = RelativeContext(
+            is_causal, None, clamp_length, dropout, dtype=dtype, name="context"
+        )
+        self.transformer_layers = [
+            TransformerBlock(
+                num_heads,
+                intermediate_dim,
+                activation=activation,
+                dropout=dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                kernel_initializer=initializer(),
+                attention=RelativeAttention(
+                    num_heads,
+                    dropout,
+                    has_segments=True,
+                    kernel_initializer=initializer(),
+                    dtype=dtype,
+                    name="attention",
+                ),
+                dtype=dtype,
+                name=f"transformer_layer_{i}",
+            )
+            for i in range(num_layers)
+        ]
+        self.output_dropout = TokenDropout(dropout, dtype=dtype, name="output_dropout")
+        self.attention_dropout = dropout
+
+        # === Functional model ===
+        names = ("token_ids", "segment_ids", "padding_mask")
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+        hidden_states, _ = self._encode(inputs)
+        self.hidden_states = tuple(hidden_states)
+        outputs = self._named_outputs(hidden_states)
+        # Not `BertBackbone`'s own: it would build BERT.
+        super(BertBackbone, self).__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        only_blocks_remat([self, *self.operations])
+        self._restore_policies()
+
+    def _encode(self, inputs, attention_scores=False, positions=None):
+        if attention_scores:
+            raise ValueError("XLNetBackbone gives no attention maps; ask for hidden states alone.")
+        hidden_states, _ = self._layers_of(inputs, positions=positions)
+        return hidden_states, []
+
+    def _layers_of(
+        self, inputs, memory=None, hidden_mask=None, target_mapping=None, positions=None
+    ):
+        """Every layer's output, the embeddings first, and what each layer got of the tokens."""
+        x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
+        context = self.context(
+            x,
+            memory=memory,
+            padding_mask=inputs["padding_mask"],
+            segment_ids=inputs["segment_ids"],
+            hidden_mask=hidden_mask,
+        )
+        mask = context.pop("attention_mask")
+        x = self.mask_embedding(x, mapping=target_mapping)
+        if target_mapping is None:
+            context.pop("query_mask", None)
+        else:
+            context["target_mapping"] = target_mapping
+        hidden_states = [x]
+        for i, block in enumerate(self.transformer_layers):
+            if memory is not None:
+                context["memory"] = memory[:, i]
+            is_last = i == len(self.transformer_layers) - 1
+            x = block(
+                x,
+                attention_mask=mask,
+                attention_inputs=context,
+                positions=positions if is_last else None,
+            )
+            hidden_states.append(x)
+        hidden_states[-1] = self.output_dropout(x)
+        return hidden_states, ops.shape(inputs["token_ids"])[1]
+
+    def predict_targets(self, inputs, hidden_mask, target_mapping):
+        """Vectors (B, P, D) of what is to be predicted.
+
+        Args:
+            inputs: as of a call.
+            hidden_mask: (B, T, T), true or 1 where a token must not see another one.
+            target_mapping: (B, P, T), 1 at the place of each prediction.
+        """
+        states, length = self._layers_of(
+            inputs, hidden_mask=hidden_mask, target_mapping=target_mapping
+        )
+        return states[-1][:, length:]
+
+    def read_on(self, inputs, memory=None, hidden_mask=None):
+        """The outputs, and the memory with which the next part of the texts may begin.
+
+        Args:
+            inputs: as of a call.
+            memory: (B, L, M, D), what it gave of the part before; `None` at a beginning.
+            hidden_mask: (B, T, T), true or 1 where a token must not see another one.
+
+        Returns:
+            `(outputs, memory)`.
+        """
+        inputs = self.fill_in(inputs)
+        if memory is not None:
+            memory = ops.convert_to_tensor(memory)
+            check_memory(memory, inputs["token_ids"], self)
+        states, _ = self._layers_of(inputs, memory, hidden_mask)
+        return self._named_outputs(states), remember(
+            states[:-1], memory, self.memory_length or None
+        )
+
+    def with_layers(self, layers):
+        raise ValueError("with_layers() copies layers of a BertBackbone; XLNetBackbone has none.")
+
+    def get_config(self):
+        own = {name: getattr(self, name) for name in ("clamp_length", "memory_length")}
+        return {**super().get_config(), **own}
+
+
+def remember(states, memory, length):
+    """The last tokens of a memory and of what each layer got: (B, L, M, D), without gradients.
+
+    Args:
+        states: list of L tensors (B, T, D).
+        memory: (B, L, M, D), or `None`.
+        length: int. The most tokens; `None` keeps all.
+    """
+    found = ops.stack(list(states), axis=1)
+    if memory is not None:
+        found = ops.concatenate([ops.cast(memory, found.dtype), found], axis=2)
+    if length is not None:
+        found = found[:, :, -length:] if length else found[:, :, :0]
+    return ops.stop_gradient(found)
+
+
+def check_memory(memory, token_ids, backbone):
+    """Raise for a memory of another model, or of another number of texts."""
+    wanted = (token_ids.shape[0], backbone.num_layers, None, backbone.hidden_dim)
+    shape = tuple(memory.shape)
+    if len(shape) != 4 or any(
+        w is not None and s is not None and w != s for s, w in zip(shape, wanted)
+    ):
+        batch, layers, _, width = wanted
+        raise ValueError(
+            f"memory has the shape {shape}, and {batch} texts need ({batch}, {layers}, tokens, "
+            f"{width}); pass what the same texts gave before, or None at their beginning."
+        )
