@@ -38,6 +38,7 @@ from kerasbert.parts import encoder_of
 from kerasbert.tokenizers.subword import SubwordTokenizer
 
 FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")
+_OF_LINEAGE = tuple(cls for kinds in lineage.CLASSES.values() for cls in kinds.values())
 # A checkpoint of any kind has one of these.
 _MARKS = ("config.json", "bert_config.json")
 
@@ -138,7 +139,7 @@ def convert(
 
 def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbert"):
     """The model that a source holds, and its tokenizer or `None`; see `convert`."""
-    if isinstance(source, (BertBackbone, BertTask)):
+    if isinstance(source, (BertBackbone, BertTask, *_OF_LINEAGE)):
         if task is not None:
             raise ValueError(
                 f"task={task!r} is for a source that is a name or directory; this one is a "
@@ -396,7 +397,7 @@ def _features(model):
     """Random inputs, the second row shorter."""
     random = np.random.default_rng(0)
     encoder = encoder_of(model)
-    length = min(8, encoder.max_sequence_length)
+    length = min(8, getattr(encoder, "max_sequence_length", 8))
     shape = [2] * (len(model.input["token_ids"].shape) - 1) + [length]
     mask = np.ones(shape, "int32")
     mask[-1, ..., length // 2 + 1 :] = 0

@@ -178,11 +178,16 @@ LINEAGE = {
         },
         tokenizer="XLNetTokenizer",
     ),
+    "transformer_xl": Family(tokenizer=""),
 }
 # What their settings can be that no `BertBackbone` has.
 LINEAGE_SETTINGS = {
     "clamp_length": "count?",
     "memory_length": "whole",
+    "cutoffs": "list",
+    "division": "count",
+    "same_length": "flag",
+    "shares_biases": "flag",
 }
 
 

@@ -62,6 +62,7 @@ TESTED_IN = {
     "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
     "lineage/test_elmo.py": "layers/elmo",
+    "lineage/test_transformer_xl.py": "layers/adaptive lineage/memory",
     "lineage/test_xlnet.py": "conversion/lineage layers/relative_attention",
     "loading/test_presets.py": "from_preset loading/checkpoints loading/names presets",
     "measuring/test_bench.py": "measuring/contestant",

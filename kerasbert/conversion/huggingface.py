@@ -89,12 +89,14 @@ _HEADS = (
     "start_logits.",
     "end_logits.",
     "answer_class.",
+    "crit.",
 )
 # Buffers, no weights.
 _BUFFERS = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
     "rotary_emb.",
+    "pos_emb.inv_freq",
     # GPT-2's mask of what comes later.
     ".attn.bias",
     ".attn.masked_bias",
@@ -139,6 +141,7 @@ def read_checkpoint(directory):
     check_fields(config, _FIELDS | kinds, path)
     tied = config.get("tie_word_embeddings", True)
     encoder = _encoder_settings(table, config, path)
+    repeated = _tied(table, encoder) if tied else {}
     names = {kind: table.of_head(kind, tied) for kind in KINDS}
     return Checkpoint(
         source=directory,
@@ -151,11 +154,15 @@ def read_checkpoint(directory):
             table.verbatim(encoder),
             inner=encoder.get("num_inner_repetitions", 1),
         ),
-        head_maps={kind: NameMap(layers, "torch") for kind, layers in names.items() if layers},
+        head_maps={
+            kind: NameMap(layers, "torch", table.verbatim_head(encoder))
+            for kind, layers in names.items()
+            if layers
+        },
         head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
         classes=functools.partial(_classes, config, path),
-        tied=_tied(table) if tied else {},
-        is_head=_is_head,
+        tied=repeated,
+        is_head=lambda name: _is_head(name) or name in repeated,
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
         refused={
             kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
@@ -170,7 +177,8 @@ def read_checkpoint(directory):
 
 def _encoder_settings(table, config, path):
     settings = {ours: config.get(key, default) for ours, (key, default) in table.config.items()}
-    settings["activation"] = _activation(settings["activation"], path)
+    if "activation" in settings:
+        settings["activation"] = _activation(settings["activation"], path)
     if table.starts_at_padding:
         # The table's rows include those before the first position.
         padding = config.get("pad_token_id")
@@ -245,10 +253,10 @@ def _classes(config, path):
     return {**classes, "multi_label": problem == "multi_label_classification"}
 
 
-def _tied(table):
+def _tied(table, encoder):
     """Tensors that repeat another one: a dict of name to name."""
-    if table.tied:
-        return table.tied
+    if table.tied is not None:
+        return table.tied(encoder)
     tokens = table.encoder["token_embedding"] + ".weight"
     output = table.of_head("masked_lm").get("mlm_head")
     if output is None:

@@ -60,7 +60,9 @@ class Table:
         split_heads: dict of how a name ends, of a matrix with an axis for heads, to whether it is
             of what goes into the heads, (D, N, H) or, not transposed, comes out of them.
         verbatim: function of the encoder's settings; see `NameMap.verbatim`.
-        tied: dict of a tensor that repeats another one to that one, where heads do not say it.
+        verbatim_head: function of the encoder's settings; the same of its heads.
+        tied: function of the encoder's settings that gives a dict of a tensor that repeats another
+            one to that one, where heads do not say it.
         read: function of `config.json` and its path that gives further settings of the encoder.
         write: function of the encoder's settings that gives further keys, the reverse of `read`.
     """
@@ -85,7 +87,8 @@ class Table:
     refused: dict = dataclasses.field(default_factory=dict)
     split_heads: dict = dataclasses.field(default_factory=dict)
     verbatim: Callable = lambda settings: None
-    tied: dict = dataclasses.field(default_factory=dict)
+    verbatim_head: Callable = lambda settings: None
+    tied: Callable = None
     read: Callable = lambda config, path: {}
     write: Callable = lambda settings: {}
 

@@ -5,8 +5,17 @@ Facts follow `transformers` 5.23.
 
 import numpy as np
 
-from kerasbert._errors import check_fields
+from kerasbert._errors import check_fields, is_whole
 from kerasbert.conversion.huggingface_tables import Table
+
+
+def _clamp_length(config, default, path):
+    """Ours of theirs, which is 0 or less for none."""
+    clamp = config.get("clamp_len", default)
+    if not is_whole(clamp):
+        raise ValueError(f"clamp_len={clamp!r} in '{path}' has to be a whole number.")
+    return clamp if clamp > 0 else None
+
 
 # === XLNet ===
 
@@ -25,10 +34,9 @@ def _read_xlnet(config, path):
             f"'{path}' has d_head={config['d_head']!r} beside d_model={width} and n_head={heads}; "
             "the heads have to be as wide as the encoder together."
         )
-    clamp = config.get("clamp_len", -1)
     return {
         "is_causal": config.get("attn_type", "bi") == "uni",
-        "clamp_length": clamp if isinstance(clamp, int) and clamp > 0 else None,
+        "clamp_length": _clamp_length(config, -1, path),
         "memory_length": config.get("mem_len", 512) or 0,
     }
 
@@ -61,7 +69,116 @@ def _xlnet_weights(settings):
     return found
 
 
+# === Transformer-XL, in transformers up to 4.36 ===
+
+
+def _read_transformer_xl(config, path):
+    check_fields(config, {"tie_projs": "list", "untie_r": "flag", "d_embed": "count"}, path)
+    known = {"pre_lnorm": False, "attn_type": 0, "tie_word_embeddings": True}
+    for key, fine in known.items():
+        if config.get(key, fine) != fine:
+            raise ValueError(
+                f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only "
+                f"{key}={fine!r} can be loaded."
+            )
+    width, heads = config.get("d_model", 1024), config.get("n_head", 16)
+    if config.get("d_head", 64) != width / heads:
+        raise ValueError(
+            f"'{path}' has d_head={config.get('d_head', 64)} beside d_model={width} and n_head="
+            f"{heads}; the heads have to be as wide as the encoder together."
+        )
+    embedding = config.get("d_embed", 1024)
+    return {
+        "clamp_length": _clamp_length(config, 1000, path),
+        "shares_biases": not config.get("untie_r", True),
+        "embedding_dim": None if embedding == width else embedding,
+        "cutoffs": list(config.get("cutoffs", [20000, 40000, 200000])),
+    }
+
+
+def _write_transformer_xl(settings):
+    return {
+        "d_head": settings["hidden_dim"] // settings["num_heads"],
+        "d_embed": settings["embedding_dim"] or settings["hidden_dim"],
+        "clamp_len": settings["clamp_length"] or -1,
+        "untie_r": not settings["shares_biases"],
+        "cutoffs": settings["cutoffs"],
+        "pre_lnorm": False,
+        "attn_type": 0,
+        "tie_projs": [True] * (len(settings["cutoffs"]) + 1),
+    }
+
+
+def _transformer_xl_weights(settings):
+    found = {}
+    for i in range(len(settings["cutoffs"]) + 1):
+        found[f"token_embedding/table_{i}"] = f"word_emb.emb_layers.{i}.weight"
+        found[f"token_embedding/projection_{i}"] = f"word_emb.emb_projs.{i}.T"
+    names = {"content_bias": "r_w_bias", "position_bias": "r_r_bias"}
+    for ours, theirs in names.items():
+        found[f"context/{ours}"] = theirs
+        for i in range(settings["num_layers"]):
+            name = f"layers.{i}.dec_attn.{theirs}"
+            found[f"transformer_layer_{i}/attention/{ours}"] = name
+    return found
+
+
+def _shared_biases(settings):
+    if not settings["shares_biases"]:
+        return {}
+    return {
+        f"layers.{i}.dec_attn.{name}": name
+        for i in range(settings["num_layers"])
+        for name in ("r_w_bias", "r_r_bias")
+    }
+
+
+def _transformer_xl_head(settings):
+    found = {"lm_head/cluster_kernel": "crit.cluster_weight"}
+    found["lm_head/cluster_bias"] = "crit.cluster_bias"
+    for i in range(len(settings["cutoffs"]) + 1):
+        found[f"lm_head/bias_{i}"] = f"crit.out_layers.{i}.bias"
+        found[f"lm_head/projection_{i}"] = f"crit.out_projs.{i}.T"
+    return found
+
+
 LINEAGE_TABLES = {
+    "transformer_xl": Table(  # TransfoXLModel
+        classes="TransfoXL",
+        prefix="transformer.",
+        model_type="transfo-xl",
+        config={
+            "vocabulary_size": ("vocab_size", 267735),
+            "num_layers": ("n_layer", 18),
+            "num_heads": ("n_head", 16),
+            "hidden_dim": ("d_model", 1024),
+            "intermediate_dim": ("d_inner", 4096),
+            "dropout": ("dropout", 0.1),
+            "attention_dropout": ("dropatt", 0.0),
+            "division": ("div_val", 4),
+            "memory_length": ("mem_len", 1600),
+            "same_length": ("same_length", True),
+            "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
+            "initializer_range": ("init_std", 0.02),
+        },
+        encoder={
+            "token_embedding": "word_emb.emb_layers.0",
+            "transformer_layer_{i}/attention/qkv": "layers.{i}.dec_attn.qkv_net",
+            "transformer_layer_{i}/attention/position": "layers.{i}.dec_attn.r_net",
+            "transformer_layer_{i}/attention/output": "layers.{i}.dec_attn.o_net",
+            "transformer_layer_{i}/attention_layer_norm": "layers.{i}.dec_attn.layer_norm",
+            "transformer_layer_{i}/intermediate": "layers.{i}.pos_ff.CoreNet.0",
+            "transformer_layer_{i}/output": "layers.{i}.pos_ff.CoreNet.3",
+            "transformer_layer_{i}/output_layer_norm": "layers.{i}.pos_ff.layer_norm",
+        },
+        heads={"causal_lm": {"lm_head": "crit"}},
+        head_config={"causal_lm": {"tied_projections": ("tie_projs", None)}},
+        verbatim=_transformer_xl_weights,
+        verbatim_head=_transformer_xl_head,
+        tied=_shared_biases,
+        read=_read_transformer_xl,
+        write=_write_transformer_xl,
+    ),
     "xlnet": Table(  # XLNetModel
         classes="XLNet",
         prefix="transformer.",
@@ -118,7 +235,7 @@ LINEAGE_TABLES = {
             ".rel_attn.o": False,
         },
         verbatim=_xlnet_weights,
-        tied={"lm_loss.weight": "word_embedding.weight"},
+        tied=lambda settings: {"lm_loss.weight": "word_embedding.weight"},
         read=_read_xlnet,
         write=_write_xlnet,
     ),

@@ -180,7 +180,8 @@ def _encoder_config(settings, family):
     table = ALL_TABLES[family]
     config = {"model_type": table.model_type or family.replace("_", "-")}
     config |= {key: settings[ours] for ours, (key, _) in table.config.items()}
-    config[table.config["activation"][0]] = _activation(settings["activation"])
+    if "activation" in table.config:
+        config[table.config["activation"][0]] = _activation(settings["activation"])
     if "embedding_size" in config:
         config["embedding_size"] = settings["embedding_dim"] or settings["hidden_dim"]
     if "num_hidden_groups" in config:

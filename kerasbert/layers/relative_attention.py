@@ -116,7 +116,8 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             own = ids if memory is None else ops.concatenate([before, ids], axis=-1)
             found["other_segment"] = ops.not_equal(ids[:, :, None], own[:, None])[:, None]
         if self.bias_shape is not None:
-            found["biases"] = ops.stack([self.content_bias, self.position_bias])
+            both = [self.content_bias[None], self.position_bias[None]]
+            found["biases"] = ops.concatenate(both, axis=0)
         return found
 
     def _encode(self, far, width, training):

@@ -1,0 +1,428 @@
+"""Transformer-XL: a language model that goes on from a memory of the text before.
+
+B batch, T tokens, M tokens of the memory, L layers, D width, V tokens of the vocabulary.
+"""
+
+import math
+
+import keras
+import keras_hub
+import numpy as np
+from keras import ops
+
+from kerasbert import backend
+from kerasbert._errors import check_value, check_whole
+from kerasbert._keywords import ChecksKeywords
+from kerasbert._process import check_process
+from kerasbert.conversion.name_map import load_weights
+from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
+from kerasbert.from_preset import FromPreset
+from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from kerasbert.layers.block import TransformerBlock, only_blocks_remat
+from kerasbert.layers.dropout import TokenDropout
+from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
+from kerasbert.lineage.memory import check_memory, remember
+from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.models.building import arguments_of, backbone_of, own_backbone
+from kerasbert.models.keras_export import KerasExport
+from kerasbert.optimizers import AdamW
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
+    """Transformer-XL's layers, from token ids and a memory to vectors and the next memory.
+
+    Inputs are a dict of `token_ids` (B, T) and `memory` (B, L, M, D), what every layer got of the M
+    tokens before; left out, there are none. Outputs are a dict of `sequence_output` (B, T, D) and
+    `memory`, with these tokens in it. Nothing is kept in the model, and no gradient goes through
+    the memory.
+
+    Args:
+        vocabulary_size: int. The most frequent tokens first, where there are `cutoffs`.
+        num_layers: int.
+        num_heads: int. It divides `hidden_dim`.
+        hidden_dim: int.
+        intermediate_dim: int. Width of the feed-forward.
+        dropout: float. Of embeddings, distances, outputs, and what each half of a layer adds.
+        attention_dropout: float.
+        embedding_dim, cutoffs, division: see `kerasbert.layers.adaptive.AdaptiveEmbedding`.
+        memory_length: int. The most tokens of the memory that it gives.
+        same_length: bool. Each token sees as many as `memory_length`, itself among them.
+        clamp_length: int. Distances beyond count as this one; `None` has no limit.
+        shares_biases: bool. All layers share the biases of their queries.
+        activation: string. See `BertBackbone`.
+        layer_norm_epsilon: float.
+        initializer_range: float.
+        dtype: string or policy.
+
+    Example:
+
+    >>> backbone = TransformerXLBackbone(
+    ...     vocabulary_size=100, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32,
+    ...     memory_length=8,
+    ... )
+    >>> first = backbone({"token_ids": np.ones((3, 5), "int32")})
+    >>> after = backbone({"token_ids": np.ones((3, 5), "int32"), "memory": first["memory"]})
+    >>> tuple(first["memory"].shape), tuple(after["memory"].shape)
+    ((3, 2, 5, 16), (3, 2, 8, 16))
+
+    Source: Dai et al. 2019, arXiv 1901.02860.
+    """
+
+    family = "transformer_xl"
+    pooler = False
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        dropout=0.1,
+        attention_dropout=0.0,
+        embedding_dim=None,
+        cutoffs=(),
+        division=1,
+        memory_length=128,
+        same_length=False,
+        clamp_length=None,
+        shares_biases=True,
+        activation="relu",
+        layer_norm_epsilon=1e-5,
+        initializer_range=0.02,
+        dtype=None,
+        **kwargs,
+    ):
+        check_process()
+        cutoffs = list(cutoffs)
+        given = dict(locals())
+        for name, kind in (SETTINGS | LINEAGE_SETTINGS).items():
+            if name in given:
+                check_value(name, given[name], kind)
+                setattr(self, name, given[name])
+        if hidden_dim % num_heads:
+            raise ValueError(
+                f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
+                "each head needs the same whole width."
+            )
+        if same_length and not memory_length:
+            raise ValueError(
+                "same_length=True has each token see memory_length=0 tokens; set it to 1 or more."
+            )
+
+        def initializer():
+            return keras.initializers.TruncatedNormal(stddev=initializer_range)
+
+        # === Layers ===
+        self.token_embedding = AdaptiveEmbedding(
+            *(vocabulary_size, hidden_dim, embedding_dim, cutoffs, division),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.embeddings_dropout = TokenDropout(dropout, dtype=dtype, name="embeddings_dropout")
+        self.context = RelativeContext(
+            is_causal=True,
+            span=memory_length if same_length else None,
+            clamp_length=clamp_length,
+            dropout=dropout,
+            bias_shape=(num_heads, hidden_dim // num_heads) if shares_biases else None,
+            dtype=dtype,
+            name="context",
+        )
+        self.transformer_layers = [
+            TransformerBlock(
+                num_heads,
+                intermediate_dim,
+                activation=activation,
+                dropout=dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                kernel_initializer=initializer(),
+                attention=RelativeAttention(
+                    num_heads,
+                    attention_dropout,
+                    shares_biases=shares_biases,
+                    kernel_initializer=initializer(),
+                    dtype=dtype,
+                    name="attention",
+                ),
+                dtype=dtype,
+                name=f"transformer_layer_{i}",
+            )
+            for i in range(num_layers)
+        ]
+        self.output_dropout = TokenDropout(dropout, dtype=dtype, name="output_dropout")
+
+        # === Functional model ===
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "memory": keras.Input(
+                (num_layers, None, hidden_dim), dtype=self._memory_dtype(dtype), name="memory"
+            ),
+        }
+        super().__init__(inputs=inputs, outputs=self.outputs_of(inputs), dtype=dtype, **kwargs)
+        only_blocks_remat([self, *self.operations])
+
+    @staticmethod
+    def _memory_dtype(dtype):
+        return keras.dtype_policies.get(dtype).compute_dtype
+
+    def outputs_of(self, inputs):
+        """The outputs of inputs that may be symbols; without `memory` there is none."""
+        outputs, got = self.outputs_and_states(inputs)
+        memory = remember(got, inputs.get("memory"), self.memory_length)
+        return {"sequence_output": outputs, "memory": memory}
+
+    def outputs_and_states(self, inputs):
+        """The outputs (B, T, D), and a list of what each layer got (B, T, D)."""
+        memory = inputs.get("memory")
+        x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
+        context = self.context(x, memory=memory)
+        mask = context.pop("attention_mask")
+        got = []
+        for i, block in enumerate(self.transformer_layers):
+            got.append(x)
+            if memory is not None:
+                context["memory"] = memory[:, i]
+            x = block(x, attention_mask=mask, attention_inputs=context)
+        return self.output_dropout(x), got
+
+    def __call__(self, inputs, *args, **kwargs):
+        check_process()
+        return super().__call__(self.fill_in(inputs), *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        # `fit` and `predict` on JAX come in here.
+        return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
+
+    def fill_in(self, inputs):
+        """Without a memory there is one of no tokens."""
+        if not isinstance(inputs["token_ids"], keras.KerasTensor):
+            inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
+        if "memory" in inputs:
+            check_memory(inputs["memory"], inputs["token_ids"], self)
+            return inputs
+        shape = (ops.shape(inputs["token_ids"])[0], self.num_layers, 0, self.hidden_dim)
+        return {**inputs, "memory": ops.zeros(shape, dtype=self.compute_dtype)}
+
+    @classmethod
+    def from_source(cls, source, load_weights=True, **kwargs):
+        build = own_backbone if source.is_own else backbone_of
+        return build(cls, source, load_weights, **kwargs)
+
+    def default_lora_layer_names(self):
+        """The layers that `enable_lora` adapts where it is given no names."""
+        return ["qkv"]
+
+    def get_config(self):
+        names = arguments_of(TransformerXLBackbone) - {"name", "dtype"}
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            **{name: getattr(self, name) for name in sorted(names)},
+        }
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerXLLM(ChecksKeywords, keras.Model):
+    """Predicts the next token or character, over texts of any length.
+
+    The output is log-probabilities (B, T, V): of the token after each. `fit` takes `token_ids`
+    (B, T) and as labels the next ones (B, T), and sees no memory; for training with one, take
+    `read_on`, which gives it.
+
+    Args:
+        backbone: a `TransformerXLBackbone`.
+        characters: string. Those that the ids stand for, in their order, for a model of
+            characters.
+        tied_projections: see `kerasbert.layers.adaptive.AdaptiveSoftmax`.
+
+    Example:
+
+    >>> backbone = TransformerXLBackbone(
+    ...     vocabulary_size=4, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = TransformerXLLM(backbone, characters=" abn")
+    >>> 1.5 < model.evaluate_stream("a banana", segment=4, memory=4) < 2.5
+    True
+    """
+
+    def __init__(self, backbone, characters=None, tied_projections=None, **kwargs):
+        check_value("characters", characters, "name?")
+        if characters is not None and len(set(characters)) != len(characters):
+            raise ValueError("characters has one twice; each has one id.")
+        if characters is not None and len(characters) > backbone.vocabulary_size:
+            raise ValueError(
+                f"There are {len(characters)} characters, and the backbone's vocabulary_size is "
+                f"{backbone.vocabulary_size}."
+            )
+        head = AdaptiveSoftmax(
+            backbone.token_embedding,
+            tied_projections,
+            dtype=backbone.dtype_policy,
+            name="lm_head",
+        )
+        inputs = {"token_ids": backbone.input["token_ids"]}
+        outputs = head(backbone.outputs_of(inputs)["sequence_output"])
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.backbone = backbone
+        self.lm_head = head
+        self.characters = characters
+        self.tied_projections = tied_projections
+        self.compile()
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configure training; "auto" takes AdamW at 5e-4, cross-entropy, accuracy and perplexity.
+
+        Takes the arguments of `keras.Model.compile`.
+        """
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = AdamW(5e-4)
+        if isinstance(loss, str) and loss == "auto":
+            loss = TokenCrossEntropy()
+        if isinstance(metrics, str) and metrics == "auto":
+            metrics = None
+            kwargs.setdefault("weighted_metrics", [TokenAccuracy(), Perplexity()])
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        if config and isinstance(config.get("optimizer"), dict):
+            config["optimizer"]["built"] = self.optimizer.built  # As `BertTask` does.
+        return config
+
+    def compile_from_config(self, config):
+        # Keras does not compile a loaded model whose class has a `compile` of its own.
+        optimizer = config.get("optimizer")
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if isinstance(optimizer, dict) and optimizer.get("built"):
+            self.optimizer.build(self.trainable_variables)
+
+    @classmethod
+    def from_preset(cls, preset, **kwargs):
+        """Read a Hugging Face directory of `model_type` "transfo-xl", head and all.
+
+        Args:
+            preset: string. What `TransformerXLBackbone.from_preset` takes of that kind.
+            **kwargs: arguments of the constructor.
+        """
+        source = TransformerXLBackbone._open_preset(preset, True, True)
+        if source.is_own or source.family != TransformerXLBackbone.family:
+            raise ValueError(
+                f"'{preset}' holds no language model of Transformer-XL in Hugging Face's format; "
+                "models of ours are read from `.keras` files by `keras.models.load_model`."
+            )
+        backbone = TransformerXLBackbone.from_source(source)
+        model = cls(backbone, **{**source.head["causal_lm"], **kwargs})
+        load_weights(
+            [weight for weight in model.weights if weight.path.startswith("lm_head/")],
+            source.tensors,
+            source.head_maps["causal_lm"],
+            source.source,
+            # What repeats the embedding's matrices is tied to them.
+            lambda name: (
+                not name.startswith("crit.")
+                or name.startswith(("crit.out_layers", "crit.out_projs"))
+            ),
+        )
+        return model
+
+    def read_on(self, inputs, memory=None):
+        """Log-probabilities, and the memory with which the next part of the texts may begin.
+
+        Args:
+            inputs: dict of `token_ids` (B, T).
+            memory: (B, L, M, D), what it gave of the part before; `None` at a beginning.
+
+        Returns:
+            `(log_probabilities, memory)`.
+        """
+        inputs = {"token_ids": ops.convert_to_tensor(inputs["token_ids"])}
+        if memory is not None:
+            inputs["memory"] = memory
+        outputs = self.backbone(inputs)
+        return self.lm_head(outputs["sequence_output"]), outputs["memory"]
+
+    def ids_of(self, text):
+        """The ids (T,) of a text's characters, or ids as they are, checked."""
+        if isinstance(text, str):
+            if self.characters is None:
+                raise ValueError(
+                    "A text was given to a model without `characters`; pass token ids, or make it "
+                    "with characters=... ."
+                )
+            place = {character: id for id, character in enumerate(self.characters)}
+            for position, character in enumerate(text):
+                if character not in place:
+                    raise ValueError(
+                        f"Character {position} of the text, {character!r}, is none of the model's "
+                        f"{len(place)}; replace it, or train with characters that have it."
+                    )
+            return np.array([place[character] for character in text], "int32")
+        ids = np.asarray(text)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise ValueError(
+                f"evaluate_stream() takes one text, a string or its ids (T,), not an array of "
+                f"shape {ids.shape} and type {ids.dtype}."
+            )
+        count = self.backbone.vocabulary_size
+        if ids.size and not 0 <= ids.min() <= ids.max() < count:
+            raise ValueError(f"The ids of the encoder's tokens are 0 to {count - 1}.")
+        return ids.astype("int32")
+
+    def evaluate_stream(self, text, segment=128, memory=None):
+        """Bits that each character or token of a text takes, read part by part.
+
+        It costs memory for a part and what is remembered alone, however long the text is. The
+        first token has none before it and is not counted.
+
+        Args:
+            text: a string, or ids (T,).
+            segment: int. Tokens of a part.
+            memory: int. The most tokens that are remembered; by default the backbone's
+                `memory_length`.
+
+        Returns:
+            A float, -log2 of the probability, a mean.
+
+        Raises:
+            ValueError: for a text of fewer than two tokens.
+        """
+        check_whole("segment", segment)
+        memory = self.backbone.memory_length if memory is None else memory
+        check_whole("memory", memory, 0)
+        ids = self.ids_of(text)
+        if len(ids) < 2:
+            raise ValueError(
+                f"The text has {len(ids)} tokens; the first predicts the second, so give two."
+            )
+        total, past = 0.0, None
+        with backend.without_gradients():
+            for first in range(0, len(ids) - 1, segment):
+                part = ids[first : min(first + segment, len(ids) - 1)]
+                outputs, past = self._part(part[None], past, memory)
+                scores = ops.convert_to_numpy(ops.cast(outputs, "float32"))[0]
+                following = ids[first + 1 : first + 1 + len(part)]
+                total -= float(scores[np.arange(len(part)), following].sum(dtype="float64"))
+        return total / (len(ids) - 1) / math.log(2)
+
+    def _part(self, ids, past, most):
+        inputs = {"token_ids": ops.convert_to_tensor(ids)}
+        if past is not None:
+            inputs["memory"] = past
+        outputs, got = self.backbone.outputs_and_states(inputs)
+        return self.lm_head(outputs), remember(got, past, most)
+
+    def get_config(self):
+        return {
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            "characters": self.characters,
+            "tied_projections": self.tied_projections,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        backbone = keras.saving.deserialize_keras_object(config["backbone"])
+        return cls(**{**config, "backbone": backbone})

@@ -1,0 +1,181 @@
+"""Transformer-XL against what transformers 4.30 gave; streams, training, files, misuse."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+
+import kerasbert
+from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from kerasbert.lineage import TransformerXLBackbone, TransformerXLLM
+from tests.contracts import array, assert_close, perturb
+from tests.golden import transformer_xl as golden
+
+SIZES = {
+    "vocabulary_size": 12,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 24,
+}
+
+
+def make(**settings):
+    keras.utils.set_random_seed(1)
+    return perturb(TransformerXLBackbone(**{**SIZES, **settings}))
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    with np.load(golden.FILE) as file:
+        return {name: file[name] for name in file.files}
+
+
+def write(recorded, case, folder):
+    """The directory of a recorded model."""
+    from safetensors.numpy import save_file
+
+    (folder / "config.json").write_text(str(recorded[f"{case}/config"]))
+    start = f"{case}/weights/"
+    weights = {
+        name.removeprefix(start): value.astype("float32")
+        for name, value in recorded.items()
+        if name.startswith(start)
+    }
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_equals_transformers(recorded, case, tmp_path):
+    """Three parts of two texts, each with the memory of those before; theirs begins with zeros."""
+    model = TransformerXLLM.from_preset(write(recorded, case, tmp_path))
+    memory = np.zeros((2, 2, model.backbone.memory_length, 16), "float32")
+    for part in range(3):
+        wanted = {
+            name: recorded[f"{case}/{part}/{name}"]
+            for name in ("token_ids", "scores", "sequence_output", "memory")
+        }
+        x = {"token_ids": wanted["token_ids"]}
+        outputs = model.backbone({**x, "memory": memory})
+        scores, memory = model.read_on(x, memory)
+        assert_close(outputs["sequence_output"], wanted["sequence_output"], atol=3e-6)
+        assert_close(outputs["memory"], wanted["memory"], atol=3e-6)
+        assert_close(memory, wanted["memory"], atol=3e-6)
+        assert_close(scores, wanted["scores"], atol=3e-6)
+
+
+def test_files(recorded, tmp_path):
+    """Written as transformers has it, as ours, and as `.keras`, head and all."""
+    folder = write(recorded, "same_length", tmp_path)
+    model = TransformerXLLM.from_preset(folder)
+    x = {"token_ids": np.array([[3, 9, 11, 20, 39]], "int32")}
+    wanted = model.backbone(x)["sequence_output"]
+    kerasbert.convert(model.backbone, tmp_path / "theirs", format="huggingface")
+    model.backbone.save_to_preset(tmp_path / "ours")
+    for name in ("theirs", "ours"):
+        again = TransformerXLBackbone.from_preset(tmp_path / name)
+        assert_close(again(x)["sequence_output"], wanted, atol=1e-6)
+        assert {**again.get_config(), "name": ""} == {**model.backbone.get_config(), "name": ""}
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    given = json.loads(str(recorded["same_length/config"]))
+    # What ties the head's matrices is the head's, which is not written.
+    for key in config.keys() & given.keys() - {"architectures", "dtype", "tie_projs"}:
+        assert config[key] == given[key], key
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(again(x), model(x), atol=1e-6)
+    with pytest.raises(ValueError, match="models of ours are read from `.keras` files"):
+        TransformerXLLM.from_preset(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("settings", [{"shares_biases": False}, {"cutoffs": [4, 8], "division": 2}])
+def test_stream_equals_one_long_computation(settings):
+    """With all remembered, parts of any size give what the whole text gives at once."""
+    model = TransformerXLLM(make(memory_length=99, **settings), characters="abcdefghijkl")
+    text = "abacadabacabadabacadlkjihgfe"
+    ids = model.ids_of(text)
+    scores = array(model({"token_ids": ids[None, :-1]}))[0]
+    whole = -scores[np.arange(len(ids) - 1), ids[1:]].mean() / math.log(2)
+    for segment in (9, 100):
+        assert abs(model.evaluate_stream(text, segment) - whole) < 1e-5
+    assert abs(model.evaluate_stream(ids, 9, memory=99) - whole) < 1e-5
+    # What is not remembered counts.
+    assert abs(model.evaluate_stream(text, 9, memory=0) - whole) > 1e-4
+    assert model.evaluate_stream(text, 9) == model.evaluate_stream(text, 9)  # Nothing is kept.
+
+
+def test_same_length_sees_as_many_as_it_remembers():
+    """The last vector of a layer hangs on the last `memory_length` tokens alone."""
+    backbone = make(num_layers=1, same_length=True, memory_length=3)
+    ids = np.array([[1, 2, 3, 4, 5, 6]], "int32")
+    other = np.array([[9, 9, 9, 4, 5, 6]], "int32")
+    one, two = (array(backbone({"token_ids": x})["sequence_output"])[0] for x in (ids, other))
+    assert_close(one[-1], two[-1], atol=1e-6)
+    assert np.abs(one[-2] - two[-2]).max() > 1e-4
+
+
+def test_learns(tmp_path):
+    """A text that repeats itself takes fewer bits after a little training."""
+    keras.utils.set_random_seed(2)
+    backbone = TransformerXLBackbone(**SIZES, memory_length=8, dropout=0.0)
+    model = TransformerXLLM(backbone, characters="abc ")
+    text = "abc cab " * 20
+    ids = model.ids_of(text)
+    before = model.evaluate_stream(text, 16)
+    rows = np.stack([ids[i : i + 17] for i in range(0, 128, 8)])
+    model.compile(optimizer=keras.optimizers.Adam(1e-2))
+    history = model.fit({"token_ids": rows[:, :-1]}, rows[:, 1:], epochs=8, verbose=0)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    after = model.evaluate_stream(text, 16)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.optimizer.iterations == 8 * 1 and again.optimizer.built
+    assert abs(again.evaluate_stream(text, 16) - after) < 1e-5
+    assert after < before - 1 and before > 3
+
+
+def test_layers(tmp_path):
+    embedding = AdaptiveEmbedding(10, 8, 4, [3, 6], 2)
+    softmax = AdaptiveSoftmax(embedding, [False, True, True])
+    x = embedding(np.array([[0, 4, 9]]))
+    total = np.exp(array(softmax(x))).sum(axis=-1)
+    assert_close(total, np.ones((1, 3)), atol=1e-6)
+    again = AdaptiveSoftmax.from_config(softmax.get_config())
+    assert again.get_config() == softmax.get_config()
+    with pytest.raises(ValueError, match="have to rise"):
+        AdaptiveEmbedding(10, 8, cutoffs=[6, 3])
+    with pytest.raises(ValueError, match="leaves nothing"):
+        AdaptiveEmbedding(10, 8, 2, [3, 6], 4)
+    with pytest.raises(ValueError, match="for each of 3 clusters"):
+        AdaptiveSoftmax(embedding, [True])
+
+
+def test_misuse():
+    backbone = make()
+    model = TransformerXLLM(backbone, characters="abcdef")
+    memory = backbone({"token_ids": np.ones((2, 3), "int32")})["memory"]
+    with pytest.raises(ValueError, match=r"3 texts need \(3, 2, tokens, 16\)"):
+        model.read_on({"token_ids": np.ones((3, 3), "int32")}, memory)
+    for text in ("", "a"):
+        with pytest.raises(ValueError, match=f"The text has {len(text)} tokens"):
+            model.evaluate_stream(text)
+    with pytest.raises(ValueError, match="Character 2 of the text, 'z'"):
+        model.evaluate_stream("abz")
+    with pytest.raises(ValueError, match="takes one text"):
+        model.evaluate_stream([["a", "b"]])
+    with pytest.raises(ValueError, match="tokens are 0 to 11"):
+        model.evaluate_stream([0, 12])
+    with pytest.raises(ValueError, match="segment=0 has to be"):
+        model.evaluate_stream("abc", segment=0)
+    with pytest.raises(ValueError, match="without `characters`"):
+        TransformerXLLM(backbone).evaluate_stream("abc")
+    with pytest.raises(ValueError, match="no argument 'clamp_len'"):
+        make(clamp_len=3)
+    with pytest.raises(ValueError, match="same_length=True has each token see"):
+        make(same_length=True, memory_length=0)
+    # A part longer than the distances that are told apart, and than the memory, is no error.
+    model = TransformerXLLM(make(clamp_length=2, memory_length=3))
+    assert 0 < model.evaluate_stream(np.arange(12), segment=12) < 20
