@@ -63,6 +63,7 @@ TESTED_IN = {
     "layers/test_layers.py": "layers/norm",
     "lineage/test_elmo.py": "layers/elmo",
     "lineage/test_transformer_xl.py": "layers/adaptive lineage/memory",
+    "lineage/test_xlnet_tasks.py": "preprocessors/xlnet",
     "lineage/test_xlnet.py": "conversion/lineage layers/relative_attention",
     "loading/test_presets.py": "from_preset loading/checkpoints loading/names presets",
     "measuring/test_bench.py": "measuring/contestant",

@@ -73,8 +73,8 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             training: bool.
 
         Returns:
-            A dict: `positions` (R, D), of distances from K down; `attention_mask` and, with
-            `hidden_mask`, `query_mask`, in which tokens do not see themselves, bool and
+            A dict: `positions` (R, D), of distances from K down; `attention_mask`, and
+            `query_mask`, the same of predictions, which do not see themselves, bool and
             broadcastable to (B, 1, T, K); and perhaps `other_segment`, bool (B, 1, T, K), and
             `biases`, (2, N, H).
         """
@@ -107,7 +107,8 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         if hidden_mask is not None:
             shown = ops.logical_not(ops.cast(hidden_mask, "bool"))
             seen = ops.logical_and(seen, with_past(shown)[:, None])
-            found["query_mask"] = seen
+        # Always, as Keras has each call of a layer give as many outputs as its first one.
+        found["query_mask"] = seen
         # Of what a token is, it knows itself, and padding too: no row is without a key.
         found["attention_mask"] = ops.logical_or(seen, distance == 0)
         if segment_ids is not None:
@@ -145,8 +146,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         found = {"positions": keras.KerasTensor((None, width), dtype=self.compute_dtype)}
         given = hidden_mask is not None or padding_mask is not None
         found["attention_mask"] = mask(batch if given else 1)
-        if hidden_mask is not None:
-            found["query_mask"] = mask(batch)
+        found["query_mask"] = mask(batch if given else 1)
         if segment_ids is not None:
             found["other_segment"] = mask(batch)
         if self.bias_shape is not None:

@@ -3,11 +3,21 @@
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoEmbedder
 from kerasbert.lineage.transformer_xl import TransformerXLBackbone, TransformerXLLM
 from kerasbert.lineage.xlnet import XLNetBackbone
+from kerasbert.lineage.xlnet_tasks import (
+    XLNetPretrainer,
+    XLNetQuestionAnswering,
+    XLNetTextClassifier,
+)
 
 # The classes by the family that their checkpoints name, and by the kind of head; see `kinds`.
 CLASSES = {
     "transformer_xl": {None: TransformerXLBackbone},
-    "xlnet": {None: XLNetBackbone},
+    "xlnet": {
+        None: XLNetBackbone,
+        "text_classifier": XLNetTextClassifier,
+        "question_answering": XLNetQuestionAnswering,
+        "pretrainer": XLNetPretrainer,
+    },
 }
 
 __all__ = [
@@ -16,4 +26,7 @@ __all__ = [
     "TransformerXLBackbone",
     "TransformerXLLM",
     "XLNetBackbone",
+    "XLNetPretrainer",
+    "XLNetQuestionAnswering",
+    "XLNetTextClassifier",
 ]

@@ -179,6 +179,7 @@ class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(x, memory=memory)
         mask = context.pop("attention_mask")
+        context.pop("query_mask")  # There are no predictions apart from the tokens.
         got = []
         for i, block in enumerate(self.transformer_layers):
             got.append(x)

@@ -42,6 +42,17 @@ class _MaskEmbedding(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
+class _Predictions(keras.layers.Layer):
+    """The predictions (B, P, D), which stand behind the tokens."""
+
+    def call(self, inputs, mapping):
+        return inputs[:, ops.shape(mapping)[2] :]
+
+    def compute_output_spec(self, inputs, mapping):
+        shape = (inputs.shape[0], mapping.shape[1], inputs.shape[-1])
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetBackbone(BertBackbone):
     """XLNet's encoder: Transformer-XL's attention, read in both directions.
@@ -172,13 +183,12 @@ class XLNetBackbone(BertBackbone):
     def _encode(self, inputs, attention_scores=False, positions=None):
         if attention_scores:
             raise ValueError("XLNetBackbone gives no attention maps; ask for hidden states alone.")
-        hidden_states, _ = self._layers_of(inputs, positions=positions)
-        return hidden_states, []
+        return self._layers_of(inputs, positions=positions), []
 
     def _layers_of(
         self, inputs, memory=None, hidden_mask=None, target_mapping=None, positions=None
     ):
-        """Every layer's output, the embeddings first, and what each layer got of the tokens."""
+        """Every layer's output, the embeddings first; with a mapping, predictions come last."""
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(
             x,
@@ -206,7 +216,7 @@ class XLNetBackbone(BertBackbone):
             )
             hidden_states.append(x)
         hidden_states[-1] = self.output_dropout(x)
-        return hidden_states, ops.shape(inputs["token_ids"])[1]
+        return hidden_states
 
     def predict_targets(self, inputs, hidden_mask, target_mapping):
         """Vectors (B, P, D) of what is to be predicted.
@@ -216,10 +226,8 @@ class XLNetBackbone(BertBackbone):
             hidden_mask: (B, T, T), true or 1 where a token must not see another one.
             target_mapping: (B, P, T), 1 at the place of each prediction.
         """
-        states, length = self._layers_of(
-            inputs, hidden_mask=hidden_mask, target_mapping=target_mapping
-        )
-        return states[-1][:, length:]
+        states = self._layers_of(inputs, hidden_mask=hidden_mask, target_mapping=target_mapping)
+        return _Predictions(dtype=self.dtype_policy)(states[-1], mapping=target_mapping)
 
     def read_on(self, inputs, memory=None, hidden_mask=None):
         """The outputs, and the memory with which the next part of the texts may begin.
@@ -236,7 +244,7 @@ class XLNetBackbone(BertBackbone):
         if memory is not None:
             memory = ops.convert_to_tensor(memory)
             check_memory(memory, inputs["token_ids"], self)
-        states, _ = self._layers_of(inputs, memory, hidden_mask)
+        states = self._layers_of(inputs, memory, hidden_mask)
         return self._named_outputs(states), remember(
             states[:-1], memory, self.memory_length or None
         )

@@ -51,6 +51,7 @@ class HeadedTask(BertTask):
             given: a `HeadSettings`.
         """
         backbone = self.backbone
+        self._check_encoder(backbone)
         defaults = {
             "dropout": backbone.dropout,
             "pooling": "pooler" if backbone.pooler else "cls",

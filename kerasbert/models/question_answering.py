@@ -84,12 +84,17 @@ class BertQuestionAnswering(HeadedTask):
         )
         inputs = backbone.input
         # Losses and probabilities are computed in float32 whatever the encoder runs in.
-        logits = ops.cast(self._logits(inputs), "float32")  # (B, T, 2)
-        is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
+        logits, mask = self._in_order(self._logits(inputs), inputs["padding_mask"])
+        logits = ops.cast(logits, "float32")  # (B, T, 2)
+        is_token = ops.cast(mask, "bool")  # (B, T)
         outputs = {
             name: ops.where(is_token, logits[:, :, i], MASKED) for i, name in enumerate(_OUTPUTS)
         }
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def _in_order(self, logits, padding_mask):
+        """Logits and mask of rows in the order `[CLS] question [SEP] context [SEP]`, padding."""
+        return logits, padding_mask
 
     def default_loss(self):
         """Cross-entropy over the positions of the row, for the start and for the end."""

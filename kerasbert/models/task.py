@@ -52,6 +52,13 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
 
+    def _check_encoder(self, backbone):
+        if not isinstance(backbone, self.backbone_cls):
+            raise ValueError(
+                f"backbone is a {type(backbone).__name__}, and a {type(self).__name__} needs a "
+                f"{self.backbone_cls.__name__}."
+            )
+
     def _set_given(self, given, defaults):
         """Set settings as attributes: as given, or where that is `None` as by default."""
         for name, value in given.items():

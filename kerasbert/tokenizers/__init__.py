@@ -3,7 +3,11 @@
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.choose import tokenizer_from_files
 from kerasbert.tokenizers.gpt import GPTTokenizer
-from kerasbert.tokenizers.sentence_piece import AlbertTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers.sentence_piece import (
+    AlbertTokenizer,
+    XLMRobertaTokenizer,
+    XLNetTokenizer,
+)
 from kerasbert.tokenizers.wordpiece import BertTokenizer
 
 CLASSES = (
@@ -14,6 +18,7 @@ CLASSES = (
     ModernBertTokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,
+    XLNetTokenizer,
 )
 
 __all__ = [*(cls.__name__ for cls in CLASSES), "tokenizer_from_files"]

@@ -6,14 +6,18 @@ from kerasbert.families import get_family
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles
 from kerasbert.tokenizers.gpt import GPTTokenizer
-from kerasbert.tokenizers.sentence_piece import AlbertTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers.sentence_piece import (
+    AlbertTokenizer,
+    XLMRobertaTokenizer,
+    XLNetTokenizer,
+)
 from kerasbert.tokenizers.wordpiece import BertTokenizer
 
 # The classes that read each kind of model; the first one is for families of another kind.
 KINDS = {
     "WordPiece": (BertTokenizer,),
     "BPE": (RobertaTokenizer, ModernBertTokenizer, GPT2Tokenizer, GPTTokenizer),
-    "Unigram": (XLMRobertaTokenizer, AlbertTokenizer),
+    "Unigram": (XLMRobertaTokenizer, AlbertTokenizer, XLNetTokenizer),
 }
 # `tokenizer_class` of Hugging Face, without "Tokenizer" and "Fast".
 CLASSES = {
@@ -24,6 +28,7 @@ CLASSES = {
     "Roberta": RobertaTokenizer,
     "XLMRoberta": XLMRobertaTokenizer,
     "Albert": AlbertTokenizer,
+    "XLNet": XLNetTokenizer,
     "ModernBert": ModernBertTokenizer,
     "GPT2": GPT2Tokenizer,
     "OpenAIGPT": GPTTokenizer,

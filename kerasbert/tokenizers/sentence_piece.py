@@ -418,3 +418,54 @@ class AlbertTokenizer(SentencePieceTokenizer):
             text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
             text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
         return text
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetTokenizer(AlbertTokenizer):
+    """XLNet's tokenizer: as ALBERT's, with `<sep>`, `<cls>` and letters as they are.
+
+    Rows end with both, and are padded at the left; see `XLNetTextClassifierPreprocessor`.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path.
+        lowercase, keep_accents: see `AlbertTokenizer`.
+        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
+        **kwargs: `name`, and so on.
+    """
+
+    marks_last = True
+
+    def __init__(
+        self,
+        proto=None,
+        lowercase=False,
+        keep_accents=False,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="<unk>",
+        cls_token="<cls>",
+        sep_token="<sep>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+        **kwargs,
+    ):
+        super().__init__(
+            proto,
+            lowercase,
+            keep_accents,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+    @classmethod
+    def _settings(cls, files):
+        steps = [step.get("type") for step in files.normalizers()]
+        lowercase = files.config.get("do_lower_case", "Lowercase" in steps)
+        accents = files.config.get("keep_accents", bool(steps) and "StripAccents" not in steps)
+        return {"lowercase": lowercase, "keep_accents": accents}

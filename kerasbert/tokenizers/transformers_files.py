@@ -82,6 +82,7 @@ def transformers_files(
             "attention_mask",
         ],
         **special,
+        **({"padding_side": "left"} if getattr(tokenizer, "marks_last", False) else {}),
         "added_tokens_decoder": {
             str(token["id"]): {name: x for name, x in token.items() if name != "id"}
             for token in added
@@ -168,6 +169,9 @@ def _post_processor(tokenizer):
     pair += [text("B", second), special(sep, second)]
     if not getattr(tokenizer, "marks_ends", True):
         return None if isinstance(tokenizer, GPTTokenizer) else _byte_level(tokenizer)
+    if getattr(tokenizer, "marks_last", False):
+        single = [text("A"), special(sep), special(cls, 2)]
+        pair = [*single[:2], text("B", 1), special(sep, 1), special(cls, 2)]
     template = {
         "type": "TemplateProcessing",
         "single": single,

@@ -1,0 +1,172 @@
+"""What XLNet is trained for: classes of texts, answers, and its own pre-training.
+
+B batch, T tokens, P predictions, D width, V tokens of the vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert.layers.block import tokens_at
+from kerasbert.lineage.xlnet import XLNetBackbone
+from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.models.masked_lm import vocabulary_head
+from kerasbert.models.question_answering import BertQuestionAnswering
+from kerasbert.models.task import BertTask
+from kerasbert.models.text_classifier import BertTextClassifier
+from kerasbert.parts import own_preprocessor
+from kerasbert.preprocessors.xlnet import (
+    XLNetPretrainerPreprocessor,
+    XLNetQuestionAnsweringPreprocessor,
+    XLNetTextClassifierPreprocessor,
+)
+
+
+def _of_predictions(task):
+    """The vector that stands for predictions, which only pre-training has."""
+    return task.backbone.mask_embedding.weights
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetTextClassifier(BertTextClassifier):
+    """A classifier of texts, or of pairs, by XLNet's last token, `<cls>`.
+
+    A dense layer with tanh and the logits come after it. Methods and arguments are those of
+    `BertTextClassifier`, with an `XLNetBackbone` and an `XLNetTextClassifierPreprocessor`.
+
+    Example:
+
+    >>> backbone = XLNetBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> classifier = XLNetTextClassifier(backbone, labels=["ham", "spam"])
+    >>> classifier.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3, 2)
+
+    Source: Yang et al. 2019, arXiv 1906.08237.
+    """
+
+    backbone_cls = XLNetBackbone
+    preprocessor_cls = XLNetTextClassifierPreprocessor
+
+    def untrained_weights(self):
+        return _of_predictions(self)
+
+
+class _LastFirst(keras.layers.Layer):
+    """Rows `... <cls>`, padded anywhere around them, as `<cls> ...` with padding at the end."""
+
+    def call(self, inputs, padding_mask):
+        mask = ops.cast(padding_mask, "int32")
+        batch, length = ops.shape(mask)
+        count = ops.sum(mask, axis=1, keepdims=True)  # (B, 1)
+        first = ops.cast(ops.argmax(mask, axis=1, keepdims=True), "int32")
+        place = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (batch, length))
+        last = first + ops.maximum(count, 1) - 1
+        source = ops.where(place == 0, last, ops.clip(first + place - 1, 0, length - 1))
+        return tokens_at(inputs, source), ops.cast(place < count, "int32")
+
+    def compute_output_spec(self, inputs, padding_mask):
+        mask = keras.KerasTensor(padding_mask.shape, dtype="int32")
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype), mask
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetQuestionAnswering(BertQuestionAnswering):
+    """Finds answers as `BertQuestionAnswering` does, with the simple head over XLNet's tokens.
+
+    Rows are `question <sep> window <sep> <cls>`. The logits (B, T) are in the order in which the
+    labels count: `<cls>`, which stands for no answer, first, then the others, then padding.
+
+    Arguments and methods are those of `BertQuestionAnswering`, with an `XLNetBackbone`. The head
+    that XLNet's paper searches answers with by beams is not here.
+
+    Example:
+
+    >>> backbone = XLNetBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = XLNetQuestionAnswering(backbone)
+    >>> model.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0)["end_logits"].shape
+    (3, 5)
+    """
+
+    backbone_cls = XLNetBackbone
+    preprocessor_cls = XLNetQuestionAnsweringPreprocessor
+
+    def untrained_weights(self):
+        return _of_predictions(self)
+
+    def _in_order(self, logits, padding_mask):
+        return _LastFirst(dtype=self.backbone.dtype_policy, name="last_first")(logits, padding_mask)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetPretrainer(BertTask):
+    """Predicts tokens in an order that is drawn, as XLNet is pre-trained.
+
+    Inputs are the encoder's, `hidden_mask` (B, T, T), 1 where a token does not see another one, and
+    `target_mapping` (B, P, T), 1 at the place of each prediction; the output is logits (B, P, V).
+    `fit` and `evaluate` take raw texts; of ready arrays labels are token ids (B, P).
+
+    Args:
+        backbone: an `XLNetBackbone`.
+        preprocessor: an `XLNetPretrainerPreprocessor`, or `None` for ready arrays.
+
+    Example:
+
+    >>> backbone = XLNetBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = XLNetPretrainer(backbone)
+    >>> x = {"token_ids": np.array([[7, 3, 5]]), "hidden_mask": [[[0, 1, 0]] * 3],
+    ...      "target_mapping": np.array([[[0.0, 1.0, 0.0]]])}
+    >>> tuple(model({name: np.array(value) for name, value in x.items()}).shape)
+    (1, 1, 100)
+
+    Source: Yang et al. 2019, arXiv 1906.08237, sections 2.2 to 2.4.
+    """
+
+    backbone_cls = XLNetBackbone
+    preprocessor_cls = XLNetPretrainerPreprocessor
+    kind = "pretrainer"
+
+    def __init__(self, backbone, preprocessor=None, **kwargs):
+        self._check_encoder(backbone)
+        self.backbone = backbone
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self.head_activation, self.head_bias, self.head_norm_epsilon = None, True, 1e-12
+        self.output_bias = self.tie_weights = True
+        self.lm_head = vocabulary_head(self, "lm_head")
+        inputs = {
+            **backbone.input,
+            "hidden_mask": keras.Input((None, None), dtype="int32", name="hidden_mask"),
+            "target_mapping": keras.Input((None, None), dtype="float32", name="target_mapping"),
+        }
+        vectors = backbone.predict_targets(
+            {name: inputs[name] for name in backbone.input},
+            inputs["hidden_mask"],
+            inputs["target_mapping"],
+        )
+        super().__init__(inputs=inputs, outputs=self.lm_head(vectors), **kwargs)
+
+    @classmethod
+    def needs_pooler(cls, settings):
+        return False
+
+    @classmethod
+    def output_weight(cls, settings):
+        return "lm_head/bias"
+
+    def untrained_weights(self):
+        return []
+
+    def _needs_labels(self, is_raw):
+        return not is_raw
+
+    def default_loss(self):
+        """Cross-entropy, a mean over the predictions."""
+        return TokenCrossEntropy()
+
+    def default_metrics(self):
+        """Accuracy and perplexity over the predictions."""
+        return [TokenAccuracy(), Perplexity()]

@@ -1,0 +1,151 @@
+"""Preprocessing for XLNet: `A <sep> B <sep> <cls>`, padded at the left, and its pre-training.
+
+B batch, T tokens of the packed row, P predictions, S spans.
+"""
+
+import keras
+
+from kerasbert._errors import check_whole
+from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
+from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+
+# The segments of the last token and of padding; texts are of 0 and 1.
+OF_CLS, OF_PADDING = 2, 3
+
+
+class XLNetPacking:
+    """Mixin, before a preprocessor: rows end with `<sep> <cls>`, and padding comes first."""
+
+    def pack(self, segments, length=None):
+        """As `BertPreprocessor.pack`, in XLNet's order; `<cls>` is of segment 2, padding of 3."""
+        features = super().pack(segments, length)
+        if tf.executing_eagerly() and length is None:
+            return features  # It came through here, traced.
+        ids, mask = features["token_ids"], features["padding_mask"]
+        count = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)  # (B, 1)
+        width = tf.shape(ids)[1]
+        place = tf.range(width)[None] - (width - count)  # (B, T), in the row without padding
+        is_token, is_last = place >= 0, place == count - 1
+        # `[CLS]` is the first one there.
+        source = tf.where(is_token & ~is_last, place + 1, 0)
+        moved = tf.gather(ids, source, batch_dims=1)
+        features["token_ids"] = tf.where(is_token, moved, self.tokenizer.pad_token_id)
+        features["padding_mask"] = is_token
+        if self.num_segments:
+            of = tf.gather(features["segment_ids"], source, batch_dims=1)
+            of = tf.where(is_last, OF_CLS, of)
+            features["segment_ids"] = tf.where(is_token, of, OF_PADDING)
+        return features
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocessor):
+    """Packs texts or pairs as `A <sep> <cls>` or `A <sep> B <sep> <cls>`, padded at the left.
+
+    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. Everything else, arguments too,
+    is as of `BertTextClassifierPreprocessor`.
+
+    Example:
+
+    >>> from kerasbert.preprocessors.xlnet import XLNetTextClassifierPreprocessor
+    >>> XLNetTextClassifierPreprocessor.__mro__[2].__name__
+    'BertTextClassifierPreprocessor'
+    """
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetQuestionAnsweringPreprocessor(XLNetPacking, BertQuestionAnsweringPreprocessor):
+    """Packs questions and windows of their contexts as `question <sep> window <sep> <cls>`.
+
+    Labels and windows count places as `BertQuestionAnsweringPreprocessor` does, `<cls>` first:
+    `XLNetQuestionAnswering` gives its logits in that order. So are the arguments.
+    """
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
+    """Packs texts, and draws what is predicted and in which order, anew in every epoch.
+
+    Of every `context_factor` * L tokens a span of L, from 1 to `max_span`, is predicted: for each
+    L in turn that is drawn, at a place that is drawn. The predicted tokens have an order that is
+    drawn; each sees the others before it in that order, and all that are not predicted. Returns
+    `(x, y, sample_weight)`: `x` with `hidden_mask` (B, T, T), 1 where a token does not see another
+    one, and `target_mapping` (B, P, T); `y` the predicted tokens (B, P).
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. The most tokens in a row.
+        truncate: string. See `BertPreprocessor`.
+        num_segments: int. See `BertPreprocessor`.
+        context_factor: int. K of the paper: one in so many tokens is predicted.
+        max_span: int. The most tokens in a span.
+
+    Source: Yang et al. 2019, arXiv 1906.08237, sections 2.3 and 3.1, and its released code.
+    """
+
+    settings = (*BertPreprocessor.settings, "context_factor", "max_span")
+    draws = True
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        context_factor=6,
+        max_span=5,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        check_whole("context_factor", context_factor)
+        check_whole("max_span", max_span)
+        self.context_factor = context_factor
+        self.max_span = max_span
+
+    def check_labels(self, y, count):
+        raise ValueError("XLNet's pre-training makes its own labels; pass texts alone.")
+
+    def check_labels_in_graph(self, y):
+        return self.check_labels(y, None)
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
+        features = self.pack(segments, length)
+        if seed is None:
+            seed = tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
+        ids = features["token_ids"]
+        batch, width = tf.unstack(tf.shape(ids))
+        seeds = tf.random.split(seed, 3)
+        chosen = self._spans(batch, width, features["padding_mask"], seeds)
+        special = tf.constant([self.tokenizer.start_token_id, self.tokenizer.end_token_id])
+        chosen &= ~tf.reduce_any(ids[:, :, None] == special, axis=-1) & features["padding_mask"]
+        # Those not predicted come first, and are seen by all.
+        order = tf.random.stateless_uniform(tf.shape(ids), seeds[2])
+        order = tf.where(chosen, order, -1.0)
+        hidden = (order[:, :, None] <= order[:, None]) & chosen[:, None]
+        most = width // self.context_factor + self.max_span
+        places = tf.sort(tf.where(chosen, tf.range(width)[None], width), axis=-1)[:, :most]
+        features["hidden_mask"] = tf.cast(hidden, tf.int32)
+        features["target_mapping"] = tf.one_hot(places, width)
+        there = tf.cast(places < width, tf.float32)
+        if sample_weight is not None:
+            there *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+        labels = tf.gather(ids, tf.minimum(places, width - 1), batch_dims=1)
+        return features, tf.where(places < width, labels, 0), there
+
+    def _spans(self, batch, width, mask, seeds):
+        """Which tokens are in a span: bool (B, T)."""
+        count = width // self.context_factor + 1  # As many as fit where all are of one token.
+        sizes = tf.random.stateless_uniform(
+            (batch, count), seeds[0], 1, self.max_span + 1, dtype=tf.int32
+        )
+        contexts = sizes * self.context_factor
+        begins = tf.cumsum(contexts, axis=1, exclusive=True)
+        room = tf.cast(contexts - sizes + 1, tf.float32)
+        draw = tf.random.stateless_uniform((batch, count), seeds[1])
+        begins += tf.cast(draw * room, tf.int32)
+        first = width - tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
+        place = (tf.range(width)[None] - first)[:, :, None]  # (B, T, 1)
+        inside = (place >= begins[:, None]) & (place < (begins + sizes)[:, None])
+        return tf.reduce_any(inside, axis=-1)
