@@ -83,8 +83,8 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
 
 def saved_class(model):
     """The name under which Keras has the class of ours that a model is or refines."""
-    cls = BertBackbone if isinstance(model, BertBackbone) else KINDS[model.kind].load("models")
-    return keras.saving.get_registered_name(cls)
+    names = map(keras.saving.get_registered_name, type(model).__mro__)
+    return next(name for name in names if name.startswith("kerasbert>"))
 
 
 def are_texts(values):

@@ -225,6 +225,15 @@ def test_classifier(tokenizer, backbone, tmp_path):
     assert new.predict(["a"], verbose=0).shape == (1, 3)
 
 
+@pytest.mark.slow
+def test_served(tokenizer, backbone, tmp_path):
+    """A SavedModel takes raw strings; writing it compares its answers with the model's."""
+    preprocessor = XLNetTextClassifierPreprocessor(tokenizer, sequence_length=32)
+    model = XLNetTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
+    kerasbert.export_serving(model, tmp_path / "served")
+    assert list((tmp_path / "served").rglob("saved_model.pb"))
+
+
 def test_answers(tokenizer, backbone):
     """Trains on spans, answers with characters of the context, or that there is none."""
     keras.utils.set_random_seed(1)
