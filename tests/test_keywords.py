@@ -7,8 +7,10 @@ import pytest
 
 import kerasbert
 from kerasbert import layers, models, optimizers
+from kerasbert.layers.adaptive import AdaptiveEmbedding
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
+from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
 from tests.contracts import SETTINGS, bert_tokenizer, tiny_backbone
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad".split()
@@ -28,6 +30,9 @@ TASKS = {
     models.BertTokenClassifier: {"num_classes": 2},
 }
 LAYERS = {
+    AdaptiveEmbedding: {"vocabulary_size": 4, "hidden_dim": 4},
+    RelativeAttention: {"num_heads": 2},
+    RelativeContext: {},
     layers.AttentionMask: {},
     layers.BiLSTM: {"units": 2},
     layers.MaskedLMHead: {"token_embedding": None},

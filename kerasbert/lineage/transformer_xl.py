@@ -215,6 +215,12 @@ class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         """The layers that `enable_lora` adapts where it is given no names."""
         return ["qkv"]
 
+    def quantize(self, mode=None, **kwargs):
+        raise ValueError(
+            f"quantize({mode!r}) is not there for a TransformerXLBackbone, whose presets would not "
+            "hold it; use dtype='bfloat16' for a smaller model."
+        )
+
     def get_config(self):
         names = arguments_of(TransformerXLBackbone) - {"name", "dtype"}
         return {

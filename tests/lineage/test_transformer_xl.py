@@ -172,6 +172,8 @@ def test_misuse():
         model.evaluate_stream("abc", segment=0)
     with pytest.raises(ValueError, match="without `characters`"):
         TransformerXLLM(backbone).evaluate_stream("abc")
+    with pytest.raises(ValueError, match=r"quantize\('int8'\) is not there"):
+        backbone.quantize("int8")
     with pytest.raises(ValueError, match="no argument 'clamp_len'"):
         make(clamp_len=3)
     with pytest.raises(ValueError, match="same_length=True has each token see"):

@@ -165,6 +165,29 @@ def test_left_to_right_memory_equals_one_text():
     assert_close(np.concatenate(parts, axis=1), whole, atol=1e-6)
 
 
+def test_int8_lora_and_bfloat16(tmp_path):
+    x = features()
+    is_token = x["padding_mask"] == 1
+    backbone = make()
+    wanted = array(backbone(x)["sequence_output"])[is_token]
+    half = XLNetBackbone(**SIZES, dtype="mixed_bfloat16")
+    half.set_weights(backbone.get_weights())
+    found = array(ops.cast(half(x)["sequence_output"], "float32"))[is_token]
+    assert np.abs(found - wanted).max() < 0.1
+    backbone.enable_lora(2)
+    assert {weight.name for weight in backbone.trainable_weights} == {
+        "lora_kernel_a",
+        "lora_kernel_b",
+    }
+    small = make()
+    small.quantize("int8")
+    found = array(small(x)["sequence_output"])[is_token]
+    assert 0 < np.abs(found - wanted).max() < 0.1
+    small.save_to_preset(tmp_path / "int8")
+    again = XLNetBackbone.from_preset(tmp_path / "int8")
+    assert_close(array(again(x)["sequence_output"])[is_token], found, atol=1e-6)
+
+
 def test_misuse(tmp_path):
     backbone = make()
     x = {"token_ids": np.ones((2, 3), "int32")}

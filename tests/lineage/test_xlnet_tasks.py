@@ -196,7 +196,7 @@ def test_pretraining_learns(tokenizer, backbone):
     encoder = XLNetBackbone.from_config(backbone.get_config())
     model = XLNetPretrainer(encoder, XLNetPretrainerPreprocessor(tokenizer, sequence_length=32))
     model.compile(optimizer=keras.optimizers.Adam(5e-3))
-    history = model.fit(SENTENCES * 8, epochs=4, batch_size=8, verbose=0).history["loss"]
+    history = model.fit(SENTENCES * 8, epochs=8, batch_size=8, verbose=0).history["loss"]
     assert history[-1] < history[0] - 0.5
     with pytest.raises(ValueError, match="makes its own labels"):
         model.fit(["a text"], [1])
@@ -255,8 +255,8 @@ def test_answers(tokenizer, backbone):
 def test_misuse(tokenizer, backbone):
     with pytest.raises(ValueError, match="needs a XLNetBackbone"):
         XLNetTextClassifier(tiny_backbone(), num_classes=2)
-    with pytest.raises(ValueError, match="no argument 'droput'"):
-        XLNetTextClassifier(backbone, num_classes=2, droput=0.1)
+    with pytest.raises(ValueError, match="no argument 'dropouts'"):
+        XLNetTextClassifier(backbone, num_classes=2, dropouts=0.1)
     model = XLNetTextClassifier(
         backbone, num_classes=2, preprocessor=XLNetTextClassifierPreprocessor(tokenizer)
     )
