@@ -407,6 +407,10 @@ def _features(model):
     }
     if "segment_ids" in model.input:
         features["segment_ids"] = random.integers(0, encoder.num_segments, shape, "int32")
+    if "target_mapping" in model.input:  # The first two tokens, which nobody sees.
+        mapping = np.broadcast_to(np.eye(2, length, dtype="float32"), (2, 2, length))
+        hidden = np.broadcast_to(mapping.sum(axis=1, keepdims=True), (2, length, length))
+        features |= {"target_mapping": mapping, "hidden_mask": hidden.astype("int32")}
     return features
 
 

@@ -163,7 +163,10 @@ def test_pretraining_equals_transformers(tmp_path):
     assert_close(model(x), wanted.logits, atol=3e-6)
     loss = model.evaluate(x, labels, verbose=0, return_dict=True)["loss"]
     assert abs(loss - float(wanted.loss)) < 1e-5
-    kerasbert.convert(model.backbone, tmp_path / "encoder", format="huggingface")
+    written = kerasbert.convert(model, tmp_path / "ours", format="huggingface")
+    assert written["written"] == "XLNetLMHeadModel"
+    again = transformers.XLNetLMHeadModel.from_pretrained(tmp_path / "ours").eval()
+    assert_close(run(again, features(), **given).logits, wanted.logits, atol=1e-6)
 
 
 def test_drawn_orders(tokenizer):
