@@ -23,6 +23,7 @@ from kerasbert.export import decoding
 from kerasbert.export import masked_lm as served_masked_lm
 from kerasbert.metrics.trees import spanning_edges
 from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
+from kerasbert.preprocessors.elmo import character_ids, character_ids_in_graph
 from kerasbert.preprocessors.pieces import pieces_as_units
 
 TEXT = "Anna met Bob in Rome, Italy (not in Paris), and they talked of 東京; O'Neill's idea."
@@ -147,6 +148,19 @@ def trees(count):
     )
 
 
+def characters(count):
+    sentences = [TEXT.split()] * count
+    return (
+        lambda: character_ids(sentences),
+        in_graph(
+            lambda words: character_ids_in_graph(
+                tf.RaggedTensor.from_uniform_row_length(words, len(sentences[0])), 50
+            ),
+            np.ravel(sentences).astype(object),
+        ),
+    )
+
+
 def milliseconds(call, times):
     """The median of some calls, after two that do not count."""
     taken = []
@@ -163,7 +177,7 @@ def main():
         "| algorithm | NumPy, 1 | graph, 1 | NumPy, 1,000 | graph, 1,000 |\n|---|---|---|---|---|"
     )
     cases = (best_spans, context, windows, mask_windows, words, pieces, probabilities, entities)
-    for case in (*cases, trees):
+    for case in (*cases, trees, characters):
         found = [
             milliseconds(call, times)
             for count, times in ((1, 100), (1000, 7))

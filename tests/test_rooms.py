@@ -46,7 +46,7 @@ TESTED_IN = {
     "conversion/test_huggingface.py": "conversion/huggingface_tables families",
     "data/test_corpus.py": "data/encodings",
     "data/test_examples.py": "data/block_examples data/example_batches data/manifest",
-    "export/test_decoding.py": "data/characters preprocessors/pieces",
+    "export/test_decoding.py": "data/characters preprocessors/elmo preprocessors/pieces",
     "models/test_replaced_token_detector.py": "preprocessors/replaced_token_detector",
     "models/test_causal_lm.py": "preprocessors/causal_lm samplers",
     "export/test_serving.py": (
@@ -61,7 +61,8 @@ TESTED_IN = {
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
-    "lineage/test_elmo.py": "layers/elmo",
+    "lineage/test_elmo.py": "conversion/bilm layers/elmo",
+    "lineage/test_elmo_pretrainer.py": "export/elmo_embedder",
     "lineage/test_transformer_xl.py": "layers/adaptive lineage/memory",
     "lineage/test_xlnet_tasks.py": "preprocessors/xlnet",
     "lineage/test_xlnet.py": "conversion/lineage layers/relative_attention",

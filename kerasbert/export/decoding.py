@@ -25,12 +25,8 @@ def with_long_rows(ragged):
 
 def word_units(points):
     """The words of texts, as `kerasbert.data.word_spans` finds them: rows, starts, ends; (U,)."""
-    # With a space after each text, what comes before a character is of its own text.
-    spaces = tf.ones_like(points.row_starts())[:, tf.newaxis]
-    points = tf.concat([points, tf.RaggedTensor.from_tensor(tf.cast(spaces * 32, "int32"))], 1)
-    rows, flat = points.value_rowids(), points.flat_values
-    firsts, kinds = (tf.constant(array) for array in tagging.character_kinds())
-    kind = tf.gather(kinds, tf.searchsorted(firsts, flat, side="right") - 1)  # (C,)
+    points = _with_space(points)
+    kind = _kinds(points.flat_values)  # (C,)
     before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
     # The last character before that is no mark.
     is_mark = kind == tagging.MARK
@@ -40,7 +36,30 @@ def word_units(points):
     begins |= (kind == tagging.LETTER) & (solid == tagging.ALONE)
     # Marks after a space belong to the punctuation that follows.
     begins |= (kind == tagging.ALONE) & (solid != tagging.SPACE)
-    is_space = kind == tagging.SPACE
+    return _units(points, begins, kind == tagging.SPACE)
+
+
+def spaced_units(points):
+    """The parts of texts between white space: rows, starts, ends; (U,)."""
+    points = _with_space(points)
+    is_space = _kinds(points.flat_values) == tagging.SPACE
+    return _units(points, tf.concat([[True], is_space[:-1]], 0), is_space)
+
+
+def _with_space(points):
+    """Texts with a space after each: what comes before a character is of its own text."""
+    spaces = tf.ones_like(points.row_starts())[:, tf.newaxis]
+    return tf.concat([points, tf.RaggedTensor.from_tensor(tf.cast(spaces * 32, "int32"))], 1)
+
+
+def _kinds(points):
+    firsts, kinds = (tf.constant(array) for array in tagging.character_kinds())
+    return tf.gather(kinds, tf.searchsorted(firsts, points, side="right") - 1)
+
+
+def _units(points, begins, is_space):
+    """The units of texts that end in a space: at each character (C,) whether one may begin."""
+    rows = points.value_rowids()
     begins &= ~is_space
     starts = tf.where(begins)[:, 0]
     stops = tf.where(begins | is_space)[:, 0]

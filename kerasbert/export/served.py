@@ -16,12 +16,16 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.by_length import by_length
 from kerasbert.kinds import KINDS, Kind, kinds_with
+from kerasbert.lineage import ElmoEmbedder
 from kerasbert.models import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
 
-# An encoder has no head, and is served all the same.
-ENCODER = Kind("encoder", models="BertBackbone", export="ServedEncoder")
+# What is served and has no row in `kerasbert.kinds`.
+_OTHERS = {
+    BertBackbone: Kind("encoder", models="BertBackbone", export="ServedEncoder"),
+    ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo"),
+}
 
 # Texts on which the SavedModel has to answer as the model does.
 SHORT = [
@@ -72,11 +76,11 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
         TypeError: for a model that cannot be served; `call` is who says so.
     """
     kind = KINDS.get(model.kind) if isinstance(model, BertTask) else None
-    kind = ENCODER if isinstance(model, BertBackbone) else kind
+    kind = next((row for cls, row in _OTHERS.items() if isinstance(model, cls)), kind)
     if kind is None or not kind.export:
         is_class = isinstance(model, type)
         wrong = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
-        names = ", ".join(kind.models for kind in (*kinds_with("export"), ENCODER))
+        names = ", ".join(kind.models for kind in (*kinds_with("export"), *_OTHERS.values()))
         raise TypeError(f"{call} takes one of {names}, not {wrong}.")
     return kind.load("export")(model, preprocessor, labels, settings)
 
@@ -112,6 +116,8 @@ class Served:
 
     # Names of the inputs of `serving_default`.
     columns = ("text",)
+    # Whether texts are read by a preprocessor.
+    needs_preprocessor = True
     # Of answers of many parts a text: what fills the columns of a row with fewer than another.
     fills = {}
     # What a caller may set, and its default.

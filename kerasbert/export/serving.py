@@ -77,6 +77,8 @@ def export_serving(
     - `BertStructuralProbe`: `word`, `start`, `end` (N, W) of words, of which the first `count` (N,)
       are there: those that `sequence_length` leaves room for; and `first`, `second` (N, W - 1), the
       places of the two words of each arc, or of the depths `depth` (N, W).
+    - `ElmoEmbedder`: `word`, `start`, `end` (N, W) and `embedding` (N, W, D) of what white space
+      separates, of which the first `count` (N,) are there.
     - `BertQuestionAnswering`: `question`, `context` -> `answer`, `start`, `end` (-1 for none) and
       `score` (N,), with `top_k` above 1 (N, K), and `null_score` (N,).
     - `BertMultipleChoice`: `prompt` (N,), `choices` (N, C), padded with "" at the end -> `choice`,
@@ -86,10 +88,11 @@ def export_serving(
     - `BertMultiTask`: those of each task under its name, `name` and `name_tokens` and so on;
       `serving_default` is the first one's.
 
-    `tokens` takes int32 token ids instead, and `preprocess` gives them: of a
-    `BertQuestionAnswering` as windows (N, W, T) of which the first `count` (N,) are there. Each
-    output has a row for each row of the input, so that servers may batch. Positions are characters
-    of the text that came in. `assets.extra/card.json` has the shapes and a request to try.
+    `tokens` takes int32 token ids instead (of an `ElmoEmbedder` the numbers of characters), and
+    `preprocess` gives them: of a `BertQuestionAnswering` as windows (N, W, T) of which the first
+    `count` (N,) are there. Each output has a row for each row of the input, so that servers may
+    batch. Positions are characters of the text that came in. `assets.extra/card.json` has the
+    shapes and a request to try.
     Weights are float32 with LoRA merged in, or int8 as quantized. A failure leaves nothing behind.
 
     Args:
@@ -171,6 +174,8 @@ def _check_model(task, tokens_only):
             "preprocessor=... is for a BertBackbone; a task has its own: set `model.preprocessor`."
         )
     for part in [] if tokens_only else task.parts.values():
+        if not part.needs_preprocessor:
+            continue
         if part.preprocessor is None:
             name = f"{type(part.model).__name__}Preprocessor".replace("Backbone", "")
             where = "set `model.preprocessor` to" if is_task else "pass preprocessor="

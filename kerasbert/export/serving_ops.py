@@ -9,11 +9,11 @@ TENSORFLOW_OPS = frozenset(
     Abs Acos Acosh Add AddN AddV2 All Any ArgMax ArgMin AsString Asin Asinh Assert AssignVariableOp
     Atan Atan2 Atanh BatchMatMul BatchMatMulV2 BatchMatMulV3 BiasAdd Bincount Bitcast BitwiseAnd
     BitwiseOr BitwiseXor BroadcastArgs BroadcastTo Bucketize Case Cast Ceil CheckNumerics
-    ClipByValue Concat ConcatOffset ConcatV2 Const Cos Cosh Cumprod Cumsum DecodeBase64 DecodeRaw
-    DenseBincount Diag DiagPart DisableCopyOnRead Div DivNoNan DynamicPartition DynamicStitch
-    EditDistance Einsum Elu EmptyTensorList EncodeBase64 EnsureShape Equal Erf Erfc Exp ExpandDims
-    Expm1 Fill Fingerprint Floor FloorDiv FloorMod FusedBatchNormV3 Gather GatherNd GatherV2
-    Greater GreaterEqual HashTableV2 Identity IdentityN If InitializeTableFromTextFileV2
+    ClipByValue Concat ConcatOffset ConcatV2 Const Conv2D Cos Cosh Cumprod Cumsum DecodeBase64
+    DecodeRaw DenseBincount Diag DiagPart DisableCopyOnRead Div DivNoNan DynamicPartition
+    DynamicStitch EditDistance Einsum Elu EmptyTensorList EncodeBase64 EnsureShape Equal Erf Erfc
+    Exp ExpandDims Expm1 Fill Fingerprint Floor FloorDiv FloorMod FusedBatchNormV3 Gather GatherNd
+    GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If InitializeTableFromTextFileV2
     InitializeTableV2 Invert InvertPermutation IsFinite IsInf IsNan L2Loss LeakyRelu LeftShift Less
     LessEqual LinSpace Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr LookupTableExportV2
     LookupTableFindV2 LookupTableImportV2 LookupTableInsertV2 LookupTableSizeV2 LowerBound MatMul
@@ -25,19 +25,19 @@ TENSORFLOW_OPS = frozenset(
     RealDiv Reciprocal ReduceJoin RegexFullMatch RegexReplace Relu Relu6 Reshape ResourceGather
     ResourceGatherNd RestoreV2 Reverse ReverseSequence ReverseV2 RightShift Rint Roll Round Rsqrt
     SaveV2 ScatterNd SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum Select SelectV2 Selu
-    Shape ShapeN ShardedFilename Sigmoid Sign Sin Sinh Size Slice Snapshot Softmax Softplus
-    Softsign SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze
-    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace
-    StopGradient StridedSlice StringFormat StringJoin StringLength StringLower StringNGrams
-    StringSplit StringSplitV2 StringStrip StringToHashBucketFast StringToNumber StringUpper Sub
-    Substr Sum Tan Tanh TensorListConcatV2 TensorListElementShape TensorListFromTensor
-    TensorListGather TensorListGetItem TensorListLength TensorListPushBack TensorListReserve
-    TensorListResize TensorListSetItem TensorListStack TensorScatterAdd TensorScatterMax
-    TensorScatterMin TensorScatterUpdate Tile TopK TopKV2 Transpose TruncateDiv TruncateMod
-    UnicodeDecode UnicodeDecodeWithOffsets UnicodeEncode UnicodeScript UnicodeTranscode Unique
-    UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex UnsortedSegmentJoin
-    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound
-    VarHandleOp VarIsInitializedOp Where While Xdivy Xlog1py Xlogy ZerosLike
+    Shape ShapeN ShardedFilename Sigmoid Sign Sin Sinh Size Slice Snapshot Softmax Softplus Softsign
+    SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze StatefulPartitionedCall
+    StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice
+    StringFormat StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2
+    StringStrip StringToHashBucketFast StringToNumber StringUpper Sub Substr Sum Tan Tanh
+    TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather
+    TensorListGetItem TensorListLength TensorListPushBack TensorListReserve TensorListResize
+    TensorListSetItem TensorListStack TensorScatterAdd TensorScatterMax TensorScatterMin
+    TensorScatterUpdate Tile TopK TopKV2 Transpose TruncateDiv TruncateMod UnicodeDecode
+    UnicodeDecodeWithOffsets UnicodeEncode UnicodeScript UnicodeTranscode Unique UniqueV2
+    UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex UnsortedSegmentJoin UnsortedSegmentMax
+    UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound VarHandleOp
+    VarIsInitializedOp Where While Xdivy Xlog1py Xlogy ZerosLike
     """.split()
 )
 

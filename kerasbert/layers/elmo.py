@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from kerasbert._keywords import ChecksKeywords
+from kerasbert.layers.dropout import TokenDropout
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -49,13 +50,30 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
         self.num_characters = num_characters
 
     def build(self, inputs_shape):
-        def weight(name, *shape, initializer="glorot_uniform"):
-            return self.add_weight(name=name, shape=shape, initializer=initializer)
+        def spread(of_inputs=True):
+            """As bilm-tf begins: a standard deviation of one over the root of the inputs."""
+            if of_inputs:
+                return keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal")
+            return keras.initializers.RandomUniform(-0.05, 0.05)
 
-        self.embeddings = weight("embeddings", self.num_characters, self.embedding_dim)
+        def weight(name, *shape, initializer=None):
+            return self.add_weight(name=name, shape=shape, initializer=initializer or spread())
+
+        self.embeddings = weight(
+            "embeddings",
+            self.num_characters,
+            self.embedding_dim,
+            initializer=keras.initializers.RandomUniform(-1.0, 1.0),
+        )
         self.convolutions = [
             (
-                weight(f"convolution_{i}_kernel", width, self.embedding_dim, count),
+                weight(
+                    f"convolution_{i}_kernel",
+                    width,
+                    self.embedding_dim,
+                    count,
+                    initializer=spread(self.activation == "tanh"),
+                ),
                 weight(f"convolution_{i}_bias", count, initializer="zeros"),
             )
             for i, (width, count) in enumerate(self.filters)
@@ -184,6 +202,7 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
         num_layers: int.
         units, projection_dim, cell_clip, projection_clip: see `ProjectedLSTMCell`.
         skip_connections: bool. Whether they add what they get.
+        dropout: float. Dropout of what each layer gets, in training.
         go_backwards: bool. Whether they read each row from its last token to its first.
 
     Example:
@@ -203,6 +222,7 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
         projection_clip=None,
         skip_connections=True,
         go_backwards=False,
+        dropout=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -213,6 +233,8 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
         self.projection_clip = projection_clip
         self.skip_connections = skip_connections
         self.go_backwards = go_backwards
+        self.dropout = dropout
+        self.dropout_layer = TokenDropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, inputs_shape, padding_mask_shape=None, initial_states_shape=None):
         self.rnns = []
@@ -223,6 +245,7 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
                 self.cell_clip,
                 self.projection_clip,
                 dtype=self.dtype_policy,
+                name="cell",
             )
             rnn = keras.layers.RNN(
                 cell,
@@ -235,13 +258,14 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
             rnn.build((*inputs_shape[:-1], width))
             self.rnns.append(rnn)
 
-    def call(self, inputs, padding_mask, initial_states=None):
+    def call(self, inputs, padding_mask, initial_states=None, training=False):
         """Map (B, T, D) and a mask (B, T) to the outputs of all layers, and their last states.
 
         Args:
             inputs: floats (B, T, D).
             padding_mask: (B, T), true or 1 at tokens, which are at the beginning of each row.
             initial_states: list of L pairs of (B, P) and (B, U), as it gives them; zeros if `None`.
+            training: bool.
 
         Returns:
             `(outputs, states)`: lists of L tensors (B, T, P), and of L pairs.
@@ -251,13 +275,14 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
         outputs, states = [], []
         for i, rnn in enumerate(self.rnns):
             before = None if initial_states is None else list(initial_states[i])
+            x = self.dropout_layer(x, training=training)
             found, *last = rnn(x, mask=mask, initial_state=before)
             x = found + x if self.skip_connections and i else found
             outputs.append(reversed_rows(x, mask) if self.go_backwards else x)
             states.append(tuple(last))
         return outputs, states
 
-    def compute_output_spec(self, inputs, padding_mask, initial_states=None):
+    def compute_output_spec(self, inputs, padding_mask, initial_states=None, training=False):
         def spec(*shape):
             return keras.KerasTensor((inputs.shape[0], *shape), dtype=self.compute_dtype)
 
@@ -275,6 +300,7 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
             "projection_clip": self.projection_clip,
             "skip_connections": self.skip_connections,
             "go_backwards": self.go_backwards,
+            "dropout": self.dropout,
         }
 
 

@@ -4,28 +4,26 @@ N sentences, W words of a sentence, B batch, T tokens (words, and the two ends o
 characters of a token, P width of one direction.
 """
 
-import os
-
 import keras
 import keras_hub
 import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_choice, check_whole
-from kerasbert._keywords import ChecksKeywords
+from kerasbert._errors import check_choice, check_value, check_whole
+from kerasbert._process import check_process
+from kerasbert.conversion import bilm
 from kerasbert.data.batching import sorted_batches
-from kerasbert.files import read_json
+from kerasbert.from_preset import FromPreset
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMs
 from kerasbert.layers.heads import ScalarMix
+from kerasbert.preprocessors.elmo import character_ids, sentence_words
 
-# Numbers of characters are bytes + 1, and these; 0 is no token.
-SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(257, 262)
 LAYERS = ("scalar_mix", "all", "last", "tokens")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
+class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
     """ELMo's bidirectional language model, up to its vectors of words.
 
     Inputs are a dict of `character_ids` (B, T, C), as `character_ids()` makes them, and
@@ -43,6 +41,7 @@ class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
         activation: string. "relu" or "tanh", of the convolutions.
         cell_clip, projection_clip: floats. The most of memory and output; `None` for no limit.
         skip_connections: bool. Each layer but the first adds what it gets to its output.
+        dropout: float. Dropout of what each layer gets, in training.
         num_characters: int.
         characters_per_token: int. C.
         dtype: string or policy.
@@ -72,6 +71,7 @@ class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
         cell_clip=3.0,
         projection_clip=3.0,
         skip_connections=True,
+        dropout=0.0,
         num_characters=262,
         characters_per_token=50,
         dtype=None,
@@ -81,6 +81,7 @@ class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
             check_whole(name, locals()[name])
         check_whole("characters_per_token", characters_per_token, 3)
         check_choice("activation", activation, ("relu", "tanh"))
+        check_value("dropout", dropout, "share")
         filters = [(int(width), int(count)) for width, count in filters]
         # === Layers ===
         self.token_encoder = CharacterEncoder(
@@ -101,11 +102,12 @@ class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
                 cell_clip,
                 projection_clip,
                 skip_connections,
-                go_backwards=name == "backward",
+                go_backwards=bool(i),
+                dropout=dropout,
                 dtype=dtype,
-                name=name,
+                name=f"direction_{i}",
             )
-            for name in ("forward", "backward")
+            for i in range(2)  # Forwards and backwards.
         ]
 
         # === Config ===
@@ -119,6 +121,7 @@ class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
         self.skip_connections = skip_connections
+        self.dropout = dropout
         self.num_characters = num_characters
         self.characters_per_token = characters_per_token
 
@@ -161,12 +164,20 @@ class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
             weights: string. The path of an `lm_weights.hdf5`.
 
         Raises:
-            ValueError: where a field is missing, or the weights are of other shapes.
+            ValueError: where a field is missing, or the weights do not fit it.
         """
-        settings = _read_options(options)
-        model = cls(**settings, dtype=dtype)
-        _load_weights(model, weights)
+        model = cls(**bilm.read_options(options), dtype=dtype)
+        bilm.read_weights(model.weights, weights)
         return model
+
+    def to_files(self, options, weights):
+        """Write the two files that `from_files` reads, as bilm-tf and AllenNLP do.
+
+        Args:
+            options: string. The path of an `options.json`.
+            weights: string. The path of an `lm_weights.hdf5`.
+        """
+        write_files(self, self, options, weights)
 
     def get_config(self):
         return {
@@ -183,13 +194,49 @@ class ElmoBackbone(ChecksKeywords, keras_hub.models.Backbone):
             "cell_clip": self.cell_clip,
             "projection_clip": self.projection_clip,
             "skip_connections": self.skip_connections,
+            "dropout": self.dropout,
             "num_characters": self.num_characters,
             "characters_per_token": self.characters_per_token,
         }
 
 
+def write_files(model, backbone, options, weights):
+    """Write bilm-tf's files of a model on an `ElmoBackbone`, or of that itself."""
+    values = ((x, ops.convert_to_numpy(ops.cast(x, "float32"))) for x in model.weights)
+    bilm.write_weights(weights, values)
+    bilm.write_options(options, backbone)
+
+
+class ElmoTask(FromPreset, keras_hub.models.Task):
+    """Base of the models on an `ElmoBackbone`; they read sentences themselves."""
+
+    backbone_cls = ElmoBackbone
+
+    # Keras' own: KerasHub's would preprocess arrays by TensorFlow.
+
+    def fit(self, x=None, y=None, **kwargs):
+        """As `keras.Model.fit`."""
+        check_process()
+        return keras.Model.fit(self, x, y, **kwargs)
+
+    def evaluate(self, x=None, y=None, **kwargs):
+        """As `keras.Model.evaluate`."""
+        check_process()
+        return keras.Model.evaluate(self, x, y, **kwargs)
+
+    def predict(self, x, **kwargs):
+        """As `keras.Model.predict`."""
+        check_process()
+        return keras.Model.predict(self, x, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        del config["preprocessor"]
+        return config
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
-class ElmoEmbedder(ChecksKeywords, keras.Model):
+class ElmoEmbedder(ElmoTask):
     """Vectors of words from ELMo's layers, for models of one's own or for `embed`.
 
     The output is (B, T, 2 * P), of all layers (B, T, L, 2 * P) with `layers="all"`.
@@ -214,10 +261,10 @@ class ElmoEmbedder(ChecksKeywords, keras.Model):
         mix = ScalarMix(dtype=backbone.dtype_policy, name="scalar_mix")
         inputs = backbone.input
         outputs = _chosen(layers, backbone(inputs)["hidden_states"], mix)
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.backbone = backbone
         self.mix = mix if layers == "scalar_mix" else None
         self.layers_used = layers
+        super().__init__(inputs=inputs, outputs=outputs, compile=False, **kwargs)
 
     def embed(self, sentences, stateful=False, batch_size=32):
         """Vectors of the words of sentences.
@@ -234,7 +281,7 @@ class ElmoEmbedder(ChecksKeywords, keras.Model):
             a single sentence.
         """
         check_whole("batch_size", batch_size)
-        sentences, single = _as_sentences(sentences)
+        sentences, single = sentence_words(sentences, "embed()")
         lengths = [len(sentence) + 2 for sentence in sentences]
         count = len(sentences)
         if stateful:
@@ -266,13 +313,7 @@ class ElmoEmbedder(ChecksKeywords, keras.Model):
             return ops.convert_to_numpy(ops.cast(vectors, "float32")), states
 
     def get_config(self):
-        backbone = keras.saving.serialize_keras_object(self.backbone)
-        return {"backbone": backbone, "layers": self.layers_used, "name": self.name}
-
-    @classmethod
-    def from_config(cls, config):
-        backbone = keras.saving.deserialize_keras_object(config["backbone"])
-        return cls(**{**config, "backbone": backbone})
+        return {**super().get_config(), "layers": self.layers_used}
 
 
 def _chosen(layers, hidden_states, mix):
@@ -282,135 +323,3 @@ def _chosen(layers, hidden_states, mix):
     if layers == "all":
         return ops.stack(hidden_states, axis=2)
     return hidden_states[-1 if layers == "last" else 0]
-
-
-def character_ids(sentences, characters_per_token=50):
-    """Sentences of words to the numbers of their characters, with the ends of a sentence.
-
-    A word's characters are its bytes in UTF-8; those that are too many are cut off.
-
-    Args:
-        sentences: list of N lists of words.
-        characters_per_token: int. C.
-
-    Returns:
-        `(ids, mask)`, int32 (N, T, C) and (N, T).
-
-    >>> ids, mask = character_ids([["a"], ["b", "c"]], 4)
-    >>> ids[0].tolist()
-    [[259, 257, 260, 261], [259, 98, 260, 261], [259, 258, 260, 261], [0, 0, 0, 0]]
-    >>> mask.sum(axis=1).tolist()
-    [3, 4]
-    """
-    most = characters_per_token - 2
-    rows = []
-    for sentence in sentences:
-        words = [[byte + 1 for byte in word.encode("utf-8", "replace")[:most]] for word in sentence]
-        rows.append([[SENTENCE_BEGIN], *words, [SENTENCE_END]])
-    shape = (len(rows), max(map(len, rows), default=0))
-    ids, mask = np.zeros((*shape, characters_per_token), "int32"), np.zeros(shape, "int32")
-    for i, row in enumerate(rows):
-        mask[i, : len(row)] = 1
-        ids[i, : len(row)] = PADDING
-        for j, characters in enumerate(row):
-            ids[i, j, : len(characters) + 2] = [WORD_BEGIN, *characters, WORD_END]
-    return ids, mask
-
-
-def _as_sentences(sentences):
-    """`(lists of words, single)`."""
-    if isinstance(sentences, str):
-        return [sentences.split()], True
-    if isinstance(sentences, (dict, bytes)) or not hasattr(sentences, "__iter__"):
-        raise ValueError(
-            f"embed() takes sentences, strings or lists of words, not {sentences!r} "
-            f"({type(sentences).__name__})."
-        )
-    found = []
-    for position, sentence in enumerate(sentences):
-        words = sentence.split() if isinstance(sentence, str) else sentence
-        if not hasattr(words, "__iter__") or not all(isinstance(word, str) for word in words):
-            raise ValueError(
-                f"The sentence at position {position} is {sentence!r}; pass a string or a list of "
-                "words."
-            )
-        found.append(list(words))
-    if not found:
-        raise ValueError("There are no sentences; pass at least one.")
-    return found, False
-
-
-# === The files of bilm-tf ===
-
-
-def _read_options(path):
-    options = read_json(path)
-    try:
-        lstm, characters = options["lstm"], options["char_cnn"]
-        settings = {
-            "num_layers": lstm["n_layers"],
-            "units": lstm["dim"],
-            "projection_dim": lstm["projection_dim"],
-            "cell_clip": lstm.get("cell_clip"),
-            "projection_clip": lstm.get("proj_clip"),
-            "skip_connections": lstm.get("use_skip_connections", False),
-            "filters": characters["filters"],
-            "character_dim": characters["embedding"]["dim"],
-            "num_highways": characters.get("n_highway") or 0,
-            "activation": characters["activation"],
-            "characters_per_token": characters["max_characters_per_token"],
-        }
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"'{os.fspath(path)}' lacks {error}, a setting of ELMo's; fetch it again."
-        ) from None
-    # Training files say 261, without the padding; files for use say 262.
-    return {**settings, "num_characters": 262}
-
-
-def _load_weights(model, path):
-    import h5py
-
-    read = set()
-    with h5py.File(path, "r") as file:
-
-        def assign(weight, name, change=lambda x: x):
-            if name not in file:
-                raise ValueError(f"'{os.fspath(path)}' lacks '{name}'; fetch it again.")
-            value = change(file[name][()])
-            if tuple(value.shape) != tuple(weight.shape):
-                raise ValueError(
-                    f"'{name}' in '{os.fspath(path)}' is {tuple(value.shape)} where the options "
-                    f"say {tuple(weight.shape)}; the two do not belong together."
-                )
-            if not np.isfinite(value).all():
-                raise ValueError(f"'{name}' in '{os.fspath(path)}' holds NaN or an infinity.")
-            weight.assign(value.astype("float32"))
-            read.add(name)
-
-        tokens = model.token_encoder
-        # Theirs has no row for what is no token.
-        assign(tokens.embeddings, "char_embed", lambda x: np.pad(x, ((1, 0), (0, 0))))
-        for i, (kernel, bias) in enumerate(tokens.convolutions):
-            assign(kernel, f"CNN/W_cnn_{i}", lambda x: x[0])
-            assign(bias, f"CNN/b_cnn_{i}")
-        for i, highway in enumerate(tokens.highways):
-            for (kernel, bias), name in zip(highway, ("carry", "transform")):
-                assign(kernel, f"CNN_high_{i}/W_{name}")
-                assign(bias, f"CNN_high_{i}/b_{name}")
-        assign(tokens.projection_kernel, "CNN_proj/W_proj")
-        assign(tokens.projection_bias, "CNN_proj/b_proj")
-        for i, direction in enumerate(model.directions):
-            for j, rnn in enumerate(direction.rnns):
-                prefix = f"RNN_{i}/RNN/MultiRNNCell/Cell{j}/LSTMCell"
-                assign(rnn.cell.kernel, f"{prefix}/W_0")
-                assign(rnn.cell.bias, f"{prefix}/B")
-                assign(rnn.cell.projection, f"{prefix}/W_P_0")
-        names = []
-        file.visititems(lambda name, x: names.append(name) if isinstance(x, h5py.Dataset) else None)
-    left = sorted(set(names) - read - {"softmax/W", "softmax/b"})
-    if left:
-        raise ValueError(
-            f"'{os.fspath(path)}' has {', '.join(left)}, which the options have no layer for; the "
-            "two do not belong together."
-        )

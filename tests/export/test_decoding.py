@@ -13,6 +13,7 @@ from kerasbert.export.served import served
 from kerasbert.export.write_saved_model import compare_answers
 from kerasbert.metrics.trees import spanning_edges
 from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
+from kerasbert.preprocessors.elmo import character_ids, character_ids_in_graph
 from kerasbert.preprocessors.pieces import pieces_as_units
 from kerasbert.tokenizers import RobertaTokenizer
 from tests.export import tiny
@@ -36,6 +37,30 @@ def test_words():
         rows, starts, ends = (x.numpy().tolist() for x in decoding.word_units(points))
         wanted = [(i, *span) for i, text in enumerate(batch) for span in tagging.word_spans(text)]
         assert list(zip(rows, starts, ends)) == wanted
+
+
+def test_spaced_words():
+    """As `str.split` has them, which is how ELMo's sentences are read."""
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x20000, 3)]))
+    for batch in (["", " ", "a", *random_texts(1000)], [every, "", "x".join(every[::7])], []):
+        points = code_points(tf.constant(batch, tf.string))
+        rows, starts, ends = (x.numpy().tolist() for x in decoding.spaced_units(points))
+        wanted = [(i, part) for i, text in enumerate(batch) for part in text.split()]
+        assert [(i, batch[i][a:b]) for i, a, b in zip(rows, starts, ends)] == wanted
+
+
+def test_characters_of_words():
+    """ELMo's, in both forms: words of all lengths, and of several bytes a character."""
+    for count, most in ((0, 5), (1, 3), (7, 50), (40, 12)):
+        texts = ["x" * RNG.integers(0, 90) + text for text in random_texts(count)]
+        sentences = [text.split() for text in texts]
+        words = tf.ragged.constant(sentences, dtype=tf.string, ragged_rank=1)
+        found = character_ids_in_graph(words, most)
+        ids, mask = character_ids(sentences, most)
+        if count:  # Of no sentences, the graph's has a column all the same.
+            np.testing.assert_array_equal(found["character_ids"], ids)
+            np.testing.assert_array_equal(found["padding_mask"], mask)
+        assert found["character_ids"].shape[0] == count
 
 
 def random_pieces(count):

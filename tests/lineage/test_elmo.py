@@ -13,7 +13,7 @@ import real_data
 
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMCell, ProjectedLSTMs
 from kerasbert.lineage import ElmoBackbone, ElmoEmbedder
-from kerasbert.lineage.elmo import character_ids
+from kerasbert.preprocessors.elmo import character_ids
 from tests.contracts import array, assert_close, perturb
 
 SENTENCES = [["A", "dog", "barks", "."], ["Größe", "日本語"], ["x" * 80]]
@@ -54,6 +54,25 @@ def test_equals_bilm_tf(golden):
     # The first batch has nothing before it, the others do.
     np.testing.assert_allclose(alone[0], wanted[0], atol=2e-6)
     assert max(np.abs(ours - theirs).max() for ours, theirs in zip(alone[3:], wanted[3:])) > 1e-3
+
+
+@pytest.mark.peers
+def test_writes_what_bilm_tf_wrote(golden, tmp_path):
+    backbone = ElmoBackbone.from_files(golden / "options.json", golden / "lm_weights.hdf5")
+    backbone.to_files(tmp_path / "options.json", tmp_path / "weights.hdf5")
+    ours, theirs = (
+        json.loads((folder / "options.json").read_text()) for folder in (tmp_path, golden)
+    )
+    assert ours == theirs
+    with (
+        h5py.File(tmp_path / "weights.hdf5") as ours,
+        h5py.File(golden / "lm_weights.hdf5") as file,
+    ):
+        names = []
+        file.visititems(lambda name, x: names.append(name) if isinstance(x, h5py.Dataset) else None)
+        assert len(names) == 33
+        for name in names:
+            np.testing.assert_array_equal(ours[name][()], file[name][()])
 
 
 @pytest.mark.peers
@@ -137,6 +156,10 @@ def test_saving(tmp_path):
     assert_close(loaded.embed(SENTENCES), wanted, atol=1e-6)
     backbone.save_to_preset(str(tmp_path / "preset"))
     again = ElmoBackbone.from_preset(str(tmp_path / "preset"))
+    embedder.save_to_preset(str(tmp_path / "embedder"))
+    assert_close(
+        ElmoEmbedder.from_preset(str(tmp_path / "embedder")).embed(SENTENCES), wanted, atol=1e-6
+    )
     ids, mask = character_ids(SENTENCES)
     features = {"character_ids": ids, "padding_mask": mask}
     assert_close(again(features), backbone(features), atol=0)
@@ -184,7 +207,7 @@ def test_wrong_use(tmp_path):
     with pytest.raises(ValueError, match="no argument 'unit'; did you mean units"):
         make(unit=3)
     (tmp_path / "options.json").write_text('{"lstm": {}}')
-    with pytest.raises(ValueError, match="lacks 'char_cnn'"):
+    with pytest.raises(ValueError, match="lacks 'n_layers' in 'lstm'"):
         ElmoBackbone.from_files(tmp_path / "options.json", tmp_path / "none.hdf5")
 
 
@@ -216,6 +239,21 @@ def test_files_that_do_not_fit(tmp_path):
     assert read().count_params() == 522 + 2 + 4 + 4 + 2 + 2 * (48 + 12 + 6) + 2
     with pytest.raises(ValueError, match=r"'char_embed' in .* is \(262, 3\) where .* say"):
         read(char_embed=(261, 3))
+    (tmp_path / "text").write_text("no HDF5")
+    with pytest.raises(ValueError, match="text' is cut off or no HDF5 file"):
+        ElmoBackbone.from_files(tmp_path / "options.json", tmp_path / "text")
+    for wrong, message in (
+        ({"dim": 0}, "dim=0 in .* has to be a whole number from 1"),
+        ({"cell_clip": "3"}, "cell_clip='3' in .* has to be a number above 0"),
+    ):
+        changed = {**options, "lstm": {**options["lstm"], **wrong}}
+        (tmp_path / "changed.json").write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match=message):
+            ElmoBackbone.from_files(tmp_path / "changed.json", tmp_path / "weights.hdf5")
+    changed = {**options, "char_cnn": {**options["char_cnn"], "filters": [3]}}
+    (tmp_path / "changed.json").write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match=r"filters=\[3\] in .* has to be a list of \[width, count"):
+        ElmoBackbone.from_files(tmp_path / "changed.json", tmp_path / "weights.hdf5")
     with pytest.raises(ValueError, match="lacks 'CNN_proj/b_proj'"):
         read(**{"CNN_proj/b_proj": None})
     with pytest.raises(ValueError, match="has CNN_high_0/W_carry, which the options"):

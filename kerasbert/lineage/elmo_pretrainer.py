@@ -1,0 +1,258 @@
+"""ELMo's pre-training: the next word, read forwards, and the one before, read backwards.
+
+N sentences, B batch, T tokens (words, and the two ends of a sentence), P width of one direction, V
+words of the vocabulary.
+"""
+
+import collections
+import random
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert import backend
+from kerasbert._errors import check_whole
+from kerasbert.backend.tensorflow import need_tensorflow, tf
+from kerasbert.conversion import bilm
+from kerasbert.data.batching import (
+    batch_dataset,
+    bucket_length,
+    similar_length_batches,
+    sorted_batches,
+)
+from kerasbert.files import write_text
+from kerasbert.layers.dropout import TokenDropout
+from kerasbert.lineage.elmo import ElmoBackbone, ElmoTask, write_files
+from kerasbert.losses import Perplexity, TokenCrossEntropy, token_cross_entropy
+from kerasbert.preprocessors.elmo import (
+    SPECIAL,
+    UNKNOWN_ID,
+    character_ids_in_graph,
+    neighbours_in_graph,
+    sentence_words,
+)
+
+_OUTPUTS = ("forward_logits", "backward_logits")
+
+
+def word_vocabulary(sentences, vocabulary_size=None):
+    """The words of sentences, the most frequent first, after `<S>`, `</S>` and `<UNK>`.
+
+    Args:
+        sentences: list of strings, whose words are what white space separates, or of lists of
+            words.
+        vocabulary_size: int. The most to keep, with these three; `None` keeps all.
+
+    Returns:
+        A list of strings.
+
+    >>> word_vocabulary(["a dog", "a cat"], 4)
+    ['<S>', '</S>', '<UNK>', 'a']
+    """
+    if vocabulary_size is not None:
+        check_whole("vocabulary_size", vocabulary_size, len(SPECIAL))
+    sentences, _ = sentence_words(sentences, "word_vocabulary()")
+    counts = collections.Counter(word for sentence in sentences for word in sentence)
+    for word in SPECIAL:
+        counts.pop(word, None)
+    found = sorted(counts, key=lambda word: (-counts[word], word))
+    return [*SPECIAL, *found][:vocabulary_size]
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ElmoPretrainer(ElmoTask):
+    """Both language models that ELMo is pre-trained as, over one vocabulary of words.
+
+    Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and
+    `backward_logits` (B, T, V): of each token the next one, and the one before. The loss is the
+    mean of both. `fit` and `evaluate` take sentences, strings or lists of words, and make labels
+    themselves; each sentence begins with states of zero. All words of the vocabulary count in each
+    step, where bilm-tf draws 8,192 of them: keep it to some ten thousand.
+
+    Args:
+        backbone: an `ElmoBackbone`. Its `dropout` is that of the outputs, too; the paper has 0.1.
+        vocabulary: list of V strings, `<S>`, `</S>` and `<UNK>` first, as `word_vocabulary`
+            makes it and as in bilm-tf's files.
+
+    Example:
+
+    >>> backbone = ElmoBackbone(
+    ...     num_layers=2, units=8, projection_dim=4, filters=[(1, 4), (2, 8)], character_dim=3
+    ... )
+    >>> sentences = ["A dog barks", "A cat", "Yes"]
+    >>> model = ElmoPretrainer(backbone, word_vocabulary(sentences))
+    >>> history = model.fit(sentences, batch_size=2, verbose=0)
+    >>> sorted(model.perplexity(sentences))
+    ['backward', 'forward', 'mean']
+
+    Source: Peters et al. 2018, arXiv 1802.05365, and its released code, bilm-tf.
+    """
+
+    def __init__(self, backbone, vocabulary, **kwargs):
+        vocabulary = list(vocabulary)
+        if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL:
+            raise ValueError(
+                f"The vocabulary begins with {vocabulary[:3]}, and has to begin with "
+                f"{list(SPECIAL)}; make it by word_vocabulary(sentences)."
+            )
+        if len(set(vocabulary)) != len(vocabulary):
+            word = collections.Counter(vocabulary).most_common(1)[0][0]
+            raise ValueError(f"The vocabulary has {word!r} more than once; leave one of them out.")
+        self.backbone = backbone
+        self.vocabulary = vocabulary
+        dtype = backbone.dtype_policy
+        self.dropout_layer = TokenDropout(backbone.dropout, dtype=dtype, name="outputs_dropout")
+        self.output_dense = keras.layers.Dense(
+            len(vocabulary),
+            kernel_initializer=keras.initializers.VarianceScaling(
+                1.0, "fan_in", "untruncated_normal"
+            ),
+            dtype=dtype,
+            name="logits",
+        )
+        states = self.dropout_layer(backbone(backbone.input)["sequence_output"])  # (B, T, 2 * P)
+        outputs = {
+            name: keras.layers.Activation(None, dtype="float32", name=name)(self.output_dense(half))
+            for name, half in zip(_OUTPUTS, ops.split(states, 2, axis=-1))
+        }
+        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configure training; it is so from the start.
+
+        Args:
+            optimizer: "auto" is Adam at 1e-3, with gradients clipped at 10 as bilm-tf does.
+            loss: "auto" is the mean of the two cross-entropies.
+            metrics: "auto" is the perplexity of each.
+            **kwargs: as in `keras.Model.compile`.
+        """
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = keras.optimizers.Adam(1e-3, global_clipnorm=10.0)
+        if isinstance(loss, str) and loss == "auto":
+            loss = {name: TokenCrossEntropy() for name in _OUTPUTS}
+            kwargs.setdefault("loss_weights", dict.fromkeys(_OUTPUTS, 0.5))
+        if isinstance(metrics, str) and metrics == "auto":
+            metrics = None
+            kwargs.setdefault("weighted_metrics", {name: [Perplexity()] for name in _OUTPUTS})
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def compile_from_config(self, config):
+        # Keras does not compile a loaded model whose class has a `compile` of its own.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x=None, y=None, batch_size=None, validation_data=None, shuffle=True, **kwargs):
+        """Train on sentences, or on ready arrays; see `keras.Model.fit`.
+
+        Args:
+            x: list of strings or of lists of words; or a dict of arrays, with labels and weights.
+            batch_size: int, 32 by default.
+            validation_data: sentences, or as in `keras.Model.fit`.
+            shuffle: bool. A new order of sentences and batches every epoch.
+        """
+        if _are_sentences(validation_data):
+            validation_data = self._batches(validation_data, batch_size, None)
+        kwargs["validation_data"] = validation_data
+        if _are_sentences(x):
+            seed = random.randrange(2**31) if shuffle else None
+            batches = self._batches(x, batch_size, seed, shuffle)
+            return super().fit(batches, shuffle=False, **kwargs)
+        return super().fit(x, y, batch_size=batch_size, shuffle=shuffle, **kwargs)
+
+    def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
+        """Loss and metrics on sentences, or on ready arrays; see `keras.Model.evaluate`."""
+        if _are_sentences(x):
+            return super().evaluate(self._batches(x, batch_size, None), **kwargs)
+        return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+
+    def perplexity(self, sentences, batch_size=32):
+        """How surprised the model is by the words of sentences and their ends.
+
+        Args:
+            sentences: as of `fit`.
+            batch_size: int.
+
+        Returns:
+            A dict of `forward`, `backward`, and `mean`, e to the mean of the two losses.
+        """
+        sums, counts = np.zeros(2), np.zeros(2)
+        for features, labels, weights in self._batches(sentences, batch_size, None):
+            features = keras.tree.map_structure(np.asarray, features)
+            logits = backend.predict_batch(self, features)
+            for i, name in enumerate(_OUTPUTS):
+                weight = np.asarray(weights[name])
+                losses = token_cross_entropy(np.asarray(labels[name]), np.asarray(logits[name]))
+                sums[i] += (ops.convert_to_numpy(losses) * weight).sum(dtype="float64")
+                counts[i] += weight.sum()
+        forward, backward = losses = sums / counts
+        values = np.exp([forward, backward, losses.mean()]).tolist()
+        return dict(zip(("forward", "backward", "mean"), values))
+
+    def _batches(self, sentences, batch_size, seed, shuffle=False):
+        """A `tf.data.Dataset` of `(features, labels, weights)` of sentences of similar length."""
+        need_tensorflow("Reading sentences")
+        batch_size = 32 if batch_size is None else batch_size
+        check_whole("batch_size", batch_size)
+        if isinstance(sentences, str):
+            raise ValueError("One sentence was given where a list is needed; put it in a list.")
+        sentences, _ = sentence_words(sentences, "fit()")
+        numbers = {word: number for number, word in enumerate(self.vocabulary)}
+        counts = [len(sentence) for sentence in sentences]
+        lengths = np.array(counts) + 2
+        flat = [word for sentence in sentences for word in sentence]
+        with tf.device("cpu"):
+            encoded = tf.constant([w.encode("utf-8", "replace") for w in flat], tf.string)
+            ids = tf.constant([numbers.get(word, UNKNOWN_ID) for word in flat], tf.int32)
+            words, ids = (tf.RaggedTensor.from_row_lengths(x, counts) for x in (encoded, ids))
+            buckets = tf.constant([bucket_length(n) for n in range(lengths.max() + 1)], tf.int32)
+
+            def make(rows):
+                length = buckets[tf.reduce_max(tf.gather(tf.constant(lengths, tf.int32), rows))]
+                features = character_ids_in_graph(
+                    tf.gather(words, rows), self.backbone.characters_per_token, length
+                )
+                return features, *neighbours_in_graph(tf.gather(ids, rows), length)
+
+            def plan(epoch):
+                if shuffle:
+                    return similar_length_batches(lengths, batch_size, seed, epoch)
+                return sorted_batches(lengths, batch_size)
+
+            return batch_dataset(plan, make)
+
+    @classmethod
+    def from_files(cls, options, weights, vocabulary, dtype=None):
+        """Read a model as bilm-tf writes it, with its softmax.
+
+        Args:
+            options, weights: see `ElmoBackbone.from_files`.
+            vocabulary: string. The path of its file of words, one a line.
+            dtype: string or policy.
+
+        Raises:
+            ValueError: where the files do not fit together.
+        """
+        with open(vocabulary, encoding="utf-8") as file:
+            words = file.read().split("\n")
+        if words and not words[-1]:
+            words.pop()
+        backbone = ElmoBackbone(**bilm.read_options(options), dtype=dtype)
+        model = cls(backbone, words)
+        bilm.read_weights(model.weights, weights)
+        return model
+
+    def to_files(self, options, weights, vocabulary):
+        """Write the files that `from_files` reads, as bilm-tf does."""
+        write_files(self, self.backbone, options, weights)
+        write_text(vocabulary, "".join(f"{word}\n" for word in self.vocabulary))
+
+    def get_config(self):
+        return {**super().get_config(), "vocabulary": self.vocabulary}
+
+
+def _are_sentences(x):
+    """Whether these are sentences in memory, and no arrays or batches."""
+    if isinstance(x, str):
+        return True
+    return isinstance(x, (list, tuple)) and all(isinstance(row, (str, list)) for row in x)

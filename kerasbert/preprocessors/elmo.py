@@ -1,0 +1,150 @@
+"""ELMo's inputs: words as the numbers of their characters, and the words beside each as labels.
+
+N sentences, W words of a sentence, B batch, T tokens (words, and the two ends of a sentence), C
+characters of a token.
+"""
+
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+
+# Numbers of characters are bytes + 1, and these; 0 is no token.
+SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(257, 262)
+# What the vocabulary of pre-training begins with, as bilm-tf's does.
+SPECIAL = ("<S>", "</S>", "<UNK>")
+BEGIN_ID, END_ID, UNKNOWN_ID = range(3)
+
+
+def sentence_words(sentences, method):
+    """Sentences as lists of words: what white space separates, or lists of words as they are.
+
+    Args:
+        sentences: a string, a list of words in a list, or a list of strings or lists of words.
+        method: string. Who asks, for errors.
+
+    Returns:
+        `(lists of words, single)`.
+
+    >>> sentence_words(["A dog", ["barks", "."]], "embed()")
+    ([['A', 'dog'], ['barks', '.']], False)
+    """
+    if isinstance(sentences, str):
+        return [sentences.split()], True
+    if isinstance(sentences, (dict, bytes)) or not hasattr(sentences, "__iter__"):
+        raise ValueError(
+            f"{method} takes sentences, strings or lists of words, not {sentences!r} "
+            f"({type(sentences).__name__})."
+        )
+    found = []
+    for position, sentence in enumerate(sentences):
+        words = sentence.split() if isinstance(sentence, str) else sentence
+        if not hasattr(words, "__iter__") or not all(isinstance(word, str) for word in words):
+            raise ValueError(
+                f"The sentence at position {position} is {sentence!r}; pass a string or a list of "
+                "words."
+            )
+        found.append(list(words))
+    if not found:
+        raise ValueError("There are no sentences; pass at least one.")
+    return found, False
+
+
+def character_ids(sentences, characters_per_token=50):
+    """Sentences of words to the numbers of their characters, with the ends of a sentence.
+
+    A word's characters are its bytes in UTF-8; those that are too many are cut off.
+
+    Args:
+        sentences: list of N lists of words.
+        characters_per_token: int. C.
+
+    Returns:
+        `(ids, mask)`, int32 (N, T, C) and (N, T).
+
+    >>> ids, mask = character_ids([["a"], ["b", "c"]], 4)
+    >>> ids[0].tolist()
+    [[259, 257, 260, 261], [259, 98, 260, 261], [259, 258, 260, 261], [0, 0, 0, 0]]
+    >>> mask.sum(axis=1).tolist()
+    [3, 4]
+    """
+    most = characters_per_token - 2
+    rows = []
+    for sentence in sentences:
+        words = [[byte + 1 for byte in word.encode("utf-8", "replace")[:most]] for word in sentence]
+        rows.append([[SENTENCE_BEGIN], *words, [SENTENCE_END]])
+    shape = (len(rows), max(map(len, rows), default=0))
+    ids, mask = np.zeros((*shape, characters_per_token), "int32"), np.zeros(shape, "int32")
+    for i, row in enumerate(rows):
+        mask[i, : len(row)] = 1
+        ids[i, : len(row)] = PADDING
+        for j, characters in enumerate(row):
+            ids[i, j, : len(characters) + 2] = [WORD_BEGIN, *characters, WORD_END]
+    return ids, mask
+
+
+def character_ids_in_graph(words, characters_per_token, length=None):
+    """`character_ids` in TensorFlow's graph.
+
+    Args:
+        words: `tf.RaggedTensor` of strings (N, None).
+        characters_per_token: int. C.
+        length: int tensor. T, at least that of the longest sentence; by default just that.
+
+    Returns:
+        A dict of `character_ids` int32 (N, T, C) and `padding_mask` int32 (N, T).
+    """
+    flat, most = words.flat_values, characters_per_token - 2
+    # A row of bytes a word, cut or filled up to `most`.
+    cut = tf.strings.substr(flat, 0, most)
+    lengths = tf.strings.length(cut)[:, tf.newaxis]
+    filled = tf.strings.join([cut, tf.constant("\0" * most)])
+    filled = tf.strings.substr(filled, 0, most)
+    ids = tf.cast(tf.reshape(tf.io.decode_raw(filled, "uint8"), (-1, most)), "int32") + 1
+    place = tf.range(most)[tf.newaxis]
+    ids = tf.where(place < lengths, ids, PADDING)
+    ids = tf.pad(ids, [[0, 0], [1, 1]], constant_values=PADDING)
+    place = tf.range(characters_per_token)[tf.newaxis]
+    ids = tf.where(place == 0, WORD_BEGIN, tf.where(place == lengths + 1, WORD_END, ids))
+    # The ends of a sentence are tokens of one character.
+    rows = tf.cast(words.nrows(), "int32")
+
+    def end(character):
+        token = [WORD_BEGIN, character, WORD_END, *[PADDING] * (characters_per_token - 3)]
+        return tf.RaggedTensor.from_tensor(
+            tf.tile(tf.constant([[token]]), (rows, 1, 1)), ragged_rank=1
+        )
+
+    tokens = tf.concat([end(SENTENCE_BEGIN), words.with_flat_values(ids), end(SENTENCE_END)], 1)
+    if length is None:
+        length = tf.cast(tf.reduce_max(tf.concat([tokens.row_lengths(), [1]], 0)), "int32")
+    shape = tf.stack([-1, length, characters_per_token])
+    ids = tf.ensure_shape(tokens.to_tensor(0, shape=shape), (None, None, characters_per_token))
+    return {"character_ids": ids, "padding_mask": tf.cast(ids[:, :, 0] > 0, "int32")}
+
+
+def neighbours_in_graph(word_ids, length):
+    """Labels of pre-training: of each token the next one, and the one before.
+
+    Args:
+        word_ids: `tf.RaggedTensor` int32 (N, None), without the ends of the sentences.
+        length: int tensor. T.
+
+    Returns:
+        `(y, sample_weight)`, dicts of `forward_logits` and `backward_logits` (N, T). Nothing comes
+        after a sentence's end, and nothing before its beginning: the weight is 0 there.
+    """
+
+    def end(number):
+        column = tf.fill(tf.stack([tf.cast(word_ids.nrows(), "int32"), 1]), number)
+        return tf.RaggedTensor.from_tensor(column)
+
+    rows = tf.concat([end(BEGIN_ID), word_ids, end(END_ID)], 1)
+    shape = tf.stack([-1, length])
+    ids, there = (x.to_tensor(0, shape=shape) for x in (rows, tf.ones_like(rows)))
+
+    def beside(x):
+        after, before = tf.pad(x[:, 1:], [[0, 0], [0, 1]]), tf.pad(x[:, :-1], [[0, 0], [1, 0]])
+        return {"forward_logits": after, "backward_logits": before}
+
+    weights = {name: tf.cast(x * there, "float32") for name, x in beside(there).items()}
+    return beside(ids), weights
