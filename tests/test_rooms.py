@@ -62,9 +62,12 @@ TESTED_IN = {
     "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
     "lineage/test_elmo.py": "layers/elmo",
+    "lineage/test_seq2seq.py": (
+        "layers/decoder_block lineage/marian models/writing_task preprocessors/seq2seq"
+    ),
     "loading/test_presets.py": "from_preset loading/checkpoints loading/names presets",
     "measuring/test_bench.py": "measuring/contestant",
-    "models/test_backbone.py": "models/feature_model",
+    "models/test_backbone.py": "models/feature_model models/preset_backbone",
     "models/test_building.py": "kinds",
     "models/test_fork.py": "_process",
     "models/test_multi_task.py": "models/sampling",
