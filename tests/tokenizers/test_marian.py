@@ -91,12 +91,14 @@ def test_files_and_presets(directory, tmp_path):
     )
     make = TransformerSeq2SeqLM.preprocessor_cls
     model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24))
+    model.compile(run_eagerly=True)
     model.save_to_preset(tmp_path / "preset")
     model.save_to_transformers(tmp_path / "theirs")
     texts = ["The lazy dog.", "文書を開きます。"]
     for name in ("preset", "theirs"):
         again = TransformerSeq2SeqLM.from_preset(tmp_path / name, sequence_length=16)
         assert again.preprocessor.sequence_length == 16
+        again.compile(run_eagerly=True)
         own = again.preprocessor.tokenizer
         assert own(texts) == tokenizer(texts) and own.targets(texts) == tokenizer.targets(texts)
         assert own.get_vocabulary() == tokenizer.get_vocabulary()
