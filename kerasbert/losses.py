@@ -7,19 +7,27 @@ import keras
 from keras import ops
 
 from kerasbert import backend
+from kerasbert._errors import check_value
 
 
-def token_cross_entropy(labels, logits):
+def token_cross_entropy(labels, logits, label_smoothing=0.0):
     """Cross-entropy of each prediction.
 
     Args:
         labels: ids (B, P), as ints or floats.
         logits: floats (B, P, V).
+        label_smoothing: float. The share of each label that all V tokens have alike.
 
     Returns:
         floats (B, P).
     """
-    return backend.cross_entropy(ops.cast(labels, "int32"), ops.convert_to_tensor(logits))
+    labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
+    entropy = backend.cross_entropy(labels, logits)
+    if not label_smoothing:
+        return entropy
+    logits = backend.at_least_float32(logits)
+    even = backend.logarithm_of_odds(logits) - ops.mean(logits, axis=-1)
+    return (1 - label_smoothing) * ops.cast(entropy, even.dtype) + label_smoothing * even
 
 
 def is_first_choice(labels, logits):
@@ -32,6 +40,11 @@ def is_first_choice(labels, logits):
 class TokenCrossEntropy(keras.losses.Loss):
     """Cross-entropy over a vocabulary, by default the mean over what has a weight.
 
+    Args:
+        label_smoothing: float. The share of each label that all tokens have alike (Szegedy et al.
+            2015, arXiv 1512.00567, section 7).
+        reduction, name, dtype: as of `keras.losses.Loss`.
+
     Example:
 
     >>> logits = np.log([[[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]])
@@ -40,11 +53,22 @@ class TokenCrossEntropy(keras.losses.Loss):
     0.3567
     """
 
-    def __init__(self, reduction="mean_with_sample_weight", name="token_cross_entropy", dtype=None):
+    def __init__(
+        self,
+        reduction="mean_with_sample_weight",
+        name="token_cross_entropy",
+        dtype=None,
+        label_smoothing=0.0,
+    ):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
+        check_value("label_smoothing", label_smoothing, "share")
+        self.label_smoothing = label_smoothing
 
     def call(self, y_true, y_pred):
-        return token_cross_entropy(y_true, y_pred)
+        return token_cross_entropy(y_true, y_pred, self.label_smoothing)
+
+    def get_config(self):
+        return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend, private_names
+from kerasbert._errors import check_value, check_whole
 from kerasbert._keywords import ChecksKeywords
 
 NO_DECAY = ("bias", "gamma", "beta")
@@ -432,6 +433,41 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
             "cut_frac": self.cut_frac,
             "ratio": self.ratio,
         }
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
+    """The rate rises from 0 over the warmup, then falls with the root of the step.
+
+    The paper's own has the peak `hidden_dim**-0.5 * warmup_steps**-0.5`, and Adam with
+    `beta_1=0.9, beta_2=0.98, epsilon=1e-9`.
+
+    Args:
+        learning_rate: float. The peak, at the end of the warmup.
+        warmup_steps: int.
+
+    Example:
+
+    >>> schedule = WarmupInverseSqrt(1.0, warmup_steps=4)
+    >>> [round(float(schedule(step)), 3) for step in (0, 1, 4, 16, 64)]
+    [0.0, 0.25, 1.0, 0.5, 0.25]
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 5.3.
+    """
+
+    def __init__(self, learning_rate, warmup_steps=4000):
+        super().__init__()
+        check_value("learning_rate", learning_rate, "positive")
+        check_whole("warmup_steps", warmup_steps)
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        share = ops.cast(step, "float32") / self.warmup_steps
+        return self.learning_rate * ops.minimum(share, ops.rsqrt(ops.maximum(share, 1e-9)))
+
+    def get_config(self):
+        return {"learning_rate": self.learning_rate, "warmup_steps": self.warmup_steps}
 
 
 # === Layers apart ===

@@ -29,21 +29,31 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
         num_beams: int. K.
         length_penalty: float. 0 compares the sums themselves, which prefers short texts.
         temperature: float. Divides the logits.
+        forbidden_token_ids: list of ints. Tokens that are never chosen; what probability they have
+            goes to no other one.
 
     Example:
 
     >>> BeamSampler(num_beams=4).get_config()
-    {'temperature': 1.0, 'num_beams': 4, 'length_penalty': 1.0}
+    {'temperature': 1.0, 'num_beams': 4, 'length_penalty': 1.0, 'forbidden_token_ids': []}
 
     Source: Wu et al. 2016, arXiv 1609.08144, section 7; the rules are those of transformers'
     `generate(num_beams=K)`.
     """
 
-    def __init__(self, num_beams=5, length_penalty=1.0, temperature=1.0, **kwargs):
+    def __init__(
+        self,
+        num_beams=5,
+        length_penalty=1.0,
+        temperature=1.0,
+        forbidden_token_ids=(),
+        **kwargs,
+    ):
         check_whole("num_beams", num_beams)
         check_value("length_penalty", length_penalty, "number")
         super().__init__(num_beams=num_beams, temperature=temperature, **kwargs)
         self.length_penalty = length_penalty
+        self.forbidden_token_ids = tuple(forbidden_token_ids)
 
     def __call__(
         self,
@@ -102,7 +112,8 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             logits, _, cache = next(joined(now["running"]), now["cache"], index)
             logits = ops.cast(logits, "float32") / self.temperature  # (B * K, V)
             size = logits.shape[-1]
-            sums = split(ops.log_softmax(logits)) + now["scores"][..., None]  # (B, K, V)
+            odds = forbidding(ops.log_softmax(logits), self.forbidden_token_ids)
+            sums = split(odds) + now["scores"][..., None]  # (B, K, V)
             sums, best = ops.top_k(ops.reshape(sums, (-1, beams * size)), candidates)  # (B, C)
             source = ops.cast(best // size, "int32")
             token = ops.cast(best % size, prompt.dtype)
@@ -160,7 +171,20 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
     def get_config(self):
         config = super().get_config()
         config.pop("return_all_beams")
-        return {**config, "length_penalty": self.length_penalty}
+        forbidden = list(self.forbidden_token_ids)
+        return {
+            **config,
+            "length_penalty": self.length_penalty,
+            "forbidden_token_ids": forbidden,
+        }
+
+
+def forbidding(logits, token_ids):
+    """Logits (..., V) with those of some tokens out of reach."""
+    if not token_ids:
+        return logits
+    is_forbidden = [id in token_ids for id in range(logits.shape[-1])]
+    return ops.where(ops.convert_to_tensor(is_forbidden, dtype="bool"), _NONE, logits)
 
 
 def own_sampler(sampler):

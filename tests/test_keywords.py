@@ -35,15 +35,18 @@ LAYERS = {
     RelativeContext: {},
     layers.AttentionMask: {},
     layers.BiLSTM: {"units": 2},
+    layers.CrossAttention: {"num_heads": 2},
     layers.MaskedLMHead: {"token_embedding": None},
     layers.Pooling: {},
     layers.PositionEmbedding: {"sequence_length": 4},
     layers.SelfAttention: {"num_heads": 2},
+    layers.SinusoidalPositions: {"sequence_length": 4},
     layers.StructuralProbe: {},
     layers.TokenDense: {"units": 2},
     TokenDropout: {"rate": 0.1},
     TokenNorm: {},
     layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
+    layers.TransformerDecoderBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.WordMean: {},
 }
 

@@ -1,9 +1,10 @@
 """The layers that the encoder and the heads are made of."""
 
-from kerasbert.layers.attention import AttentionMask, SelfAttention
+from kerasbert.layers.attention import AttentionMask, CrossAttention, SelfAttention
 from kerasbert.layers.block import TransformerBlock
+from kerasbert.layers.decoder_block import TransformerDecoderBlock
 from kerasbert.layers.dense import TokenDense
-from kerasbert.layers.embeddings import PositionEmbedding
+from kerasbert.layers.embeddings import PositionEmbedding, SinusoidalPositions
 from kerasbert.layers.heads import (
     BiLSTM,
     ChoicesToRows,
@@ -19,15 +20,18 @@ __all__ = [
     "AttentionMask",
     "BiLSTM",
     "ChoicesToRows",
+    "CrossAttention",
     "MaskedLMHead",
     "Pooling",
     "PositionEmbedding",
     "RowsToChoices",
     "ScalarMix",
     "SelfAttention",
+    "SinusoidalPositions",
     "StructuralProbe",
     "TokenDense",
     "TokenNorm",
     "TransformerBlock",
+    "TransformerDecoderBlock",
     "WordMean",
 ]

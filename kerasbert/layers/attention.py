@@ -1,6 +1,6 @@
-"""Self-attention on one fused query-key-value projection.
+"""Self-attention on one fused query-key-value projection, and attention to another text.
 
-B batch, T tokens, D width, N heads, H width of a head.
+B batch, T tokens, S tokens of another text, D width, N heads, H width of a head.
 """
 
 import functools
@@ -194,5 +194,107 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "rotary_base": self.rotary_base,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class CrossAttention(ChecksKeywords, keras.layers.Layer):
+    """Multi-head attention of a text to the vectors of another one (arXiv 1706.03762).
+
+    Args:
+        num_heads: int. It has to divide the width of the input.
+        dropout: float. Dropout of the attention maps in training.
+        use_bias: bool.
+        kernel_initializer: an initializer.
+
+    Example:
+
+    >>> attention = CrossAttention(num_heads=2)
+    >>> tuple(attention(np.ones((1, 3, 8), "float32"), np.ones((1, 5, 8), "float32")).shape)
+    (1, 3, 8)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, inputs_shape):
+        width = inputs_shape[-1]
+        if width % self.num_heads:
+            raise ValueError(
+                f"hidden_dim {width} is not a multiple of num_heads {self.num_heads}; "
+                "each head needs the same whole width."
+            )
+
+        def dense(units, name):
+            layer = TokenDense(
+                units,
+                use_bias=self.use_bias,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+            layer.build(inputs_shape)
+            return layer
+
+        self.query = dense(width, "query")
+        self.kv = dense(2 * width, "kv")
+        self.output_dense = dense(width, "output")
+        self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+
+    def keys_values(self, memory):
+        """Keys and values (B, 2, S, N, H) of the other text's vectors (B, S, D)."""
+        parts = ops.split(self.kv(memory), 2, axis=-1)
+        width = parts[0].shape[-1] // self.num_heads
+        return ops.stack([backend.of_tokens(x, self.num_heads, width) for x in parts], axis=1)
+
+    def call(self, inputs, memory=None, memory_mask=None, training=False, keys_values=None):
+        """Attend.
+
+        Args:
+            inputs: (B, T, D).
+            memory: (B, S, D). The vectors of the other text; `None` where `keys_values` are given.
+            memory_mask: bool, broadcastable to (B, N, T, S): true where a token may look.
+            training: bool.
+            keys_values: what `keys_values` gave of the memory, computed before.
+
+        Returns:
+            (B, T, D).
+        """
+        if keys_values is None:
+            keys_values = self.keys_values(memory)
+        width = inputs.shape[-1]
+        query = backend.of_tokens(self.query(inputs), self.num_heads, width // self.num_heads)
+        dropout = self.dropout if training else 0.0
+        outputs, _ = backend.heads_attention(
+            query,
+            keys_values[:, 0],
+            keys_values[:, 1],
+            memory_mask,
+            dropout=dropout,
+            seed=self.dropout_layer.seed_generator if dropout else None,
+        )
+        return self.output_dense(backend.of_tokens(outputs, width))
+
+    def compute_output_spec(self, inputs, memory=None, memory_mask=None, training=False):
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }

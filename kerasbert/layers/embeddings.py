@@ -1,4 +1,4 @@
-"""Positions: the learned table, and rotation.
+"""Positions: the learned table, sinusoids, and rotation.
 
 B batch, T tokens, D width, N heads, H width of a head.
 """
@@ -63,6 +63,56 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
             "offset": self.offset,
             "initializer": keras.initializers.serialize(self.initializer),
         }
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
+    """The sines and cosines of each position, added by the caller; there is nothing to learn.
+
+    The first half of a vector are sines and the second cosines, as Marian and tensor2tensor have
+    them; the paper puts each cosine beside its sine, which is the same to layers that learn.
+
+    Args:
+        sequence_length: int. The number of positions.
+
+    Example:
+
+    >>> vectors = SinusoidalPositions(sequence_length=8)(np.zeros((2, 5, 4), "float32"))
+    >>> tuple(vectors.shape), [round(float(x), 2) for x in vectors[0, 1]]
+    ((1, 5, 4), [0.84, 0.01, 0.54, 1.0])
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
+    """
+
+    def __init__(self, sequence_length, **kwargs):
+        super().__init__(**kwargs)
+        self.sequence_length = sequence_length
+
+    def build(self, inputs_shape):
+        width = inputs_shape[-1]
+        if width % 2:
+            raise ValueError(
+                f"hidden_dim={width} is odd, and each sine has a cosine beside it; use an even one."
+            )
+        rates = 10000.0 ** (-np.arange(0, width, 2) / width)
+        angles = np.arange(self.sequence_length)[:, None] * rates  # (positions, D / 2)
+        self._table = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype("float32")
+
+    def call(self, inputs, start_index=None):
+        """Map (B, T, D) to (1, T, D), from the first position or from `start_index` on."""
+        length = ops.shape(inputs)[1]
+        check_length(length, self.sequence_length)
+        rows = ops.arange(length, dtype="int32")
+        if start_index is not None:
+            rows = rows + start_index
+        table = ops.convert_to_tensor(self._table, dtype=self.compute_dtype)
+        return ops.expand_dims(ops.take(table, rows, axis=0), 0)
+
+    def compute_output_shape(self, inputs_shape, start_index_shape=None):
+        return (1, *inputs_shape[1:])
+
+    def get_config(self):
+        return {**super().get_config(), "sequence_length": self.sequence_length}
 
 
 def check_length(length, limit):

@@ -2,6 +2,7 @@
 
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoEmbedder
 from kerasbert.lineage.elmo_pretrainer import ElmoPretrainer, word_vocabulary
+from kerasbert.lineage.seq2seq import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
 from kerasbert.lineage.transformer_xl import TransformerXLBackbone, TransformerXLLM
 from kerasbert.lineage.xlnet import XLNetBackbone
 from kerasbert.lineage.xlnet_tasks import (
@@ -10,6 +11,8 @@ from kerasbert.lineage.xlnet_tasks import (
     XLNetTextClassifier,
 )
 from kerasbert.preprocessors.elmo import character_ids
+from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
+from kerasbert.tokenizers.marian import MarianTokenizer
 
 # The classes by the family that their checkpoints name, and by the kind of head; see `kinds`.
 CLASSES = {
@@ -21,11 +24,18 @@ CLASSES = {
         "pretrainer": XLNetPretrainer,
     },
 }
+# As in `kerasbert.models`, for KerasHub's loader.
+for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
+    _cls.backbone_cls = TransformerSeq2SeqBackbone
 
 __all__ = [
     "ElmoBackbone",
     "ElmoEmbedder",
     "ElmoPretrainer",
+    "MarianTokenizer",
+    "TransformerSeq2SeqBackbone",
+    "TransformerSeq2SeqLM",
+    "TransformerSeq2SeqLMPreprocessor",
     "TransformerXLBackbone",
     "TransformerXLLM",
     "XLNetBackbone",

@@ -9,11 +9,18 @@ from keras import ops
 from kerasbert._errors import check_value
 from kerasbert._process import check_process
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
-from kerasbert.layers.block import TransformerBlock, only_blocks_remat
+from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
 from kerasbert.lineage.memory import check_memory, remember
 from kerasbert.models.backbone import BertBackbone
+
+# The settings of an `XLNetBackbone`.
+_NAMES = (
+    *("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout"),
+    *("activation", "layer_norm_epsilon", "is_causal", "clamp_length", "memory_length"),
+    *("initializer_range", "finetuning_learning_rate"),
+)
 
 
 class _MaskEmbedding(keras.layers.Layer):
@@ -91,6 +98,7 @@ class XLNetBackbone(BertBackbone):
 
     # What `BertBackbone` has as settings, and this one does not vary.
     replaced_bases = (BertBackbone,)
+    setting_names = _NAMES
     family = "xlnet"
     num_segments = 4
     max_sequence_length = 2**30
@@ -119,10 +127,9 @@ class XLNetBackbone(BertBackbone):
     ):
         check_process()
         given = dict(locals())
-        for name, kind in (SETTINGS | LINEAGE_SETTINGS).items():
-            if name in given:
-                check_value(name, given[name], kind)
-                setattr(self, name, given[name])
+        for name in _NAMES:
+            check_value(name, given[name], (SETTINGS | LINEAGE_SETTINGS)[name])
+            setattr(self, name, given[name])
         if hidden_dim % num_heads:
             raise ValueError(
                 f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
@@ -177,8 +184,6 @@ class XLNetBackbone(BertBackbone):
         outputs = self._named_outputs(hidden_states)
         # Not `BertBackbone`'s own: it would build BERT.
         super(BertBackbone, self).__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
-        only_blocks_remat([self, *self.operations])
-        self._restore_policies()
 
     def _encode(self, inputs, attention_scores=False, positions=None):
         if attention_scores:
@@ -251,7 +256,3 @@ class XLNetBackbone(BertBackbone):
 
     def with_layers(self, layers):
         raise ValueError("with_layers() copies layers of a BertBackbone; XLNetBackbone has none.")
-
-    def get_config(self):
-        own = {name: getattr(self, name) for name in ("clamp_length", "memory_length")}
-        return {**super().get_config(), **own}

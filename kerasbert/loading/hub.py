@@ -13,6 +13,8 @@ _SMALL = (
     "vocab.txt",
     "merges.txt",
     "spiece.model",
+    "source.spm",
+    "target.spm",
     "sentencepiece.bpe.model",
     "tokenizer.model",
     "*.ckpt.index",

@@ -3,32 +3,25 @@
 B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
 """
 
-import os
-import warnings
-
 import keras
-import keras_hub
 from keras import ops
 
-from kerasbert import backend, private_names
+from kerasbert import backend
 from kerasbert._errors import check_choice, check_value, is_whole
-from kerasbert._keywords import arguments
 from kerasbert._process import check_process
 from kerasbert.families import FAMILIES, SETTINGS, get_family
-from kerasbert.files import read_json
-from kerasbert.from_preset import FromPreset
 from kerasbert.layers.attention import AttentionMask
-from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
+from kerasbert.layers.block import TransformerBlock, layer_norm
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import PositionEmbedding
-from kerasbert.models.building import backbone_of, check_arguments, own_backbone
+from kerasbert.models.building import backbone_of, own_backbone
 from kerasbert.models.feature_model import FeatureModel
-from kerasbert.models.keras_export import KerasExport
+from kerasbert.models.preset_backbone import PresetBackbone
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
+class BertBackbone(PresetBackbone):
     """A transformer encoder: BERT with its defaults, its relatives with other settings.
 
     Inputs are a dict of `token_ids` (B, T), `segment_ids` (B, T) where the family has segments,
@@ -83,6 +76,8 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
 
     Source: Devlin et al. 2019, arXiv 1810.04805; `kerasbert/families.py` names its relatives'.
     """
+
+    setting_names = tuple(SETTINGS)
 
     def __init__(
         self,
@@ -251,15 +246,6 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         # For models that read what happens inside: `num_layers + 1` symbols, the embeddings first.
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
-        only_blocks_remat([self, *self.operations])
-        self._restore_policies()
-
-    def _restore_policies(self):
-        for layer in private_names.flatten_layers(self, include_self=False):
-            policy = layer.dtype_policy
-            if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-                # A layer that is saved asks its own policy, not the map, whether it is quantized.
-                private_names.set_policy(layer, policy[layer.path or layer.name])
 
     @classmethod
     def from_family(cls, family, **settings):
@@ -274,26 +260,9 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         return cls(**{**get_family(family).encoder, "family": family, **settings})
 
     @classmethod
-    def check_arguments(cls, kwargs):
-        check_arguments(cls, kwargs)
-
-    @classmethod
-    def needs_files(cls, kwargs):
-        return False
-
-    @classmethod
     def from_source(cls, source, load_weights=True, **kwargs):
         build = own_backbone if source.is_own else backbone_of
         return build(cls, source, load_weights, **kwargs)
-
-    @classmethod
-    def from_own_preset(cls, directory, **kwargs):
-        if kwargs.get("dtype") is None:
-            # KerasHub's loader drops the saved type. Without it nothing would be quantized.
-            dtype = read_json(os.path.join(directory, "config.json"))["config"].get("dtype")
-            if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
-                kwargs["dtype"] = dtype
-        return super().from_own_preset(directory, **kwargs)
 
     def with_layers(self, layers):
         """A new encoder with some of this one's layers, as a student to distil starts.
@@ -498,46 +467,8 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
             inputs = {**inputs, "segment_ids": ops.zeros_like(token_ids, dtype="int32")}
         return inputs
 
-    def quantize(self, mode=None, **kwargs):
-        """Quantize projections and embeddings, say to "int8"; see `keras.Model.quantize`."""
-        with warnings.catch_warnings():
-            # Keras names each layer that has nothing to quantize.
-            warnings.filterwarnings("ignore", ".*does not have a `quantize` method")
-            super().quantize(mode, **kwargs)
-
-    def default_lora_layer_names(self):
-        """The layers that `enable_lora` adapts where it is given no names."""
-        return ["qkv"]
-
-    def enable_lora(self, rank, target_layer_names=None):
-        """Freeze the encoder and train low-rank adapters (arXiv 2106.09685) of some of its layers.
-
-        Args:
-            rank: int. The rank of the adapters.
-            target_layer_names: list of names of layers; `None` adapts the query-key-value
-                projections.
-        """
-        super().enable_lora(rank, target_layer_names)
-        # Keras leaves the biases of adapted layers trainable, which `save_lora_weights` leaves out.
-        for weight in self.trainable_weights:
-            weight.trainable = weight.name.startswith("lora_")
-
     def get_config(self):
-        dtype = self.dtype_policy
-        quantized = {
-            layer.path: layer.dtype_policy
-            for layer in private_names.flatten_layers(self)
-            if layer.quantization_mode is not None
-        }
-        if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
-            # KerasHub's own map forgets the policy of the layers that are not quantized.
-            dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
-        settings = {name: getattr(self, name) for name in SETTINGS if name in arguments(type(self))}
+        config = super().get_config()
         if self.finetuning_learning_rate is None:  # Versions before it read configs without it.
-            del settings["finetuning_learning_rate"]
-        return {
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": keras.dtype_policies.serialize(dtype),
-            **settings,
-        }
+            del config["finetuning_learning_rate"]
+        return config

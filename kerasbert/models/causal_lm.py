@@ -12,24 +12,23 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_whole, is_whole
+from kerasbert._errors import check_whole
 from kerasbert._process import check_process
 from kerasbert.data.batching import sorted_batches
 from kerasbert.families import head_settings
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.masked_lm import MaskedHeadSettings, vocabulary_head
-from kerasbert.models.task import BertTask
+from kerasbert.models.writing_task import WritingTask, begun, until_stop
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.causal_lm import BertCausalLMPreprocessor
-from kerasbert.samplers import own_sampler
 
 # The most numbers in the logits of a batch that `score` runs: 256 MB.
 MOST_LOGITS = 2**26
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertCausalLM(BertTask):
+class BertCausalLM(WritingTask):
     """Predicts the next token, as GPT is pre-trained, and writes on.
 
     The output is logits (B, T, V): of the token after each. `fit` and `evaluate` take raw strings;
@@ -136,36 +135,6 @@ class BertCausalLM(BertTask):
         """Accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", sampler="top_k", **kwargs):
-        """Configure training and `generate`; see `BertTask.compile`.
-
-        Args:
-            sampler: a name, "top_k", "greedy", "beam", "top_p", "random", or an object of
-                `keras_hub.samplers` or `kerasbert.samplers`.
-            optimizer, loss, metrics, **kwargs: as of the other tasks.
-        """
-        self.sampler = own_sampler(sampler)
-        self.generate_function = None  # It is compiled with the sampler.
-        super().compile(optimizer, loss, metrics=metrics, **kwargs)
-
-    def get_compile_config(self):
-        config = super().get_compile_config()
-        if config and isinstance(config.get("optimizer"), dict):
-            # Beside "built", where `keras.models.clone_model` does not look.
-            config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
-        return config
-
-    def compile_from_config(self, config):
-        optimizer = config.get("optimizer")
-        sampler = optimizer.pop("sampler", None) if isinstance(optimizer, dict) else None
-        super().compile_from_config(config)
-        if sampler is not None:
-            self.sampler = own_sampler(sampler)
-
-    def quantize(self, mode=None, **kwargs):
-        super().quantize(mode, **kwargs)
-        self.generate_function = None
-
     # === Writing on ===
 
     def call_with_cache(self, token_ids, cache, cache_update_index):
@@ -208,10 +177,7 @@ class BertCausalLM(BertTask):
         """
         given = ops.cast(inputs["token_ids"], "int32")
         is_prompt = ops.cast(inputs["padding_mask"], "bool")
-        stop_token_ids = tuple(stop_token_ids or ())
-        # Where padding is a stop token as well, a text would end before it begins.
-        filler = min(set(range(len(stop_token_ids) + 1)) - set(stop_token_ids))
-        token_ids = ops.where(is_prompt, given, filler)
+        token_ids = begun(given, is_prompt, stop_token_ids)
         cache = self._fresh_cache(inputs.get("prompt_ids", token_ids), token_ids.shape[1])
         index = ops.min(ops.sum(ops.cast(is_prompt, "int32"), axis=-1))
 
@@ -235,15 +201,8 @@ class BertCausalLM(BertTask):
             stop_token_ids=stop_token_ids or None,
             model=self,
         )
-        stops = ops.zeros_like(is_prompt)
-        for stop in stop_token_ids:
-            stops = ops.logical_or(stops, token_ids == stop)
-        stops = ops.cast(ops.logical_and(stops, ops.logical_not(is_prompt)), "int32")
-        before = ops.cumsum(stops, axis=-1) - stops
-        return {
-            "token_ids": ops.where(before == 0, token_ids, given),
-            "padding_mask": before == 0,
-        }
+        is_text = until_stop(token_ids, is_prompt, stop_token_ids)
+        return {"token_ids": ops.where(is_text, token_ids, given), "padding_mask": is_text}
 
     def generate(
         self,
@@ -285,27 +244,6 @@ class BertCausalLM(BertTask):
             written = self._write(batch, stops, strip_prompt)
             texts += self.preprocessor.generate_postprocess(written)
         return texts[0] if single else texts
-
-    def _stops(self, ids):
-        """Stop tokens as a tuple of ints, or `None`."""
-        if isinstance(ids, str) and ids == "auto":
-            if self.preprocessor is None:
-                raise ValueError(
-                    "stop_token_ids='auto' is the end token of a tokenizer, and this model has no "
-                    "preprocessor; pass its number, or None to end no text before its room is "
-                    "full."
-                )
-            return (self.preprocessor.tokenizer.end_token_id,)
-        if ids is None:
-            return None
-        ids = [ids] if is_whole(ids) else list(ids)
-        count = self.backbone.vocabulary_size
-        for id in ids:
-            if not is_whole(id) or not 0 <= id < count:
-                raise ValueError(
-                    f"stop_token_ids has {id!r}; ids of the encoder's tokens are 0 to {count - 1}."
-                )
-        return tuple(map(int, ids)) or None
 
     def _write(self, inputs, stops, strip_prompt):
         outputs = self.make_generate_function()(inputs, stop_token_ids=stops)

@@ -29,7 +29,7 @@ class ReadsTexts:
                 )
             return False
         if isinstance(x, dict):
-            return "token_ids" not in x
+            return not has_ids(x)
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
     def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None, few=FEW):
@@ -141,8 +141,12 @@ def is_in_memory(x):
 
 def is_ready(dataset):
     """Whether a `tf.data.Dataset` has token ids already."""
-    spec = _inputs_of(dataset.element_spec)
-    return isinstance(spec, dict) and "token_ids" in spec
+    return has_ids(_inputs_of(dataset.element_spec))
+
+
+def has_ids(x):
+    """Whether inputs are a dict of token ids, of one text or of several."""
+    return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)
 
 
 def _inputs_of(batch):

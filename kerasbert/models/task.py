@@ -21,6 +21,7 @@ from kerasbert.models.keras_export import KerasExport
 from kerasbert.models.reading import (
     ReadsTexts,
     check_batch_size,
+    has_ids,
     is_dataset,
     is_in_memory,
     is_ready,
@@ -121,7 +122,7 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
 
     def __call__(self, inputs, *args, **kwargs):
         check_process()  # Before the first tensor is made: JAX may compile for that.
-        if isinstance(inputs, dict) and "token_ids" in inputs:
+        if has_ids(inputs):
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 

@@ -3,6 +3,7 @@
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.choose import tokenizer_from_files
 from kerasbert.tokenizers.gpt import GPTTokenizer
+from kerasbert.tokenizers.marian import MarianTokenizer
 from kerasbert.tokenizers.sentence_piece import (
     AlbertTokenizer,
     XLMRobertaTokenizer,
@@ -21,4 +22,5 @@ CLASSES = (
     XLNetTokenizer,
 )
 
-__all__ = [*(cls.__name__ for cls in CLASSES), "tokenizer_from_files"]
+# `MarianTokenizer` stands beside them: it is no encoder's of the BERT family.
+__all__ = [*(cls.__name__ for cls in CLASSES), "MarianTokenizer", "tokenizer_from_files"]

@@ -1,0 +1,105 @@
+"""One layer of a decoder that reads another text: a block with attention to that text inside.
+
+B batch, T tokens, S tokens of the other text, C places of the cache, K beams, D width, N heads, H
+width of a head.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert import private_names
+from kerasbert.layers.attention import CrossAttention
+from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerDecoderBlock(TransformerBlock):
+    """A `TransformerBlock` that looks at another text between its two halves.
+
+    Takes the arguments of `TransformerBlock`. Under `keras.RematScope` it keeps what it computed.
+
+    Example:
+
+    >>> block = TransformerDecoderBlock(num_heads=2, intermediate_dim=16)
+    >>> memory = np.ones((1, 5, 8), "float32")
+    >>> tuple(block(np.ones((1, 3, 8), "float32"), memory).shape)
+    (1, 3, 8)
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1.
+    """
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        self.cross_attention = CrossAttention(
+            self.num_heads,
+            dropout=self.attention_dropout,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="cross_attention",
+        )
+        self.cross_attention.build(inputs_shape)
+        self.cross_attention_layer_norm = layer_norm(
+            self.layer_norm_epsilon, self.use_bias, self.dtype_policy, "cross_attention_layer_norm"
+        )
+        self.cross_attention_layer_norm.build(inputs_shape)
+        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        # TensorFlow's form gives no gradient to what else goes in, which here is the other text.
+        return layer_call
+
+    def call(
+        self,
+        inputs,
+        memory=None,
+        memory_mask=None,
+        attention_mask=None,
+        training=False,
+        keys_values=None,
+        cache=None,
+        cache_update_index=0,
+    ):
+        """Map (B, T, D) to (B, T, D).
+
+        Args:
+            inputs: (B, T, D).
+            memory, memory_mask: see `CrossAttention.call`.
+            attention_mask, cache, cache_update_index: see `SelfAttention.call`.
+            training: bool.
+            keys_values: (B, 2, S, N, H). What the cross-attention gave of the memory; the inputs
+                may then be (B * K, T, D), of which K rows in turn read one text.
+
+        Returns:
+            (B, T, D), with `cache` also the cache.
+        """
+        first = self.norm_first
+        inside = {}
+        if cache is not None:
+            inside = {"cache": cache, "cache_update_index": cache_update_index}
+        x = self.attention_layer_norm(inputs) if first else inputs
+        x = self.attention(x, attention_mask=attention_mask, training=training, **inside)
+        x, more = x if inside else (x, None)
+        x = inputs + self._drop(x, training)
+        x = x if first else self.attention_layer_norm(x)
+        y = self.cross_attention_layer_norm(x) if first else x
+        if keys_values is None:
+            y = self.cross_attention(y, memory, memory_mask=memory_mask, training=training)
+        else:
+            # Beams of one text are queries to the same keys, which nobody has to repeat.
+            shape = ops.shape(y)
+            y = ops.reshape(y, (ops.shape(keys_values)[0], -1, shape[-1]))
+            y = self.cross_attention(y, memory_mask=memory_mask, keys_values=keys_values)
+            y = ops.reshape(y, shape)
+        x = x + self._drop(y, training)
+        x = x if first else self.cross_attention_layer_norm(x)
+        if first:
+            x = x + self._feed_forward(self.output_layer_norm(x), training)
+        else:
+            x = self.output_layer_norm(x + self._feed_forward(x, training))
+        return (x, more) if inside else x
+
+    def compute_output_spec(
+        self, inputs, memory=None, memory_mask=None, attention_mask=None, training=False
+    ):
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)

@@ -1,0 +1,617 @@
+"""The encoder-decoder of 2017: a text is read to both sides, and another one written from it.
+
+N texts, B batch, S tokens of a source, T of a target, V of the vocabulary, D width, H width of a
+head, K beams.
+"""
+
+import keras
+import keras_hub
+import numpy as np
+from keras import ops
+
+from kerasbert import backend
+from kerasbert._errors import check_value, check_whole, is_whole
+from kerasbert._process import check_process
+from kerasbert.layers.attention import AttentionMask
+from kerasbert.layers.block import TransformerBlock, layer_norm
+from kerasbert.layers.decoder_block import TransformerDecoderBlock
+from kerasbert.layers.dropout import TokenDropout
+from kerasbert.layers.embeddings import SinusoidalPositions
+from kerasbert.layers.heads import MaskedLMHead
+from kerasbert.lineage import marian
+from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.models.building import own_backbone
+from kerasbert.models.preset_backbone import PresetBackbone
+from kerasbert.models.reading import has_ids
+from kerasbert.models.writing_task import WritingTask, begun, until_stop
+from kerasbert.parts import own_preprocessor
+from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
+from kerasbert.samplers import BeamSampler, forbidding, own_sampler
+
+# What each setting can be, as in `kerasbert.families`.
+SETTINGS = {
+    "vocabulary_size": "count",
+    "num_layers": "count",
+    "num_heads": "count",
+    "hidden_dim": "count",
+    "intermediate_dim": "count",
+    "num_decoder_layers": "count",
+    "num_decoder_heads": "count",
+    "decoder_intermediate_dim": "count",
+    "dropout": "share",
+    "attention_dropout": "share",
+    "max_sequence_length": "count",
+    "activation": "name",
+    "layer_norm_epsilon": "positive",
+    "norm_first": "flag",
+    "scale_embeddings": "flag",
+}
+INPUTS = (
+    "encoder_token_ids",
+    "encoder_padding_mask",
+    "decoder_token_ids",
+    "decoder_padding_mask",
+)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerSeq2SeqBackbone(PresetBackbone):
+    """The transformer as it was published: an encoder, and a decoder that looks at its outputs.
+
+    One table of tokens serves both and the logits, positions are sinusoids. Inputs are a dict of
+    `encoder_token_ids` and `encoder_padding_mask` (B, S), `decoder_token_ids` and
+    `decoder_padding_mask` (B, T); called on arrays, the masks may be left out. Outputs are a dict
+    of `encoder_sequence_output` (B, S, D) and `decoder_sequence_output` (B, T, D).
+
+    Args:
+        vocabulary_size: int.
+        num_layers: int. Of the encoder.
+        num_heads: int. It divides `hidden_dim`.
+        hidden_dim: int. D, an even number.
+        intermediate_dim: int. Width of the feed-forward.
+        num_decoder_layers, num_decoder_heads, decoder_intermediate_dim: ints. The same of the
+            decoder; `None` takes the encoder's.
+        dropout: float. Dropout of embeddings and of what each part of a layer adds.
+        attention_dropout: float. Dropout of the attention maps.
+        max_sequence_length: int. The number of positions.
+        activation: string. Of the feed-forward; Marian's is "swish".
+        layer_norm_epsilon: float.
+        norm_first: bool. Norms before instead of after each part, and one at each end.
+        scale_embeddings: bool. Multiply the tokens' vectors by the root of `hidden_dim`.
+        dtype: string or policy.
+
+    Example:
+
+    >>> backbone = TransformerSeq2SeqBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> inputs = {"encoder_token_ids": [[5, 7, 9]], "decoder_token_ids": [[1, 4]]}
+    >>> {name: tuple(x.shape) for name, x in backbone(inputs).items()}
+    {'encoder_sequence_output': (1, 3, 8), 'decoder_sequence_output': (1, 2, 8)}
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762.
+    """
+
+    setting_names = tuple(SETTINGS)
+    num_segments = 0
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        num_decoder_layers=None,
+        num_decoder_heads=None,
+        decoder_intermediate_dim=None,
+        dropout=0.1,
+        attention_dropout=0.0,
+        max_sequence_length=512,
+        activation="relu",
+        layer_norm_epsilon=1e-5,
+        norm_first=False,
+        scale_embeddings=True,
+        dtype=None,
+        **kwargs,
+    ):
+        check_process()
+        num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
+        num_decoder_heads = num_heads if num_decoder_heads is None else num_decoder_heads
+        if decoder_intermediate_dim is None:
+            decoder_intermediate_dim = intermediate_dim
+        given = dict(locals())
+        for name, kind in SETTINGS.items():
+            check_value(name, given[name], kind)
+            setattr(self, name, given[name])
+        for name in ("num_heads", "num_decoder_heads"):
+            if hidden_dim % given[name]:
+                raise ValueError(
+                    f"hidden_dim={hidden_dim} is not a multiple of {name}={given[name]}; "
+                    "each head needs the same whole width."
+                )
+
+        # === Layers ===
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=keras.initializers.RandomNormal(
+                stddev=hidden_dim**-0.5 if scale_embeddings else 0.02
+            ),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.positions = SinusoidalPositions(max_sequence_length, dtype=dtype, name="positions")
+        self.embeddings_dropout = TokenDropout(dropout, dtype=dtype, name="embeddings_dropout")
+        self.padding_mask = AttentionMask(name="padding_mask")
+        self.causal_mask = AttentionMask(is_causal=True, name="causal_mask")
+        shared = {
+            "activation": activation,
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "norm_first": norm_first,
+            "dtype": dtype,
+        }
+        self.encoder_layers = [
+            TransformerBlock(num_heads, intermediate_dim, name=f"encoder_layer_{i}", **shared)
+            for i in range(num_layers)
+        ]
+        self.decoder_layers = [
+            TransformerDecoderBlock(
+                num_decoder_heads, decoder_intermediate_dim, name=f"decoder_layer_{i}", **shared
+            )
+            for i in range(num_decoder_layers)
+        ]
+        self.encoder_norm = self.decoder_norm = None
+        if norm_first:
+            self.encoder_norm, self.decoder_norm = (
+                layer_norm(layer_norm_epsilon, True, dtype, name)
+                for name in ("encoder_norm", "decoder_norm")
+            )
+
+        # === Functional model ===
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+        memory = self.encode(inputs["encoder_token_ids"], inputs["encoder_padding_mask"])
+        outputs = {
+            "encoder_sequence_output": memory,
+            "decoder_sequence_output": self._decode(inputs, memory),
+        }
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+
+    # === What `from_preset` makes it of ===
+
+    @classmethod
+    def from_preset(cls, preset, load_weights=True, **kwargs):
+        checkpoint = marian.read_checkpoint(preset, load_weights)
+        if checkpoint is None:
+            return super().from_preset(preset, load_weights, **kwargs)
+        cls.check_arguments(kwargs)
+        return marian.backbone_of(cls, checkpoint, **kwargs)
+
+    @classmethod
+    def needs_files(cls, kwargs):
+        return True
+
+    @classmethod
+    def from_source(cls, source, load_weights=True, **kwargs):
+        if not source.is_own:
+            raise ValueError(
+                f"'{source.source}' holds an encoder without a decoder; load it with BertBackbone."
+            )
+        return own_backbone(cls, source, load_weights, **kwargs)
+
+    # === From inputs to outputs ===
+
+    def _embed(self, token_ids, start_index=None):
+        x = self.token_embedding(token_ids)  # (B, T, D)
+        if self.scale_embeddings:
+            x = ops.multiply(x, self.hidden_dim**0.5)
+        return self.embeddings_dropout(ops.add(x, self.positions(x, start_index=start_index)))
+
+    def encode(self, token_ids, padding_mask):
+        """The encoder's outputs (B, S, D) of token ids and a mask (B, S)."""
+        x, mask = self._embed(token_ids), self.padding_mask(padding_mask)
+        for block in self.encoder_layers:
+            x = block(x, attention_mask=mask)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def _decode(self, inputs, memory):
+        x = self._embed(inputs["decoder_token_ids"])
+        mask = self.causal_mask(inputs["decoder_padding_mask"])
+        memory_mask = self.padding_mask(inputs["encoder_padding_mask"])
+        for block in self.decoder_layers:
+            x = block(x, memory, memory_mask=memory_mask, attention_mask=mask)
+        return x if self.decoder_norm is None else self.decoder_norm(x)
+
+    def keys_values(self, memory):
+        """What the decoder's layers look at in `encode`'s outputs: a tuple of (B, 2, S, N, H)."""
+        return tuple(block.cross_attention.keys_values(memory) for block in self.decoder_layers)
+
+    def decode_with_cache(self, token_ids, memory_mask, keys_values, cache, cache_update_index):
+        """The decoder's outputs (B * K, C, D) of tokens whose predecessors are in a cache.
+
+        Args:
+            token_ids: ints (B * K, C). K rows in turn read one source.
+            memory_mask: (B, S). The sources' padding mask.
+            keys_values: what `keys_values` gave.
+            cache: tuple of a tensor (B * K, 2, T, N, H) for each layer.
+            cache_update_index: int. The position of the first of the C tokens.
+
+        Returns:
+            `(outputs, cache)`.
+        """
+        x = self._embed(token_ids, cache_update_index)
+        queries = cache_update_index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
+        keys = ops.arange(ops.shape(cache[0])[2], dtype="int32")
+        mask = backend.is_seen(queries, keys, True, None)
+        memory_mask = self.padding_mask(memory_mask)
+        filled = []
+        for block, own, pair in zip(self.decoder_layers, cache, keys_values):
+            x, own = block(
+                x,
+                memory_mask=memory_mask,
+                attention_mask=mask,  # (C, T)
+                keys_values=pair,
+                cache=own,
+                cache_update_index=cache_update_index,
+            )
+            filled.append(own)
+        return x if self.decoder_norm is None else self.decoder_norm(x), tuple(filled)
+
+    def fill_in(self, inputs):
+        """Without a mask no token is padding."""
+        inputs = {
+            name: x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x)
+            for name, x in inputs.items()
+        }
+        for name in ("encoder", "decoder"):
+            ids = inputs.get(f"{name}_token_ids")
+            if ids is not None and f"{name}_padding_mask" not in inputs:
+                inputs[f"{name}_padding_mask"] = ops.ones_like(ids, dtype="int32")
+        return inputs
+
+    def __call__(self, inputs, *args, **kwargs):
+        check_process()
+        if has_ids(inputs):
+            inputs = self.fill_in(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
+
+    def default_lora_layer_names(self):
+        """The layers that `enable_lora` adapts where it is given no names."""
+        return ["qkv", "query", "kv"]
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerSeq2SeqLM(WritingTask):
+    """Writes a text from another one, as in translation, and learns it from pairs of texts.
+
+    The output is logits (B, T, V): of the target's token after each. `fit` and `evaluate` take
+    raw strings, `fit((sources, targets))`; of ready arrays labels are the next tokens (B, T), and
+    sample weights (B, T) 0 at padding. `translate` writes.
+
+    The paper trains with `compile(Adam(WarmupInverseSqrt(d**-0.5 * 4000**-0.5, 4000), beta_1=0.9,
+    beta_2=0.98, epsilon=1e-9))`, d being `hidden_dim`; label smoothing of 0.1 is what
+    `compile(loss="auto")` takes.
+
+    Args:
+        backbone: a `TransformerSeq2SeqBackbone`.
+        preprocessor: a `TransformerSeq2SeqLMPreprocessor`, or `None` for ready arrays.
+        output_bias: bool. A bias of each token's logit (Marian's `final_logits_bias`).
+        forbidden_token_ids: list of ints. What is never written (Marian's `bad_words_ids`).
+        forced_end_token_id: int. What is written in the last place that has room.
+
+    Example:
+
+    >>> backbone = TransformerSeq2SeqBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = TransformerSeq2SeqLM(backbone)
+    >>> inputs = {"encoder_token_ids": [[5, 7, 9]], "decoder_token_ids": [[1, 0, 0, 0]],
+    ...           "decoder_padding_mask": [[1, 0, 0, 0]]}
+    >>> model.generate(inputs, stop_token_ids=None)["decoder_token_ids"].shape
+    (1, 4)
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762; Junczys-Dowmunt et al. 2018, arXiv 1804.00344
+    (Marian).
+    """
+
+    backbone_cls = TransformerSeq2SeqBackbone
+    preprocessor_cls = TransformerSeq2SeqLMPreprocessor
+    needs_head = False
+    uses_pooler = True  # There is none that would stay untrained.
+    usual_sampler = "greedy"
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        output_bias=False,
+        forbidden_token_ids=None,
+        forced_end_token_id=None,
+        **kwargs,
+    ):
+        forced = [] if forced_end_token_id is None else [forced_end_token_id]
+        count = backbone.vocabulary_size
+        for id in [*(forbidden_token_ids or ()), *forced]:
+            if not is_whole(id) or not 0 <= id < count:
+                raise ValueError(
+                    f"forbidden_token_ids={forbidden_token_ids} and forced_end_token_id="
+                    f"{forced_end_token_id} have {id!r}; ids are 0 to {count - 1}."
+                )
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self.lm_head = MaskedLMHead(
+            backbone.token_embedding,
+            output_bias=output_bias,
+            transform=False,
+            dtype=backbone.dtype_policy,
+            name="lm_head",
+        )
+        self.output_bias = output_bias
+        self.forbidden_token_ids = forbidden_token_ids
+        self.forced_end_token_id = forced_end_token_id
+
+        # === Functional model ===
+        inputs = backbone.input
+        outputs = self.lm_head(backbone(inputs)["decoder_sequence_output"])  # (B, T, V)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    @classmethod
+    def from_preset(cls, preset, load_weights=True, **kwargs):
+        checkpoint = marian.read_checkpoint(preset, load_weights)
+        if checkpoint is None:
+            return super().from_preset(preset, load_weights, **kwargs)
+        cls.check_arguments(kwargs)
+        return marian.task_of(cls, checkpoint, kwargs)
+
+    @classmethod
+    def from_source(cls, source, load_weights=True, **kwargs):
+        if not source.is_own:
+            cls.backbone_cls.from_source(source)
+        return super().from_source(source, load_weights, **kwargs)
+
+    def save_to_transformers(self, directory):
+        """Write the model as transformers' `MarianMTModel` saves it, with Marian's tokenizer.
+
+        Args:
+            directory: string. It is made; one that exists keeps its other files.
+
+        Raises:
+            ValueError: for what `MarianMTModel` cannot hold, before anything is written.
+        """
+        marian.write(self, directory)
+
+    # === Training ===
+
+    def _needs_labels(self, is_raw):
+        return not is_raw
+
+    def default_loss(self):
+        """Cross-entropy with labels smoothed by 0.1, a mean over the tokens."""
+        return TokenCrossEntropy(label_smoothing=0.1)
+
+    def default_metrics(self):
+        """Accuracy and perplexity over the tokens."""
+        return [TokenAccuracy(), Perplexity()]
+
+    def _check_ids(self, x):
+        for name in ("encoder_token_ids", "decoder_token_ids"):
+            if isinstance(x, dict) and name in x:
+                super()._check_ids({"token_ids": x[name]})
+
+    # === Writing ===
+
+    def translate(self, texts, max_length=None, num_beams=4, length_penalty=1.0, batch_size=32):
+        """Write what the model makes of texts, by beam search.
+
+        Args:
+            texts: a string or a list of N strings.
+            max_length: int. The most tokens of what is written, start and end with it; by default
+                the preprocessor's `sequence_length`.
+            num_beams: int. 1 takes the likeliest token each time, without a search.
+            length_penalty: float. See `kerasbert.samplers.BeamSampler`; the paper's search
+                has 4 beams and 0.6, in a formula of its own.
+            batch_size: int. How many texts are read and written at a time.
+
+        Returns:
+            A string, or a list of N strings.
+
+        Raises:
+            ValueError: for a text without a token, or with more than fit.
+        """
+        check_process()
+        check_whole("batch_size", batch_size)
+        check_whole("num_beams", num_beams)
+        if num_beams > self.backbone.vocabulary_size // 2:
+            raise ValueError(
+                f"num_beams={num_beams} is more than half of the {self.backbone.vocabulary_size} "
+                "tokens, of which each beam needs two; use fewer."
+            )
+        sampler = own_sampler("greedy")
+        if num_beams > 1:
+            sampler = BeamSampler(num_beams=num_beams, length_penalty=length_penalty)
+        return self._write_texts(texts, "translate()", sampler, max_length, "auto", batch_size)
+
+    def generate(self, inputs, max_length=None, stop_token_ids="auto", batch_size=32):
+        """Write by the sampler of `compile`; see `translate`.
+
+        Args:
+            inputs: a string, a list of N strings, or a dict of `encoder_token_ids` and
+                `encoder_padding_mask` (B, S), `decoder_token_ids` (B, T), each row begun by one
+                token or more and with room behind, and `decoder_padding_mask` (B, T), true at what
+                is begun.
+            max_length, batch_size: see `translate`. Arrays have as many tokens as columns.
+            stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, and `None`
+                ends none before its room is full.
+
+        Returns:
+            A string, a list of N strings, or a dict of `decoder_token_ids` and
+            `decoder_padding_mask`.
+        """
+        check_process()
+        check_whole("batch_size", batch_size)
+        if not isinstance(inputs, dict):
+            return self._write_texts(
+                inputs, "generate()", self.sampler, max_length, stop_token_ids, batch_size
+            )
+        return self._write(self._checked_arrays(inputs), self._stops(stop_token_ids), self.sampler)
+
+    def _write_texts(self, texts, method, sampler, max_length, stop_token_ids, batch_size):
+        sources, single = self._as_lists(texts, method)
+        stops = self._stops(stop_token_ids)
+        written = []
+        for first in range(0, len(sources), batch_size):
+            batch = self.preprocessor.generate_preprocess(
+                sources[first : first + batch_size], max_length, first
+            )
+            written += self.preprocessor.generate_postprocess(self._write(batch, stops, sampler))
+        return written[0] if single else written
+
+    def _write(self, inputs, stops, sampler):
+        # By its settings: a compiled function for each sampler.
+        key = repr(keras.saving.serialize_keras_object(sampler))
+        writers = self.__dict__.setdefault("_writers", {})  # Not by `setattr`: Keras tracks dicts.
+        if key not in writers:
+            writers[key] = _Writer(self, sampler)
+        outputs = writers[key].make_generate_function()(inputs, stop_token_ids=stops)
+        return {name: np.asarray(ops.convert_to_numpy(x)) for name, x in outputs.items()}
+
+    def _forget_writing(self):
+        self.__dict__["_writers"] = {}
+
+    def generate_step(self, inputs, stop_token_ids=None, sampler=None):
+        """Write on in a batch, compiled where the backend does so; see `generate`.
+
+        Args:
+            inputs: dict as of `generate`, and perhaps `prompt_ids` (B, C), all tokens of what is
+                begun in fewer columns.
+            stop_token_ids: tuple of ints, or `None`.
+            sampler: of `kerasbert.samplers` or `keras_hub.samplers`; `None` is that of `compile`.
+
+        Returns:
+            A dict of `decoder_token_ids` and of `decoder_padding_mask`, which ends with a row's
+            stop token.
+        """
+        backbone, forbidden = self.backbone, self.forbidden_token_ids or ()
+        sampler = self.sampler if sampler is None else sampler
+        if isinstance(sampler, BeamSampler):
+            forbidden_there = {*sampler.forbidden_token_ids, *forbidden}
+            settings = {**sampler.get_config(), "forbidden_token_ids": sorted(forbidden_there)}
+            sampler, forbidden = BeamSampler(**settings), ()
+        given = ops.cast(inputs["decoder_token_ids"], "int32")
+        is_prompt = ops.cast(inputs["decoder_padding_mask"], "bool")
+        token_ids = begun(given, is_prompt, stop_token_ids)
+        length = token_ids.shape[1]
+        memory_mask = ops.cast(inputs["encoder_padding_mask"], "bool")
+        memory = backbone.encode(inputs["encoder_token_ids"], memory_mask)
+        read = {f"memory_{i}": one for i, one in enumerate(backbone.keys_values(memory))}
+        read["memory_mask"] = memory_mask
+        layers = range(len(backbone.decoder_layers))
+
+        def step(inputs):
+            outputs, cache = backbone.decode_with_cache(
+                inputs["token_ids"],
+                inputs["memory_mask"],
+                tuple(inputs[f"memory_{i}"] for i in layers),
+                tuple(inputs[f"cache_{i}"] for i in layers),
+                inputs["index"],
+            )
+            return self.lm_head(outputs), outputs, cache
+
+        def following(prompt, cache, index):
+            last = ops.slice(prompt, (0, index - 1), (ops.shape(prompt)[0], 1))
+            inputs = {"token_ids": last, "index": index - 1, **read}
+            inputs |= {f"cache_{i}": one for i, one in enumerate(cache)}
+            logits, outputs, cache = backend.run_in_loop(self, step, inputs)
+            logits = forbidding(ops.cast(logits[:, 0], "float32"), forbidden)
+            if self.forced_end_token_id is not None:
+                others = {*range(logits.shape[-1])} - {self.forced_end_token_id}
+                logits = ops.where(index + 1 < length, logits, forbidding(logits, others))
+            return logits, outputs[:, 0], cache
+
+        token_ids = sampler(
+            next=following,
+            prompt=token_ids,
+            cache=self._fresh_cache(inputs.get("prompt_ids", token_ids), read, length),
+            index=ops.min(ops.sum(ops.cast(is_prompt, "int32"), axis=-1)),
+            mask=is_prompt,
+            stop_token_ids=stop_token_ids or None,
+            model=self,
+        )
+        is_text = until_stop(token_ids, is_prompt, stop_token_ids)
+        return {
+            "decoder_token_ids": ops.where(is_text, token_ids, given),
+            "decoder_padding_mask": is_text,
+        }
+
+    def _fresh_cache(self, prompt_ids, read, length):
+        """The cache of `length` tokens, with keys and values of those of the prompts."""
+        backbone = self.backbone
+        heads = backbone.num_decoder_heads
+        shape = (ops.shape(prompt_ids)[0], 2, length, heads, backbone.hidden_dim // heads)
+        layers = range(len(backbone.decoder_layers))
+        cache = tuple(ops.zeros(shape, dtype=self.compute_dtype) for _ in layers)
+        if prompt_ids.shape[1] == 1:
+            return cache  # The first step reads the token before it.
+        keys_values = tuple(read[f"memory_{i}"] for i in layers)
+        return backbone.decode_with_cache(prompt_ids, read["memory_mask"], keys_values, cache, 0)[1]
+
+    def _checked_arrays(self, inputs):
+        """Check ready arrays for `generate`, and give their types to them."""
+        inputs = {name: np.asarray(ops.convert_to_numpy(x)) for name, x in inputs.items()}
+        lacking = [n for n in ("encoder_token_ids", "decoder_token_ids") if n not in inputs]
+        if lacking:
+            raise ValueError(
+                f"generate() was given {', '.join(inputs) or 'no arrays'}, and needs "
+                f"{' and '.join(lacking)} too."
+            )
+        self._check_ids(inputs)
+        for name in ("encoder", "decoder"):
+            ids = inputs[f"{name}_token_ids"].astype("int32")
+            mask = np.asarray(inputs.get(f"{name}_padding_mask", np.ones_like(ids)), "int32")
+            most = self.backbone.max_sequence_length
+            if ids.shape[1] > most:
+                raise ValueError(
+                    f"{name}_token_ids has {ids.shape[1]} tokens a row, and the model has {most} "
+                    "positions; give no more."
+                )
+            for row, there in enumerate(mask.astype(bool)):
+                count = int(there.sum())
+                if not count or not there[:count].all():
+                    raise ValueError(
+                        f"Row {row} of {name}_padding_mask is {there.astype(int).tolist()}; a text "
+                        "has its tokens, one at least, at the beginning of the row."
+                    )
+            inputs |= {f"{name}_token_ids": ids, f"{name}_padding_mask": mask}
+        return inputs
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "output_bias": self.output_bias,
+            "forbidden_token_ids": self.forbidden_token_ids,
+            "forced_end_token_id": self.forced_end_token_id,
+        }
+
+
+class _Writer:
+    """A model with a sampler, whose step is compiled as each backend does."""
+
+    # As of `BertCausalLM`: not by inheritance.
+    make_generate_function = keras_hub.models.CausalLM.make_generate_function
+
+    def __init__(self, model, sampler):
+        self._model = model
+        self.sampler = sampler
+        self.generate_function = None
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def generate_step(self, inputs, stop_token_ids=None):
+        return self._model.generate_step(inputs, stop_token_ids, self.sampler)

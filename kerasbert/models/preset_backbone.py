@@ -1,0 +1,88 @@
+"""What encoders share: presets, low-rank adapters, quantized weights, and a config of all this."""
+
+import os
+import warnings
+
+import keras
+import keras_hub
+
+from kerasbert import private_names
+from kerasbert.files import read_json
+from kerasbert.from_preset import FromPreset
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models.building import check_arguments
+from kerasbert.models.keras_export import KerasExport
+
+
+class PresetBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
+    """Base of `BertBackbone` and of other models without a head."""
+
+    # The arguments of the constructor that a config has, attributes of the same names.
+    setting_names = ()
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        only_blocks_remat([self, *self.operations])
+        for layer in private_names.flatten_layers(self, include_self=False):
+            policy = layer.dtype_policy
+            if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+                # A layer that is saved asks its own policy, not the map, whether it is quantized.
+                private_names.set_policy(layer, policy[layer.path or layer.name])
+
+    @classmethod
+    def check_arguments(cls, kwargs):
+        check_arguments(cls, kwargs)
+
+    @classmethod
+    def needs_files(cls, kwargs):
+        return False
+
+    @classmethod
+    def from_own_preset(cls, directory, **kwargs):
+        if kwargs.get("dtype") is None:
+            # KerasHub's loader drops the saved type. Without it nothing would be quantized.
+            dtype = read_json(os.path.join(directory, "config.json"))["config"].get("dtype")
+            if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
+                kwargs["dtype"] = dtype
+        return super().from_own_preset(directory, **kwargs)
+
+    def quantize(self, mode=None, **kwargs):
+        """Quantize projections and embeddings, say to "int8"; see `keras.Model.quantize`."""
+        with warnings.catch_warnings():
+            # Keras names each layer that has nothing to quantize.
+            warnings.filterwarnings("ignore", ".*does not have a `quantize` method")
+            super().quantize(mode, **kwargs)
+
+    def default_lora_layer_names(self):
+        """The layers that `enable_lora` adapts where it is given no names."""
+        return ["qkv"]
+
+    def enable_lora(self, rank, target_layer_names=None):
+        """Freeze the encoder and train low-rank adapters (arXiv 2106.09685) of some of its layers.
+
+        Args:
+            rank: int. The rank of the adapters.
+            target_layer_names: list of names of layers; `None` adapts the query-key-value
+                projections.
+        """
+        super().enable_lora(rank, target_layer_names)
+        # Keras leaves the biases of adapted layers trainable, which `save_lora_weights` leaves out.
+        for weight in self.trainable_weights:
+            weight.trainable = weight.name.startswith("lora_")
+
+    def get_config(self):
+        dtype = self.dtype_policy
+        quantized = {
+            layer.path: layer.dtype_policy
+            for layer in private_names.flatten_layers(self)
+            if layer.quantization_mode is not None
+        }
+        if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
+            # KerasHub's own map forgets the policy of the layers that are not quantized.
+            dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.dtype_policies.serialize(dtype),
+            **{name: getattr(self, name) for name in self.setting_names},
+        }

@@ -1,0 +1,92 @@
+"""What tasks share that write texts token by token: their sampler, and where a text ends.
+
+B batch, T tokens.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert._errors import is_whole
+from kerasbert.models.task import BertTask
+from kerasbert.samplers import own_sampler
+
+
+class WritingTask(BertTask):
+    """Base of the tasks that write."""
+
+    # What `compile(sampler="auto")` takes.
+    usual_sampler = "top_k"
+
+    def _forget_writing(self):
+        """Forget what was compiled to write."""
+        self.generate_function = None
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", sampler="auto", **kwargs):
+        """Configure training and `generate`; see `BertTask.compile`.
+
+        Args:
+            sampler: a name, "top_k", "greedy", "beam", "top_p", "random", or an object of
+                `keras_hub.samplers` or `kerasbert.samplers`; "auto" is the class' usual one.
+            optimizer, loss, metrics, **kwargs: as of the other tasks.
+        """
+        is_auto = isinstance(sampler, str) and sampler == "auto"
+        self.sampler = own_sampler(self.usual_sampler if is_auto else sampler)
+        self._forget_writing()  # It is compiled with the sampler.
+        super().compile(optimizer, loss, metrics=metrics, **kwargs)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        if config and isinstance(config.get("optimizer"), dict):
+            # Beside "built", where `keras.models.clone_model` does not look.
+            config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
+        return config
+
+    def compile_from_config(self, config):
+        optimizer = config.get("optimizer")
+        sampler = optimizer.pop("sampler", None) if isinstance(optimizer, dict) else None
+        super().compile_from_config(config)
+        if sampler is not None:
+            self.sampler = own_sampler(sampler)
+
+    def quantize(self, mode=None, **kwargs):
+        super().quantize(mode, **kwargs)
+        self._forget_writing()
+
+    def _stops(self, ids):
+        """Stop tokens as a tuple of ints, or `None`."""
+        if isinstance(ids, str) and ids == "auto":
+            if self.preprocessor is None:
+                raise ValueError(
+                    "stop_token_ids='auto' is the end token of a tokenizer, and this model has no "
+                    "preprocessor; pass its number, or None to end no text before its room is "
+                    "full."
+                )
+            return (self.preprocessor.tokenizer.end_token_id,)
+        if ids is None:
+            return None
+        ids = [ids] if is_whole(ids) else list(ids)
+        count = self.backbone.vocabulary_size
+        for id in ids:
+            if not is_whole(id) or not 0 <= id < count:
+                raise ValueError(
+                    f"stop_token_ids has {id!r}; ids of the encoder's tokens are 0 to {count - 1}."
+                )
+        return tuple(map(int, ids)) or None
+
+
+def begun(token_ids, is_prompt, stop_token_ids):
+    """Rows (B, T) with prompts, and behind them a token that ends nothing.
+
+    Where padding is a stop token as well, a text would end before it begins.
+    """
+    stops = set(stop_token_ids or ())
+    return ops.where(is_prompt, token_ids, min(set(range(len(stops) + 1)) - stops))
+
+
+def until_stop(token_ids, is_prompt, stop_token_ids):
+    """Which tokens of rows (B, T) are the text: up to the first stop token behind the prompt."""
+    stops = ops.zeros_like(is_prompt)
+    for stop in stop_token_ids or ():
+        stops = ops.logical_or(stops, token_ids == stop)
+    stops = ops.cast(ops.logical_and(stops, ops.logical_not(is_prompt)), "int32")
+    return ops.cumsum(stops, axis=-1) - stops == 0

@@ -1,0 +1,221 @@
+"""Preprocessing for models that write a text from another one.
+
+N pairs, B batch, T tokens of the packed rows.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert._errors import check_whole
+from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
+    """Packs pairs of a source and a target, and has each token of the target predict the next one.
+
+    Called on pairs, as `BertPreprocessor` takes them, or on a dict of `encoder_text` and
+    `decoder_text`, it returns `(x, y, sample_weight)`. `x` is a dict of `encoder_token_ids`,
+    `encoder_padding_mask`, `decoder_token_ids` and `decoder_padding_mask`, (B, T) each: a source
+    is its tokens and the end token, a target the start token and its tokens. `y` is the token
+    after each, int32 (B, T), and weights (B, T) are 0 where there is none. Both are cut at
+    `sequence_length`.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`. Where it has `targets`, as a
+            `MarianTokenizer`, these are tokenized by that.
+        sequence_length: int. The most tokens in a row.
+
+    Raises:
+        ValueError: for texts without targets, and for anything that is not text.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> preprocessor = TransformerSeq2SeqLMPreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> x, y, weights = preprocessor((["Who?"], ["Me!"]))
+    >>> [np.asarray(x[f"{side}_token_ids"])[0, :4].tolist() for side in ("encoder", "decoder")]
+    [[5, 7, 3, 0], [2, 6, 8, 0]]
+    >>> np.asarray(y)[0, :4].tolist(), np.asarray(weights)[0, :4].tolist()
+    ([6, 8, 3, 0], [1.0, 1.0, 1.0, 0.0])
+    """
+
+    settings = ("sequence_length",)
+
+    def __init__(self, tokenizer, sequence_length=512, **kwargs):
+        super().__init__(tokenizer, sequence_length, num_segments=0, **kwargs)
+
+    def _side_tokenizers(self):
+        return self.tokenizer, getattr(self.tokenizer, "targets", self.tokenizer)
+
+    # === Training ===
+
+    def columns(self, x):
+        return super().columns(_as_pair(x))
+
+    def columns_in_graph(self, x):
+        columns = super().columns_in_graph(_as_pair(x))
+        _check_pairs(columns)
+        return columns
+
+    def check_labels(self, y, count):
+        raise ValueError(
+            "Targets were passed as labels; pass them beside the sources, as fit((sources, "
+            "targets)): labels are made of them."
+        )
+
+    def check_labels_in_graph(self, y):
+        return self.check_labels(y, None)
+
+    def _tokenize_columns(self, columns, most=None):
+        _check_pairs(columns)
+        return tuple(
+            self._tokenize_column(
+                column, lambda chunk, own=own: tf.cast(own.tokenize(chunk), tf.int32)[:, :most]
+            )
+            for column, own in zip(columns, self._side_tokenizers())
+        )
+
+    def _tokenize_in_graph(self, columns):
+        pairs = zip(columns, self._side_tokenizers())
+        return tuple(tf.cast(own.tokenize(column), tf.int32) for column, own in pairs)
+
+    def packed_lengths(self, segments):
+        lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
+        return tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0) + 1, self.sequence_length)
+
+    def pack(self, segments, length=None):
+        """Cut rows of tokens and pad them: the `x` of the class' description."""
+        return self.assemble(segments, length=length)[0]
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None):
+        if tf.executing_eagerly() and length is None:
+            given = () if sample_weight is None else (sample_weight,)
+            pack = self.traced(
+                ("pack", len(given)),
+                lambda source, target, *given: self._assembled((source, target), *given),
+            )
+            return pack(*segments, *given)
+        return self._assembled(segments, sample_weight, length)
+
+    def _assembled(self, segments, sample_weight=None, length=None):
+        if length is None:
+            length = self.bucket(tf.reduce_max(self.packed_lengths(segments)))
+        ids = self.tokenizer
+        source, target = (segment[:, : self.sequence_length - 1] for segment in segments)
+        ended = [tf.concat([x, _column(x, ids.end_token_id)], axis=1) for x in (source, target)]
+        begun = tf.concat([_column(target, ids.start_token_id), target], axis=1)
+        x = {
+            **self._padded("encoder", ended[0], length),
+            **self._padded("decoder", begun, length),
+        }
+        mask = x["decoder_padding_mask"]
+        following = ended[1].to_tensor(0, shape=tf.stack([-1, length]))
+        weights = tf.cast(mask, tf.float32)
+        if sample_weight is not None:
+            weights *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+        return x, following, weights
+
+    def _padded(self, side, ids, length):
+        count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
+        pad = self.tokenizer.pad_token_id
+        return {
+            f"{side}_token_ids": ids.to_tensor(pad, shape=tf.stack([-1, length])),
+            f"{side}_padding_mask": tf.range(length)[None] < count,
+        }
+
+    # === Writing ===
+
+    def generate_preprocess(self, x, sequence_length=None, first=0):
+        """Sources, and targets that are begun, with room.
+
+        Args:
+            x: a list of N strings, the sources.
+            sequence_length: int. The most tokens of a target; by default the preprocessor's.
+            first: int. The position of the first of them, for errors.
+
+        Returns:
+            The `x` of the class' description, `encoder_...` (N, S) and `decoder_...` (N, T), and
+            `prompt_ids` (N, 1), what targets begin with.
+
+        Raises:
+            ValueError: for a source without a token, or with more than fit.
+        """
+        length = self.sequence_length if sequence_length is None else sequence_length
+        check_whole("max_length", length, 2)
+        if length > self.sequence_length:
+            raise ValueError(
+                f"max_length={length} is more than the preprocessor's sequence_length="
+                f"{self.sequence_length}; ask for less, or set sequence_length higher, up to the "
+                "model's positions."
+            )
+        columns, _ = self.columns(x)
+        if len(columns) > 1:
+            raise ValueError("Pairs of texts were given to write from; pass the sources alone.")
+        with tf.device("cpu"):
+            (ids,) = self._tokenize_in_graph(tf.constant(columns[0])[None])
+            counts = ids.row_lengths().numpy()
+            for position, count in enumerate(counts.tolist()):
+                if not count:
+                    raise ValueError(
+                        f"The text {columns[0][position]!r} at position {first + position} has no "
+                        "token to write from; leave it out."
+                    )
+                if count >= self.sequence_length:
+                    raise ValueError(
+                        f"The text at position {first + position} has {count} tokens and an end "
+                        f"token, and sequence_length={self.sequence_length} has room for fewer; "
+                        "split it into sentences."
+                    )
+            ids = tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
+            size = self.bucket(int(counts.max()) + 1)
+            begun = np.full((len(counts), length), self.tokenizer.pad_token_id, "int32")
+            begun[:, 0] = self.tokenizer.start_token_id
+            is_begun = np.zeros(begun.shape, bool)
+            is_begun[:, 0] = True
+            return as_tensors(
+                {
+                    **self._padded("encoder", ids, size),
+                    "decoder_token_ids": begun,
+                    "decoder_padding_mask": is_begun,
+                    "prompt_ids": begun[:, :1],
+                }
+            )
+
+    def generate_postprocess(self, x):
+        """Rows of tokens as N strings, without padding and special tokens."""
+        ids, mask = (
+            np.asarray(keras.ops.convert_to_numpy(x[f"decoder_{name}"]))
+            for name in ("token_ids", "padding_mask")
+        )
+        kept = mask.astype(bool) & ~np.isin(ids, self.tokenizer.special_token_ids)
+        kept &= ids < self.tokenizer.vocabulary_size()
+        return self.tokenizer.detokenize([row[there].tolist() for row, there in zip(ids, kept)])
+
+
+def _as_pair(x):
+    """KerasHub's names of the two texts as a tuple."""
+    if not isinstance(x, dict) or not set(x) & {"encoder_text", "decoder_text"}:
+        return x
+    if set(x) != {"encoder_text", "decoder_text"}:
+        raise ValueError(
+            f"A dict of pairs has the columns {sorted(map(str, x))}; name them 'encoder_text' and "
+            "'decoder_text'."
+        )
+    return x["encoder_text"], x["decoder_text"]
+
+
+def _check_pairs(columns):
+    if len(columns) < 2:
+        raise ValueError(
+            "Texts were given without targets; pass pairs, as a tuple (sources, targets), or call "
+            "translate(texts) to have them written."
+        )
+
+
+def _column(ids, token):
+    """A token for each row of ragged ones."""
+    column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
+    return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

@@ -1,0 +1,185 @@
+"""Marian's tokenizer: a SentencePiece model a language, and one vocabulary for both."""
+
+import json
+import os
+import pathlib
+
+import keras
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.files import read_json
+from kerasbert.tokenizers.files import TokenizerFiles, tokens_by_id
+from kerasbert.tokenizers.sentence_piece import (
+    SentencePieceTokenizer,
+    XLMRobertaTokenizer,
+    check_proto,
+    read_proto,
+)
+from kerasbert.tokenizers.subword import once
+
+SOURCE_FILE, TARGET_FILE, IDS_FILE = FILES = ("source.spm", "target.spm", "vocab.json")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class MarianTokenizer(SentencePieceTokenizer):
+    """The tokenizer of Marian's translation models: of sources; `targets` is that of targets.
+
+    Pieces that the vocabulary lacks are unknown. A language code that it has, such as `>>fra<<`,
+    is one token. As in Marian, a target begins with the padding token.
+
+    Args:
+        source, target: bytes of the SentencePiece models, or their paths.
+        tokens: list of strings. The vocabulary, in the order of the ids.
+        special_tokens_in_strings: see `AddedTokensTokenizer`.
+        unk_token, sep_token, pad_token: strings. Special tokens; `sep_token` ends each text.
+        **kwargs: `name`, and so on.
+    """
+
+    def __init__(
+        self,
+        source=None,
+        target=None,
+        tokens=None,
+        special_tokens_in_strings=False,
+        unk_token="<unk>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        **kwargs,
+    ):
+        super().__init__(
+            None,
+            added_tokens=(),
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=pad_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=unk_token,
+            **kwargs,
+        )
+        self.file_assets = list(FILES)
+        self.source = self.target = None
+        given = [one is not None for one in (source, target, tokens)]
+        if any(given) and not all(given):
+            raise ValueError(
+                "A MarianTokenizer needs its three parts together: source, target and tokens."
+            )
+        if all(given):
+            self._set_parts(_bytes(source), _bytes(target), tokens)
+
+    def _set_parts(self, source, target, tokens):
+        self.source, self.target = source, target
+        codes = [token for token in tokens if token.startswith(">>") and token.endswith("<<")]
+        self.added_tokens = [{"content": code} for code in codes]
+        self._set_tokens(tokens)
+        self.proto = self._by_ids(source)
+
+    def _by_ids(self, data):
+        """A SentencePiece model whose pieces have the ids of the vocabulary, others behind them."""
+        proto = read_proto(data)
+        kinds = proto.SentencePiece
+        own = {piece.piece: piece for piece in proto.pieces}
+        ordered = [
+            own.get(token) or kinds(piece=token, score=0.0, type=kinds.CONTROL)
+            for token in self.vocabulary
+        ]
+        others = [piece for name, piece in own.items() if name not in self._token_ids]
+        copies = [kinds.FromString(piece.SerializeToString()) for piece in ordered]
+        copies += [kinds.FromString(p.SerializeToString()) for p in others if p.type != p.CONTROL]
+        for piece in copies:
+            # Special tokens are found before the model sees the text, or not at all.
+            if piece.piece in self.special_tokens and piece.type != kinds.UNKNOWN:
+                piece.type = kinds.CONTROL
+        del proto.pieces[:]
+        proto.pieces.extend(copies)
+        check_proto(proto)
+        return proto.SerializeToString(deterministic=True)
+
+    @property
+    def targets(self):
+        """The tokenizer of targets, on the same vocabulary."""
+        self._check_vocabulary()
+        if "targets" not in self._graphs:
+            # As in `with_special_tokens`.
+            other = object.__new__(type(self))
+            other.__dict__.update(self.__dict__)
+            other.__dict__["proto"] = self._by_ids(self.target)
+            other._forget_graphs()
+            self._graphs["targets"] = other
+        return self._graphs["targets"]
+
+    @classmethod
+    def from_files(cls, directory, **overrides):
+        """Read `source.spm`, `target.spm` and `vocab.json` of a directory.
+
+        Args:
+            directory: string.
+            **overrides: arguments of the constructor to set otherwise.
+        """
+        files = TokenizerFiles(directory)
+        missing = [name for name in FILES if files.path(name) is None]
+        if missing:
+            raise ValueError(
+                f"{cls.__name__} needs {', '.join(missing)} in '{os.fspath(directory)}'."
+            )
+        if files.config.get("separate_vocabs"):
+            raise ValueError(
+                f"'{os.fspath(directory)}' has a vocabulary for each language (separate_vocabs), "
+                "and this model has one table for both."
+            )
+        tokens = tokens_by_id(read_json(files.path(IDS_FILE)))
+        named = files.special_tokens(XLMRobertaTokenizer, tokens)  # Named as in Marian.
+        arguments = {name: named[name] for name in ("unk_token", "sep_token", "pad_token")}
+        arguments |= {"source": files.path(SOURCE_FILE), "target": files.path(TARGET_FILE)}
+        return cls(**{**arguments, "tokens": tokens, **files.settings(), **overrides})
+
+    def files(self):
+        """The files of `from_files`: a dict of name to bytes."""
+        self._check_vocabulary()
+        ids = json.dumps(self._token_ids, ensure_ascii=False, indent=2)
+        return dict(zip(FILES, (self.source, self.target, ids.encode())))
+
+    def save_assets(self, dir_path):
+        for name, data in self.files().items():
+            pathlib.Path(dir_path, name).write_bytes(data)
+
+    def load_assets(self, dir_path):
+        source, target, ids = (pathlib.Path(dir_path, name) for name in FILES)
+        self._set_parts(source.read_bytes(), target.read_bytes(), tokens_by_id(read_json(ids)))
+
+    def get_config(self):
+        config = super().get_config()
+        for name in ("proto", "added_tokens", "cls_token", "mask_token"):
+            config.pop(name)  # They follow from the rest.
+        return config
+
+    def _split_words(self, words):
+        ids, starts, ends = super()._split_words(words)
+        flat, unknown = ids.flat_values, self.unk_token_id
+        # What this language's model does not know may still be a token of the other one's.
+        sizes = ends.flat_values - starts.flat_values
+        text = tf.gather(words, ids.value_rowids())
+        text = tf.strings.substr(text, starts.flat_values, sizes)
+        flat = tf.where(flat == unknown, self._others().lookup(text), flat)
+        known = tf.where(flat < len(self.vocabulary), flat, unknown)
+        return ids.with_flat_values(known), starts, ends
+
+    @once
+    def _others(self):
+        """A table of the tokens that the model does not know to their ids."""
+        proto = read_proto(self.proto)
+        pieces = proto.pieces[: len(self.vocabulary)]
+        others = [id for id, piece in enumerate(pieces) if piece.type == piece.CONTROL]
+        others = [id for id in others if pieces[id].piece not in self.special_tokens]
+        with tf.init_scope(), tf.device("cpu"):
+            return tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(
+                    tf.constant([pieces[id].piece for id in others], "string"),
+                    tf.constant(others, "int32"),
+                ),
+                self.unk_token_id,
+            )
+
+
+def _bytes(model):
+    return model if isinstance(model, bytes) else pathlib.Path(model).read_bytes()

@@ -1,0 +1,135 @@
+"""Marian's tokenizer: ids of transformers, two languages on one vocabulary, files."""
+
+import io
+import json
+import unicodedata
+
+import pytest
+
+from kerasbert.lineage import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
+from kerasbert.tokenizers import MarianTokenizer
+from kerasbert.tokenizers.sentence_piece import read_proto
+from tests.peers import transformers
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, sentences):
+    """Two models on parts of the sentences; the vocabulary lacks some of their pieces."""
+    import sentencepiece
+
+    folder = tmp_path_factory.mktemp("marian")
+    tokens = ["</s>", "<unk>", ">>fra<<"]
+    for name, part in (("source", sentences[:5]), ("target", sentences[2:])):
+        data = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(part * 3),
+            model_writer=data,
+            vocab_size=220,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+        (folder / f"{name}.spm").write_bytes(data.getvalue())
+        pieces = [piece.piece for piece in read_proto(data.getvalue()).pieces]
+        # In another order than the models have, as Marian's.
+        tokens += [x for x in sorted(pieces[3:]) if x not in tokens and x not in ("q", "▁is")]
+    ids = {token: id for id, token in enumerate([*tokens, "<pad>"])}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    config = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "fr"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def is_plain(text):
+    return all(c in "\t\n" or unicodedata.category(c) not in ("Cc", "Cf", "Zl") for c in text)
+
+
+@pytest.mark.peers
+def test_ids_equal_transformers(directory, hard, sentences):
+    theirs = transformers.MarianTokenizer.from_pretrained(directory)
+    ours = MarianTokenizer.from_files(directory, special_tokens_in_strings=True)
+    # Their lists of special tokens take white space along, and ours are text by default.
+    # Control and format characters end words here, as in the fast tokenizers of transformers.
+    texts = [text for text in [*hard, *sentences] if "<s>" not in text and is_plain(text)]
+    assert len(texts) > 18
+    texts += [">>fra<< It's a dog.", ">>fra<<dog", "quick is q 日本語"]
+    for text in texts:
+        for own, wanted in (
+            (ours(text), theirs(text)["input_ids"]),
+            (ours.targets(text), theirs(text_target=text)["input_ids"]),
+        ):
+            if unicodedata.normalize("NFKC", text) != text:
+                # What one model does not know is looked up in the other as it was before NFKC.
+                is_unknown = [a == ours.unk_token_id for a in own]
+                wanted = [a if no else b for no, a, b in zip(is_unknown, own, wanted)] + wanted[-1:]
+            assert [*own, ours.end_token_id] == wanted, text
+        kept = [id for id in ours(text) if id not in ours.special_token_ids]
+        written = theirs.decode(ours(text), skip_special_tokens=True)
+        assert ours.detokenize(kept).strip() == written, text
+
+
+def test_two_languages(directory):
+    tokenizer = MarianTokenizer.from_files(directory)
+    text = "The quick brown fox, 文書を開きます"
+    source, target = tokenizer(text), tokenizer.targets(text)
+    assert source != target and max(source + target) < tokenizer.vocabulary_size()
+    assert tokenizer.unk_token_id in tokenizer("q")  # The model has the piece, the ids do not.
+    assert tokenizer.start_token_id == tokenizer.pad_token_id == tokenizer.vocabulary_size() - 1
+    assert tokenizer(">>fra<< dog")[0] == tokenizer.token_to_id(">>fra<<")
+    assert tokenizer.targets is tokenizer.targets
+
+
+def test_files_and_presets(directory, tmp_path):
+    """A model with the tokenizer writes and reads both kinds of folders."""
+    tokenizer = MarianTokenizer.from_files(directory)
+    backbone = TransformerSeq2SeqBackbone(
+        vocabulary_size=tokenizer.vocabulary_size(),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=16,
+        max_sequence_length=24,
+    )
+    make = TransformerSeq2SeqLM.preprocessor_cls
+    model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24))
+    model.compile(run_eagerly=True)
+    model.save_to_preset(tmp_path / "preset")
+    model.save_to_transformers(tmp_path / "theirs")
+    texts = ["The lazy dog.", "文書を開きます。"]
+    for name in ("preset", "theirs"):
+        again = TransformerSeq2SeqLM.from_preset(tmp_path / name, sequence_length=16)
+        assert again.preprocessor.sequence_length == 16
+        again.compile(run_eagerly=True)
+        own = again.preprocessor.tokenizer
+        assert own(texts) == tokenizer(texts) and own.targets(texts) == tokenizer.targets(texts)
+        assert own.get_vocabulary() == tokenizer.get_vocabulary()
+        assert again.translate(texts, num_beams=2) == model.translate(
+            texts, num_beams=2, max_length=16
+        )
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["decoder_start_token_id"] == config["pad_token_id"] == tokenizer.pad_token_id
+
+
+@pytest.mark.peers
+def test_written_files_are_read_there(directory, tmp_path):
+    tokenizer = MarianTokenizer.from_files(directory)
+    backbone = TransformerSeq2SeqBackbone(tokenizer.vocabulary_size(), 1, 2, 8, 16)
+    make = TransformerSeq2SeqLM.preprocessor_cls
+    model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24))
+    model.save_to_transformers(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    network = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    texts = ["The lazy dog.", "It's a film."]
+    batch = theirs(texts, return_tensors="pt", padding=True)
+    found = network.generate(**batch, num_beams=3, max_length=12)
+    wanted = theirs.batch_decode(found, skip_special_tokens=True)
+    assert [x.strip() for x in model.translate(texts, num_beams=3, max_length=12)] == wanted
+
+
+def test_what_is_missing(directory, tmp_path):
+    with pytest.raises(ValueError, match="three parts together"):
+        MarianTokenizer(tokens=["<unk>"])
+    with pytest.raises(ValueError, match="source.spm, target.spm"):
+        (tmp_path / "vocab.json").write_text("{}")
+        MarianTokenizer.from_files(tmp_path)
+    with pytest.raises(ValueError, match="no vocabulary yet"):
+        MarianTokenizer()("text")
