@@ -26,6 +26,7 @@ TASKS = {
     models.BertTextEmbedder: {},
     models.BertTextRegressor: {},
     models.BertTokenClassifier: {"num_classes": 2},
+    models.ElectraPretrainer: {},
 }
 LAYERS = {
     layers.AttentionMask: {},
@@ -38,6 +39,7 @@ LAYERS = {
     layers.TokenDense: {"units": 2},
     TokenDropout: {"rate": 0.1},
     TokenNorm: {},
+    layers.TokenReplacement: {},
     layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.WordMean: {},
 }

@@ -25,6 +25,14 @@ from kerasbert.models.building import backbone_of, check_arguments, own_backbone
 from kerasbert.models.feature_model import FeatureModel
 from kerasbert.models.keras_export import KerasExport
 
+# Layers between token ids and their vectors, which two encoders may share.
+_EMBEDDINGS = (
+    "token_embedding",
+    "position_embedding_layer",
+    "segment_embedding",
+    "embeddings_layer_norm",
+)
+
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
@@ -118,6 +126,9 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         **kwargs,
     ):
         check_process()
+        # The encoder whose tables and norm of the embeddings this one has too, as in ELECTRA's
+        # pre-training. It is no setting: what is saved of it has its own.
+        tables = kwargs.pop("tables", None)
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         given = dict(locals())
         for name, kind in SETTINGS.items():
@@ -145,36 +156,11 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
             return keras.initializers.TruncatedNormal(stddev=initializer_range)
 
         # === Layers ===
-        self.token_embedding = keras.layers.ReversibleEmbedding(
-            vocabulary_size,
-            embedding_dim or hidden_dim,
-            embeddings_initializer=initializer(),
-            dtype=dtype,
-            name="token_embedding",
-        )
-        self.position_embedding_layer = None
-        if position_embedding == "learned":
-            self.position_embedding_layer = PositionEmbedding(
-                max_sequence_length,
-                offset=position_offset,
-                initializer=initializer(),
-                dtype=dtype,
-                name="position_embedding",
-            )
-        self.segment_embedding = None
-        if num_segments:
-            self.segment_embedding = keras.layers.Embedding(
-                num_segments,
-                embedding_dim or hidden_dim,
-                embeddings_initializer=initializer(),
-                dtype=dtype,
-                name="segment_embedding",
-            )
-        self.embeddings_layer_norm = (
-            layer_norm(layer_norm_epsilon, use_bias, dtype, "embeddings_layer_norm")
-            if embeddings_norm
-            else None
-        )
+        if tables is None:
+            self._make_embeddings(initializer, dtype)
+        else:
+            for name in _EMBEDDINGS:
+                setattr(self, name, getattr(tables, name))
         self.embeddings_dropout = TokenDropout(dropout, dtype=dtype, name="embeddings_dropout")
         self.embeddings_projection = None
         if embedding_dim is not None:
@@ -256,6 +242,40 @@ class BertBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
                 # A layer that is saved asks its own policy, not the map, whether it is quantized.
                 private_names.set_policy(layer, policy[layer.path or layer.name])
+
+    def _make_embeddings(self, initializer, dtype):
+        """Make the layers of `_EMBEDDINGS`."""
+        width = self.embedding_dim or self.hidden_dim
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            self.vocabulary_size,
+            width,
+            embeddings_initializer=initializer(),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.position_embedding_layer = None
+        if self.position_embedding == "learned":
+            self.position_embedding_layer = PositionEmbedding(
+                self.max_sequence_length,
+                offset=self.position_offset,
+                initializer=initializer(),
+                dtype=dtype,
+                name="position_embedding",
+            )
+        self.segment_embedding = None
+        if self.num_segments:
+            self.segment_embedding = keras.layers.Embedding(
+                self.num_segments,
+                width,
+                embeddings_initializer=initializer(),
+                dtype=dtype,
+                name="segment_embedding",
+            )
+        self.embeddings_layer_norm = None
+        if self.embeddings_norm:
+            self.embeddings_layer_norm = layer_norm(
+                self.layer_norm_epsilon, self.use_bias, dtype, "embeddings_layer_norm"
+            )
 
     @classmethod
     def from_family(cls, family, **settings):
