@@ -182,6 +182,13 @@ _ROWS = (
     ),
     Kind(name="multi_task", models="BertMultiTask", export="ServedTasks", single=False),
     Kind(name="distiller", models="BertDistiller", single=False),
+    Kind(
+        name="electra_pretrainer",
+        models="ElectraPretrainer",
+        preprocessors="ElectraPretrainerPreprocessor",
+        parts=("replaced_token_detector",),
+        single=False,
+    ),
 )
 KINDS = {row.name: row for row in _ROWS}
 

@@ -133,6 +133,28 @@ def _has_sign(y_true, y_pred):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
+class PositiveShare(keras.metrics.MeanMetricWrapper):
+    """The share of labels that are 1, weighted: what always saying no gets wrong.
+
+    Example:
+
+    >>> float(PositiveShare()([[1, 0, 0, 0]], np.zeros((1, 4))))
+    0.25
+    """
+
+    def __init__(self, name="positive_share", dtype=None):
+        super().__init__(_is_positive, name=name, dtype=dtype)
+        self._direction = "down"
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _is_positive(y_true, y_pred):
+    return ops.cast(y_true, "float32")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
 class Perplexity(keras.metrics.MeanMetricWrapper):
     """e to the mean cross-entropy, weighted; the loss has computed that already.
 

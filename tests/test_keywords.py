@@ -28,6 +28,7 @@ TASKS = {
     models.BertTextEmbedder: {},
     models.BertTextRegressor: {},
     models.BertTokenClassifier: {"num_classes": 2},
+    models.ElectraPretrainer: {},
 }
 LAYERS = {
     AdaptiveEmbedding: {"vocabulary_size": 4, "hidden_dim": 4},
@@ -45,6 +46,7 @@ LAYERS = {
     layers.TokenDense: {"units": 2},
     TokenDropout: {"rate": 0.1},
     TokenNorm: {},
+    layers.TokenReplacement: {},
     layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.TransformerDecoderBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.WordMean: {},

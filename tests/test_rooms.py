@@ -48,6 +48,7 @@ TESTED_IN = {
     "data/test_examples.py": "data/block_examples data/example_batches data/manifest",
     "export/test_decoding.py": "data/characters preprocessors/elmo preprocessors/pieces",
     "models/test_replaced_token_detector.py": "preprocessors/replaced_token_detector",
+    "models/test_electra_pretrainer.py": "layers/replacement preprocessors/electra_pretrainer",
     "models/test_causal_lm.py": "preprocessors/causal_lm samplers",
     "export/test_serving.py": (
         "export/by_length export/serving_ops export/text_classifier export/write_saved_model"

@@ -15,6 +15,7 @@ from kerasbert.layers.heads import (
 )
 from kerasbert.layers.norm import TokenNorm
 from kerasbert.layers.probe import StructuralProbe, WordMean
+from kerasbert.layers.replacement import TokenReplacement
 
 __all__ = [
     "AttentionMask",
@@ -31,6 +32,7 @@ __all__ = [
     "StructuralProbe",
     "TokenDense",
     "TokenNorm",
+    "TokenReplacement",
     "TransformerBlock",
     "TransformerDecoderBlock",
     "WordMean",

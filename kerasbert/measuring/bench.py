@@ -178,8 +178,8 @@ def _check_model(model, source):
         )
     if not KINDS[model.kind].single:
         raise ValueError(
-            f"'{source}' holds a {type(model).__name__} of several heads; measure each by itself: "
-            "save those of model.tasks."
+            f"'{source}' holds a {type(model).__name__} of several models; save and measure "
+            "each by itself."
         )
     if model.preprocessor is None:
         raise ValueError(f"'{source}' has no preprocessor, so it cannot take texts.")

@@ -19,6 +19,14 @@ from kerasbert.models.building import backbone_of, own_backbone
 from kerasbert.models.feature_model import FeatureModel
 from kerasbert.models.preset_backbone import PresetBackbone
 
+# Layers between token ids and their vectors, which two encoders may share.
+_EMBEDDINGS = (
+    "token_embedding",
+    "position_embedding_layer",
+    "segment_embedding",
+    "embeddings_layer_norm",
+)
+
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertBackbone(PresetBackbone):
@@ -114,6 +122,9 @@ class BertBackbone(PresetBackbone):
         **kwargs,
     ):
         check_process()
+        # The encoder whose tables and norm of the embeddings this one has too, as in ELECTRA's
+        # pre-training. It is no setting: what is saved of it has its own.
+        tables = kwargs.pop("tables", None)
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         given = dict(locals())
         for name, kind in SETTINGS.items():
@@ -141,36 +152,11 @@ class BertBackbone(PresetBackbone):
             return keras.initializers.TruncatedNormal(stddev=initializer_range)
 
         # === Layers ===
-        self.token_embedding = keras.layers.ReversibleEmbedding(
-            vocabulary_size,
-            embedding_dim or hidden_dim,
-            embeddings_initializer=initializer(),
-            dtype=dtype,
-            name="token_embedding",
-        )
-        self.position_embedding_layer = None
-        if position_embedding == "learned":
-            self.position_embedding_layer = PositionEmbedding(
-                max_sequence_length,
-                offset=position_offset,
-                initializer=initializer(),
-                dtype=dtype,
-                name="position_embedding",
-            )
-        self.segment_embedding = None
-        if num_segments:
-            self.segment_embedding = keras.layers.Embedding(
-                num_segments,
-                embedding_dim or hidden_dim,
-                embeddings_initializer=initializer(),
-                dtype=dtype,
-                name="segment_embedding",
-            )
-        self.embeddings_layer_norm = (
-            layer_norm(layer_norm_epsilon, use_bias, dtype, "embeddings_layer_norm")
-            if embeddings_norm
-            else None
-        )
+        if tables is None:
+            self._make_embeddings(initializer, dtype)
+        else:
+            for name in _EMBEDDINGS:
+                setattr(self, name, getattr(tables, name))
         self.embeddings_dropout = TokenDropout(dropout, dtype=dtype, name="embeddings_dropout")
         self.embeddings_projection = None
         if embedding_dim is not None:
@@ -246,6 +232,40 @@ class BertBackbone(PresetBackbone):
         # For models that read what happens inside: `num_layers + 1` symbols, the embeddings first.
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+
+    def _make_embeddings(self, initializer, dtype):
+        """Make the layers of `_EMBEDDINGS`."""
+        width = self.embedding_dim or self.hidden_dim
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            self.vocabulary_size,
+            width,
+            embeddings_initializer=initializer(),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.position_embedding_layer = None
+        if self.position_embedding == "learned":
+            self.position_embedding_layer = PositionEmbedding(
+                self.max_sequence_length,
+                offset=self.position_offset,
+                initializer=initializer(),
+                dtype=dtype,
+                name="position_embedding",
+            )
+        self.segment_embedding = None
+        if self.num_segments:
+            self.segment_embedding = keras.layers.Embedding(
+                self.num_segments,
+                width,
+                embeddings_initializer=initializer(),
+                dtype=dtype,
+                name="segment_embedding",
+            )
+        self.embeddings_layer_norm = None
+        if self.embeddings_norm:
+            self.embeddings_layer_norm = layer_norm(
+                self.layer_norm_epsilon, self.use_bias, dtype, "embeddings_layer_norm"
+            )
 
     @classmethod
     def from_family(cls, family, **settings):

@@ -11,6 +11,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_whole
+from kerasbert._keywords import arguments
 from kerasbert.data.batching import sorted_batches
 from kerasbert.families import head_settings
 from kerasbert.layers.heads import MaskedLMHead
@@ -220,8 +221,8 @@ class MaskedTask(BertTask):
         return np.asarray(outputs)
 
     def get_config(self):
-        settings = {field.name: getattr(self, field.name) for field in fields(MaskedHeadSettings)}
-        return {**super().get_config(), **settings}
+        names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(self))]
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -155,13 +155,15 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
 
     def save_task_weights(self, filepath):
         """Save the weights of the head."""
-        skipped = [*private_names.flatten_layers(self.backbone), self.optimizer]
-        keras.saving.save_weights(self, filepath, objects_to_skip=skipped)
+        keras.saving.save_weights(self, filepath, objects_to_skip=self._all_but_head())
 
     def load_task_weights(self, filepath):
         """Load the weights of the head."""
-        skipped = [*private_names.flatten_layers(self.backbone), self.optimizer]
-        keras.saving.load_weights(self, filepath, objects_to_skip=skipped)
+        keras.saving.load_weights(self, filepath, objects_to_skip=self._all_but_head())
+
+    def _all_but_head(self):
+        # A model that is not compiled has no optimizer.
+        return [*private_names.flatten_layers(self.backbone), getattr(self, "optimizer", None)]
 
     # === Ready arrays; a task refines these two ===
 
@@ -503,10 +505,14 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
         """Whether training needs labels of the caller; a task that makes its own does not."""
         return True
 
-    def _check_labelled(self, y, is_raw):
+    def _may_go_without_labels(self):
+        """Whether its steps are other than Keras', and may need no labels."""
         steps = ("compute_loss", "train_step")
-        is_own = any(getattr(type(self), n) is not getattr(keras.Model, n) for n in steps)
-        if y is None and getattr(self, "loss", None) and self._needs_labels(is_raw) and not is_own:
+        return any(getattr(type(self), n) is not getattr(keras.Model, n) for n in steps)
+
+    def _check_labelled(self, y, is_raw):
+        needs = self._needs_labels(is_raw) and not self._may_go_without_labels()
+        if y is None and getattr(self, "loss", None) and needs:
             raise ValueError(
                 f"{type(self).__name__} was given no labels to train on or to compare with; pass "
                 "them as y, one for each text, or use predict()."
