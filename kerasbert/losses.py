@@ -71,8 +71,30 @@ class TokenCrossEntropy(keras.losses.Loss):
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
 
+class TokenMean(keras.metrics.Mean):
+    """Base of scores: the weighted mean over the tokens of all batches.
+
+    Keras' own would take the mean of each row first, and so count the tokens of long rows less.
+    """
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        values = self.of_tokens(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
+        if sample_weight is not None:
+            weights = ops.cast(sample_weight, values.dtype)
+            weights = ops.reshape(weights, (*ops.shape(weights), *[1] * (2 - len(weights.shape))))
+            sample_weight = ops.reshape(ops.broadcast_to(weights, ops.shape(values)), (-1,))
+        return super().update_state(ops.reshape(values, (-1,)), sample_weight)
+
+    def of_tokens(self, y_true, y_pred):
+        """The value of each token (B, P)."""
+        raise NotImplementedError
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TokenAccuracy(keras.metrics.MeanMetricWrapper):
+class TokenAccuracy(TokenMean):
     """The share of labels that are the first choice, weighted.
 
     Example:
@@ -83,11 +105,11 @@ class TokenAccuracy(keras.metrics.MeanMetricWrapper):
     """
 
     def __init__(self, name="accuracy", dtype=None):
-        super().__init__(is_first_choice, name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype)
         self._direction = "up"
 
-    def get_config(self):
-        return {"name": self.name, "dtype": self.dtype}
+    def of_tokens(self, y_true, y_pred):
+        return is_first_choice(y_true, y_pred)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -111,7 +133,7 @@ class BinaryTokenCrossEntropy(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BinaryTokenAccuracy(keras.metrics.MeanMetricWrapper):
+class BinaryTokenAccuracy(TokenMean):
     """The share of tokens whose logit has the sign of their label, weighted.
 
     Example:
@@ -121,19 +143,15 @@ class BinaryTokenAccuracy(keras.metrics.MeanMetricWrapper):
     """
 
     def __init__(self, name="accuracy", dtype=None):
-        super().__init__(_has_sign, name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype)
         self._direction = "up"
 
-    def get_config(self):
-        return {"name": self.name, "dtype": self.dtype}
-
-
-def _has_sign(y_true, y_pred):
-    return ops.cast(ops.equal(y_pred > 0, ops.cast(y_true, "bool")), "float32")
+    def of_tokens(self, y_true, y_pred):
+        return ops.cast(ops.equal(y_pred > 0, ops.cast(y_true, "bool")), "float32")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class PositiveShare(keras.metrics.MeanMetricWrapper):
+class PositiveShare(TokenMean):
     """The share of labels that are 1, weighted: what always saying no gets wrong.
 
     Example:
@@ -143,19 +161,15 @@ class PositiveShare(keras.metrics.MeanMetricWrapper):
     """
 
     def __init__(self, name="positive_share", dtype=None):
-        super().__init__(_is_positive, name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype)
         self._direction = "down"
 
-    def get_config(self):
-        return {"name": self.name, "dtype": self.dtype}
-
-
-def _is_positive(y_true, y_pred):
-    return ops.cast(y_true, "float32")
+    def of_tokens(self, y_true, y_pred):
+        return ops.cast(y_true, "float32")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class Perplexity(keras.metrics.MeanMetricWrapper):
+class Perplexity(TokenMean):
     """e to the mean cross-entropy, weighted; the loss has computed that already.
 
     Example:
@@ -166,14 +180,14 @@ class Perplexity(keras.metrics.MeanMetricWrapper):
     """
 
     def __init__(self, name="perplexity", dtype=None):
-        super().__init__(token_cross_entropy, name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype)
         self._direction = "down"
 
     def result(self):
         return ops.exp(super().result())
 
-    def get_config(self):
-        return {"name": self.name, "dtype": self.dtype}
+    def of_tokens(self, y_true, y_pred):
+        return token_cross_entropy(y_true, y_pred)
 
 
 def _are_rows(y_true, y_pred):

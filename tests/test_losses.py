@@ -76,3 +76,28 @@ def test_of_equal_logits_the_first_counts(traced):
         update = in_graph(metric.update_state) if traced else metric.update_state
         update(np.array(labels), logits, np.array([[1.0, 1.0, 0.0]]))
         assert float(array(metric.result())) == expected
+
+
+@pytest.mark.parametrize("metric", [TokenAccuracy(), Perplexity()], ids=lambda one: one.name)
+def test_tokens_of_all_batches_count_alike(metric):
+    """Batches of rows of other lengths: as if all tokens stood in one row."""
+    random = np.random.default_rng(0)
+    parts = []
+    for shape in ((2, 3), (3, 11)):
+        logits, labels = random.normal(size=(*shape, 5)), random.integers(0, 5, shape)
+        weights = random.integers(0, 2, shape)
+        parts.append((labels, logits.astype("float32"), weights))
+        metric.update_state(*parts[-1])
+    found = float(metric.result())
+    metric.reset_state()
+    metric.update_state(
+        *(np.concatenate([x.reshape(1, -1, *x.shape[2:]) for x in one], 1) for one in zip(*parts))
+    )
+    assert found == pytest.approx(float(metric.result()), rel=1e-6)
+    metric.reset_state()
+    labels, logits, _ = parts[1]
+    metric.update_state(labels, logits, [1, 0, 0])  # A weight a row.
+    one_row = float(metric.result())
+    metric.reset_state()
+    metric.update_state(labels[:1], logits[:1])
+    assert one_row == pytest.approx(float(metric.result()), rel=1e-6)
