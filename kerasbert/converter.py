@@ -145,7 +145,12 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
                 f"task={task!r} is for a source that is a name or directory; this one is a "
                 f"{type(source).__name__}: pass its backbone for the encoder alone."
             )
-        model = source
+        if not hasattr(encoder_of(source), "family"):
+            raise ValueError(
+                f"convert() does not write a {type(source).__name__}; call its "
+                "save_to_transformers, or its save_to_preset."
+            )
+        model = _by_itself(source)
         if tokenizer is None:
             tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
     elif isinstance(source, (str, os.PathLike)):
@@ -169,6 +174,17 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
     if encoder:
         model = _with_encoder(model, encoder)
     return model, tokenizer or None
+
+
+def _by_itself(model):
+    """A model whose encoder is a part of a larger one, as ELECTRA's generator is: a copy alone."""
+    scope = f"{encoder_of(model).name}/"
+    if not any(weight.path.startswith(scope) for weight in model.weights):
+        return model
+    copy = type(model).from_config({**model.get_config(), "preprocessor": None})
+    for weight, own in zip(copy.weights, model.weights, strict=True):
+        weight.assign(_array(own))
+    return copy
 
 
 def _class_of(task):

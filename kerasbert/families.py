@@ -97,6 +97,25 @@ _MODERNBERT = {
     "use_bias": False,
     "pooler": False,
 }
+# Rows of models in `kerasbert.lineage`, whose encoders are classes of their own.
+LINEAGE = {
+    "xlnet": Family(
+        heads={
+            "text_classifier": {"pooling": "last", "head_activation": "tanh", "dropout": 0.1},
+        },
+        tokenizer="XLNetTokenizer",
+    ),
+    "transformer_xl": Family(tokenizer=""),
+}
+# What their settings can be that no `BertBackbone` has.
+LINEAGE_SETTINGS = {
+    "clamp_length": "count?",
+    "memory_length": "whole",
+    "cutoffs": "list",
+    "division": "count",
+    "same_length": "flag",
+    "shares_biases": "flag",
+}
 FAMILIES = {
     "bert": Family(),
     "roberta": Family(
@@ -169,25 +188,6 @@ FAMILIES = {
         heads={"text_classifier": _LAST_TOKEN},
         tokenizer="GPTTokenizer",
     ),
-}
-# The same of models in `kerasbert.lineage`, whose encoders are classes of their own.
-LINEAGE = {
-    "xlnet": Family(
-        heads={
-            "text_classifier": {"pooling": "last", "head_activation": "tanh", "dropout": 0.1},
-        },
-        tokenizer="XLNetTokenizer",
-    ),
-    "transformer_xl": Family(tokenizer=""),
-}
-# What their settings can be that no `BertBackbone` has.
-LINEAGE_SETTINGS = {
-    "clamp_length": "count?",
-    "memory_length": "whole",
-    "cutoffs": "list",
-    "division": "count",
-    "same_length": "flag",
-    "shares_biases": "flag",
 }
 
 

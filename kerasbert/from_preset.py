@@ -74,6 +74,8 @@ class FromPreset(ChecksKeywords):
     @classmethod
     def from_source(cls, source, load_weights=True, **kwargs):
         """Make one of an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
+        if not source.is_own and not hasattr(cls, "from_checkpoint"):
+            raise ValueError(f"'{source.source}' is a checkpoint of others, and no {cls.__name__}.")
         made = (
             cls.from_own_preset(source.directory, **kwargs)
             if source.is_own

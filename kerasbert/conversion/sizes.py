@@ -59,7 +59,7 @@ def encoder_size(settings):
     narrow = settings.get("embedding_dim") or width
     rows = settings["vocabulary_size"] + settings.get("num_segments", 0)
     if settings.get("position_embedding", "learned") == "learned":
-        rows += settings.get("max_sequence_length", 512) + settings.get("position_offset", 0)
+        rows += settings.get("max_sequence_length", 0) + settings.get("position_offset", 0)
     blocks = settings.get("num_groups") or settings["num_layers"]
     blocks *= settings.get("num_inner_repetitions", 1)
     block = 4 * width**2 + (3 if settings.get("gated_mlp") else 2) * width * inner

@@ -21,10 +21,10 @@ from kerasbert.models import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
 
-# What is served and has no row in `kerasbert.kinds`.
-_OTHERS = {
-    BertBackbone: Kind("encoder", models="BertBackbone", export="ServedEncoder"),
-    ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo"),
+# What is served and has no row in `kerasbert.kinds`; the second is no graph from token ids.
+_ENCODER = {BertBackbone: Kind("encoder", models="BertBackbone", export="ServedEncoder")}
+_OTHERS = _ENCODER | {
+    ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo")
 }
 
 # Texts on which the SavedModel has to answer as the model does.
@@ -76,19 +76,22 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
         TypeError: for a model that cannot be served; `call` is who says so.
     """
     kind = KINDS.get(model.kind) if isinstance(model, BertTask) else None
-    kind = next((row for cls, row in _OTHERS.items() if isinstance(model, cls)), kind)
+    others = _OTHERS if call == "export_serving" else _ENCODER
+    kind = next((row for cls, row in others.items() if isinstance(model, cls)), kind)
     if kind is None or not kind.export:
         is_class = isinstance(model, type)
         wrong = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
-        names = ", ".join(kind.models for kind in (*kinds_with("export"), *_OTHERS.values()))
+        names = ", ".join(kind.models for kind in (*kinds_with("export"), *others.values()))
         raise TypeError(f"{call} takes one of {names}, not {wrong}.")
     return kind.load("export")(model, preprocessor, labels, settings)
 
 
 def saved_class(model):
     """The name under which Keras has the class of ours that a model is or refines."""
+    kind = KINDS.get(getattr(model, "kind", None))
+    own = kind and keras.saving.get_registered_name(kind.load("models"))
     names = map(keras.saving.get_registered_name, type(model).__mro__)
-    return next(name for name in names if name.startswith("kerasbert>"))
+    return next(name for name in names if name == own or name.startswith("kerasbert>"))
 
 
 def are_texts(values):

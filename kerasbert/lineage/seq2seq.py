@@ -86,8 +86,9 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
     ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
     ... )
     >>> inputs = {"encoder_token_ids": [[5, 7, 9]], "decoder_token_ids": [[1, 4]]}
-    >>> {name: tuple(x.shape) for name, x in backbone(inputs).items()}
-    {'encoder_sequence_output': (1, 3, 8), 'decoder_sequence_output': (1, 2, 8)}
+    >>> outputs = backbone(inputs)
+    >>> [tuple(outputs[f"{name}_sequence_output"].shape) for name in ("encoder", "decoder")]
+    [(1, 3, 8), (1, 2, 8)]
 
     Source: Vaswani et al. 2017, arXiv 1706.03762.
     """

@@ -34,8 +34,13 @@ def _keras_hub_presets():
 
 
 def presets_of(cls):
-    """What `cls.presets` gives: for a tokenizer those of its class, else all."""
+    """What `cls.presets` gives: for a tokenizer those of its class, else all; of `lineage` none."""
     presets = builtin_presets()
+    encoder = getattr(cls, "backbone_cls", cls)
+    if issubclass(encoder, keras_hub.models.Backbone):
+        is_bert = any(base.__name__ == "BertBackbone" for base in encoder.__mro__)
+        if not is_bert or getattr(encoder, "replaced_bases", ()):
+            return {}
     if not issubclass(cls, keras_hub.tokenizers.Tokenizer):
         return dict(presets)
     return {

@@ -12,7 +12,7 @@ from kerasbert._keywords import check_keyword
 from kerasbert.conversion.name_map import check_finite
 from kerasbert.conversion.name_map import load_weights as load_named_weights
 from kerasbert.conversion.sizes import check_sizes, tensors_size
-from kerasbert.families import head_settings
+from kerasbert.families import LINEAGE, head_settings
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import head_weights
 

@@ -202,3 +202,17 @@ def test_misuse(tmp_path):
         make(clamp_length=0)
     with pytest.raises(ValueError, match="not a multiple of num_heads=3"):
         make(num_heads=3)
+
+
+def test_of_another_family(tmp_path):
+    """In the smallest size, which no table of positions fills; other classes say whose it is."""
+    settings = {"vocabulary_size": 9, "num_layers": 1, "hidden_dim": 4, "intermediate_dim": 4}
+    kerasbert.convert(make(**settings), tmp_path / "theirs", format="huggingface")
+    assert XLNetBackbone.from_preset(tmp_path / "theirs").hidden_dim == 4
+    with pytest.raises(ValueError, match="of the family 'xlnet', which no BertBackbone builds"):
+        kerasbert.models.BertBackbone.from_preset(tmp_path / "theirs")
+    with pytest.raises(ValueError, match="checkpoint of others, and no ElmoBackbone"):
+        kerasbert.lineage.ElmoBackbone.from_preset(tmp_path / "theirs")
+    with pytest.raises(ValueError, match="'bert', which no XLNetBackbone builds"):
+        XLNetBackbone.from_preset("bert_base_en_uncased", load_weights=False)
+    assert XLNetBackbone.presets == {}
