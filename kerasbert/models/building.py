@@ -137,6 +137,14 @@ def _has_pooler(checkpoint):
 def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     """The encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
     settings = checkpoint.encoder_settings()
+    if checkpoint.family != getattr(cls, "family", checkpoint.family) or (
+        checkpoint.family in LINEAGE and not hasattr(cls, "family")
+    ):
+        room = "lineage" if checkpoint.family in LINEAGE else "models"
+        raise ValueError(
+            f"'{checkpoint.source}' is of the family '{checkpoint.family}', which no "
+            f"{cls.__name__} builds; load it with its class in kerasbert.{room}."
+        )
     has_pooler = "pooler" in arguments_of(cls)
     if load_weights and has_pooler and "pooler" not in {**checkpoint.encoder, **kwargs}:
         settings["pooler"] = _has_pooler(checkpoint)
