@@ -90,6 +90,15 @@ def check_value(name, value, kind, where=""):
         raise ValueError(f"{name}={reprlib.repr(value)}{where} has to be {words}.")
 
 
+def check_heads(hidden_dim, count, name="num_heads"):
+    """Raise a `ValueError` unless so many heads divide the width."""
+    if hidden_dim % count:
+        raise ValueError(
+            f"hidden_dim={hidden_dim} is not a multiple of {name}={count}; "
+            "each head needs the same whole width."
+        )
+
+
 def check_fields(config, kinds, where):
     """`check_value` for those fields of a file's object that are there.
 

@@ -3,8 +3,11 @@
 B batch, K beams, T tokens, V tokens of the vocabulary, C candidates.
 """
 
+import functools
+
 import keras
 import keras_hub
+import numpy as np
 from keras import ops
 
 from kerasbert._errors import check_choice, check_value, check_whole
@@ -183,8 +186,18 @@ def forbidding(logits, token_ids):
     """Logits (..., V) with those of some tokens out of reach."""
     if not token_ids:
         return logits
-    is_forbidden = [id in token_ids for id in range(logits.shape[-1])]
-    return ops.where(ops.convert_to_tensor(is_forbidden, dtype="bool"), _NONE, logits)
+    return ops.where(_are_among(tuple(token_ids), logits.shape[-1]), _NONE, logits)
+
+
+def leaving(logits, token_id):
+    """Logits (..., V) with those of all tokens but one out of reach."""
+    return ops.where(_are_among((token_id,), logits.shape[-1]), logits, _NONE)
+
+
+@functools.lru_cache(maxsize=16)
+def _are_among(token_ids, size):
+    """Which tokens of a vocabulary are among some: bool (V,), made once for all steps."""
+    return np.isin(np.arange(size), token_ids)
 
 
 def own_sampler(sampler):

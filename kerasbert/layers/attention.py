@@ -60,6 +60,25 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
         return {**super().get_config(), "is_causal": self.is_causal, "window": self.window}
 
 
+def projection(layer, inputs_shape, units, name, use_bias):
+    """A dense layer, built, of an attention layer with heads of whole width."""
+    width = inputs_shape[-1]
+    if width % layer.num_heads:
+        raise ValueError(
+            f"hidden_dim {width} is not a multiple of num_heads {layer.num_heads}; "
+            "each head needs the same whole width."
+        )
+    dense = TokenDense(
+        units,
+        use_bias=use_bias,
+        kernel_initializer=layer.kernel_initializer.clone(),
+        dtype=layer.dtype_policy,
+        name=name,
+    )
+    dense.build(inputs_shape)
+    return dense
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SelfAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head self-attention (arXiv 1706.03762).
@@ -97,25 +116,8 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
 
     def build(self, inputs_shape):
         width = inputs_shape[-1]
-        if width % self.num_heads:
-            raise ValueError(
-                f"hidden_dim {width} is not a multiple of num_heads {self.num_heads}; "
-                "each head needs the same whole width."
-            )
-
-        def dense(units, name):
-            return TokenDense(
-                units,
-                use_bias=self.use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-
-        self.qkv = dense(3 * width, "qkv")
-        self.qkv.build(inputs_shape)
-        self.output_dense = dense(width, "output")
-        self.output_dense.build(inputs_shape)
+        self.qkv = projection(self, inputs_shape, 3 * width, "qkv", self.use_bias)
+        self.output_dense = projection(self, inputs_shape, width, "output", self.use_bias)
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(
@@ -231,26 +233,9 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
 
     def build(self, inputs_shape):
         width = inputs_shape[-1]
-        if width % self.num_heads:
-            raise ValueError(
-                f"hidden_dim {width} is not a multiple of num_heads {self.num_heads}; "
-                "each head needs the same whole width."
-            )
-
-        def dense(units, name):
-            layer = TokenDense(
-                units,
-                use_bias=self.use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-            layer.build(inputs_shape)
-            return layer
-
-        self.query = dense(width, "query")
-        self.kv = dense(2 * width, "kv")
-        self.output_dense = dense(width, "output")
+        self.query = projection(self, inputs_shape, width, "query", self.use_bias)
+        self.kv = projection(self, inputs_shape, 2 * width, "kv", self.use_bias)
+        self.output_dense = projection(self, inputs_shape, width, "output", self.use_bias)
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def keys_values(self, memory):

@@ -10,6 +10,11 @@ from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.dropout import TokenDropout
 
 
+def by_inputs():
+    """As bilm-tf's matrices begin: a standard deviation of one over the root of the inputs."""
+    return keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal")
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
     """A vector a token from its characters: convolutions, the largest of each, highways.
@@ -50,20 +55,16 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
         self.num_characters = num_characters
 
     def build(self, inputs_shape):
-        def spread(of_inputs=True):
-            """As bilm-tf begins: a standard deviation of one over the root of the inputs."""
-            if of_inputs:
-                return keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal")
-            return keras.initializers.RandomUniform(-0.05, 0.05)
+        uniform = keras.initializers.RandomUniform
 
         def weight(name, *shape, initializer=None):
-            return self.add_weight(name=name, shape=shape, initializer=initializer or spread())
+            return self.add_weight(name=name, shape=shape, initializer=initializer or by_inputs())
 
         self.embeddings = weight(
             "embeddings",
             self.num_characters,
             self.embedding_dim,
-            initializer=keras.initializers.RandomUniform(-1.0, 1.0),
+            initializer=uniform(-1.0, 1.0),
         )
         self.convolutions = [
             (
@@ -72,7 +73,7 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
                     width,
                     self.embedding_dim,
                     count,
-                    initializer=spread(self.activation == "tanh"),
+                    initializer=None if self.activation == "tanh" else uniform(-0.05, 0.05),
                 ),
                 weight(f"convolution_{i}_bias", count, initializer="zeros"),
             )

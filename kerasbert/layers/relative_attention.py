@@ -9,7 +9,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
-from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.attention import projection
 from kerasbert.layers.dropout import TokenDropout
 
 
@@ -215,27 +215,10 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
 
     def build(self, inputs_shape):
         width = inputs_shape[-1]
-        if width % self.num_heads:
-            raise ValueError(
-                f"hidden_dim {width} is not a multiple of num_heads {self.num_heads}; "
-                "each head needs the same whole width."
-            )
+        self.qkv = projection(self, inputs_shape, 3 * width, "qkv", use_bias=False)
+        self.position_dense = projection(self, inputs_shape, width, "position", use_bias=False)
+        self.output_dense = projection(self, inputs_shape, width, "output", use_bias=False)
         shape = (self.num_heads, width // self.num_heads)
-
-        def dense(units, name):
-            layer = TokenDense(
-                units,
-                use_bias=False,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-            layer.build(inputs_shape)
-            return layer
-
-        self.qkv = dense(3 * width, "qkv")
-        self.position_dense = dense(width, "position")
-        self.output_dense = dense(width, "output")
         if not self.shares_biases:
             self.content_bias, self.position_bias = _biases(self, shape)
         if self.has_segments:

@@ -23,8 +23,10 @@ from kerasbert.data.batching import (
 )
 from kerasbert.files import write_text
 from kerasbert.layers.dropout import TokenDropout
+from kerasbert.layers.elmo import by_inputs
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoTask, write_files
 from kerasbert.losses import Perplexity, TokenCrossEntropy, token_cross_entropy
+from kerasbert.models.compiling import KeepsCompile
 from kerasbert.preprocessors.elmo import (
     SPECIAL,
     UNKNOWN_ID,
@@ -61,7 +63,7 @@ def word_vocabulary(sentences, vocabulary_size=None):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class ElmoPretrainer(ElmoTask):
+class ElmoPretrainer(KeepsCompile, ElmoTask):
     """Both language models that ELMo is pre-trained as, over one vocabulary of words.
 
     Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and
@@ -105,9 +107,7 @@ class ElmoPretrainer(ElmoTask):
         self.dropout_layer = TokenDropout(backbone.dropout, dtype=dtype, name="outputs_dropout")
         self.output_dense = keras.layers.Dense(
             len(vocabulary),
-            kernel_initializer=keras.initializers.VarianceScaling(
-                1.0, "fan_in", "untruncated_normal"
-            ),
+            kernel_initializer=by_inputs(),
             dtype=dtype,
             name="logits",
         )
@@ -136,11 +136,6 @@ class ElmoPretrainer(ElmoTask):
             metrics = None
             kwargs.setdefault("weighted_metrics", {name: [Perplexity()] for name in _OUTPUTS})
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
-
-    def compile_from_config(self, config):
-        # Keras does not compile a loaded model whose class has a `compile` of its own.
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, y=None, batch_size=None, validation_data=None, shuffle=True, **kwargs):
         """Train on sentences, or on ready arrays; see `keras.Model.fit`.

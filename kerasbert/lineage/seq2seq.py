@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_value, check_whole, is_whole
+from kerasbert._errors import check_heads, check_whole, is_whole
 from kerasbert._process import check_process
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm
@@ -26,7 +26,7 @@ from kerasbert.models.reading import has_ids
 from kerasbert.models.writing_task import WritingTask, begun, until_stop
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
-from kerasbert.samplers import BeamSampler, forbidding, own_sampler
+from kerasbert.samplers import BeamSampler, forbidding, leaving, own_sampler
 
 # What each setting can be, as in `kerasbert.families`.
 SETTINGS = {
@@ -121,16 +121,9 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         num_decoder_heads = num_heads if num_decoder_heads is None else num_decoder_heads
         if decoder_intermediate_dim is None:
             decoder_intermediate_dim = intermediate_dim
-        given = dict(locals())
-        for name, kind in SETTINGS.items():
-            check_value(name, given[name], kind)
-            setattr(self, name, given[name])
-        for name in ("num_heads", "num_decoder_heads"):
-            if hidden_dim % given[name]:
-                raise ValueError(
-                    f"hidden_dim={hidden_dim} is not a multiple of {name}={given[name]}; "
-                    "each head needs the same whole width."
-                )
+        self._set_settings(locals(), SETTINGS)
+        check_heads(hidden_dim, num_heads)
+        check_heads(hidden_dim, num_decoder_heads, "num_decoder_heads")
 
         # === Layers ===
         self.token_embedding = keras.layers.ReversibleEmbedding(
@@ -531,8 +524,8 @@ class TransformerSeq2SeqLM(WritingTask):
             logits, outputs, cache = backend.run_in_loop(self, step, inputs)
             logits = forbidding(ops.cast(logits[:, 0], "float32"), forbidden)
             if self.forced_end_token_id is not None:
-                others = {*range(logits.shape[-1])} - {self.forced_end_token_id}
-                logits = ops.where(index + 1 < length, logits, forbidding(logits, others))
+                forced = leaving(logits, self.forced_end_token_id)
+                logits = ops.where(index + 1 < length, logits, forced)
             return logits, outputs[:, 0], cache
 
         token_ids = sampler(

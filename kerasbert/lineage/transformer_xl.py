@@ -6,30 +6,29 @@ B batch, T tokens, M tokens of the memory, L layers, D width, V tokens of the vo
 import math
 
 import keras
-import keras_hub
 import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_value, check_whole
+from kerasbert._errors import check_heads, check_value, check_whole
 from kerasbert._keywords import ChecksKeywords
 from kerasbert._process import check_process
 from kerasbert.conversion.name_map import load_weights
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
-from kerasbert.from_preset import FromPreset
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from kerasbert.layers.block import TransformerBlock, only_blocks_remat
+from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
 from kerasbert.lineage.memory import check_memory, remember
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
-from kerasbert.models.building import arguments_of, backbone_of, own_backbone
-from kerasbert.models.keras_export import KerasExport
+from kerasbert.models.building import backbone_of, own_backbone
+from kerasbert.models.compiling import KeepsCompile
+from kerasbert.models.preset_backbone import PresetBackbone
 from kerasbert.optimizers import AdamW
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
+class TransformerXLBackbone(PresetBackbone):
     """Transformer-XL's layers, from token ids and a memory to vectors and the next memory.
 
     Inputs are a dict of `token_ids` (B, T) and `memory` (B, L, M, D), what every layer got of the M
@@ -71,6 +70,12 @@ class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
 
     family = "transformer_xl"
     pooler = False
+    setting_names = (
+        *("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim"),
+        *("dropout", "attention_dropout", "embedding_dim", "cutoffs", "division"),
+        *("memory_length", "same_length", "clamp_length", "shares_biases", "activation"),
+        *("layer_norm_epsilon", "initializer_range"),
+    )
 
     def __init__(
         self,
@@ -96,16 +101,8 @@ class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
     ):
         check_process()
         cutoffs = list(cutoffs)
-        given = dict(locals())
-        for name, kind in (SETTINGS | LINEAGE_SETTINGS).items():
-            if name in given:
-                check_value(name, given[name], kind)
-                setattr(self, name, given[name])
-        if hidden_dim % num_heads:
-            raise ValueError(
-                f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
-                "each head needs the same whole width."
-            )
+        self._set_settings(locals(), SETTINGS | LINEAGE_SETTINGS)
+        check_heads(hidden_dim, num_heads)
         if same_length and not memory_length:
             raise ValueError(
                 "same_length=True has each token see memory_length=0 tokens; set it to 1 or more."
@@ -161,7 +158,6 @@ class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
             ),
         }
         super().__init__(inputs=inputs, outputs=self.outputs_of(inputs), dtype=dtype, **kwargs)
-        only_blocks_remat([self, *self.operations])
 
     @staticmethod
     def _memory_dtype(dtype):
@@ -211,28 +207,15 @@ class TransformerXLBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
         build = own_backbone if source.is_own else backbone_of
         return build(cls, source, load_weights, **kwargs)
 
-    def default_lora_layer_names(self):
-        """The layers that `enable_lora` adapts where it is given no names."""
-        return ["qkv"]
-
     def quantize(self, mode=None, **kwargs):
         raise ValueError(
             f"quantize({mode!r}) is not there for a TransformerXLBackbone, whose presets would not "
             "hold it; use dtype='bfloat16' for a smaller model."
         )
 
-    def get_config(self):
-        names = arguments_of(TransformerXLBackbone) - {"name", "dtype"}
-        return {
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-            **{name: getattr(self, name) for name in sorted(names)},
-        }
-
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TransformerXLLM(ChecksKeywords, keras.Model):
+class TransformerXLLM(ChecksKeywords, KeepsCompile, keras.Model):
     """Predicts the next token or character, over texts of any length.
 
     The output is log-probabilities (B, T, V): of the token after each. `fit` takes `token_ids`
@@ -292,19 +275,6 @@ class TransformerXLLM(ChecksKeywords, keras.Model):
             metrics = None
             kwargs.setdefault("weighted_metrics", [TokenAccuracy(), Perplexity()])
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
-
-    def get_compile_config(self):
-        config = super().get_compile_config()
-        if config and isinstance(config.get("optimizer"), dict):
-            config["optimizer"]["built"] = self.optimizer.built  # As `BertTask` does.
-        return config
-
-    def compile_from_config(self, config):
-        # Keras does not compile a loaded model whose class has a `compile` of its own.
-        optimizer = config.get("optimizer")
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if isinstance(optimizer, dict) and optimizer.get("built"):
-            self.optimizer.build(self.trainable_variables)
 
     @classmethod
     def from_preset(cls, preset, **kwargs):

@@ -6,7 +6,7 @@ B batch, T tokens, P predictions, M tokens of the memory, L layers, D width.
 import keras
 from keras import ops
 
-from kerasbert._errors import check_value
+from kerasbert._errors import check_heads
 from kerasbert._process import check_process
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.block import TransformerBlock
@@ -126,15 +126,8 @@ class XLNetBackbone(BertBackbone):
         **kwargs,
     ):
         check_process()
-        given = dict(locals())
-        for name in _NAMES:
-            check_value(name, given[name], (SETTINGS | LINEAGE_SETTINGS)[name])
-            setattr(self, name, given[name])
-        if hidden_dim % num_heads:
-            raise ValueError(
-                f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
-                "each head needs the same whole width."
-            )
+        self._set_settings(locals(), SETTINGS | LINEAGE_SETTINGS)
+        check_heads(hidden_dim, num_heads)
 
         def initializer():
             return keras.initializers.TruncatedNormal(stddev=initializer_range)

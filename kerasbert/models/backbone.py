@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_choice, check_value, is_whole
+from kerasbert._errors import check_choice, check_heads, is_whole
 from kerasbert._process import check_process
 from kerasbert.families import FAMILIES, SETTINGS, get_family
 from kerasbert.layers.attention import AttentionMask
@@ -126,16 +126,9 @@ class BertBackbone(PresetBackbone):
         # pre-training. It is no setting: what is saved of it has its own.
         tables = kwargs.pop("tables", None)
         attention_dropout = dropout if attention_dropout is None else attention_dropout
-        given = dict(locals())
-        for name, kind in SETTINGS.items():
-            check_value(name, given[name], kind)
-            setattr(self, name, given[name])
+        self._set_settings(locals(), SETTINGS)
         get_family(family, FAMILIES)  # A ValueError for an unknown one.
-        if hidden_dim % num_heads:
-            raise ValueError(
-                f"hidden_dim={hidden_dim} is not a multiple of num_heads={num_heads}; "
-                "each head needs the same whole width."
-            )
+        check_heads(hidden_dim, num_heads)
         check_choice("position_embedding", position_embedding, ("learned", "rotary"))
         if position_embedding == "rotary" and hidden_dim // num_heads % 2:
             raise ValueError(

@@ -137,9 +137,9 @@ def _has_pooler(checkpoint):
 def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     """The encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
     settings = checkpoint.encoder_settings()
-    if checkpoint.family != getattr(cls, "family", checkpoint.family) or (
-        checkpoint.family in LINEAGE and not hasattr(cls, "family")
-    ):
+    # `BertBackbone` builds every family but those of `lineage`, whose classes build one each.
+    own = getattr(cls, "family", None)
+    if checkpoint.family in LINEAGE if own is None else checkpoint.family != own:
         room = "lineage" if checkpoint.family in LINEAGE else "models"
         raise ValueError(
             f"'{checkpoint.source}' is of the family '{checkpoint.family}', which no "

@@ -12,6 +12,28 @@ _CROSSENTROPIES = {
 }
 
 
+class KeepsCompile:
+    """Mixin of models with a `compile` of their own: saved, they are compiled as they were."""
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        if config and isinstance(config.get("optimizer"), dict):
+            # `keras.models.clone_model` gives all other entries to Keras' own `compile`.
+            config["optimizer"]["built"] = self.optimizer is not None and self.optimizer.built
+        return config
+
+    def compile_from_config(self, config):
+        # Keras does not compile a loaded model whose class has a `compile` of its own.
+        optimizer = config.get("optimizer")
+        is_built = isinstance(optimizer, dict) and optimizer.get("built", False)
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of version 0.1 have it here.
+        is_built = config.pop("optimizer_built", is_built)
+        self.compile(**config)
+        if is_built:
+            self.optimizer.build(self.trainable_variables)
+
+
 def fitting_losses(task, losses):
     """Losses for `compile`: one given by name counts from logits or probabilities as the task does.
 

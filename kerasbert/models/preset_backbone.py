@@ -7,6 +7,7 @@ import keras
 import keras_hub
 
 from kerasbert import private_names
+from kerasbert._errors import check_value
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.block import only_blocks_remat
@@ -28,6 +29,12 @@ class PresetBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
                 # A layer that is saved asks its own policy, not the map, whether it is quantized.
                 private_names.set_policy(layer, policy[layer.path or layer.name])
+
+    def _set_settings(self, given, kinds):
+        """Check the settings among the arguments, each of its kind, and set them as attributes."""
+        for name in self.setting_names:
+            check_value(name, given[name], kinds[name])
+            setattr(self, name, given[name])
 
     @classmethod
     def check_arguments(cls, kwargs):

@@ -16,7 +16,7 @@ from kerasbert.from_preset import FromPreset
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.building import check_arguments, own_task, task_of
 from kerasbert.models.class_weights import weigh_arrays, weigh_dataset
-from kerasbert.models.compiling import fitting_losses, fitting_metrics
+from kerasbert.models.compiling import KeepsCompile, fitting_losses, fitting_metrics
 from kerasbert.models.keras_export import KerasExport
 from kerasbert.models.reading import (
     ReadsTexts,
@@ -31,7 +31,7 @@ from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW
 from kerasbert.parts import head_weights
 
 
-class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
+class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.models.Task):
     """Base of the task models.
 
     Raw texts are tokenized once, batched with others of similar length and padded to the longest
@@ -223,24 +223,6 @@ class BertTask(FromPreset, ReadsTexts, KerasExport, keras_hub.models.Task):
     def gives_logits(self):
         """Whether the outputs are logits, and no probabilities."""
         return True
-
-    def get_compile_config(self):
-        config = super().get_compile_config()
-        if config and isinstance(config.get("optimizer"), dict):
-            # `keras.models.clone_model` gives all other entries to Keras' own `compile`.
-            config["optimizer"]["built"] = self.optimizer is not None and self.optimizer.built
-        return config
-
-    def compile_from_config(self, config):
-        # Keras does not compile a loaded model whose class has a `compile` of its own.
-        optimizer = config.get("optimizer")
-        is_built = isinstance(optimizer, dict) and optimizer.get("built", False)
-        config = keras.saving.deserialize_keras_object(config)
-        # Files of version 0.1 have it here.
-        is_built = config.pop("optimizer_built", is_built)
-        self.compile(**config)
-        if is_built:
-            self.optimizer.build(self.trainable_variables)
 
     def fit(
         self,
