@@ -178,7 +178,7 @@ def _check_model(model, source):
         )
     if not KINDS[model.kind].single:
         raise ValueError(
-            f"'{source}' holds a {type(model).__name__} of several models; save and measure "
+            f"'{source}' holds a {type(model).__name__} of several heads; save and measure "
             "each by itself."
         )
     if model.preprocessor is None:

@@ -60,6 +60,7 @@ def test_perplexity_and_loss():
     assert logs["loss"] == pytest.approx(wanted["mean"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_learns(tmp_path):
     """Both directions, and the characters under them; what is saved goes on as it was."""
     model = make(dropout=0.1)

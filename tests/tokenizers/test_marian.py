@@ -78,6 +78,7 @@ def test_two_languages(directory):
     assert tokenizer.targets is tokenizer.targets
 
 
+@pytest.mark.slow
 def test_files_and_presets(directory, tmp_path):
     """A model with the tokenizer writes and reads both kinds of folders."""
     tokenizer = MarianTokenizer.from_files(directory)
