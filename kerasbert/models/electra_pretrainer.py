@@ -78,8 +78,8 @@ class ElectraPretrainer(MaskedTask):
     >>> model = ElectraPretrainer(backbone, generator={"hidden_dim": 4, "num_heads": 1})
     >>> ids, positions = np.ones((3, 5), "int32"), np.array([[1, 3], [2, 0], [4, 0]])
     >>> outputs = model.predict({"token_ids": ids, "mask_positions": positions}, verbose=0)
-    >>> {name: values.shape for name, values in outputs.items()}
-    {'mlm_logits': (3, 2, 100), 'token_ids': (3, 5), 'detection_logits': (3, 5)}
+    >>> {name: outputs[name].shape for name in ("mlm_logits", "detection_logits")}
+    {'mlm_logits': (3, 2, 100), 'detection_logits': (3, 5)}
 
     Source: Clark et al. 2020, arXiv 2003.10555, and its released code.
     """
