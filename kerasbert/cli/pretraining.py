@@ -113,6 +113,10 @@ def pretrain(
     encoder: Annotated[
         list[str] | None, _encoder(help="Another setting of it, such as dropout=0.0.")
     ] = None,
+    generator: Annotated[
+        list[str] | None,
+        _encoder(help="For replaced_tokens, a setting of the generator, as hidden_dim=64."),
+    ] = None,
     vocabulary: Annotated[
         str | None,
         _encoder(help="A vocab.txt or a preset; else the preset's, or one trained on CORPUS."),
@@ -122,7 +126,7 @@ def pretrain(
         bool, _encoder("--cased", help="Keep capitals and accents in one that is trained.")
     ] = False,
     objective: Annotated[
-        str, _examples(help="next_sentence, sentence_order or full_sentences.")
+        str, _examples(help="next_sentence, sentence_order, full_sentences or replaced_tokens.")
     ] = "next_sentence",
     masking: Annotated[
         str, _examples(help="dynamic: other tokens are hidden in each epoch; or static.")
@@ -205,6 +209,7 @@ def pretrain(
             preset=preset,
             **{name: value for name, value in size.items() if value is not None},
             encoder=settings("--encoder", encoder),
+            generator=settings("--generator", generator),
             vocabulary=vocabulary,
             vocabulary_size=vocabulary_size,
             lowercase=not cased,

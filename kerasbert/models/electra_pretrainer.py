@@ -28,7 +28,7 @@ from kerasbert.preprocessors.replaced_token_detector import (
 )
 
 # What a generator has of its own; all else is the encoder's.
-_OWN = (
+OWN = (
     "num_layers",
     "hidden_dim",
     "num_heads",
@@ -209,12 +209,12 @@ def _generator(backbone, given):
     given = dict(given or {})
     shared = backbone.get_config()
     for name in given:
-        if name in shared and name not in _OWN:
+        if name in shared and name not in OWN:
             raise ValueError(
                 f"generator has {name}={given[name]!r}, which it shares with the encoder; of its "
-                f"own it has {', '.join(_OWN)}."
+                f"own it has {', '.join(OWN)}."
             )
-        check_keyword("generator", name, _OWN)
+        check_keyword("generator", name, OWN)
     width = given.get("hidden_dim", generator_width(backbone.hidden_dim))
     check_value("generator: hidden_dim", width, "count")
     wanted = max(1, width * backbone.num_heads // backbone.hidden_dim)

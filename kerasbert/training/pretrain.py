@@ -29,8 +29,12 @@ from kerasbert.models import (
     BertPreprocessor,
     BertPretrainer,
     BertPretrainerPreprocessor,
+    BertReplacedTokenDetector,
     BertTokenizer,
+    ElectraPretrainer,
+    ElectraPretrainerPreprocessor,
 )
+from kerasbert.models.electra_pretrainer import OWN
 from kerasbert.optimizers import AdamW, Lamb, LinearDecay
 from kerasbert.presets import NoHeadError
 from kerasbert.training.checkpoints import (
@@ -60,6 +64,8 @@ from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
 SETTINGS = "settings.json"
+# The folder of what was trained beside the encoder to find its tokens.
+GENERATOR = "generator"
 # Examples of a periodic evaluation.
 SAMPLE = 2000
 
@@ -89,13 +95,18 @@ def pretrain(corpus, output, *, settings):
             default 12 and 768, heads 64 wide, and the inner layer four times `hidden_dim`.
         family: string. That of a new encoder, by default "bert"; see `kerasbert.families`.
         encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
+        generator: dict. For "replaced_tokens": see `ElectraPretrainer`.
         vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one. `None` takes
             the preset's, or trains one on the corpus.
         vocabulary_size: int. Of one that is trained.
         lowercase: bool. For a vocabulary that is trained, or a plain `vocab.txt`.
         reading: dict. How the corpus is read: settings of `documents`.
         objective: string. "next_sentence", "sentence_order" or "full_sentences", see
-            `write_examples`. The last has no second task, and a new encoder for it no pooler.
+            `write_examples`. The last has no second task, and a new encoder for it no pooler. Or
+            "replaced_tokens", ELECTRA's, on examples as of the last: see `ElectraPretrainer`. The
+            encoder is then of the family "electra" if none is named, and narrower than 768 it has
+            tables of 128; `preset` is its detector, and the folder `generator` beside it the
+            generator, as a `BertMaskedLM`.
         steps: int. Updates of the weights, for the default of `phases`.
         batch_size: int. Examples of an update, also for that default.
         phases: list of `(sequence_length, steps, batch_size)`, one after the other.
@@ -131,8 +142,8 @@ def pretrain(corpus, output, *, settings):
         verbose: bool.
 
     Returns:
-        A dict: `model`, a `BertPretrainer`; `preset`, its folder; `steps`; and `scores` on what
-        was held out.
+        A dict: `model`, a `BertPretrainer` or `ElectraPretrainer`; `preset`, its folder; `steps`;
+        and `scores` on what was held out.
 
     Raises:
         ValueError: for settings that make no sense, and where `output` has a training with other
@@ -141,7 +152,7 @@ def pretrain(corpus, output, *, settings):
         KeyboardInterrupt: when stopped; the same call goes on.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
-    1904.00962.
+    1904.00962; replaced tokens Clark et al. 2020, arXiv 2003.10555.
     """
     output = output_folder(output, "output")
     preset, earlier = _earlier_run(settings.preset, settings.optimizer_state)
@@ -164,8 +175,8 @@ def pretrain(corpus, output, *, settings):
         split(examples, settings, line),
         tokenizer,
         masking=settings.masking,
-        masker=settings.masker,
-        next_sentence=model.next_sentence,
+        masker=settings.hiding,
+        next_sentence=settings.has_pairs,
         num_segments=min(model.backbone.num_segments, 2),
     )
     is_kept = earlier is not None and settings.optimizer_state == "kept"
@@ -180,7 +191,7 @@ def pretrain(corpus, output, *, settings):
     if newest:
         step = load_checkpoint(newest, model)[0]["step"]
         line.say(f"going on after step {step:,} of {settings.total:,}")
-    second = "sop" if model.sentence_order else "nsp"
+    second = "sop" if settings.objective == "sentence_order" else "nsp"
     recorder = Recorder(
         output,
         step,
@@ -253,7 +264,7 @@ def _described(value):
 
 def _start_over(output):
     """Remove what a training leaves, but not vocabulary and examples: they check themselves."""
-    for name in (SETTINGS, LOG, CURVES, "preset", "tensorboard"):
+    for name in (SETTINGS, LOG, CURVES, "preset", GENERATOR, "tensorboard"):
         remove(os.path.join(output, name))
     while newest := find_checkpoint(output):
         os.remove(newest)
@@ -315,20 +326,27 @@ def _model(preset, tokenizer, settings):
     if settings.finetuning_learning_rate is not None:
         encoder["finetuning_learning_rate"] = settings.finetuning_learning_rate
     encoder |= settings.encoder or {}
-    pairs = settings.objective != "full_sentences"
-    heads = {"next_sentence": pairs}
-    if pairs:
+    heads = {}
+    if not settings.replaces:
+        heads["next_sentence"] = settings.has_pairs
+    if settings.has_pairs:
         heads["sentence_order"] = settings.objective == "sentence_order"
+    kind = ElectraPretrainerPreprocessor if settings.replaces else BertPretrainerPreprocessor
+    if tokenizer is None and settings.replaces:
+        tokenizer = BertPreprocessor.from_preset(preset).tokenizer
     if tokenizer is not None:
-        heads["preprocessor"] = BertPretrainerPreprocessor(tokenizer, sequence_length=length)
+        heads["preprocessor"] = kind(tokenizer, sequence_length=length)
     if preset is not None:
         if size:
             raise ValueError(
                 f"{', '.join(size)} cannot be set: the encoder of '{preset}' has its own; leave "
                 "that out, or leave out the preset for a new encoder."
             )
+        if settings.replaces:
+            return _loaded_electra(preset, heads["preprocessor"], settings.generator, encoder)
         return _loaded(preset, {"sequence_length": length, **heads, **encoder})
-    size = {"family": "bert", "num_layers": 12, "hidden_dim": 768, **size}
+    family = "electra" if settings.replaces else "bert"
+    size = {"family": family, "num_layers": 12, "hidden_dim": 768, **size}
     for name in ("num_layers", "hidden_dim"):
         check_whole(name, size[name])
     width = size["hidden_dim"]
@@ -336,17 +354,21 @@ def _model(preset, tokenizer, settings):
         raise ValueError(
             f"hidden_dim={width} makes no whole number of heads of 64; pass num_heads."
         )
+    if settings.replaces and settings.family is None and 128 < width < 768:
+        encoder = {"embedding_dim": 128, **encoder}  # As ELECTRA-small.
     backbone = BertBackbone.from_family(
         **{
             "vocabulary_size": tokenizer.vocabulary_size(),
             "num_heads": width // 64,
             "intermediate_dim": 4 * width,
             "max_sequence_length": length,
-            "pooler": pairs,
+            "pooler": settings.has_pairs,
             **size,
             **encoder,
         }
     )
+    if settings.replaces:
+        return ElectraPretrainer(backbone, generator=settings.generator, **heads)
     return BertPretrainer(backbone, **heads)
 
 
@@ -370,6 +392,45 @@ def _loaded(preset, arguments):
         new = "the head of the sentences is"
     warnings.warn(f"'{preset}' holds not all that is trained here: {new} new.", stacklevel=3)
     return model
+
+
+def _loaded_electra(preset, preprocessor, generator, encoder):
+    """A preset's encoder and detector, and the generator of its training, if there is one."""
+    new, masked, beside = [], None, os.path.join(os.path.dirname(preset), GENERATOR)
+    if os.path.basename(preset) == "preset" and os.path.isdir(beside):
+        if generator:
+            raise ValueError(
+                f"generator={generator!r} cannot be set: that of '{beside}' has its own; leave "
+                "that out, or pass a preset that has none beside it."
+            )
+        masked = BertMaskedLM.from_preset(beside, preprocessor=None)
+        own = masked.backbone.get_config()
+        generator = {name: own[name] for name in OWN}
+    else:
+        new.append("the generator")
+    encoder = {**encoder, "preprocessor": None}
+    try:
+        detector = BertReplacedTokenDetector.from_preset(preset, **encoder)
+    except NoHeadError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # It names the head of masked words, which goes.
+            detector = BertReplacedTokenDetector.from_preset(preset, new_head=True, **encoder)
+        new.append("the head of the detector")
+    model = ElectraPretrainer(detector.backbone, preprocessor, generator)
+    _copy(detector, model.detector)
+    if masked:
+        _copy(masked, model.masked_lm)
+    if new:
+        said = " and ".join(new) + (" are" if len(new) > 1 else " is")
+        warnings.warn(f"'{preset}' holds not all that is trained here: {said} new.", stacklevel=3)
+    return model
+
+
+def _copy(source, target):
+    """Give a part of a pre-trainer the weights of a model by itself, by their paths."""
+    values = {weight.path: weight for weight in source.weights}
+    for weight in target.weights:
+        weight.assign(values[weight.path.removeprefix("generator/")])
 
 
 def _optimizer(settings, start):
@@ -455,8 +516,13 @@ def _write_preset(model, output, log, scores, settings, card, line):
         found["scored_on"] = "the examples that were held out"
     if isinstance(settings["preset"], str) and not os.path.isdir(settings["preset"]):
         found["base"] = settings["preset"]
+    if is_electra := isinstance(model, ElectraPretrainer):
+        with new_folder(os.path.join(output, GENERATOR), keep=True) as folder:
+            model.masked_lm.save_to_preset(folder)
+            text = "The generator that `kerasbert.pretrain` trained beside an ELECTRA encoder."
+            write_card(folder, f"{os.path.basename(output)}-generator", {"description": text})
     with new_folder(place, keep=True) as folder:
-        model.save_to_preset(folder)
+        (model.detector if is_electra else model).save_to_preset(folder)
         if curves:
             shutil.copyfile(os.path.join(output, CURVES), os.path.join(folder, CURVES))
         write_card(folder, os.path.basename(output), {**found, **(card or {})})

@@ -36,12 +36,12 @@ def given_examples(corpus):
 
 def make_examples(corpus, output, tokenizer, settings, resumed, line):
     """Examples by sequence length: a dict of folders."""
-    arguments = {name: getattr(settings, name) for name in ("objective", "copies", "seed")}
+    arguments = {"objective": settings.rows, "copies": settings.copies, "seed": settings.seed}
     arguments |= settings.reading or {}
     if settings.masking == "static":
         # `write_examples` has another name for one setting of `mask_tokens`.
         names = {"unit": "mask_unit"}
-        arguments |= {names.get(name, name): x for name, x in (settings.masker or {}).items()}
+        arguments |= {names.get(name, name): x for name, x in (settings.hiding or {}).items()}
     made, told = {}, False
     for length in settings.lengths:
         folder = made[length] = os.path.join(output, "examples", str(length))
@@ -101,7 +101,7 @@ def split(examples, settings, line):
             train, held = _split_list(_paths(files), share)
             parts[length] = {"files": train}, ({"files": held} if held else None)
         else:
-            _check_manifest(manifest, files, length, settings.objective)
+            _check_manifest(manifest, files, length, settings)
             train, held = _split_list(manifest["shards"], share)
             parts[length] = (
                 {"files": files, "shards": [shard["name"] for shard in train]},
@@ -112,12 +112,13 @@ def split(examples, settings, line):
     return parts
 
 
-def _check_manifest(manifest, folder, length, objective):
+def _check_manifest(manifest, folder, length, settings):
     made = manifest["settings"]
-    if made["objective"] != objective:
+    if made["objective"] != settings.rows:
+        read = f", which {settings.objective!r} reads" if settings.replaces else ""
         raise ValueError(
             f"The examples in '{folder}' are for objective={made['objective']!r}, not "
-            f"{objective!r}; pass that."
+            f"{settings.rows!r}{read}; pass that."
         )
     if made["sequence_length"] != length:
         raise ValueError(
@@ -128,7 +129,7 @@ def _check_manifest(manifest, folder, length, objective):
             f"The examples in '{folder}' are not complete; run `write_examples` again to go on."
         )
     counts = manifest["counts"]
-    if objective == "next_sentence" and counts["documents"] == counts["sentences"]:
+    if settings.rows == "next_sentence" and counts["documents"] == counts["sentences"]:
         raise ValueError(one_sided(f"The text of the examples in '{folder}'", counts["documents"]))
 
 
@@ -209,6 +210,8 @@ class Data:
             tokens.update(y["mlm_logits"][weights["mlm_logits"] > 0].tolist())
             classes.update(y.get("nsp_logits", np.array([])).tolist())
         scores["mlm_accuracy_of_commonest_token"] = max(tokens.values()) / tokens.total()
+        if (share := scores.get("detection_replaced")) is not None:
+            scores["detection_accuracy_of_commonest_label"] = max(share, 1 - share)
         if classes:
             name = f"{second}_accuracy_of_commonest_label"
             scores[name] = max(classes.values()) / classes.total()

@@ -140,7 +140,9 @@ def short_names(scores, second):
         name = name.removeprefix("val_")
         if name in ("accuracy", "perplexity"):  # Keras does not name the only output.
             name = f"mlm_{name}"
-        return before + name.replace("mlm_logits_", "mlm_").replace("nsp_logits_", f"{second}_")
+        for long, shown in (("mlm", "mlm"), ("nsp", second), ("detection", "detection")):
+            name = name.replace(f"{long}_logits_", f"{shown}_")
+        return before + name
 
     return {short(name): float(value) for name, value in scores.items()}
 
@@ -262,6 +264,8 @@ class Line:
         parts = [f"loss {row['loss']:.3f}"]
         if "mlm_accuracy" in row:
             parts.append(f"masked words {row['mlm_accuracy']:.1%}")
+        if "detection_recall" in row:
+            parts.append(f"replaced ones found {row['detection_recall']:.1%}")
         parts.append(f"rate {row['learning_rate']:.2g}")
         if row["tokens_per_second"]:
             parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kerasbert._errors import PRECISIONS, check_choice, check_whole, need_packages
 from kerasbert.data.sentence_pairs import OBJECTIVES
+from kerasbert.preprocessors.electra_pretrainer import MASKING
 
 # Peaks of the rate: BERT's own, and one for batches of some hundreds.
 RATES = {"adamw": 1e-4, "lamb": 1e-3}
@@ -69,6 +70,7 @@ class PretrainSettings:
     intermediate_dim: int | None = None
     family: str | None = None
     encoder: dict | None = None
+    generator: dict | None = None
     vocabulary: object = None
     vocabulary_size: int = 30522
     lowercase: bool = True
@@ -103,7 +105,7 @@ class PretrainSettings:
 
     def __post_init__(self):
         for name, known in (
-            ("objective", OBJECTIVES),
+            ("objective", (*OBJECTIVES, "replaced_tokens")),
             ("optimizer", RATES),
             ("optimizer_state", ("new", "kept")),
             ("masking", ("dynamic", "static")),
@@ -116,6 +118,11 @@ class PretrainSettings:
             raise ValueError(
                 "optimizer_state='kept' goes on with an earlier training: pass its output as "
                 "`preset`."
+            )
+        if self.generator and not self.replaces:
+            raise ValueError(
+                f"generator={self.generator!r} is of objective='replaced_tokens' alone; leave it "
+                f"out for {self.objective!r}."
             )
         self._choose(phases=self._phases())
         if self.learning_rate is None:
@@ -168,6 +175,26 @@ class PretrainSettings:
         return [Phase(*phase) for phase in phases]
 
     @property
+    def replaces(self):
+        """Whether a generator is trained beside the encoder, which finds the tokens it put in."""
+        return self.objective == "replaced_tokens"
+
+    @property
+    def rows(self):
+        """The objective that the examples are made for."""
+        return "full_sentences" if self.replaces else self.objective
+
+    @property
+    def has_pairs(self):
+        """Whether the examples are pairs, with a task of their own."""
+        return self.rows != "full_sentences"
+
+    @property
+    def hiding(self):
+        """How tokens are hidden: settings of `mask_tokens`, or `None` for its own."""
+        return {**MASKING, **(self.masker or {})} if self.replaces else self.masker
+
+    @property
     def total(self):
         """Steps of all phases."""
         return sum(phase.steps for phase in self.phases)
@@ -182,7 +209,7 @@ class PretrainSettings:
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
 
 
-_DICTS = ("encoder", "reading", "masker")
+_DICTS = ("encoder", "generator", "reading", "masker")
 
 
 def _warmup(steps):

@@ -14,7 +14,13 @@ import pytest
 
 import kerasbert
 from kerasbert import presets
-from kerasbert.models import BertBackbone, BertMaskedLM, BertNextSentencePredictor, BertPretrainer
+from kerasbert.models import (
+    BertBackbone,
+    BertMaskedLM,
+    BertNextSentencePredictor,
+    BertPretrainer,
+    BertReplacedTokenDetector,
+)
 from kerasbert.training import checkpoints
 from kerasbert.training.recording import draw_curves, read_log
 from tests.contracts import array
@@ -254,8 +260,9 @@ def test_the_file_of_settings(examples, vocabulary, unbroken):
     assert list(found.items()) == [
         ("corpus", examples), ("preset", None), ("num_layers", 1), ("hidden_dim", 16),
         ("num_heads", 2), ("intermediate_dim", None), ("family", None), ("encoder", None),
-        ("vocabulary", vocabulary), ("vocabulary_size", 30522), ("lowercase", True),
-        ("reading", None), ("objective", "next_sentence"), ("phases", [[16, 10, 8]]),
+        ("generator", None), ("vocabulary", vocabulary), ("vocabulary_size", 30522),
+        ("lowercase", True), ("reading", None), ("objective", "next_sentence"),
+        ("phases", [[16, 10, 8]]),
         ("optimizer", "adamw"), ("learning_rate", 0.003), ("warmup_steps", 2),
         ("weight_decay", 0.01), ("optimizer_state", "new"), ("accumulate", 2),
         ("precision", "float32"), ("masking", "dynamic"), ("masker", None), ("copies", 1),
@@ -399,6 +406,58 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
         assert {"mlm_accuracy", "mlm_perplexity"} <= row.keys() and "nsp_loss" not in row
 
 
+ELECTRA = {
+    "objective": "replaced_tokens",
+    "held_out": 0.5,
+    "reading": {"sentences": "lines"},
+    "workers": 1,
+}
+
+
+@pytest.mark.backends("torch")
+def test_replaced_tokens(corpus, vocabulary, tmp_path):
+    """ELECTRA's: resumed to the bit, and two presets."""
+    new = {**ELECTRA, "generator": {"num_layers": 1, "hidden_dim": 8}}
+    expected = train(corpus, vocabulary, tmp_path / "unbroken", **new)
+    with pytest.raises(Broken):
+        train(corpus, vocabulary, tmp_path / "out", callbacks=[BreakAt(11, raise_broken)], **new)
+    assert not (tmp_path / "out" / "generator").exists()
+    done = train(corpus, vocabulary, tmp_path / "out", **new)
+    assert log_of(tmp_path / "out") == log_of(tmp_path / "unbroken")
+    assert done["scores"] == expected["scores"]
+    trained = values(done["model"])
+    for path, value in values(expected["model"]).items():
+        np.testing.assert_array_equal(value, trained[path], err_msg=path)
+    row, scores = log_of(tmp_path / "out")[-1], done["scores"]
+    assert row["loss"] == pytest.approx(row["mlm_loss"] + 50 * row["detection_loss"], rel=1e-3)
+    share = scores["detection_replaced"]
+    assert 0 < share < 0.2
+    assert scores["detection_accuracy_of_commonest_label"] == pytest.approx(1 - share)
+    # Each part by itself, on the same tables.
+    detector = BertReplacedTokenDetector.from_preset(done["preset"])
+    assert detector.backbone.family == "electra" and not detector.backbone.pooler
+    assert detector.detect("He went home.")[0]["text"] == "He"
+    generator = BertMaskedLM.from_preset(str(tmp_path / "out" / "generator"))
+    assert generator.backbone.hidden_dim == 8
+    assert len(generator.fill_mask("He went [MASK].", top_k=3)) == 3
+
+
+@pytest.mark.slow
+def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
+    """On with detector, generator and the state of the optimizer; and from another encoder."""
+    short = {**ELECTRA, "phases": [(16, 2, 8)], "warmup_steps": 1, "learning_rate": 1e-9}
+    first = train(corpus, vocabulary, tmp_path / "out", **{**short, "learning_rate": 1e-3})
+    trained = values(first["model"])
+    kept = {"preset": str(tmp_path / "out"), "optimizer_state": "kept"}
+    more = train(corpus, None, tmp_path / "more", **short, **kept)
+    for path, value in values(more["model"]).items():
+        np.testing.assert_allclose(value, trained[path], atol=1e-6, err_msg=path)
+    with pytest.raises(ValueError, match="generator=.*cannot be set: that of .*has its own"):
+        train(corpus, None, tmp_path / "no", **{**short, "generator": {"num_layers": 2}}, **kept)
+    with pytest.warns(UserWarning, match="the generator and the head of the detector are new"):
+        train(corpus, None, tmp_path / "other", preset="bert_tiny_demo_en_uncased", **short)
+
+
 # --- bad input ---
 
 
@@ -422,6 +481,8 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
             {"objective": "sentence_order"},
             "are for objective='next_sentence', not 'sentence_order'",
         ),
+        ({"objective": "replaced_tokens"}, "not 'full_sentences', which 'replaced_tokens' reads"),
+        ({"generator": {"hidden_dim": 8}}, "is of objective='replaced_tokens' alone; leave it out"),
         ({"vocabulary": None}, "examples were made with a vocabulary: pass it"),
         ({"optimizer_state": "kept"}, "pass its output as `preset`"),
         ({"hidden_dim": 20, "num_heads": None}, "hidden_dim=20 makes no whole number of heads"),
