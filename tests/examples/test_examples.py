@@ -81,3 +81,18 @@ def test_probe_syntax(tmp_path):
     assert re.search(r"each word to the next *│ 1\.000 +│ 1\.000", done.stdout)
     assert len(re.findall(r"│ [02] +│ [01]\.\d{3} +│ -?[01]\.\d{3}", done.stdout)) == 2
     assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_family_tree(tmp_path):
+    """On a treebank that a word's own vector answers: all tags are one."""
+    (tmp_path / "a.conllu").write_text(treebank(), encoding="utf-8")
+    words = [line.split("\t")[1] for line in treebank().split("\n") if line]
+    (tmp_path / "text.txt").write_text("\n".join(words * 3), encoding="utf-8")
+    arguments = ("text.txt", "a.conllu", "a.conllu", "--epochs", "1", "--vocabulary-size", "60")
+    names = ["ELMo", "XLNet", "ELECTRA"]
+    done = run("family_tree.py", *arguments, "--only", ",".join(names), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("the most frequent", *names):
+        assert re.search(rf"│ {name} +│ 1\.000", done.stdout), done.stdout
+    assert len(re.findall(r"loss \d+\.\d\d in", done.stdout)) == 3
