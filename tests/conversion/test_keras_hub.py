@@ -32,10 +32,11 @@ BACKBONES = [
     ("DistilBert", {}),
     ("Electra", {"vocab_size": 60, "vocabulary_size": None, "embedding_dim": 20}),
     ("Electra", {"vocab_size": 60, "vocabulary_size": None, "embedding_dim": 36}),
+    ("DebertaV3", {"bucket_size": 6}),
     ("Albert", {"embedding_dim": 20}),
     ("Albert", {"embedding_dim": 36, "num_groups": 2, "num_segments": 1}),
 ]
-CLASSIFIERS = ["Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert"]
+CLASSIFIERS = ["Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert", "DebertaV3"]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "café", "un", "##able", "."]
 WORDS += [f"[unused{i}]" for i in range(60 - len(WORDS))]
 
