@@ -49,6 +49,7 @@ SETTINGS = {
     "finetuning_learning_rate": "positive?",
     "family": "name",
 }
+POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled")
 
 
 @dataclass(frozen=True)

@@ -19,18 +19,6 @@ from kerasbert.layers.relative_attention import relative_shift
 _FARTHEST = 2**20
 
 
-def check_disentangled(bucket_size, is_causal, local_window):
-    """Raise a `ValueError` for settings of an encoder that disentangled positions do not have."""
-    if bucket_size is not None:
-        check_whole("bucket_size", bucket_size, 2)
-    if is_causal or local_window is not None:
-        raise ValueError(
-            f"is_causal={is_causal} with local_window={local_window} does not go with "
-            "position_embedding='disentangled', where tokens look at all of a text; use "
-            "is_causal=False and local_window=None, or position_embedding='rotary'."
-        )
-
-
 @keras.saving.register_keras_serializable(package="kerasbert")
 class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
     """A learned vector for each distance between tokens, normed: what all layers share.
@@ -251,3 +239,48 @@ class DisentangledAttention(SelfAttention):
 def _by_distance(x, rows):
     """Products (B, N, T, T) of tokens (B, N, T, H) with rows of their distances (1, N, R, H)."""
     return relative_shift(backend.matmul_transposed(x, rows), ops.shape(x)[2])
+
+
+# === In an encoder ===
+
+
+def shared_distances(encoder, initializer, dtype):
+    """What all layers of an encoder share, by its settings; `None` where they have no distances.
+
+    Raises:
+        ValueError: for settings that do not go with distances.
+    """
+    if encoder.position_embedding != "disentangled":
+        return None
+    if encoder.bucket_size is not None:
+        check_whole("bucket_size", encoder.bucket_size, 2)
+    if encoder.is_causal or encoder.local_window is not None:
+        raise ValueError(
+            f"is_causal={encoder.is_causal} with local_window={encoder.local_window} does not go "
+            "with position_embedding='disentangled', where tokens look at all of a text; use "
+            "is_causal=False and local_window=None, or position_embedding='rotary'."
+        )
+    return DistanceEmbedding(
+        encoder.max_relative_positions or encoder.max_sequence_length,
+        encoder.bucket_size,
+        layer_norm_epsilon=encoder.layer_norm_epsilon,
+        use_bias=encoder.use_bias,
+        initializer=initializer,
+        dtype=dtype,
+        name="distance_embedding",
+    )
+
+
+def own_attention(encoder, initializer, dtype):
+    """The attention of one of its layers, with distances; `None` for that of other encoders."""
+    if encoder.position_embedding != "disentangled":
+        return None
+    return DisentangledAttention(
+        encoder.num_heads,
+        dropout=encoder.attention_dropout,
+        use_bias=encoder.use_bias,
+        position_dropout=encoder.dropout,
+        kernel_initializer=initializer,
+        dtype=dtype,
+        name="attention",
+    )

@@ -9,15 +9,11 @@ from keras import ops
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_heads, is_whole
 from kerasbert._process import check_process
-from kerasbert.families import FAMILIES, SETTINGS, get_family
+from kerasbert.families import FAMILIES, POSITION_EMBEDDINGS, SETTINGS, get_family
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm
 from kerasbert.layers.dense import TokenDense
-from kerasbert.layers.disentangled_attention import (
-    DisentangledAttention,
-    DistanceEmbedding,
-    check_disentangled,
-)
+from kerasbert.layers.disentangled_attention import own_attention, shared_distances
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import PositionEmbedding
 from kerasbert.models.building import backbone_of, own_backbone
@@ -141,11 +137,7 @@ class BertBackbone(PresetBackbone):
         self._set_settings(locals(), SETTINGS)
         get_family(family, FAMILIES)  # A ValueError for an unknown one.
         check_heads(hidden_dim, num_heads)
-        check_choice(
-            "position_embedding", position_embedding, ("learned", "rotary", "disentangled")
-        )
-        if position_embedding == "disentangled":
-            check_disentangled(bucket_size, is_causal, local_window)
+        check_choice("position_embedding", position_embedding, POSITION_EMBEDDINGS)
         if position_embedding == "rotary" and hidden_dim // num_heads % 2:
             raise ValueError(
                 f"hidden_dim={hidden_dim} gives {num_heads} heads of {hidden_dim // num_heads}; "
@@ -175,17 +167,7 @@ class BertBackbone(PresetBackbone):
                 dtype=dtype,
                 name="embeddings_projection",
             )
-        self.distance_embedding = None
-        if position_embedding == "disentangled":
-            self.distance_embedding = DistanceEmbedding(
-                max_relative_positions or max_sequence_length,
-                bucket_size,
-                layer_norm_epsilon=layer_norm_epsilon,
-                use_bias=use_bias,
-                initializer=initializer(),
-                dtype=dtype,
-                name="distance_embedding",
-            )
+        self.distance_embedding = shared_distances(self, initializer(), dtype)
         # The mask of global layers first, that of local layers last.
         self.attention_masks = [AttentionMask(is_causal, name="attention_mask")]
         if local_window is not None:
@@ -215,7 +197,7 @@ class BertBackbone(PresetBackbone):
                     else local_rotary_base or rotary_base
                 ),
                 kernel_initializer=initializer(),
-                attention=self._own_attention(initializer, dtype),
+                attention=own_attention(self, initializer(), dtype),
                 dtype=dtype,
                 name=f"transformer_layer_{i}",
             )
@@ -253,20 +235,6 @@ class BertBackbone(PresetBackbone):
         # For models that read what happens inside: `num_layers + 1` symbols, the embeddings first.
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
-
-    def _own_attention(self, initializer, dtype):
-        """A block's attention where it is none of `SelfAttention`."""
-        if self.distance_embedding is None:
-            return None
-        return DisentangledAttention(
-            self.num_heads,
-            dropout=self.attention_dropout,
-            use_bias=self.use_bias,
-            position_dropout=self.dropout,
-            kernel_initializer=initializer(),
-            dtype=dtype,
-            name="attention",
-        )
 
     def _make_embeddings(self, initializer, dtype):
         """Make the layers of `_EMBEDDINGS`."""
@@ -528,6 +496,6 @@ class BertBackbone(PresetBackbone):
         config = super().get_config()
         if self.finetuning_learning_rate is None:  # Versions before it read configs without it.
             del config["finetuning_learning_rate"]
-        if self.distance_embedding is None:
+        if self.distance_embedding is None:  # So do these.
             del config["bucket_size"], config["max_relative_positions"]
         return config
