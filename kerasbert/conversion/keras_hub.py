@@ -36,7 +36,7 @@ SETTINGS = {
     "distilbert": {"activation": "gelu"},
     "electra": {"activation": "gelu_approximate", "pooler": True},
     "albert": {"activation": "gelu_approximate"},
-    "deberta_v3": {"activation": "gelu"},
+    "deberta_v3": {"activation": "gelu", "pooler": False},
     "gpt2": {"activation": "gelu_approximate", "pooler": False},
 }
 _SHARED = (
