@@ -5,9 +5,9 @@ that differ from BERT's own, and the settings of its published heads. Nothing el
 the package knows a family but the name tables of `kerasbert.conversion`.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
-ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663; GPT Radford et al. 2018, "Improving
-Language Understanding by Generative Pre-Training", GPT-2 Radford et al. 2019, "Language Models are
-Unsupervised Multitask Learners".
+ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663, DeBERTa-v3 2111.09543; GPT Radford et
+al. 2018, "Improving Language Understanding by Generative Pre-Training", GPT-2 Radford et al. 2019,
+"Language Models are Unsupervised Multitask Learners".
 """
 
 from dataclasses import dataclass, field
@@ -35,6 +35,8 @@ SETTINGS = {
     "num_inner_repetitions": "count",
     "position_embedding": "name",
     "position_offset": "whole",
+    "bucket_size": "count?",
+    "max_relative_positions": "count?",
     "rotary_base": "positive",
     "local_rotary_base": "positive?",
     "local_window": "count?",
@@ -47,6 +49,7 @@ SETTINGS = {
     "finetuning_learning_rate": "positive?",
     "family": "name",
 }
+POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled")
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ _MODERNBERT_HEAD = {
     "head_norm": True,
     "dropout": 0.0,
 }
+_CONTEXT_POOLER = {"pooling": "cls", "head_activation": "gelu"}
 # Whatever the encoder's activation is.
 _ERF_GELU = {"head_activation": "gelu"}
 # Classes are read off the last token, which has seen all the others.
@@ -157,6 +161,16 @@ FAMILIES = {
             "next_sentence_predictor": {"dropout": 0.1, "sentence_order": True},
         },
         tokenizer="AlbertTokenizer",
+    ),
+    "deberta_v3": Family(
+        encoder={
+            "num_segments": 0,
+            "layer_norm_epsilon": 1e-7,
+            "pooler": False,
+            "position_embedding": "disentangled",
+        },
+        heads={"text_classifier": _CONTEXT_POOLER, "multiple_choice": _CONTEXT_POOLER},
+        tokenizer="DebertaV3Tokenizer",
     ),
     "modernbert": Family(
         encoder=_MODERNBERT,

@@ -158,7 +158,16 @@ def test_what_the_layout_map_cuts(family):
         assert len(layout.axes) == len(weight.shape)
         (axis,) = [i for i, name in enumerate(layout.axes) if name == "model"]
         assert weight.shape[axis] % 2 == 0
-    parts = ("norm", "position_", "segment_", "output/bias", "pooled", "logits", "mlm_head")
+    parts = (
+        "norm",
+        "position_",
+        "distance_",
+        "segment_",
+        "output/bias",
+        "pooled",
+        "logits",
+        "mlm_head",
+    )
     assert all(any(p in path for p in (*parts, "embeddings_projection")) for path in whole)
     # A model that holds another one has longer paths.
     assert layouts["student/transformer_layer_11/output/kernel"].axes == ("model", None)

@@ -37,6 +37,8 @@ LAYERS = {
     layers.AttentionMask: {},
     layers.BiLSTM: {"units": 2},
     layers.CrossAttention: {"num_heads": 2},
+    layers.DisentangledAttention: {"num_heads": 2},
+    layers.DistanceEmbedding: {"max_distance": 4},
     layers.MaskedLMHead: {"token_embedding": None},
     layers.Pooling: {},
     layers.PositionEmbedding: {"sequence_length": 4},

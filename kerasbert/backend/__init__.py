@@ -227,18 +227,20 @@ def split_heads(projected, num_heads, turn):
     return (query, key, value) if turn is None else (turn(query), turn(key), value)
 
 
-def attend(query, key, value, mask, rate, seed):
+def attend(query, key, value, mask, rate, seed, more=None):
     """Attention written out: for its maps, for dropout, and where nothing fused is faster.
 
     Args:
         query: (B, N, S, H).
         key: (B, N, T, H), as `value`.
+        more: (B, N, S, T). What is added to the scores, or `None`.
 
     Returns:
         Outputs (B, S, N, H), and the maps (B, N, S, T).
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    scores = at_least_float32(matmul_transposed(query, key))
+    scores = with_bias(matmul_transposed(query, key), more)
+    scores = at_least_float32(scores)
     if mask is not None:
         scores = scores + ops.cast(ops.where(mask, 0.0, -1e9), scores.dtype)
     scores = ops.cast(ops.softmax(scores), query.dtype)

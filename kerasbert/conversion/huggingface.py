@@ -50,6 +50,9 @@ _FIELDS = {
     "id2label": "object?",
     "problem_type": "name?",
     "pad_token_id": "whole?",
+    "cls_dropout": "share?",
+    "pooler_dropout": "share?",
+    "pooler_hidden_act": "name",
     "architectures": "names?",
 }
 # Ids of special tokens, which some configurations say beside the tokenizer.
@@ -62,6 +65,11 @@ REFUSED = {
     "per_layer_config": (None, {}),
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
+}
+# Model types that look like one of ours: why they are none, and the way out.
+OTHERS = {
+    "deberta": "the first DeBERTa, whose layers project distances by weights of their own, which "
+    "kerasbert does not have; use a DeBERTa-v3 checkpoint, such as 'deberta_v3_base_en'.",
 }
 # First parts of the names of heads: what may stay unread when another class is loaded.
 _HEADS = (
@@ -90,6 +98,8 @@ _HEADS = (
     "end_logits.",
     "answer_class.",
     "crit.",
+    "lm_predictions.",
+    "mask_predictions.",
 )
 # Buffers, no weights.
 _BUFFERS = (
@@ -121,7 +131,10 @@ def read_checkpoint(directory):
     config = read_json(path)
     # The first ones named no type: all were BERT.
     types = {table.model_type or name.replace("_", "-"): name for name, table in ALL_TABLES.items()}
-    family = types.get(str(config.get("model_type", "bert")).replace("_", "-"))
+    model_type = str(config.get("model_type", "bert")).replace("_", "-")
+    family = types.get(model_type)
+    if model_type in OTHERS:
+        raise ValueError(f"'{path}' has model_type '{model_type}', {OTHERS[model_type]}")
     if family is None:
         known = ", ".join(types)
         raise ValueError(
@@ -260,7 +273,8 @@ def _tied(table, encoder):
     tokens = table.encoder["token_embedding"] + ".weight"
     output = table.of_head("masked_lm").get("mlm_head")
     if output is None:
-        return {table.of_head("causal_lm")["lm_head/decoder"] + ".weight": tokens}
+        following = table.of_head("causal_lm").get("lm_head/decoder")
+        return {} if following is None else {f"{following}.weight": tokens}
     decoder = table.decoder or output
     tied = {f"{decoder}.weight": tokens}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}

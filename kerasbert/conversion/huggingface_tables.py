@@ -6,7 +6,7 @@ Facts follow `transformers` 5.23; its classes are named beside the tables.
 import dataclasses
 from collections.abc import Callable
 
-from kerasbert._errors import check_fields, check_value
+from kerasbert._errors import check_fields, check_value, is_whole
 from kerasbert.families import head_settings
 from kerasbert.kinds import KINDS
 
@@ -239,6 +239,64 @@ def _write_gpt(settings):
     return {"embd_pdrop": settings["dropout"], "afn": names.get(activation, activation)}
 
 
+# === DeBERTa's ===
+
+# What changes the numbers, with transformers' default, that DeBERTa-v3 has in one way.
+_DEBERTA = {
+    "conv_kernel_size": (0, 0),
+    "relative_attention": (True, False),
+    "position_biased_input": (False, True),
+    "share_att_key": (True, False),
+    "norm_rel_ebd": ("layer_norm", "none"),
+    "type_vocab_size": (0, 0),
+}
+
+
+def _read_deberta(config, path):
+    def refuse(key, value, fine):
+        raise ValueError(
+            f"'{path}' has {key}={value!r}, which kerasbert does not have; only {key}={fine!r} can "
+            "be loaded: use a DeBERTa-v3 checkpoint, such as 'deberta_v3_base_en'."
+        )
+
+    for key, (fine, default) in _DEBERTA.items():
+        value = config.get(key, default)
+        if value != fine:
+            refuse(key, value, fine)
+    terms = config.get("pos_att_type")
+    names = terms.lower().split("|") if isinstance(terms, str) else terms
+    if not isinstance(names, list) or {str(x).strip() for x in names} != {"p2c", "c2p"}:
+        refuse("pos_att_type", terms, ["p2c", "c2p"])
+    width, heads = config.get("hidden_size", 1536), config.get("num_attention_heads", 24)
+    for key, fine in (
+        ("embedding_size", width),
+        ("pooler_hidden_size", width),
+        ("attention_head_size", width // heads),
+    ):
+        if config.get(key, fine) != fine:
+            refuse(key, config[key], fine)
+    found = {}
+    for ours, key in (
+        ("bucket_size", "position_buckets"),
+        ("max_relative_positions", "max_relative_positions"),
+    ):
+        value = config.get(key, -1)
+        if not is_whole(value):
+            raise ValueError(f"{key}={value!r} in '{path}' has to be a whole number.")
+        found[ours] = value if value > 0 else None  # There -1 stands for none.
+    return found
+
+
+def _write_deberta(settings):
+    return {
+        **{key: fine for key, (fine, _) in _DEBERTA.items()},
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": settings["bucket_size"] or -1,
+        "max_relative_positions": settings["max_relative_positions"] or -1,
+        "pooler_hidden_size": settings["hidden_dim"],
+    }
+
+
 # === The tables ===
 
 _BERT_CONFIG = {
@@ -310,6 +368,17 @@ def _roberta(classes, **config):
     )
 
 
+_NOT_DEBERTAS = (
+    "position_embedding",
+    "segment_embedding",
+    "embeddings_projection",
+    "pooled_dense",
+)
+_DEBERTA_POOLED = {"head_dense": "pooler.dense", "logits": "classifier"}
+_DEBERTA_CLASSES = {
+    "dropout": ("cls_dropout", None),
+    "head_activation": ("pooler_hidden_act", "gelu"),
+}
 _DISTILBERT_HEAD = {"head_dense": "pre_classifier", "logits": "classifier"}
 _ALBERT_GROUP = "encoder.albert_layer_groups.{i}.albert_layers.{j}"
 _ALBERT_DROPOUT = {"dropout": ("classifier_dropout_prob", 0.1)}
@@ -559,6 +628,45 @@ TABLES = {
         decoder="predictions.decoder",
         poolers=(None, "text_classifier", "multiple_choice", "pretrainer"),
         without_class=("next_sentence_predictor",),
+    ),
+    "deberta_v3": Table(
+        classes="DebertaV2",
+        model_type="deberta-v2",
+        prefix="deberta.",
+        config={
+            **{ours: names for ours, names in _BERT_CONFIG.items() if ours != "num_segments"},
+            "vocabulary_size": ("vocab_size", 128100),
+            "num_layers": ("num_hidden_layers", 24),
+            "num_heads": ("num_attention_heads", 24),
+            "hidden_dim": ("hidden_size", 1536),
+            "intermediate_dim": ("intermediate_size", 6144),
+            "layer_norm_epsilon": ("layer_norm_eps", 1e-7),
+        },
+        encoder={  # DebertaV2Model
+            **{ours: theirs for ours, theirs in _BERT.items() if ours not in _NOT_DEBERTAS},
+            "transformer_layer_{i}/attention/qkv": (
+                "encoder.layer.{i}.attention.self.[query_proj|key_proj|value_proj]"
+            ),
+            "distance_embedding": "encoder.rel_embeddings",
+            "distance_embedding/layer_norm": "encoder.LayerNorm",
+        },
+        # Its class for hidden tokens is another one than what the checkpoints were trained with.
+        heads={
+            **_BERT_HEADS,
+            "text_classifier": _DEBERTA_POOLED,
+            "multiple_choice": _DEBERTA_POOLED,
+        },
+        head_config={
+            "text_classifier": _DEBERTA_CLASSES,
+            "token_classifier": {"dropout": ("hidden_dropout_prob", 0.1)},
+            "multiple_choice": _DEBERTA_CLASSES,
+        },
+        refused={
+            "text_classifier": {"pooler_dropout": 0},
+            "multiple_choice": {"pooler_dropout": 0},
+        },
+        read=_read_deberta,
+        write=_write_deberta,
     ),
     "gpt2": Table(
         classes="GPT2",

@@ -24,6 +24,7 @@ FAMILIES = {
     "DistilBertBackbone": "distilbert",
     "ElectraBackbone": "electra",
     "AlbertBackbone": "albert",
+    "DebertaV3Backbone": "deberta_v3",
     "GPT2Backbone": "gpt2",
 }
 # What its classes compute with: fixed in its code, not in the preset.
@@ -35,6 +36,7 @@ SETTINGS = {
     "distilbert": {"activation": "gelu"},
     "electra": {"activation": "gelu_approximate", "pooler": True},
     "albert": {"activation": "gelu_approximate"},
+    "deberta_v3": {"activation": "gelu", "pooler": False},
     "gpt2": {"activation": "gelu_approximate", "pooler": False},
 }
 _SHARED = (
@@ -45,6 +47,7 @@ _SHARED = (
     "dropout",
     "max_sequence_length",
     "num_segments",
+    "bucket_size",
 )
 
 # What its fields can be: as ours of that name are.
@@ -90,8 +93,13 @@ ENCODERS = {
     "distilbert": _encoder("token_and_position_embedding/"),
     "electra": _encoder(),
     "albert": _encoder(block="group_{i}_inner_layer_{j}", projection="embedding_projection"),
+    "deberta_v3": {
+        **_encoder(block="disentangled_attention_encoder_layer_{i}"),
+        "distance_embedding/layer_norm": "rel_embedding/rel_embeddings_layer_norm",
+    },
     "gpt2": {**_encoder(attention="self_attention/"), "final_layer_norm": "layer_norm"},
 }
+VERBATIM = {"deberta_v3": {"distance_embedding/embeddings": "rel_embedding/rel_embedding"}}
 _PREFIX = "task/"  # Keeps a head's names apart from the encoder's.
 TEXT_CLASSIFIERS = {
     "bert": {"logits": f"{_PREFIX}logits"},
@@ -99,6 +107,7 @@ TEXT_CLASSIFIERS = {
     "xlm_roberta": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
     "distilbert": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
     "albert": {"logits": f"{_PREFIX}logits"},
+    "deberta_v3": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
 }
 # Its classes have one head for all families; ELECTRA has no class.
 MASKED_LM = {
@@ -176,7 +185,10 @@ def read_checkpoint(directory):
         encoder=settings,
         tensors=_Tensors(directory, name, settings),
         encoder_map=NameMap(
-            ENCODERS[family], "keras_hub", inner=settings.get("num_inner_repetitions", 1)
+            ENCODERS[family],
+            "keras_hub",
+            VERBATIM.get(family),
+            inner=settings.get("num_inner_repetitions", 1),
         ),
         head_maps=heads,
         head={

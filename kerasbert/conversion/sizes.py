@@ -60,10 +60,14 @@ def encoder_size(settings):
     rows = settings["vocabulary_size"] + settings.get("num_segments", 0)
     if settings.get("position_embedding", "learned") == "learned":
         rows += settings.get("max_sequence_length", 0) + settings.get("position_offset", 0)
+    distances = 0
+    if settings.get("position_embedding") == "disentangled":
+        names = ("bucket_size", "max_relative_positions", "max_sequence_length")
+        distances = 2 * next(filter(None, map(settings.get, names)), 0)
     blocks = settings.get("num_groups") or settings["num_layers"]
     blocks *= settings.get("num_inner_repetitions", 1)
     block = 4 * width**2 + (3 if settings.get("gated_mlp") else 2) * width * inner
-    return rows * narrow + blocks * block
+    return rows * narrow + distances * width + blocks * block
 
 
 def tensors_size(tensors):

@@ -22,6 +22,8 @@ from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer, original_or
 
 # Ours where KerasHub has another name.
 ARGUMENTS = {"vocab_size": "vocabulary_size"}
+# The classes whose tokenizer is not BERT's.
+_OWN_TOKENIZERS = ("Roberta", "XLMRoberta", "Albert", "DebertaV3", "GPT2")
 
 
 def write(model, tokenizer, directory, max_shard_size=None):
@@ -178,7 +180,7 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
 def _tokenizer(tokenizer, prefix):
     """KerasHub's tokenizer of the same vocabulary."""
     cls = getattr(keras_hub.tokenizers, f"{prefix}Tokenizer")
-    base = prefix if prefix in ("Roberta", "XLMRoberta", "Albert", "GPT2") else "Bert"
+    base = prefix if prefix in _OWN_TOKENIZERS else "Bert"
     name = type(tokenizer).__name__
     special = [getattr(tokenizer, f"{role}_token", None) for role in ("cls", "sep", "pad", "mask")]
     usual = ["[CLS]", "[SEP]", "[PAD]", "[MASK]"]

@@ -87,11 +87,18 @@ def canonical(settings, encoder):
     if settings["attention_dropout"] is None:
         settings["attention_dropout"] = settings["dropout"]
     settings["num_groups"] = settings["num_groups"] or settings["num_layers"]
-    if settings["position_embedding"] == "learned":
-        unused = ["rotary_base", "local_rotary_base"]
-    else:
-        unused = ["position_offset"]
+    positions = settings["position_embedding"]
+    unused = [] if positions == "learned" else ["position_offset"]
+    if positions == "rotary":
         settings["local_rotary_base"] = settings["local_rotary_base"] or settings["rotary_base"]
+    else:
+        unused += ["rotary_base", "local_rotary_base"]
+    if positions == "disentangled":
+        settings["max_relative_positions"] = (
+            settings["max_relative_positions"] or settings["max_sequence_length"]
+        )
+    else:
+        unused += ["bucket_size", "max_relative_positions"]
     if settings["local_window"] is None:
         unused += ["local_rotary_base", "global_every"]
     return {name: x for name, x in settings.items() if name not in (*unused, *_NAMES)}

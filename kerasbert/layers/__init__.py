@@ -4,6 +4,7 @@ from kerasbert.layers.attention import AttentionMask, CrossAttention, SelfAttent
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.decoder_block import TransformerDecoderBlock
 from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.disentangled_attention import DisentangledAttention, DistanceEmbedding
 from kerasbert.layers.embeddings import PositionEmbedding, SinusoidalPositions
 from kerasbert.layers.heads import (
     BiLSTM,
@@ -22,6 +23,8 @@ __all__ = [
     "BiLSTM",
     "ChoicesToRows",
     "CrossAttention",
+    "DisentangledAttention",
+    "DistanceEmbedding",
     "MaskedLMHead",
     "Pooling",
     "PositionEmbedding",

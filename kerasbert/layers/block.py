@@ -19,6 +19,10 @@ def layer_norm(epsilon, use_bias, dtype, name):
     return TokenNorm(epsilon=epsilon, center=use_bias, dtype=dtype, name=name)
 
 
+def _is_float(x):
+    return x is not None and keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))
+
+
 def only_blocks_remat(operations):
     """Under `keras.RematScope` only whole blocks are computed anew, and nothing inside of one."""
     for operation in operations:
@@ -150,22 +154,26 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         second time: here it gets a pure function of tensors, the random states among them.
         """
 
-        def call(inputs, **settings):
+        def call(inputs, attention_inputs=None, **settings):
             variables = self.variables
+            # What only a given attention has may train too, such as vectors of distances.
+            shared = dict(attention_inputs or {})
+            floats = [name for name, x in shared.items() if _is_float(x)]
             weights = {id(weight) for weight in self.weights}
             random_states = [v for v in variables if id(v) not in weights]
 
             def pure(inputs, *values):
-                pairs = list(zip(variables, values, strict=True))
+                given = shared | dict(zip(floats, values[len(variables) :], strict=True))
+                pairs = list(zip(variables, values[: len(variables)], strict=True))
                 with keras.StatelessScope(state_mapping=pairs) as scope:
-                    outputs = layer_call(inputs, **settings)
+                    outputs = layer_call(inputs, attention_inputs=given, **settings)
                     states = [scope.get_current_value(v) for v in random_states]
                 return outputs, states
 
             remat = super(TransformerBlock, self).rematerialized_call(pure, inputs)
             # Copies, as torch assigns in place.
             values = [ops.copy(v) if id(v) not in weights else v.value for v in variables]
-            outputs, states = remat(inputs, *values)
+            outputs, states = remat(inputs, *values, *(shared[name] for name in floats))
             for variable, state in zip(random_states, states, strict=True):
                 variable.assign(state)
             return outputs

@@ -10,6 +10,7 @@ from keras import ops
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.attention import projection
+from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.dropout import TokenDropout
 
 
@@ -50,6 +51,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
 
     def build(self, inputs_shape):
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        only_blocks_remat([self, self.dropout_layer])
         if self.bias_shape is not None:
             self.content_bias, self.position_bias = _biases(self, self.bias_shape)
 

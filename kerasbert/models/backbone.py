@@ -9,10 +9,11 @@ from keras import ops
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_heads, is_whole
 from kerasbert._process import check_process
-from kerasbert.families import FAMILIES, SETTINGS, get_family
+from kerasbert.families import FAMILIES, POSITION_EMBEDDINGS, SETTINGS, get_family
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm
 from kerasbert.layers.dense import TokenDense
+from kerasbert.layers.disentangled_attention import own_attention, shared_distances
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import PositionEmbedding
 from kerasbert.models.building import backbone_of, own_backbone
@@ -55,8 +56,13 @@ class BertBackbone(PresetBackbone):
         embeddings_norm: bool. A norm of the embeddings (GPT has none).
         num_groups: int. The layers share weights in this many groups (ALBERT); `None` shares none.
         num_inner_repetitions: int. Each layer is this many blocks, one after the other (ALBERT).
-        position_embedding: "learned" or "rotary".
+        position_embedding: "learned", "rotary" or, in the attention of all layers, "disentangled"
+            (DeBERTa).
         position_offset: int. The row of the first position in the learned table (RoBERTa: 2).
+        bucket_size: int. With disentangled positions, how many ranges of distances there are to
+            each side; `None` counts each distance.
+        max_relative_positions: int. With them, distances from here on count as one; `None` takes
+            `max_sequence_length`.
         rotary_base: float. Base of the rotary angles.
         local_rotary_base: float. The same in local layers; `None` takes `rotary_base`.
         local_window: int. Local layers look `local_window // 2` tokens to each side; `None` has no
@@ -107,6 +113,8 @@ class BertBackbone(PresetBackbone):
         num_inner_repetitions=1,
         position_embedding="learned",
         position_offset=0,
+        bucket_size=256,
+        max_relative_positions=None,
         rotary_base=10000.0,
         local_rotary_base=None,
         local_window=None,
@@ -129,7 +137,7 @@ class BertBackbone(PresetBackbone):
         self._set_settings(locals(), SETTINGS)
         get_family(family, FAMILIES)  # A ValueError for an unknown one.
         check_heads(hidden_dim, num_heads)
-        check_choice("position_embedding", position_embedding, ("learned", "rotary"))
+        check_choice("position_embedding", position_embedding, POSITION_EMBEDDINGS)
         if position_embedding == "rotary" and hidden_dim // num_heads % 2:
             raise ValueError(
                 f"hidden_dim={hidden_dim} gives {num_heads} heads of {hidden_dim // num_heads}; "
@@ -159,6 +167,7 @@ class BertBackbone(PresetBackbone):
                 dtype=dtype,
                 name="embeddings_projection",
             )
+        self.distance_embedding = shared_distances(self, initializer(), dtype)
         # The mask of global layers first, that of local layers last.
         self.attention_masks = [AttentionMask(is_causal, name="attention_mask")]
         if local_window is not None:
@@ -182,12 +191,13 @@ class BertBackbone(PresetBackbone):
                 use_bias=use_bias,
                 rotary_base=(
                     None
-                    if position_embedding == "learned"
+                    if position_embedding != "rotary"
                     else rotary_base
                     if local_window is None or i // num_inner_repetitions % global_every == 0
                     else local_rotary_base or rotary_base
                 ),
                 kernel_initializer=initializer(),
+                attention=own_attention(self, initializer(), dtype),
                 dtype=dtype,
                 name=f"transformer_layer_{i}",
             )
@@ -357,6 +367,7 @@ class BertBackbone(PresetBackbone):
             mask(inputs["padding_mask"], by_blocks=not attention_scores)
             for mask in self.attention_masks
         ]
+        shared = None if self.distance_embedding is None else self.distance_embedding(x)
         hidden_states, maps = [x], []
         inner = self.num_inner_repetitions
         for i, block in enumerate(self.transformer_layers):
@@ -365,6 +376,7 @@ class BertBackbone(PresetBackbone):
                 attention_mask=self._mask_of(masks, i),
                 return_attention_scores=attention_scores,
                 positions=positions if i == len(self.transformer_layers) - 1 else None,
+                attention_inputs=shared,
             )
             if attention_scores:
                 x, scores = x
@@ -484,4 +496,6 @@ class BertBackbone(PresetBackbone):
         config = super().get_config()
         if self.finetuning_learning_rate is None:  # Versions before it read configs without it.
             del config["finetuning_learning_rate"]
+        if self.distance_embedding is None:  # So do these.
+            del config["bucket_size"], config["max_relative_positions"]
         return config

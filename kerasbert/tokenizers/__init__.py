@@ -6,6 +6,7 @@ from kerasbert.tokenizers.gpt import GPTTokenizer
 from kerasbert.tokenizers.marian import MarianTokenizer
 from kerasbert.tokenizers.sentence_piece import (
     AlbertTokenizer,
+    DebertaV3Tokenizer,
     XLMRobertaTokenizer,
     XLNetTokenizer,
 )
@@ -14,6 +15,7 @@ from kerasbert.tokenizers.wordpiece import BertTokenizer
 CLASSES = (
     AlbertTokenizer,
     BertTokenizer,
+    DebertaV3Tokenizer,
     GPT2Tokenizer,
     GPTTokenizer,
     ModernBertTokenizer,

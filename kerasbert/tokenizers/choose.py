@@ -8,6 +8,7 @@ from kerasbert.tokenizers.files import TokenizerFiles
 from kerasbert.tokenizers.gpt import GPTTokenizer
 from kerasbert.tokenizers.sentence_piece import (
     AlbertTokenizer,
+    DebertaV3Tokenizer,
     XLMRobertaTokenizer,
     XLNetTokenizer,
 )
@@ -17,7 +18,7 @@ from kerasbert.tokenizers.wordpiece import BertTokenizer
 KINDS = {
     "WordPiece": (BertTokenizer,),
     "BPE": (RobertaTokenizer, ModernBertTokenizer, GPT2Tokenizer, GPTTokenizer),
-    "Unigram": (XLMRobertaTokenizer, AlbertTokenizer, XLNetTokenizer),
+    "Unigram": (XLMRobertaTokenizer, AlbertTokenizer, DebertaV3Tokenizer, XLNetTokenizer),
 }
 # `tokenizer_class` of Hugging Face, without "Tokenizer" and "Fast".
 CLASSES = {
@@ -28,6 +29,8 @@ CLASSES = {
     "Roberta": RobertaTokenizer,
     "XLMRoberta": XLMRobertaTokenizer,
     "Albert": AlbertTokenizer,
+    "DebertaV2": DebertaV3Tokenizer,
+    "DebertaV3": DebertaV3Tokenizer,
     "XLNet": XLNetTokenizer,
     "ModernBert": ModernBertTokenizer,
     "GPT2": GPT2Tokenizer,
@@ -64,8 +67,8 @@ def tokenizer_from_files(directory, family, **overrides):
     if kind is None:
         raise ValueError(
             f"'{directory}' has no tokenizer files: looked for vocab.txt, tokenizer.json, "
-            "vocab.json, spiece.model and sentencepiece.bpe.model; fetch them, or load the model "
-            "with preprocessor=None and pass token ids."
+            "vocab.json, spiece.model, sentencepiece.bpe.model and spm.model; fetch them, or load "
+            "the model with preprocessor=None and pass token ids."
         )
     if kind not in KINDS:
         raise ValueError(

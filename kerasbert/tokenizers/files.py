@@ -23,7 +23,7 @@ USUAL = {
 MODEL_FILES = {
     "WordPiece": ("vocab.txt",),
     "BPE": ("vocab.json",),
-    "Unigram": ("spiece.model", "sentencepiece.bpe.model"),
+    "Unigram": ("spiece.model", "sentencepiece.bpe.model", "spm.model"),
 }
 # The token of an id that no token has. There may be as many of these as there are tokens, and this
 # many more.
@@ -42,6 +42,7 @@ _CONFIG = {
     "word_tokenizer_type": "name?",
     "subword_tokenizer_type": "name?",
     "keep_accents": "flag?",
+    "split_by_punct": "flag?",
     "add_prefix_space": "flag?",
 }
 _JSON = {

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers (Kudo and Richardson 2018) of XLM-R and ALBERT, in the graph.
+"""SentencePiece tokenizers (Kudo and Richardson 2018) of XLM-R, ALBERT and DeBERTa, in the graph.
 
 KerasHub's `SentencePieceTokenizer` runs the same op; it has no offsets, no special tokens in
 strings, no lower case for ALBERT and no ids of `tokenizer.json`.
@@ -165,7 +165,7 @@ def original_order(tokenizer):
 
 
 class SentencePieceTokenizer(AddedTokensTokenizer):
-    """Base of `XLMRobertaTokenizer` and `AlbertTokenizer`.
+    """Base of `XLMRobertaTokenizer`, `AlbertTokenizer` and others.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
@@ -418,6 +418,58 @@ class AlbertTokenizer(SentencePieceTokenizer):
             text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
             text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
         return text
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class DebertaV3Tokenizer(SentencePieceTokenizer):
+    """DeBERTa-v3's tokenizer: the SentencePiece model, and `[MASK]` last where it has none.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path.
+        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
+        **kwargs: `name`, and so on.
+    """
+
+    def __init__(
+        self,
+        proto=None,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+        **kwargs,
+    ):
+        super().__init__(
+            proto,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+    @classmethod
+    def _settings(cls, files):
+        for name in ("do_lower_case", "split_by_punct"):
+            if files.config.get(name):
+                raise ValueError(
+                    f"'{files.path('tokenizer_config.json')}' has {name}=true, which a "
+                    "DebertaV3Tokenizer does not have; only files without it can be read."
+                )
+        return {}
+
+    @classmethod
+    def _in_order_of_ids(cls, proto, special_tokens):
+        mask = special_tokens["mask_token"]
+        if mask not in {piece.piece for piece in proto.pieces}:
+            proto.pieces.add(piece=mask, score=0.0, type=proto.SentencePiece.CONTROL)
+        return proto
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -18,6 +18,7 @@ from kerasbert.tokenizers.gpt import END_OF_WORD, GPTTokenizer
 from kerasbert.tokenizers.sentence_piece import (
     WORD_BEGIN,
     AlbertTokenizer,
+    DebertaV3Tokenizer,
     SentencePieceTokenizer,
     original_order,
     read_proto,
@@ -294,6 +295,8 @@ def _sentence_piece(tokenizer):
         settings["do_lower_case"] = tokenizer.lowercase
         settings["keep_accents"] = tokenizer.keep_accents
         files = {"spiece.model": tokenizer.proto}
+    elif isinstance(tokenizer, DebertaV3Tokenizer):
+        files = {"spm.model": tokenizer.proto}
     else:
         original = original_order(tokenizer)
         files = {} if original is None else {"sentencepiece.bpe.model": original}

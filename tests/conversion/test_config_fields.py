@@ -22,7 +22,7 @@ from kerasbert.models import (
     BertTextClassifier,
     BertTokenClassifier,
 )
-from tests.conftest import TINY
+from tests.conftest import _CLASSES, TINY
 from tests.contracts import ENCODERS
 from tests.peers import torch, transformers
 
@@ -44,7 +44,11 @@ HEADS = {
     "ForNextSentencePrediction": (BertNextSentencePredictor, {}),
 }
 # Which of them each family has; the others all but the last two.
-OF_FAMILY = {"bert": tuple(HEADS), "albert": tuple(HEADS)[:-1]}
+OF_FAMILY = {
+    "bert": tuple(HEADS),
+    "albert": tuple(HEADS)[:-1],
+    "deberta_v3": tuple(HEADS)[:-3],
+}
 
 # Fields without a part in outputs, and why. All others are set otherwise in the tests.
 IGNORED = {
@@ -64,6 +68,7 @@ IGNORED = {
     "initializer_cutoff_factor": "of new weights",
     "sinusoidal_pos_embds": "of new weights; the table is stored",
     "deterministic_flash_attn": "of a kernel for GPUs",
+    "legacy": "of the head for hidden tokens",
     "sparse_prediction": "of the loss: logits where labels are given",
     "sparse_pred_ignore_index": "of the loss",
 }
@@ -96,6 +101,9 @@ VALUES = {
     "num_hidden_groups": [2],
     "local_attention": [7],
     "chunk_size_feed_forward": [1],
+    "pos_att_type": [["p2c"]],
+    "max_relative_positions": [20],
+    "pooler_hidden_act": ["relu", "leaky_relu"],
 }
 VALUES["hidden_activation"] = VALUES["activation"] = VALUES["hidden_act"]
 VALUES["classifier_activation"] = VALUES["hidden_act"]
@@ -106,6 +114,11 @@ MORE = {
     "summary_first_dropout": [0.3],
     "summary_proj_to_labels": [True],
     "head_dim": [6],
+    "position_buckets": [-1],
+    "share_att_key": [False],
+    "norm_rel_ebd": ["none"],
+    "conv_kernel_size": [3],
+    "cls_dropout": [0.3],
     "global_attn_every_n_layers": [2],
     "global_rope_theta": [50.0],
     "local_rope_theta": [20.0],
@@ -145,7 +158,7 @@ def inputs(config):
     mask[1, 7:] = 0
     token_ids[mask == 0] = config.pad_token_id
     found = {"token_ids": token_ids.astype("int32"), "padding_mask": mask}
-    if hasattr(config, "type_vocab_size"):
+    if getattr(config, "type_vocab_size", 0):
         segments = random.integers(0, config.type_vocab_size, (3, 11))
         found["segment_ids"] = segments.astype("int32")
     return found
@@ -193,8 +206,7 @@ def load(cls, directory):
 
 
 def architecture(family, head):
-    prefix = type(transformers.AutoConfig.for_model(family.replace("xlm_", "xlm-"))).__name__
-    return getattr(transformers, prefix.removesuffix("Config") + (head or "Model"), None)
+    return getattr(transformers, _CLASSES[family] + (head or "Model"), None)
 
 
 def gap(ours, theirs):
@@ -272,6 +284,6 @@ def untie(theirs, model, directory):
 def test_every_ignored_field_is_a_field():
     known = set()
     for family in ENCODERS:
-        config = transformers.AutoConfig.for_model(family.replace("xlm_", "xlm-"))
+        config = getattr(transformers, f"{_CLASSES[family]}Config")
         known |= {field.name for field in dataclasses.fields(config)}
     assert set(IGNORED) <= known

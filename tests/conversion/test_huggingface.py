@@ -45,6 +45,8 @@ ODD = [
     ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
     ("modernbert", {"global_attn_every_n_layers": 2, "local_attention": 4}),
     ("modernbert", {"classifier_activation": "relu", "num_attention_heads": 3}),
+    ("deberta_v3", {"position_buckets": -1, "max_relative_positions": 9, "hidden_act": "relu"}),
+    ("deberta_v3", {"position_buckets": 6, "pos_att_type": "c2p|p2c", "num_attention_heads": 9}),
 ]
 
 
@@ -94,7 +96,8 @@ def test_encoder_of_every_class_of_transformers(reference, family, prefix):
         theirs = reference(family, head)
         encoder = BertBackbone.from_preset(theirs.directory)
         assert theirs.compare(encoder, lengths=(13,)) <= 1e-5, head
-        assert encoder.pooler == any("pooler." in name for name in theirs.tensors()), head
+        has_pooler = any("pooler." in name for name in theirs.tensors())
+        assert encoder.pooler == (has_pooler and "pooled_dense" in TABLES[family].encoder), head
 
 
 # --- the other heads on one vector a text ---
@@ -378,6 +381,7 @@ def test_settings_are_read(reference, family):
     settings["albert"] = {**settings["bert"], "classifier_dropout_prob": 0.4}
     for name in ("roberta", "xlm_roberta", "electra"):
         settings[name] = {**settings["bert"], "classifier_dropout": 0.4}
+    settings["deberta_v3"] = {**settings["bert"], "cls_dropout": 0.4}
     labels = {0: "no", 1: "maybe", 2: "yes"}
     theirs = reference(
         family, CLASSIFIER, id2label=labels, initializer_range=0.01, **settings[family]
@@ -529,3 +533,35 @@ def test_without_weights(reference):
     classifier = load_classifier(theirs.directory, load_weights=False)
     assert classifier.num_classes == 3
     assert 0.01 < numpy(classifier.backbone.token_embedding.embeddings).std() < 0.03
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"conv_kernel_size": 3}, "has conv_kernel_size=3, which kerasbert does not have; only"),
+        ({"pos_att_type": ["c2p"]}, "pos_att_type=.'c2p'., .* use a DeBERTa-v3 checkpoint"),
+        ({"share_att_key": False}, "share_att_key=False"),
+        ({"position_biased_input": True}, "position_biased_input=True"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd='none'"),
+        ({"type_vocab_size": 2}, "type_vocab_size=2"),
+        ({"embedding_size": 20}, "embedding_size=20"),
+        ({"position_buckets": 1.5}, "position_buckets=1.5 in .* has to be a whole number"),
+        ({"model_type": "deberta"}, "the first DeBERTa, .* use a DeBERTa-v3 checkpoint, such as"),
+    ],
+)
+def test_debertas_that_are_none_of_ours(reference, tmp_path, settings, message):
+    directory = reference("deberta_v3").copy(tmp_path, **settings)
+    with pytest.raises(ValueError, match=message):
+        BertBackbone.from_preset(directory)
+
+
+@pytest.mark.backends("torch")
+def test_what_else_the_published_file_holds_stays_unread(reference, tmp_path):
+    theirs = reference("deberta_v3")
+    more = {
+        "lm_predictions.lm_head.bias": torch.zeros(2),
+        "mask_predictions.dense.bias": torch.ones(2),
+    }
+    directory = theirs.copy_with(tmp_path, {**theirs.tensors(), **more}, bin=True)
+    assert theirs.compare(BertBackbone.from_preset(directory), lengths=(5,)) <= 1e-5

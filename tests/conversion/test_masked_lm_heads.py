@@ -16,7 +16,7 @@ from kerasbert.models import (
     BertPretrainer,
     BertTextClassifier,
 )
-from tests.contracts import ENCODERS, tiny_backbone
+from tests.contracts import MASKED_LMS, tiny_backbone
 from tests.conversion import test_google as google
 from tests.conversion import test_keras_hub as hub
 from tests.peers import torch
@@ -104,7 +104,7 @@ def logits_of(model, features):
 
 @pytest.mark.peers
 @pytest.mark.parametrize(
-    "family, settings", [*((family, {}) for family in ENCODERS), *ODD], ids=str
+    "family, settings", [*((family, {}) for family in MASKED_LMS), *ODD], ids=str
 )
 def test_equals_transformers(reference, family, settings):
     theirs = reference(family, HEAD, **settings)
@@ -113,7 +113,7 @@ def test_equals_transformers(reference, family, settings):
 
 @pytest.mark.peers
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("family", MASKED_LMS)
 def test_pretrainer_without_pairs(reference, family):
     theirs = reference(family, HEAD)
     model = load(BertPretrainer, theirs.directory, next_sentence=False)
@@ -199,7 +199,7 @@ def untied(reference, family, head=HEAD, **settings):
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("family", MASKED_LMS)
 def test_untied(reference, tmp_path, family):
     theirs = untied(reference, family)
     model = load(BertMaskedLM, theirs.directory)
@@ -260,7 +260,7 @@ def test_formats_without_a_decoder(tmp_path, format):
 
 @pytest.mark.peers
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("family", MASKED_LMS)
 def test_a_new_head(reference, family):
     theirs = reference(family)
     with pytest.raises(ValueError, match="has no head for a .*; pass new_head=True for a new"):
@@ -269,6 +269,17 @@ def test_a_new_head(reference, family):
         model = load(BertMaskedLM, theirs.directory, new_head=True)
     assert not model.backbone.pooler
     assert theirs.compare(model.backbone, lengths=(5,)) <= 1e-5
+
+
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+def test_a_family_without_the_head(reference, tmp_path):
+    theirs = reference("deberta_v3", HEAD)
+    with pytest.raises(ValueError, match="has no head for a BertMaskedLM; pass new_head=True"):
+        load(BertMaskedLM, theirs.directory)
+    model = BertMaskedLM(tiny_backbone("deberta_v3"))
+    with pytest.raises(ValueError, match="no class for the head 'masked_lm' alone on deberta_v3"):
+        kerasbert.convert(model, tmp_path / "out", tokenizer=False)
 
 
 @pytest.mark.peers

@@ -42,7 +42,8 @@ def perturbed(weight):
 @pytest.mark.parametrize("family, layout, names, settings", ENCODERS, ids=IDS)
 def test_every_weight_goes_there_and_back(family, layout, names, settings):
     encoder = tiny(family, **settings)
-    name_map = NameMap(names, layout)
+    verbatim = keras_hub_format.VERBATIM.get(family) if layout == "keras_hub" else None
+    name_map = NameMap(names, layout, verbatim)
     theirs = Arrays()
     for weight in encoder.weights:
         written = name_map.write(weight.path, perturbed(weight))

@@ -10,7 +10,7 @@ import pytest
 import kerasbert
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from kerasbert.lineage import TransformerXLBackbone, TransformerXLLM
-from tests.contracts import array, assert_close, perturb
+from tests.contracts import array, assert_close, gradients, perturb
 from tests.golden import transformer_xl as golden
 
 SIZES = {
@@ -135,6 +135,17 @@ def test_learns(tmp_path):
     assert again.optimizer.iterations == 8 * 1 and again.optimizer.built
     assert abs(again.evaluate_stream(text, 16) - after) < 1e-5
     assert after < before - 1 and before > 3
+
+
+def test_biases_of_all_layers_train_in_a_remat_scope():
+    """They reach the blocks from outside, and TensorFlow lost the gradients of what did."""
+    x = {"token_ids": np.array([[1, 2, 3, 4, 5], [2, 3, 1, 5, 4]], "int32")}
+    _, expected = gradients(make(dropout=0.0), x)
+    with keras.RematScope("full"):
+        model = make(dropout=0.0)
+    _, found = gradients(model, x)
+    assert any(path.endswith("content_bias") for path in found)
+    assert_close(found, expected, atol=1e-5)
 
 
 def test_layers(tmp_path):

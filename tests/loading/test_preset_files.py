@@ -49,6 +49,7 @@ TOKENIZERS = {
     "ModernBertTokenizer": set(),
     "XLMRobertaTokenizer": set(),
     "AlbertTokenizer": set(),
+    "DebertaV3Tokenizer": set(),
     "GPT2Tokenizer": set(),
     "GPTTokenizer": set(),
 }
@@ -190,6 +191,10 @@ def closed_form(preset):
         is_second = preset["family"] == "gpt2"
         rows = vocabulary + (1024 if is_second else 512)
         return rows * width + layers * layer + 2 * width * is_second
+    if preset["family"] == "deberta_v3":
+        # Tokens and twice 256 ranges of distances, a norm of each; layers with biases.
+        layer = 4 * (width * width + width) + 2 * width * feed_forward + feed_forward + 5 * width
+        return (vocabulary + 2 * 256 + 4) * width + layers * layer
     one_segment = preset["family"] in ("roberta", "xlm_roberta")
     rows = vocabulary
     rows += settings.get("max_sequence_length", 512)
@@ -215,7 +220,16 @@ def test_closed_form(name):
 
 def keras_hub_presets():
     found = {}
-    for backbone in ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "Albert", "GPT2"):
+    for backbone in (
+        "Bert",
+        "Roberta",
+        "XLMRoberta",
+        "DistilBert",
+        "Electra",
+        "Albert",
+        "GPT2",
+        "DebertaV3",
+    ):
         found |= getattr(keras_hub.models, f"{backbone}Backbone").presets
     return {name: found[name] for name in PRESETS if name in found}
 
@@ -246,7 +260,7 @@ def head_parameters(preset):
     width = settings["hidden_dim"]
     if preset["family"] == "electra":  # dense, activation, dense to 1
         return width * width + width + width + 1
-    if preset["family"] in ("gpt", "gpt2"):  # The projection is the token embedding.
+    if preset["family"] in ("gpt", "gpt2", "deberta_v3"):  # The projection is the token embedding.
         return 0
     if preset["family"] == "modernbert":  # dense and norm without bias, output bias
         return width * width + width + settings["vocabulary_size"]

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.filterwarnings("error::UserWarning")
     "bert",
     "albert",
     "modernbert",
+    "deberta_v3",
     checks=(check_padding, check_defaults, check_bfloat16, check_saving),
     slow=(),
 )
@@ -199,6 +200,9 @@ def test_too_long():
         ({"family": "gpt3"}, "Unknown family 'gpt3'"),
         ({"position_embedding": "rotary", "hidden_dim": 6}, "heads of 3"),
         ({"local_window": 4, "global_every": 0}, "global_every=0"),
+        ({"position_embedding": "disentangled", "bucket_size": 1}, "bucket_size=1 has to be a"),
+        ({"position_embedding": "disentangled", "is_causal": True}, "is_causal=True with local_"),
+        ({"position_embedding": "disentangled", "local_window": 4}, "where tokens look at all of"),
     ],
 )
 def test_bad_settings(settings, message):

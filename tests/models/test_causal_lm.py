@@ -84,7 +84,7 @@ def make(family="gpt2", **settings):
     return perturb(BertCausalLM(tiny_backbone(family, **settings)))
 
 
-@model_contract("gpt2")
+@model_contract("gpt2", without=("deberta_v3",))  # It sees all of a text.
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 

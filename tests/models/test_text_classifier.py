@@ -67,7 +67,7 @@ def test_head_of_the_family(family):
     paths = [weight.path for weight in classifier.weights]
     assert ("head_dense/kernel" in paths) == ("head_activation" in row)
     assert ("head_dense/bias" in paths) == (
-        family in ("roberta", "xlm_roberta", "distilbert", "electra")
+        family in ("roberta", "xlm_roberta", "distilbert", "electra", "deberta_v3")
     )
     assert ("head_norm/gamma" in paths) == family.startswith("modernbert")
     bias = ["logits/bias"] if row.get("output_bias", True) else []

@@ -135,7 +135,16 @@ def albert_model():
 
 
 @pytest.fixture(scope="session")
-def make(word_pieces, byte_pairs, gpt_pairs, xlmr_model, albert_model):
+def deberta_model():
+    """A SentencePiece model as DeBERTa-v3's: `[PAD]`, `[CLS]`, `[SEP]`, `[UNK]`, and no mask."""
+    names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    ids = {f"{role}_id": id for id, role in enumerate(names)}
+    pieces = {f"{role}_piece": name for role, name in names.items()}
+    return _sentence_piece(vocab_size=300, **ids, **pieces)
+
+
+@pytest.fixture(scope="session")
+def make(word_pieces, byte_pairs, gpt_pairs, xlmr_model, albert_model, deberta_model):
     """`make(name, **settings)` builds a small tokenizer of each class."""
     from kerasbert import tokenizers
 
@@ -154,6 +163,7 @@ def make(word_pieces, byte_pairs, gpt_pairs, xlmr_model, albert_model):
         "GPTTokenizer": dict(zip(("vocabulary", "merges"), gpt_pairs)),
         "XLMRobertaTokenizer": {"proto": xlmr_model},
         "AlbertTokenizer": {"proto": albert_model},
+        "DebertaV3Tokenizer": {"proto": deberta_model},
     }
 
     def make(name, /, **settings):
@@ -168,6 +178,7 @@ CLASSES = (
     "ModernBertTokenizer",
     "XLMRobertaTokenizer",
     "AlbertTokenizer",
+    "DebertaV3Tokenizer",
     "GPT2Tokenizer",
     "GPTTokenizer",
 )

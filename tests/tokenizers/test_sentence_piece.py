@@ -5,7 +5,12 @@ import re
 
 import pytest
 
-from kerasbert.tokenizers import AlbertTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers import (
+    AlbertTokenizer,
+    DebertaV3Tokenizer,
+    XLMRobertaTokenizer,
+    tokenizer_from_files,
+)
 from kerasbert.tokenizers.sentence_piece import model_protos
 from tests.peers import transformers
 
@@ -171,3 +176,22 @@ def test_mistakes_are_one_sentence(tmp_path):
         AlbertTokenizer(b"")
     with pytest.raises(ValueError, match=r"needs 'spiece.model' or .* in"):
         AlbertTokenizer.from_files(tmp_path)
+
+
+@pytest.mark.peers
+def test_deberta_as_in_transformers(tmp_path, deberta_model, sentences):
+    """From the file alone that is published, which has no `[MASK]`."""
+    (tmp_path / "spm.model").write_bytes(deberta_model)
+    config = {"do_lower_case": False, "vocab_type": "spm"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.DebertaV2Tokenizer.from_pretrained(tmp_path)
+    ours = tokenizer_from_files(tmp_path, "deberta_v3", special_tokens_in_strings=True)
+    assert type(ours) is DebertaV3Tokenizer
+    texts = [*sentences, "a [MASK] fox. [SEP] x[MASK]"]
+    assert ours(texts) == [x.ids for x in encode(theirs, texts)]
+    for role in ("cls", "sep", "pad", "mask", "unk"):
+        assert getattr(ours, f"{role}_token_id") == getattr(theirs, f"{role}_token_id")
+    assert ours.mask_token_id == len(ours.get_vocabulary()) - 1
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    with pytest.raises(ValueError, match="do_lower_case=true, which a DebertaV3Tokenizer does"):
+        DebertaV3Tokenizer.from_files(tmp_path)

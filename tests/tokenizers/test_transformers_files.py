@@ -17,6 +17,7 @@ FAMILIES = {
     "ModernBertTokenizer": "modernbert",
     "XLMRobertaTokenizer": "xlm_roberta",
     "AlbertTokenizer": "albert",
+    "DebertaV3Tokenizer": "deberta_v3",
     "GPT2Tokenizer": "gpt2",
     "GPTTokenizer": "gpt",
 }
@@ -41,6 +42,7 @@ ROWS = [
     ("AlbertTokenizer", {}),
     ("AlbertTokenizer", {"lowercase": False, "keep_accents": True}),
     ("AlbertTokenizer", {"family": "roberta"}),
+    ("DebertaV3Tokenizer", {}),
     ("GPT2Tokenizer", {}),
     ("GPTTokenizer", {}),
 ]
@@ -50,7 +52,9 @@ def write(directory, tokenizer, family, **settings):
     files = transformers_files(tokenizer, family, 64, has_segments=family == "bert", **settings)
     for name, data in files.items():
         (directory / name).write_bytes(data)
-    kind = {"gpt": "openai-gpt"}.get(family, family.replace("xlm_", "xlm-"))
+    kind = {"gpt": "openai-gpt", "deberta_v3": "deberta-v2"}.get(
+        family, family.replace("xlm_", "xlm-")
+    )
     config = {"model_type": kind, "hidden_size": 4}
     (directory / "config.json").write_text(json.dumps(config))
     return directory
