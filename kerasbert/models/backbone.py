@@ -496,6 +496,7 @@ class BertBackbone(PresetBackbone):
         config = super().get_config()
         if self.finetuning_learning_rate is None:  # Versions before it read configs without it.
             del config["finetuning_learning_rate"]
-        if self.distance_embedding is None:  # So do these.
-            del config["bucket_size"], config["max_relative_positions"]
+        if config.get("position_embedding") != "disentangled":
+            for name in ("bucket_size", "max_relative_positions"):
+                config.pop(name, None)
         return config
