@@ -120,7 +120,7 @@ def rows_of_distances(reach, max_distance, bucket_size=None):
     """The row of each distance from -reach to reach; see `DistanceEmbedding`.
 
     >>> rows_of_distances(6, max_distance=8, bucket_size=4).tolist()
-    [0, 1, 1, 1, 2, 3, 4, 5, 6, 7, 7, 7, 7]
+    [1, 1, 1, 1, 2, 3, 4, 5, 6, 7, 7, 7, 7]
     """
     distance = np.arange(-reach, reach + 1)
     span = bucket_size or max_distance

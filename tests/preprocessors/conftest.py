@@ -3,6 +3,7 @@
 from tests.tokenizers.conftest import (  # noqa: F401
     albert_model,
     byte_pairs,
+    deberta_model,
     gpt_pairs,
     make,
     tokenizer,
