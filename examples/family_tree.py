@@ -250,7 +250,7 @@ def main(
         [tree for tree in read_conllu(path) if 3 <= len(tree.words) <= 40] for path in (train, dev)
     )
     with tempfile.TemporaryDirectory() as folder:
-        made = kerasbert.vocab(text, folder, size=vocabulary_size)["file"]
+        made = kerasbert.vocab(text, folder, size=vocabulary_size, unused=0)["file"]
         tokenizer = BertTokenizer.from_files(os.path.dirname(made))
     names = only.split(",") if only else ["ELMo", *MODELS]
     found = {name: [] for name in names}
