@@ -7,10 +7,10 @@ TEXT is a sentence a line, of any language; treebanks of the same language are a
 https://universaldependencies.org (CoNLL-U files; each has its licence). Each model is pre-trained
 on TEXT, two layers of 128, for as many steps of as many words, and then left as it is: a linear
 classifier reads three things off the vectors of its last layer. The part of speech of a word; its
-relation to the word that it hangs on; and the part of speech of the next word. The first two rows
-were never trained: the most frequent answer needs no vectors, and those of a BERT at its start tell
-what the words alone do. `BERT, sinusoids` has the positions of Vaswani et al. 2017 in place of
-learned ones. Words are what white space separates: segment Japanese first (`fugashi -Owakati`).
+relation to the word that it hangs on; and the part of speech of the next word. Two rows were never
+trained: the most frequent answer needs no vectors, and those of a BERT at its start tell what the
+words alone do. `BERT on sinusoids` has the positions of Vaswani et al. 2017 in place of learned
+ones. Words are what white space separates: segment Japanese first (`fugashi -Owakati`).
 
 English, 3,200 rows of Wikipedia's sample (12 epochs, 600 steps, by default), seed 0, on TensorFlow:
 ELMo 0.601, 0.495, 0.563; GPT 0.741, 0.564, 0.355; BERT, at its start 0.642, 0.523, 0.316, trained
@@ -130,7 +130,7 @@ MODELS = {
     "BERT at its start": masked,
     "GPT": causal,
     "BERT": masked,
-    "BERT, sinusoids": masked_on_sinusoids,
+    "BERT on sinusoids": masked_on_sinusoids,
     "XLNet": permuted,
     "ELECTRA": replaced,
 }

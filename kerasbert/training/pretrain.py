@@ -386,9 +386,7 @@ def _loaded(preset, arguments):
     new = "its heads are"
     with contextlib.suppress(NoHeadError):
         masked = BertMaskedLM.from_preset(preset, preprocessor=None)
-        values = {weight.path: weight for weight in masked.mlm_head.weights}
-        for weight in model.mlm_head.weights:
-            weight.assign(values[weight.path])
+        _copy(masked.mlm_head, model.mlm_head)
         new = "the head of the sentences is"
     warnings.warn(f"'{preset}' holds not all that is trained here: {new} new.", stacklevel=3)
     return model
@@ -427,7 +425,7 @@ def _loaded_electra(preset, preprocessor, generator, encoder):
 
 
 def _copy(source, target):
-    """Give a part of a pre-trainer the weights of a model by itself, by their paths."""
+    """Give a part of a pre-trainer the weights of what was by itself, by their paths."""
     values = {weight.path: weight for weight in source.weights}
     for weight in target.weights:
         weight.assign(values[weight.path.removeprefix("generator/")])

@@ -140,9 +140,7 @@ def short_names(scores, second):
         name = name.removeprefix("val_")
         if name in ("accuracy", "perplexity"):  # Keras does not name the only output.
             name = f"mlm_{name}"
-        for long, shown in (("mlm", "mlm"), ("nsp", second), ("detection", "detection")):
-            name = name.replace(f"{long}_logits_", f"{shown}_")
-        return before + name
+        return before + name.replace("nsp_logits_", f"{second}_").replace("_logits_", "_")
 
     return {short(name): float(value) for name, value in scores.items()}
 
