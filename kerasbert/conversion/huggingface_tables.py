@@ -309,7 +309,8 @@ def _write_deberta(settings):
 
 # === NomicBERT's and GTE's ===
 
-# What their first code could do otherwise, and what their checkpoints have.
+# What their first code could do otherwise, and what their checkpoints have. NomicBERT's
+# rotary_scaling_factor counts beyond max_trained_positions, where our positions end.
 _NOMIC = {
     "activation_function": "swiglu",
     "prenorm": False,
@@ -321,7 +322,6 @@ _NOMIC = {
     "rotary_emb_fraction": 1.0,
     "rotary_emb_interleaved": False,
     "rotary_emb_scale_base": None,
-    "rotary_scaling_factor": None,
     "use_rms_norm": False,
     "num_experts": 0,
 }

@@ -500,8 +500,8 @@ class BertBackbone(PresetBackbone):
         config = super().get_config()
         # Versions before these read configs without them.
         for name, unused in (("finetuning_learning_rate", None), ("rotary_factor", 1.0)):
-            if getattr(self, name) == unused:
-                del config[name]
+            if config.get(name) == unused:
+                config.pop(name, None)
         if config.get("position_embedding") != "disentangled":
             for name in ("bucket_size", "max_relative_positions"):
                 config.pop(name, None)

@@ -442,6 +442,7 @@ def test_configurations_of_the_first_nomic_bert(reference, tmp_path):
     first = {"n_embd": 36, "n_layer": 2, "n_head": 3, "n_inner": 40, "rotary_emb_base": 1000}
     first |= {"max_trained_positions": 32, "layer_norm_epsilon": 1e-12, "resid_pdrop": 0.0}
     first |= {"attn_pdrop": 0.0, "activation_function": "swiglu", "rotary_emb_fraction": 1.0}
+    first |= {"n_positions": 64, "rotary_scaling_factor": 2}
     now = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     now += ("rope_parameters", "max_position_embeddings", "layer_norm_eps", "hidden_act")
     directory = theirs.copy(tmp_path, **first, **dict.fromkeys(now))
