@@ -59,6 +59,10 @@ _KINDS = {
         lambda x: isinstance(x, list) and all(isinstance(one, str) for one in x),
         "a list of strings",
     ),
+    "parts": (
+        lambda x: _KINDS["flag"][0](x) or _KINDS["names"][0](x),
+        "true, false or a list of strings",
+    ),
     "object": (lambda x: isinstance(x, dict), "an object"),
     "list": (lambda x: isinstance(x, list), "a list"),
     "token": (

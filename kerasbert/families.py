@@ -5,13 +5,14 @@ that differ from BERT's own, and the settings of its published heads. Nothing el
 the package knows a family but the name tables of `kerasbert.conversion`.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
-ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663, DeBERTa-v3 2111.09543; GPT Radford et
-al. 2018, "Improving Language Understanding by Generative Pre-Training", GPT-2 Radford et al. 2019,
-"Language Models are Unsupervised Multitask Learners".
+ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663, DeBERTa-v3 2111.09543, NomicBERT
+2402.01613, GTE 2407.19669; GPT Radford et al. 2018, "Improving Language Understanding by Generative
+Pre-Training", GPT-2 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
 from dataclasses import dataclass, field
 
+from kerasbert._errors import check_choice
 from kerasbert.kinds import KINDS
 
 # The settings of an encoder and what each can be; see `kerasbert._errors.check_value`.
@@ -39,17 +40,21 @@ SETTINGS = {
     "max_relative_positions": "count?",
     "rotary_base": "positive",
     "local_rotary_base": "positive?",
+    "rotary_factor": "positive",
     "local_window": "count?",
     "global_every": "count",
     "norm_first": "flag",
     "gated_mlp": "flag",
-    "use_bias": "flag",
+    "use_bias": "parts",
     "is_causal": "flag",
     "initializer_range": "number",
     "finetuning_learning_rate": "positive?",
     "family": "name",
 }
 POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled")
+# The parts of an encoder that have biases, or have none: the projections of the attention, the two
+# of the feed-forward, and the norms.
+BIASED = ("attention", "intermediate", "output", "norm")
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,8 @@ _MODERNBERT_HEAD = {
     "dropout": 0.0,
 }
 _CONTEXT_POOLER = {"pooling": "cls", "head_activation": "gelu"}
+# BERT's pooler as a part of the head, of families whose encoders come without one.
+_POOLED = {"pooling": "cls", "head_activation": "tanh"}
 # Whatever the encoder's activation is.
 _ERF_GELU = {"head_activation": "gelu"}
 # Classes are read off the last token, which has seen all the others.
@@ -101,6 +108,8 @@ _MODERNBERT = {
     "use_bias": False,
     "pooler": False,
 }
+# BERT with rotary positions and a gate.
+_ROTARY = {"pooler": False, "position_embedding": "rotary", "gated_mlp": True}
 # Rows of models in `kerasbert.lineage`, whose encoders are classes of their own.
 LINEAGE = {
     "xlnet": Family(
@@ -192,6 +201,30 @@ FAMILIES = {
         },
         tokenizer="ModernBertTokenizer",
     ),
+    "nomic_bert": Family(
+        encoder={
+            **_ROTARY,
+            "dropout": 0.0,
+            "max_sequence_length": 2048,
+            "activation": "silu",
+            "rotary_base": 1000.0,
+            "use_bias": ["norm"],
+        },
+        heads={"text_classifier": _POOLED, "multiple_choice": _POOLED},
+    ),
+    "gte": Family(
+        encoder={
+            **_ROTARY,
+            "num_segments": 1,
+            "attention_dropout": 0.0,
+            "max_sequence_length": 8192,
+            "activation": "gelu",
+            "rotary_base": 160000.0,
+            "use_bias": ["attention", "output", "norm"],
+        },
+        heads={"text_classifier": _POOLED, "multiple_choice": _POOLED, "masked_lm": _ERF_GELU},
+        tokenizer="XLMRobertaTokenizer",
+    ),
     "gpt2": Family(
         encoder={**_GPT, "max_sequence_length": 1024, "norm_first": True},
         heads={"text_classifier": _LAST_TOKEN},
@@ -218,6 +251,22 @@ def get_family(name, families=None):
     if name not in families:
         raise ValueError(f"Unknown family '{name}'; the families are {', '.join(families)}.")
     return families[name]
+
+
+def has_bias(use_bias, part):
+    """Whether a part of `BIASED` has biases, where all have, none has, or those of a list have.
+
+    >>> has_bias(["norm"], "norm"), has_bias(["norm"], "attention"), has_bias(True, "attention")
+    (True, False, True)
+
+    Raises:
+        ValueError: for a list with a part that there is not.
+    """
+    if not isinstance(use_bias, (list, tuple)):
+        return use_bias
+    for name in use_bias:
+        check_choice("a part in use_bias", name, BIASED)
+    return part in use_bias
 
 
 def head_settings(family, kind):

@@ -84,6 +84,8 @@ TINY = {
         "norm_rel_ebd": "layer_norm",
         "position_buckets": 8,
     },
+    "nomic_bert": _SIZES,
+    "gte": {**_SIZES, "type_vocab_size": 1},
     "gpt2": {**_GPT, "n_inner": 40, "eos_token_id": 2, "bos_token_id": 2, "pad_token_id": 0},
     "gpt": {**_GPT, "pad_token_id": 0},
 }
@@ -96,12 +98,14 @@ _CLASSES = {
     "albert": "Albert",
     "modernbert": "ModernBert",
     "deberta_v3": "DebertaV2",
+    "nomic_bert": "NomicBert",
+    "gte": "Gte",
     "gpt2": "GPT2",
     "gpt": "OpenAIGPT",
     "modernbert_decoder": "ModernBertDecoder",
 }
 # The families whose `transformers` models take segments.
-SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert")
+SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert", "nomic_bert", "gte")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -136,7 +140,7 @@ class Reference:
         padding_mask[1, length // 2 + 1 :] = 0
         token_ids[padding_mask == 0] = config.pad_token_id
         inputs = {"token_ids": token_ids.astype("int32"), "padding_mask": padding_mask}
-        if self.family in SEGMENTS:
+        if self.family in SEGMENTS and config.type_vocab_size:
             segments = rng.integers(0, config.type_vocab_size, (3, length))
             inputs["segment_ids"] = segments.astype("int32")
         return inputs

@@ -42,13 +42,24 @@ FAMILY_SETTINGS = {
     "deberta_v3": {"bucket_size": 4},
     "modernbert": {"num_layers": 4, "local_window": 4},
     "modernbert_decoder": {"num_layers": 4, "local_window": 4},
+    "nomic_bert": {},
+    "gte": {},
     "gpt2": {},
     "gpt": {},
 }
-# Those whose checkpoints have BERT's heads.
-ENCODERS = [name for name, row in FAMILIES.items() if not row.encoder.get("is_causal")]
-# Of these, those whose checkpoints have a head for hidden tokens.
-MASKED_LMS = [name for name in ENCODERS if "masked_lm" in TABLES[name].heads]
+# Those whose checkpoints have BERT's heads. GTE is NomicBERT with other names, biases and another
+# activation, and has no row of its own where none of these matters.
+ENCODERS = [
+    name for name, row in FAMILIES.items() if not row.encoder.get("is_causal") and name != "gte"
+]
+
+
+def with_head(kind):
+    """Of `ENCODERS`, those whose checkpoints have this kind of head."""
+    return [name for name in ENCODERS if kind in TABLES[name].heads]
+
+
+MASKED_LMS = with_head("masked_lm")
 
 
 def tiny_backbone(family="bert", **settings):
@@ -525,9 +536,9 @@ def model_contract(*families, checks=(check_saving,), slow=SLOW, without=()):
             compiles = check in (check_graph, check_gradients, check_int8, check_lora)
             if compiles and family not in (families or ("bert",)):
                 continue
-            # XLM-R has the settings of RoBERTa.
+            # XLM-R has the settings of RoBERTa, and GTE nearly those of NomicBERT.
             is_fast = family in families and check not in slow
-            is_fast |= check in checks and family != "xlm_roberta"
+            is_fast |= check in checks and family not in ("xlm_roberta", "gte")
             marks = () if is_fast else (pytest.mark.slow,)
             name = f"{family}-{check.__name__.removeprefix('check_')}"
             rows.append(pytest.param(family, check, id=name, marks=marks))

@@ -34,6 +34,7 @@ from tests.contracts import (
     perturb,
     tiny_backbone,
     tiny_classifier,
+    with_head,
 )
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "café", "un", "##able", "東", "."]
@@ -57,8 +58,16 @@ HEADS = {
     "both": ("ForPreTraining", {}, BertPretrainer),
 }
 ROWS = [
-    *((family, head, {}) for family in ENCODERS for head in list(HEADS)[:-3]),
-    *((family, "masked", {}) for family in MASKED_LMS),
+    *((family, head, {}) for family in ENCODERS for head in list(HEADS)[:5]),
+    *((family, "spans", {}) for family in with_head("question_answering")),
+    *((family, "choice", {}) for family in with_head("multiple_choice")),
+    *((family, "masked", {}) for family in [*MASKED_LMS, "gte"]),
+    ("gte", "classes", {}),
+    (
+        "gte",
+        "encoder",
+        {"type_vocab_size": 0, "rope_parameters": {"rope_type": "linear", "factor": 1.3}},
+    ),
     ("bert", "next", {}),
     ("bert", "both", {}),
     ("albert", "both", {}),
@@ -72,7 +81,7 @@ ROWS = [
     ("albert", "classes", {"num_hidden_groups": 2, "num_hidden_layers": 4, "hidden_act": "gelu"}),
     ("albert", "classes", {"classifier_dropout_prob": 0.4, "initializer_range": 0.01}),
     ("modernbert", "classes", {"classifier_pooling": "mean", "classifier_bias": True}),
-    ("modernbert", "encoder", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
+    ("modernbert", "encoder", {"norm_bias": True, "mlp_bias": True}),
     ("modernbert", "classes", {"global_attn_every_n_layers": 2, "local_attention": 4}),
     ("modernbert", "classes", {"classifier_activation": "relu", "classifier_dropout": 0.4}),
 ]

@@ -43,6 +43,7 @@ _FIELDS = {
     "layer_types": "names?",
     "rope_parameters": "object?",
     "rope_scaling": "object?",
+    "rope_theta": "positive?",
     "global_rope_theta": "positive?",
     "local_rope_theta": "positive?",
     "tie_word_embeddings": "flag",
@@ -66,6 +67,8 @@ REFUSED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
+# What checkpoints of a family were called before transformers had it.
+FIRST_TYPES = {"new": "gte"}
 # Model types that look like one of ours: why they are none, and the way out.
 OTHERS = {
     "deberta": "the first DeBERTa, whose layers project distances by weights of their own, which "
@@ -130,7 +133,8 @@ def read_checkpoint(directory):
     path = os.path.join(directory, "config.json")
     config = read_json(path)
     # The first ones named no type: all were BERT.
-    types = {table.model_type or name.replace("_", "-"): name for name, table in ALL_TABLES.items()}
+    types = {(row.model_type or name).replace("_", "-"): name for name, row in ALL_TABLES.items()}
+    types |= FIRST_TYPES
     model_type = str(config.get("model_type", "bert")).replace("_", "-")
     family = types.get(model_type)
     if model_type in OTHERS:
@@ -166,6 +170,7 @@ def read_checkpoint(directory):
             table.layout,
             table.verbatim(encoder),
             inner=encoder.get("num_inner_repetitions", 1),
+            swapped=table.swapped,
         ),
         head_maps={
             kind: NameMap(layers, "torch", table.verbatim_head(encoder))

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 from kerasbert._errors import check_fields, check_value, is_whole
-from kerasbert.families import head_settings
+from kerasbert.families import has_bias, head_settings
 from kerasbert.kinds import KINDS
 
 # transformers' name of an activation: ours. "gelu" is the erf form here, the tanh form in Google's.
@@ -57,6 +57,9 @@ class Table:
         ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
         token_ids: tuple. Keys of special tokens whose defaults there may lie outside a vocabulary.
         refused: dict of a kind of head to a dict of key to the one value that is known here.
+        inside: tuple. How the names of a head's layers start that stand among the encoder's.
+        may_lack_segments: bool. Whether its class has no table of segments where there are none.
+        swapped: string. See `NameMap.swapped`.
         split_heads: dict of how a name ends, of a matrix with an axis for heads, to whether it is
             of what goes into the heads, (D, N, H) or, not transposed, comes out of them.
         verbatim: function of the encoder's settings; see `NameMap.verbatim`.
@@ -85,6 +88,9 @@ class Table:
     ignored: tuple = ()
     token_ids: tuple = ()
     refused: dict = dataclasses.field(default_factory=dict)
+    inside: tuple = ()
+    may_lack_segments: bool = False
+    swapped: str = ""
     split_heads: dict = dataclasses.field(default_factory=dict)
     verbatim: Callable = lambda settings: None
     verbatim_head: Callable = lambda settings: None
@@ -126,22 +132,25 @@ class Table:
         return has_name and kind not in self.without_class
 
 
-# === ModernBERT's own settings ===
-
-
-def _read_modernbert(config, path):
-    biases = [config.get(key, False) for key in ("norm_bias", "attention_bias", "mlp_bias")]
-    if len(set(biases)) > 1:
-        raise ValueError(
-            f"'{path}' has norm_bias, attention_bias, mlp_bias = {biases}; kerasbert has biases "
-            "in all three or in none."
-        )
+def _check_head_width(config, path):
+    """Raise for rotary positions of heads that are not as wide as the encoder has room for."""
     width, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
     if config.get("head_dim") not in (None, width / heads):
         raise ValueError(
             f"'{path}' has head_dim={config['head_dim']!r} beside hidden_size={width} and "
             f"num_attention_heads={heads}; kerasbert turns heads of their whole width only."
         )
+
+
+# === ModernBERT's own settings ===
+
+
+def _read_modernbert(config, path):
+    keys = {"norm_bias": ["norm"], "attention_bias": ["attention"]}
+    keys["mlp_bias"] = ["intermediate", "output"]
+    biased = [part for key, parts in keys.items() if config.get(key) for part in parts]
+    use_bias = bool(biased) if len(biased) in (0, 4) else biased
+    _check_head_width(config, path)
     layers = config.get("num_hidden_layers", 22)
     every = config.get("global_attn_every_n_layers", 3)
     types = config.get("layer_types")
@@ -169,7 +178,7 @@ def _read_modernbert(config, path):
             )
         base = rope.get("rope_theta", config.get(old))
         bases[ours] = float(default if base is None else base)
-    return {**bases, "global_every": every}
+    return {**bases, "global_every": every, "use_bias": use_bias}
 
 
 def _write_modernbert(settings):
@@ -177,8 +186,9 @@ def _write_modernbert(settings):
     kinds = ("sliding_attention", "full_attention")
     bases = settings["local_rotary_base"] or settings["rotary_base"], settings["rotary_base"]
     return {
-        "attention_bias": settings["use_bias"],
-        "mlp_bias": settings["use_bias"],
+        "norm_bias": has_bias(settings["use_bias"], "norm"),
+        "attention_bias": has_bias(settings["use_bias"], "attention"),
+        "mlp_bias": has_bias(settings["use_bias"], "output"),
         "embedding_dropout": settings["dropout"],
         "global_attn_every_n_layers": every,
         "layer_types": [kinds[i % every == 0] for i in range(settings["num_layers"])],
@@ -297,6 +307,80 @@ def _write_deberta(settings):
     }
 
 
+# === NomicBERT's and GTE's ===
+
+# What their first code could do otherwise, and what their checkpoints have. NomicBERT's
+# rotary_scaling_factor counts beyond max_trained_positions, where our positions end.
+_NOMIC = {
+    "activation_function": "swiglu",
+    "prenorm": False,
+    "parallel_block": False,
+    "causal": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "use_rms_norm": False,
+    "num_experts": 0,
+}
+_GTE = {
+    "layer_norm_type": "layer_norm",
+    "logn_attention_scale": False,
+    "pack_qkv": True,
+}
+
+
+def _read_rotary(base, known):
+    """A function that reads rotary positions of one base, and refuses what is not as `known`."""
+
+    def refuse(path, key, value, fine):
+        raise ValueError(
+            f"'{path}' has {key}={value!r}, which kerasbert does not have; only {key}={fine} can "
+            "be loaded."
+        )
+
+    def read(config, path):
+        _check_head_width(config, path)
+        for key, fine in known.items():
+            if config.get(key, fine) not in (fine, None):
+                refuse(path, key, config[key], repr(fine))
+        kind = config.get("position_embedding_type")
+        if kind not in (None, "rope", "rotary"):
+            refuse(path, "position_embedding_type", kind, "'rope'")
+        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        kinds = {"rope_theta": "positive?", "factor": "positive", "partial_rotary_factor": "number"}
+        check_fields(rope, kinds, path)
+        if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
+            refuse(path, "partial_rotary_factor", rope, "1.0")
+        theta = rope.get("rope_theta", config.get("rope_theta"))
+        if theta is None and config.get("model_type") == "new":  # Whose own default is another.
+            refuse(path, "rope_theta", theta, "a number")
+        theta = float(base if theta is None else theta)
+        kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor", 1.0)
+        if kind == "default":
+            factor = 1.0
+        elif kind == "ntk" and rope.get("mixed_b") is None:
+            # The first code's form of a larger base, at which a distance of one turns less too.
+            width = config.get("hidden_size", 768) // config.get("num_attention_heads", 12)
+            theta, factor = theta * factor, factor ** (2 / width)
+        elif kind != "linear":
+            raise ValueError(
+                f"'{path}' scales its rotary positions ({rope}); kerasbert has the rope_type "
+                "'default' and 'linear' only: use a checkpoint with one of these."
+            )
+        return {"rotary_base": theta, "rotary_factor": float(factor)}
+
+    return read
+
+
+def _write_rotary(settings):
+    factor = settings.get("rotary_factor", 1.0)
+    more = {"rope_type": "default"} if factor == 1 else {"rope_type": "linear", "factor": factor}
+    return {"rope_parameters": {**more, "rope_theta": settings["rotary_base"]}}
+
+
 # === The tables ===
 
 _BERT_CONFIG = {
@@ -379,6 +463,10 @@ _DEBERTA_CLASSES = {
     "dropout": ("cls_dropout", None),
     "head_activation": ("pooler_hidden_act", "gelu"),
 }
+_ROTARY_HEADS = {
+    "text_classifier": {"head_dense": "pooler.dense", "logits": "classifier"},
+    "token_classifier": {"logits": "classifier"},
+}
 _DISTILBERT_HEAD = {"head_dense": "pre_classifier", "logits": "classifier"}
 _ALBERT_GROUP = "encoder.albert_layer_groups.{i}.albert_layers.{j}"
 _ALBERT_DROPOUT = {"dropout": ("classifier_dropout_prob", 0.1)}
@@ -402,7 +490,6 @@ _MODERNBERT_CONFIG = {
     "layer_norm_epsilon": ("norm_eps", 1e-5),
     "initializer_range": ("initializer_range", 0.02),
     "local_window": ("local_attention", 128),
-    "use_bias": ("norm_bias", False),
 }
 _MODERNBERT_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep"))
 
@@ -667,6 +754,89 @@ TABLES = {
         },
         read=_read_deberta,
         write=_write_deberta,
+    ),
+    # The names in files of these two, which transformers' classes rename.
+    "nomic_bert": Table(
+        classes="NomicBert",
+        prefix="nomic_bert.",
+        config={
+            **_BERT_CONFIG,
+            "vocabulary_size": ("vocab_size", 30528),
+            "dropout": ("hidden_dropout_prob", 0.0),
+            "attention_dropout": ("attention_probs_dropout_prob", 0.0),
+            "max_sequence_length": ("max_position_embeddings", 2048),
+            "activation": ("hidden_act", "silu"),
+        },
+        encoder={  # NomicBertModel
+            "token_embedding": "embeddings.word_embeddings",
+            "segment_embedding": "embeddings.token_type_embeddings",
+            "embeddings_layer_norm": "emb_ln",
+            "transformer_layer_{i}/attention/qkv": "encoder.layers.{i}.attn.Wqkv",
+            "transformer_layer_{i}/attention/output": "encoder.layers.{i}.attn.out_proj",
+            "transformer_layer_{i}/attention_layer_norm": "encoder.layers.{i}.norm1",
+            "transformer_layer_{i}/intermediate": "encoder.layers.{i}.mlp.[fc12|fc11]",
+            "transformer_layer_{i}/output": "encoder.layers.{i}.mlp.fc2",
+            "transformer_layer_{i}/output_layer_norm": "encoder.layers.{i}.norm2",
+        },
+        heads={
+            **_ROTARY_HEADS,
+            "masked_lm": _mlm_head(
+                "cls.predictions.transform.dense",
+                "cls.predictions.transform.layer_norm",
+                "cls.predictions",
+            ),
+        },
+        head_config=_BERT_HEAD_CONFIG,
+        model_type="nomic_bert",
+        decoder="cls.predictions.decoder",
+        aliases={
+            "n_embd": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "n_inner": "intermediate_size",
+            "resid_pdrop": "hidden_dropout_prob",
+            "attn_pdrop": "attention_probs_dropout_prob",
+            "max_trained_positions": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_eps",
+            "rotary_emb_base": "rope_theta",
+        },
+        ignored=("position_embedding_type",),
+        inside=("pooler.",),
+        read=_read_rotary(1000.0, _NOMIC),
+        write=_write_rotary,
+    ),
+    "gte": Table(
+        classes="Gte",
+        prefix="gte.",
+        config={
+            **_BERT_CONFIG,
+            "vocabulary_size": ("vocab_size", 250048),
+            "attention_dropout": ("attention_probs_dropout_prob", 0.0),
+            "max_sequence_length": ("max_position_embeddings", 8192),
+            "num_segments": ("type_vocab_size", 1),
+        },
+        encoder={  # GteModel
+            "token_embedding": "embeddings.word_embeddings",
+            "segment_embedding": "embeddings.token_type_embeddings",
+            "embeddings_layer_norm": "embeddings.LayerNorm",
+            "transformer_layer_{i}/attention/qkv": "encoder.layer.{i}.attention.qkv_proj",
+            "transformer_layer_{i}/attention/output": "encoder.layer.{i}.attention.o_proj",
+            "transformer_layer_{i}/attention_layer_norm": "encoder.layer.{i}.attn_ln",
+            "transformer_layer_{i}/intermediate": "encoder.layer.{i}.mlp.up_gate_proj",
+            "transformer_layer_{i}/output": "encoder.layer.{i}.mlp.down_proj",
+            "transformer_layer_{i}/output_layer_norm": "encoder.layer.{i}.mlp_ln",
+        },
+        heads={
+            **_ROTARY_HEADS,
+            "masked_lm": _mlm_head("lm_head.dense", "lm_head.norm", "lm_head.decoder"),
+        },
+        head_config=_BERT_HEAD_CONFIG,
+        ignored=("position_embedding_type",),
+        inside=("pooler.",),
+        may_lack_segments=True,
+        swapped="/intermediate",
+        read=_read_rotary(160000.0, _GTE),
+        write=_write_rotary,
     ),
     "gpt2": Table(
         classes="GPT2",

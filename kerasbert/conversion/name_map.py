@@ -53,6 +53,8 @@ class NameMap:
         verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a name
             that ends in ".T" is transposed.
         inner: int. How many of our blocks stand in one of their layers; see `{j}`.
+        swapped: string. How the paths of layers end whose two halves stand there the other way
+            round, as that of a gate; "" for none.
 
     >>> names = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
     >>> names.theirs("layer_3/qkv/bias")
@@ -63,6 +65,7 @@ class NameMap:
     layout: str
     verbatim: dict = None
     inner: int = 1
+    swapped: str = ""
 
     def theirs(self, path):
         """Their names of our weight at `path`, or `None` where the table has none."""
@@ -103,6 +106,11 @@ class NameMap:
             return self.verbatim[path].endswith(".T")
         return self.layout == "torch" and path.endswith("/kernel")
 
+    def _in_order(self, path, value):
+        """A weight of ours as theirs, or of theirs as ours: halves the other way round."""
+        is_swapped = self.swapped and path.rpartition("/")[0].endswith(self.swapped)
+        return np.roll(value, value.shape[-1] // 2, axis=-1) if is_swapped else value
+
     def their_shapes(self, path, shape):
         """The shapes of their tensors for our weight at `path`, of `shape`, one a name."""
         names = self.theirs(path)
@@ -139,7 +147,7 @@ class NameMap:
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
         # In rows: PyTorch would keep the columns of a transposed one, and its gradient and
         # optimizer would have theirs in other places than the weight.
-        return np.ascontiguousarray(whole)
+        return np.ascontiguousarray(self._in_order(path, whole))
 
     def write(self, path, value):
         """Their tensors of our weight: a dict of name to array, the reverse of `read`.
@@ -147,7 +155,7 @@ class NameMap:
         KerasHub's axis for heads is left to the caller, who knows the variable's shape.
         """
         names = self.theirs(path)
-        parts = np.split(np.asarray(value), len(names), axis=-1)
+        parts = np.split(self._in_order(path, np.asarray(value)), len(names), axis=-1)
         if self._transposed(path):
             parts = [part.T for part in parts]
         return {name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)}

@@ -89,7 +89,8 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     tensors = split_heads(tensors, table, settings["num_heads"])
     if kind is not None:
         tensors = {table.prefix + key: value for key, value in tensors.items()}
-        tensors |= named_tensors(head, checkpoint.head_maps.get(kind), name)
+        for key, value in named_tensors(head, checkpoint.head_maps.get(kind), name).items():
+            tensors[(table.prefix if key.startswith(table.inside) else "") + key] = value
         if not getattr(model, "tie_weights", True) and table.decoder:
             # Their class has the bias twice, and reads the decoder's.
             bias = table.of_head("masked_lm")["mlm_head"] + ".bias"
@@ -162,7 +163,8 @@ def _fill_rows(settings, values, family, tokenizer):
     """
     changed = {}
     table = ALL_TABLES[family]
-    if "segment_embedding" in table.encoder and not settings["num_segments"]:
+    has_segments = "segment_embedding" in table.encoder and not table.may_lack_segments
+    if has_segments and not settings["num_segments"]:
         width = settings["embedding_dim"] or settings["hidden_dim"]
         values["segment_embedding/embeddings"] = np.zeros((1, width), "float32")
         changed["num_segments"] = 1

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.families import LINEAGE, get_family
+from kerasbert.families import BIASED, LINEAGE, get_family, has_bias
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import encoder_of, head_weights
 
@@ -87,12 +87,13 @@ def canonical(settings, encoder):
     if settings["attention_dropout"] is None:
         settings["attention_dropout"] = settings["dropout"]
     settings["num_groups"] = settings["num_groups"] or settings["num_layers"]
+    settings["use_bias"] = [part for part in BIASED if has_bias(settings["use_bias"], part)]
     positions = settings["position_embedding"]
     unused = [] if positions == "learned" else ["position_offset"]
     if positions == "rotary":
         settings["local_rotary_base"] = settings["local_rotary_base"] or settings["rotary_base"]
     else:
-        unused += ["rotary_base", "local_rotary_base"]
+        unused += ["rotary_base", "local_rotary_base", "rotary_factor"]
     if positions == "disentangled":
         settings["max_relative_positions"] = (
             settings["max_relative_positions"] or settings["max_sequence_length"]

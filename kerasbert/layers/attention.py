@@ -90,6 +90,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         dropout: float. Dropout of the attention maps in training.
         use_bias: bool.
         rotary_base: float or None. Rotary positions with this base.
+        rotary_factor: float. What rotary positions are divided by.
         kernel_initializer: an initializer.
 
     Example:
@@ -105,6 +106,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         use_bias=True,
         rotary_base=None,
         kernel_initializer="glorot_uniform",
+        rotary_factor=1.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -112,6 +114,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         self.dropout = dropout
         self.use_bias = use_bias
         self.rotary_base = rotary_base
+        self.rotary_factor = rotary_factor
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, inputs_shape):
@@ -168,7 +171,8 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         """What turns queries and keys that begin at a position; `None` without rotary positions."""
         if self.rotary_base is None:
             return None
-        return functools.partial(rotate, base=self.rotary_base, start_index=start_index)
+        turn = {"base": self.rotary_base, "factor": self.rotary_factor}
+        return functools.partial(rotate, start_index=start_index, **turn)
 
     def _with_cache(self, inputs, mask, cache, index):
         projected = self.qkv(inputs)
@@ -196,6 +200,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "rotary_base": self.rotary_base,
+            "rotary_factor": self.rotary_factor,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 

@@ -8,6 +8,7 @@ from keras import ops
 
 from kerasbert import private_names
 from kerasbert._keywords import ChecksKeywords
+from kerasbert.families import has_bias
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense, activation_function
 from kerasbert.layers.dropout import TokenDropout
@@ -16,7 +17,8 @@ from kerasbert.layers.norm import TokenNorm
 
 def layer_norm(epsilon, use_bias, dtype, name):
     """Layer normalization over the width; without bias it has no `beta`."""
-    return TokenNorm(epsilon=epsilon, center=use_bias, dtype=dtype, name=name)
+    center = has_bias(use_bias, "norm")
+    return TokenNorm(epsilon=epsilon, center=center, dtype=dtype, name=name)
 
 
 def _is_float(x):
@@ -52,8 +54,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         norm_first: bool. Norm before each half (pre-norm) instead of after the residual.
         attention_norm: bool. With `norm_first`: `False` leaves out the first of the two norms.
         gated_mlp: bool. GeGLU (arXiv 2002.05202): activation(first half) * second half.
-        use_bias: bool. Biases in projections and norms.
-        rotary_base: float or None. See `SelfAttention`.
+        use_bias: bool, or list of the parts with biases: "attention", "intermediate", "output" of
+            the feed-forward, "norm".
+        rotary_base, rotary_factor: see `SelfAttention`.
         kernel_initializer: an initializer.
         attention: a layer in place of `SelfAttention`, as `RelativeAttention` is; the arguments
             about attention are then its own.
@@ -80,6 +83,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         rotary_base=None,
         kernel_initializer="glorot_uniform",
         attention=None,
+        rotary_factor=1.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -94,6 +98,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.gated_mlp = gated_mlp
         self.use_bias = use_bias
         self.rotary_base = rotary_base
+        self.rotary_factor = rotary_factor
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.given_attention = attention
 
@@ -107,8 +112,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.attention = self.given_attention or SelfAttention(
             self.num_heads,
             dropout=self.attention_dropout,
-            use_bias=self.use_bias,
+            use_bias=has_bias(self.use_bias, "attention"),
             rotary_base=self.rotary_base,
+            rotary_factor=self.rotary_factor,
             kernel_initializer=self.kernel_initializer.clone(),
             dtype=dtype,
             name="attention",
@@ -125,7 +131,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             return TokenDense(
                 units,
                 activation=activation,
-                use_bias=self.use_bias,
+                use_bias=has_bias(self.use_bias, name),
                 kernel_initializer=self.kernel_initializer.clone(),
                 dtype=dtype,
                 name=name,
@@ -261,6 +267,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             "gated_mlp": self.gated_mlp,
             "use_bias": self.use_bias,
             "rotary_base": self.rotary_base,
+            "rotary_factor": self.rotary_factor,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "attention": keras.saving.serialize_keras_object(self.given_attention),
         }

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from kerasbert import private_names
+from kerasbert.families import has_bias
 from kerasbert.layers.attention import CrossAttention
 from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
 
@@ -33,7 +34,7 @@ class TransformerDecoderBlock(TransformerBlock):
         self.cross_attention = CrossAttention(
             self.num_heads,
             dropout=self.attention_dropout,
-            use_bias=self.use_bias,
+            use_bias=has_bias(self.use_bias, "attention"),
             kernel_initializer=self.kernel_initializer.clone(),
             dtype=self.dtype_policy,
             name="cross_attention",

@@ -10,6 +10,7 @@ from keras import ops
 from kerasbert import backend
 from kerasbert._errors import check_whole
 from kerasbert._keywords import ChecksKeywords
+from kerasbert.families import has_bias
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
@@ -232,7 +233,7 @@ class DisentangledAttention(SelfAttention):
 
     def get_config(self):
         config = super().get_config()
-        del config["rotary_base"]
+        del config["rotary_base"], config["rotary_factor"]
         return {**config, "position_dropout": self.position_dropout}
 
 
@@ -264,7 +265,7 @@ def shared_distances(encoder, initializer, dtype):
         encoder.max_relative_positions or encoder.max_sequence_length,
         encoder.bucket_size,
         layer_norm_epsilon=encoder.layer_norm_epsilon,
-        use_bias=encoder.use_bias,
+        use_bias=has_bias(encoder.use_bias, "norm"),
         initializer=initializer,
         dtype=dtype,
         name="distance_embedding",
@@ -278,7 +279,7 @@ def own_attention(encoder, initializer, dtype):
     return DisentangledAttention(
         encoder.num_heads,
         dropout=encoder.attention_dropout,
-        use_bias=encoder.use_bias,
+        use_bias=has_bias(encoder.use_bias, "attention"),
         position_dropout=encoder.dropout,
         kernel_initializer=initializer,
         dtype=dtype,

@@ -124,13 +124,14 @@ def check_length(length, limit):
         )
 
 
-def rotate(x, base, start_index=None):
+def rotate(x, base, start_index=None, factor=1.0):
     """Rotary position embedding (RoFormer, arXiv 2104.09864; halves form).
 
     Args:
         x: tensor (B, T, N, H), H even.
         base: float. The base of the angles' wavelengths.
         start_index: int or tensor. The position of the first of the T; 0 if `None`.
+        factor: float. What positions are divided by (arXiv 2306.15595).
 
     Returns:
         (B, T, N, H), in the type of `x`.
@@ -139,7 +140,8 @@ def rotate(x, base, start_index=None):
     length = ops.shape(x)[1]
     wide = backend.at_least_float32(x)
     dtype = keras.backend.standardize_dtype(wide.dtype)
-    frequency = (1.0 / base ** (np.arange(0, width, 2, dtype=dtype) / width)).astype(dtype)
+    frequency = 1.0 / base ** (np.arange(0, width, 2, dtype=dtype) / width)
+    frequency = (frequency / factor).astype(dtype)
     places = ops.arange(length, dtype=dtype)
     if start_index is not None:
         places = places + ops.cast(start_index, dtype)

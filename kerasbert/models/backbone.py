@@ -65,12 +65,14 @@ class BertBackbone(PresetBackbone):
             `max_sequence_length`.
         rotary_base: float. Base of the rotary angles.
         local_rotary_base: float. The same in local layers; `None` takes `rotary_base`.
+        rotary_factor: float. What rotary positions are divided by (GTE).
         local_window: int. Local layers look `local_window // 2` tokens to each side; `None` has no
             local layers.
         global_every: int. With a window, layers 0, n, 2n, ... look everywhere.
         norm_first: bool. Norms before instead of after each half, and one at the end.
         gated_mlp: bool. A gated feed-forward.
-        use_bias: bool. Biases in projections and norms of the layers.
+        use_bias: bool. Biases in projections and norms of the layers; or a list of those that have
+            them, of "attention", "intermediate", "output", "norm" (NomicBERT: ["norm"]).
         is_causal: bool. Left-to-right attention (the paper's ablation).
         initializer_range: float. Standard deviation of the truncated normal initializer.
         family: string. Whose checkpoints these settings are; only conversion reads it.
@@ -126,6 +128,7 @@ class BertBackbone(PresetBackbone):
         initializer_range=0.02,
         family="bert",
         finetuning_learning_rate=None,
+        rotary_factor=1.0,
         dtype=None,
         **kwargs,
     ):
@@ -196,6 +199,7 @@ class BertBackbone(PresetBackbone):
                     if local_window is None or i // num_inner_repetitions % global_every == 0
                     else local_rotary_base or rotary_base
                 ),
+                rotary_factor=rotary_factor,
                 kernel_initializer=initializer(),
                 attention=own_attention(self, initializer(), dtype),
                 dtype=dtype,
@@ -494,8 +498,10 @@ class BertBackbone(PresetBackbone):
 
     def get_config(self):
         config = super().get_config()
-        if self.finetuning_learning_rate is None:  # Versions before it read configs without it.
-            del config["finetuning_learning_rate"]
+        # Versions before these read configs without them.
+        for name, unused in (("finetuning_learning_rate", None), ("rotary_factor", 1.0)):
+            if config.get(name) == unused:
+                config.pop(name, None)
         if config.get("position_embedding") != "disentangled":
             for name in ("bucket_size", "max_relative_positions"):
                 config.pop(name, None)

@@ -13,7 +13,7 @@ from kerasbert import backend
 from kerasbert._errors import check_whole
 from kerasbert._keywords import arguments
 from kerasbert.data.batching import sorted_batches
-from kerasbert.families import head_settings
+from kerasbert.families import has_bias, head_settings
 from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
@@ -42,7 +42,7 @@ def vocabulary_head(task, name):
         activation=task.head_activation,
         layer_norm_epsilon=task.head_norm_epsilon,
         use_bias=task.head_bias,
-        norm_bias=backbone.use_bias,
+        norm_bias=has_bias(backbone.use_bias, "norm"),
         output_bias=task.output_bias,
         tie_weights=task.tie_weights,
         transform=task.head_activation is not None,

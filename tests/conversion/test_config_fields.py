@@ -48,6 +48,7 @@ OF_FAMILY = {
     "bert": tuple(HEADS),
     "albert": tuple(HEADS)[:-1],
     "deberta_v3": tuple(HEADS)[:-3],
+    **dict.fromkeys(("nomic_bert", "gte"), (*tuple(HEADS)[:3], "ForMaskedLM")),
 }
 
 # Fields without a part in outputs, and why. All others are set otherwise in the tests.
@@ -105,6 +106,12 @@ VALUES = {
     "max_relative_positions": [20],
     "pooler_hidden_act": ["relu", "leaky_relu"],
 }
+# Of families whose layers are all alike.
+ROPES = [
+    {"rope_type": "default", "rope_theta": 50.0},
+    {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0},
+    {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 50.0},
+]
 VALUES["hidden_activation"] = VALUES["activation"] = VALUES["hidden_act"]
 VALUES["classifier_activation"] = VALUES["hidden_act"]
 VALUES["n_heads"], VALUES["n_layers"] = VALUES["num_attention_heads"], VALUES["num_hidden_layers"]
@@ -146,6 +153,9 @@ def fields(config):
         if name in IGNORED:
             continue
         now = getattr(config, name, None)
+        if name == "rope_parameters" and "layer_types" not in names:
+            yield from ((name, value) for value in ROPES)
+            continue
         for value in VALUES.get(name, MORE.get(name) if name not in names else None) or others(now):
             if value != now:
                 yield name, value
@@ -215,7 +225,7 @@ def gap(ours, theirs):
 
 
 def cases():
-    for family in ENCODERS:
+    for family in [*ENCODERS, "gte"]:
         for head in HEADS:
             if head in OF_FAMILY.get(family, tuple(HEADS)[:-2]):
                 yield pytest.param(family, head, id=f"{family}-{head or 'Model'}")

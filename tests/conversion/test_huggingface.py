@@ -17,7 +17,7 @@ from kerasbert.models import (
     BertTokenClassifier,
 )
 from tests.conftest import _CLASSES
-from tests.contracts import ENCODERS
+from tests.contracts import ENCODERS, with_head
 from tests.peers import torch, transformers
 
 pytestmark = pytest.mark.peers
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.peers
 
 EVERY = pytest.mark.parametrize("family", ENCODERS)
 CLASSIFIER = "ForSequenceClassification"
+LINEAR = {"rope_type": "linear", "factor": 1.3, "rope_theta": 50.0}
 # Family, head and settings: each axis that a configuration can turn, somewhere.
 ODD = [
     ("bert", {"hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 4}),
@@ -42,11 +43,14 @@ ODD = [
     ("bert", {"hidden_act": "quick_gelu"}),
     ("modernbert", {"norm_eps": 1e-3, "hidden_activation": "relu", "num_attention_heads": 9}),
     ("modernbert", {"classifier_pooling": "mean", "classifier_bias": True}),
-    ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
+    ("modernbert", {"norm_bias": True, "attention_bias": True}),
     ("modernbert", {"global_attn_every_n_layers": 2, "local_attention": 4}),
     ("modernbert", {"classifier_activation": "relu", "num_attention_heads": 3}),
     ("deberta_v3", {"position_buckets": -1, "max_relative_positions": 9, "hidden_act": "relu"}),
     ("deberta_v3", {"position_buckets": 6, "pos_att_type": "c2p|p2c", "num_attention_heads": 9}),
+    ("nomic_bert", {"type_vocab_size": 4, "hidden_act": "gelu", "rope_parameters": LINEAR}),
+    ("gte", {}),
+    ("gte", {"type_vocab_size": 0, "hidden_act": "relu", "rope_parameters": LINEAR}),
 ]
 
 
@@ -91,7 +95,7 @@ def test_encoder_of_every_class_of_transformers(reference, family, prefix):
     names = (name for name in dir(transformers) if name.startswith(prefix))
     heads = [name.removeprefix(prefix) for name in names]
     heads = [head for head in heads if head.startswith(("For", "LMHeadModel"))]
-    assert len(heads) >= (5 if family in ENCODERS else 2)
+    assert len(heads) >= (5 if family in with_head("multiple_choice") else 2)
     for head in heads:
         theirs = reference(family, head)
         encoder = BertBackbone.from_preset(theirs.directory)
@@ -167,7 +171,7 @@ def test_next_sentence_predictor(reference, family, head, output):
         assert abs(loss - theirs.loss(inputs, torch.tensor(y))) <= 1e-5
 
 
-@EVERY
+@pytest.mark.parametrize("family", with_head("multiple_choice"))
 def test_multiple_choice(reference, family):
     """In our batch the last choice of the second example is missing; theirs know no such thing."""
     theirs = reference(family, "ForMultipleChoice")
@@ -322,7 +326,8 @@ def dense_gradient(gradient):
     return np.asarray(numpy(gradient))
 
 
-@EVERY
+# NomicBERT's files have other names than its class.
+@pytest.mark.parametrize("family", [name for name in ENCODERS if name != "nomic_bert"])
 def test_gradients_equal_torch(reference, family):
     theirs = reference(family, CLASSIFIER, num_labels=3)
     classifier = load_classifier(theirs.directory)
@@ -379,7 +384,7 @@ def test_settings_are_read(reference, family):
         },
     }
     settings["albert"] = {**settings["bert"], "classifier_dropout_prob": 0.4}
-    for name in ("roberta", "xlm_roberta", "electra"):
+    for name in ("roberta", "xlm_roberta", "electra", "nomic_bert"):
         settings[name] = {**settings["bert"], "classifier_dropout": 0.4}
     settings["deberta_v3"] = {**settings["bert"], "cls_dropout": 0.4}
     labels = {0: "no", 1: "maybe", 2: "yes"}
@@ -431,6 +436,32 @@ def test_rotary_positions_by_another_name(reference, tmp_path):
     assert theirs.compare(BertBackbone.from_preset(directory), lengths=(13,)) <= 1e-5
 
 
+@pytest.mark.backends("torch")
+def test_configurations_of_the_first_nomic_bert(reference, tmp_path):
+    theirs = reference("nomic_bert")
+    first = {"n_embd": 36, "n_layer": 2, "n_head": 3, "n_inner": 40, "rotary_emb_base": 1000}
+    first |= {"max_trained_positions": 32, "layer_norm_epsilon": 1e-12, "resid_pdrop": 0.0}
+    first |= {"attn_pdrop": 0.0, "activation_function": "swiglu", "rotary_emb_fraction": 1.0}
+    first |= {"n_positions": 64, "rotary_scaling_factor": 2}
+    now = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    now += ("rope_parameters", "max_position_embeddings", "layer_norm_eps", "hidden_act")
+    directory = theirs.copy(tmp_path, **first, **dict.fromkeys(now))
+    encoder = BertBackbone.from_preset(directory)
+    assert theirs.compare(encoder) <= 1e-5
+    assert encoder.max_sequence_length == 32
+
+
+@pytest.mark.backends("torch")
+def test_configurations_of_the_first_gte(reference, tmp_path):
+    """Its fixed NTK scaling is a linear one of a larger base, as transformers' page on GTE says."""
+    linear = {"rope_type": "linear", "factor": 8 ** (2 / 12), "rope_theta": 160.0}
+    theirs = reference("gte", CLASSIFIER, num_labels=3, rope_parameters=linear)
+    scaled = {"rope_parameters": None, "rope_theta": 20.0}
+    scaled |= {"rope_scaling": {"type": "ntk", "factor": 8.0}, "position_embedding_type": "rope"}
+    directory = theirs.copy(tmp_path, model_type="new", **scaled)
+    assert theirs.compare(load_classifier(directory)) <= 1e-5
+
+
 @pytest.mark.backends("tensorflow", "torch")
 def test_old_names_of_rotary_bases(reference, tmp_path):
     theirs = reference("modernbert")
@@ -452,7 +483,6 @@ def test_old_names_of_rotary_bases(reference, tmp_path):
         ("albert", {"inner_group_num": 2}, "Missing, ours .theirs.: transformer_layer_1/"),
         ("albert", {"num_hidden_layers": 18, "num_hidden_groups": 14}, "rounds a quotient down"),
         ("modernbert", {"head_dim": 6}, "head_dim=6 beside hidden_size=36"),
-        ("modernbert", {"mlp_bias": True}, r"\[False, False, True\]; kerasbert has biases"),
         (
             "modernbert",
             {"layer_types": ["sliding_attention", "full_attention"] * 2},
@@ -463,6 +493,15 @@ def test_old_names_of_rotary_bases(reference, tmp_path):
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
             "scales its rotary positions",
         ),
+        ("nomic_bert", {"activation_function": "gelu"}, "activation_function='gelu', which"),
+        ("nomic_bert", {"head_dim": 6}, "head_dim=6 beside hidden_size=36"),
+        (
+            "nomic_bert",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "scales its rotary positions .*'dynamic'.* the rope_type 'default' and 'linear' only",
+        ),
+        ("gte", {"position_embedding_type": "absolute"}, "'absolute'.*='rope' can be loaded"),
+        ("gte", {"model_type": "new", "rope_parameters": None}, "has rope_theta=None, which"),
     ],
     ids=str,
 )

@@ -35,6 +35,7 @@ ODD = [
     ("modernbert", {"norm_eps": 1e-3, "classifier_activation": "relu", "classifier_bias": True}),
     ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
     ("modernbert", {"decoder_bias": False, "hidden_activation": "relu"}),
+    ("gte", {"hidden_act": "relu"}),
 ]
 
 

@@ -62,7 +62,7 @@ ROWS = {
     "attention": (SelfAttention, {"num_heads": 2, "dropout": 0.1}, X, "attention_mask", ATTENTION),
     "rotary": (
         SelfAttention,
-        {"num_heads": 2, "rotary_base": 100.0, "use_bias": False},
+        {"num_heads": 2, "rotary_base": 100.0, "rotary_factor": 1.5, "use_bias": False},
         X,
         "attention_mask",
         PLAIN_ATTENTION,

@@ -130,9 +130,9 @@ def test_the_published_checkpoints_are_there():
         "bert_large_wwm_en_uncased bert_large_wwm_en bert_base_multi bert_base_zh"
     ).split():
         assert name in PRESETS
-    # Nobody here could open a checkpoint of the last one.
+    # Nobody here could open a checkpoint of these.
     named = {preset["family"] for preset in PRESETS.values()}
-    assert named == set(FAMILIES) - {"modernbert_decoder"}
+    assert named == set(FAMILIES) - {"modernbert_decoder", "nomic_bert", "gte"}
     for language in ("ko", "ja"):
         assert sum(language in preset["languages"] for preset in PRESETS.values()) >= 10
 

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.filterwarnings("error::UserWarning")
     "albert",
     "modernbert",
     "deberta_v3",
+    "gte",
     checks=(check_padding, check_defaults, check_bfloat16, check_saving),
     slow=(),
 )
@@ -200,6 +201,8 @@ def test_too_long():
         ({"family": "gpt3"}, "Unknown family 'gpt3'"),
         ({"position_embedding": "rotary", "hidden_dim": 6}, "heads of 3"),
         ({"local_window": 4, "global_every": 0}, "global_every=0"),
+        ({"use_bias": ["norms"]}, "a part in use_bias='norms' is unknown; use one of attention,"),
+        ({"use_bias": "norm"}, "use_bias='norm' has to be true, false or a list of strings"),
         ({"position_embedding": "disentangled", "bucket_size": 1}, "bucket_size=1 has to be a"),
         ({"position_embedding": "disentangled", "is_causal": True}, "is_causal=True with local_"),
         ({"position_embedding": "disentangled", "local_window": 4}, "where tokens look at all of"),

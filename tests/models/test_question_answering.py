@@ -13,7 +13,6 @@ from kerasbert.models import (
 )
 from kerasbert.models.spans import MASKED
 from tests.contracts import (
-    ENCODERS,
     array,
     arrays,
     batch,
@@ -23,6 +22,7 @@ from tests.contracts import (
     model_contract,
     perturb,
     tiny_backbone,
+    with_head,
 )
 
 HEAD = "ForQuestionAnswering"
@@ -67,7 +67,7 @@ def of_transformers(theirs, inputs, y=None):
 
 @pytest.mark.peers
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("family", with_head("question_answering"))
 def test_logits_and_loss_equal_transformers(reference, family):
     theirs = reference(family, HEAD)
     model = load(theirs.directory)

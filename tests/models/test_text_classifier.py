@@ -66,9 +66,7 @@ def test_head_of_the_family(family):
         assert getattr(classifier, name) == value
     paths = [weight.path for weight in classifier.weights]
     assert ("head_dense/kernel" in paths) == ("head_activation" in row)
-    assert ("head_dense/bias" in paths) == (
-        family in ("roberta", "xlm_roberta", "distilbert", "electra", "deberta_v3")
-    )
+    assert ("head_dense/bias" in paths) == ("head_activation" in row and row.get("head_bias", True))
     assert ("head_norm/gamma" in paths) == family.startswith("modernbert")
     bias = ["logits/bias"] if row.get("output_bias", True) else []
     assert [path for path in paths if path.startswith("logits/")] == ["logits/kernel", *bias]
