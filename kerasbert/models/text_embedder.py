@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.layers.heads import Pooling, ScalarMix, unit_length
+from kerasbert.backend import unit_length
+from kerasbert.layers.heads import Pooling, ScalarMix
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
