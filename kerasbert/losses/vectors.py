@@ -516,8 +516,15 @@ class EmbeddingLoss(keras.losses.Loss):
         axes = len(y_true.shape)
         if axes == 2 and y_true.shape[1] == 1 and len(y_pred.shape) == 3:
             axes = 1
+        if len(y_pred.shape) == 2 and axes == 2:
+            return keras.losses.MeanSquaredError()
         if len(y_pred.shape) == 2:
-            return keras.losses.MeanSquaredError() if axes == 2 else BatchHardTriplet()
+            if is_whole:
+                return BatchHardTriplet()
+            raise ValueError(
+                "The labels have 1 axes and are no whole numbers; for one text a row pass its "
+                "class, a whole number or a name, or one vector for each text."
+            )
         if axes == 1:
             return Contrastive() if is_whole else CoSENT()
         if is_whole:
