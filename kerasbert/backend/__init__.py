@@ -90,6 +90,18 @@ def at_least_float32(x):
     return ops.cast(x, "float64" if is_wide else "float32")
 
 
+def unit_length(x):
+    """Divide vectors (..., D) by their Euclidean length. Zeros stay zeros, with a finite gradient.
+
+    >>> vectors = unit_length(ops.array([[3.0, 4.0], [0.0, 0.0]]))
+    >>> [[round(float(value), 4) for value in vector] for vector in vectors]
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+    # The limit stands inside the root, whose slope at zero is infinite.
+    return ops.multiply(x, ops.rsqrt(ops.maximum(squares, 1e-24)))
+
+
 def by_rows(inputs, function):
     """Apply a function of rows (R, D) to `inputs` (..., D): (..., U)."""
     shape = ops.shape(inputs)

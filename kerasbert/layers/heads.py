@@ -355,15 +355,3 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
 
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(inputs[0].shape, dtype=self.compute_dtype)
-
-
-def unit_length(x):
-    """Divide vectors (..., D) by their Euclidean length. Zeros stay zeros, with a finite gradient.
-
-    >>> vectors = unit_length(np.array([[3.0, 4.0], [0.0, 0.0]]))
-    >>> [[round(float(value), 4) for value in vector] for vector in vectors]
-    [[0.6, 0.8], [0.0, 0.0]]
-    """
-    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    # The limit stands inside the root, whose slope at zero is infinite.
-    return ops.multiply(x, ops.rsqrt(ops.maximum(squares, 1e-24)))

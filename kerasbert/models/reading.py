@@ -28,7 +28,7 @@ class ReadsTexts:
                     "set `model.preprocessor`, or load the model with `from_preset`."
                 )
             return False
-        if isinstance(x, dict):
+        if has_ids(x) or isinstance(x, dict):
             return not has_ids(x)
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
@@ -145,7 +145,9 @@ def is_ready(dataset):
 
 
 def has_ids(x):
-    """Whether inputs are a dict of token ids, of one text or of several."""
+    """Whether inputs are a dict of token ids, of one text or of several, or a tuple of them."""
+    if isinstance(x, tuple):
+        return bool(x) and all(map(has_ids, x))
     return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)
 
 

@@ -7,8 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.layers.heads import Pooling, ScalarMix, unit_length
+from kerasbert.backend import unit_length
+from kerasbert.layers.heads import Pooling, ScalarMix
+from kerasbert.losses import EmbeddingLoss, MatchingCosine
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, split
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
@@ -36,8 +39,18 @@ class BertTextEmbedder(BertTask):
     the encoder's width, times 4 for "concat_last_four", times the number of poolings in a list.
     What the vectors do not need of the encoder is not computed.
 
-    `fit` without a loss of one's own trains towards given vectors (N, D'), say those of a larger
-    model, by the mean squared error. As every Keras model it can be a part of another.
+    `fit` takes what the loss compares; where `compile` names none, `kerasbert.losses.EmbeddingLoss`
+    chooses it by what is given:
+
+        embedder.fit((questions, passages))              # what belongs together: ranking
+        embedder.fit((questions, passages, others))      # and what does not
+        embedder.fit((texts, texts_b), scores)           # how similar: CoSENT; 0 and 1: contrastive
+        embedder.fit(texts, classes)                     # batch-hard triplets
+        embedder.fit(texts)                              # SimCSE: a text and itself
+        embedder.fit(texts, vectors)                     # towards given ones: mean squared error
+
+    Texts in columns are not packed together; the vectors that the loss gets are (B, C, D'). As
+    every Keras model it can be a part of another.
 
     Args:
         backbone: a `BertBackbone`.
@@ -156,30 +169,142 @@ class BertTextEmbedder(BertTask):
         """KerasHub's name for `pooling`."""
         return self.pooling
 
+    # === Training ===
+
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, (list, tuple)):
+            return _stacked(inputs, lambda column: self(column, *args, **kwargs))
+        return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        if isinstance(inputs, (list, tuple)):  # `fit` on JAX comes in here.
+            return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
     def default_loss(self):
-        """The mean squared error to given vectors."""
-        return keras.losses.MeanSquaredError()
+        """What fits the labels; see `kerasbert.losses.EmbeddingLoss`."""
+        return EmbeddingLoss()
 
     def default_metrics(self):
-        """The cosine to given vectors."""
-        return [keras.metrics.CosineSimilarity(name="cosine")]
+        """The cosine of what belongs together."""
+        return [MatchingCosine()]
+
+    def fit(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
+        """Train; see the class for what it takes, and `keras.Model.fit`.
+
+        Args:
+            x: a tuple of two or more lists of texts, which are compared; a list of texts; ready
+                arrays, for columns a tuple of dicts; or a `tf.data.Dataset` of batches of these.
+            y: scores (N,), classes (N,), vectors (N, D'), or none.
+            **kwargs: as of `BertTask.fit`.
+
+        Raises:
+            ValueError: for columns of different sizes, and for labels that fit none of the above.
+        """
+        held_out = kwargs.get("validation_data")
+        share = kwargs.get("validation_split")
+        if share and held_out is None and self._is_compared(x, y):
+            kwargs.pop("validation_split")
+            (x, y, sample_weight), held_out = split((x, y, sample_weight), share)
+        if held_out is not None:
+            parts = held_out if isinstance(held_out, tuple) else (held_out,)
+            # Lists of texts alone are columns here too, `validation_data=((a, b),)`.
+            kwargs["validation_data"] = self._in_columns(*parts, batch_size=batch_size)
+        x, y, sample_weight = _three(
+            self._in_columns(
+                *(x, y, sample_weight),
+                batch_size=batch_size,
+                shuffle=kwargs.get("shuffle", True),
+            )
+        )
+        self._forget_steps(x, y)
+        return super().fit(x, y, batch_size, sample_weight, **kwargs)
+
+    def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
+        """Loss and metrics, of what `fit` takes; see `keras.Model.evaluate`."""
+        x, y, sample_weight = _three(self._in_columns(x, y, sample_weight, batch_size=batch_size))
+        self._forget_steps(x, y)
+        return super().evaluate(x, y, batch_size, sample_weight, **kwargs)
+
+    def _forget_steps(self, x, y):
+        """Forget the steps of labels with another number of axes: TensorFlow would mix them up."""
+        if is_dataset(x):
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        axes = None if y is None else _axes(y)
+        if self.__dict__.get("_label_axes", axes) != axes:
+            self.train_function = self.test_function = None
+        self.__dict__["_label_axes"] = axes  # Not by `setattr`: Keras would track it.
+
+    def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
+        """Texts that are compared, as a dataset of ready batches; anything else as it is."""
+        check_batch_size(batch_size)
+        if is_dataset(x):
+            if not is_ready(x) and self.preprocessor is not None and _has_columns(x.element_spec):
+                return self.preprocessor.map_columns(x)
+            return x if y is None and sample_weight is None else (x, y, sample_weight)
+        if not self._is_compared(x, y):
+            return x, y, sample_weight
+        return self.preprocessor.column_batches(
+            _columns_of(x),
+            y,
+            sample_weight,
+            batch_size or 32,
+            shuffle,
+            coarse=self._compiles_shapes(),
+        )
+
+    def _is_compared(self, x, y):
+        """Whether `x` is texts in memory for a loss that compares them, and not one row each."""
+        if not self._is_raw(x):
+            return False
+        if self.pooling == "tokens" and y is None:
+            raise ValueError(
+                "pooling='tokens' gives a vector for each token, and fit() compares one for each "
+                "text; use pooling='mean', 'cls' or 'max'."
+            )
+        if y is None:
+            return True
+        # Vectors are for a text or a pair in one row; more columns have scores.
+        return isinstance(x, tuple) and len(x) > 1 and (len(x) > 2 or _axes(y) == 1)
+
+    def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """One step, on what `fit` takes; see `keras.Model.train_on_batch`."""
+        return super().train_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        """Loss and metrics of a batch; see `keras.Model.test_on_batch`."""
+        return super().test_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
+
+    def _compared_batch(self, x, y, sample_weight):
+        if not self._is_compared(x, y):
+            return x, y, sample_weight
+        return _three(self.preprocessor.column_batch(_columns_of(x), y, sample_weight))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        self._check_vectors(y, y_pred)
+        y = self._labels(y, y_pred)
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        self._check_vectors(y, y_pred)  # Keras may come here before the loss.
+        y = self._labels(y, y_pred)  # Keras may come here before the loss.
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def _check_vectors(self, y, y_pred):
-        if isinstance(self.loss, keras.losses.MeanSquaredError) and y is not None:
+    def _labels(self, y, y_pred):
+        """Labels that fit; of ready columns without any, numbers that say nothing."""
+        if y is None and len(y_pred.shape) == 3 and self.pooling != "tokens":
+            return -ops.ones_like(y_pred[:, :, 0], dtype="int32")
+        if y is None:
+            raise ValueError(
+                "One vector for each text was given no labels; pass a tuple of two columns, or "
+                "vectors or classes as y."
+            )
+        if isinstance(self.loss, keras.losses.MeanSquaredError):
             if len(y.shape) != len(y_pred.shape):
                 raise ValueError(
                     f"The labels have {len(y.shape)} axes and the vectors {len(y_pred.shape)}; "
                     "the mean squared error takes one vector for each text: pass vectors, or "
                     "compile with a loss of your own."
                 )
+        return y
 
     def predict(self, x=None, batch_size=None, **kwargs):
         """Vectors in the order of `x`, on raw texts or on ready arrays.
@@ -250,6 +375,38 @@ class BertTextEmbedder(BertTask):
             "layers": self.layers_used,
             "normalize": self.normalize,
         }
+
+
+def _stacked(columns, embed):
+    """The vectors (B, D') of each column, as (B, C, D')."""
+    return ops.stack([embed(column) for column in columns], axis=1)
+
+
+def _three(parts):
+    """`(x, y, sample_weight)` of a dataset, or of two or three of them."""
+    if is_dataset(parts):
+        return parts, None, None
+    return (*parts, None)[:3]
+
+
+def _columns_of(x):
+    """The columns of texts that are compared: of texts alone, each with itself (SimCSE)."""
+    return x if isinstance(x, tuple) else (x, x)
+
+
+def _axes(y):
+    """How many axes labels have, also where they are no rectangle, which others refuse."""
+    if hasattr(y, "shape"):
+        return len(y.shape)
+    return 2 if any(isinstance(row, (list, tuple, np.ndarray)) for row in y) else 1
+
+
+def _has_columns(spec):
+    """Whether batches of a dataset are texts that are compared, by what they hold."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    if not isinstance(x, tuple) or len(x) < 2:
+        return False
+    return y is None or len(x) > 2 or y.shape.rank == 1
 
 
 def _check(backbone, pooling, layers):

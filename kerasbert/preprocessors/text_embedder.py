@@ -1,18 +1,34 @@
 """Preprocessing for vectors of texts and pairs."""
 
+import collections
+import random
+
 import keras
 import numpy as np
 
+from kerasbert._errors import check_whole
 from kerasbert.backend.tensorflow import tf
-from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import label_rows, number_rows
+from kerasbert.data.batching import (
+    batch_dataset,
+    given_batches,
+    map_ahead,
+    similar_length_batches,
+)
+from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
+from kerasbert.preprocessors.texts import label_rows, number_rows, weights
+
+# In so many batches a place is looked for, for a row whose texts its own batch has already.
+MOST_TRIED = 20
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextEmbedderPreprocessor(BertPreprocessor):
     """Packs texts or pairs as `BertPreprocessor` does; labels `y` are vectors (B, D').
 
-    For a loss of one's own, they may also be numbers (B,).
+    For a loss of one's own, they may also be numbers (B,), or names of classes.
+
+    Texts that are compared, such as a question and its passage, are not packed into a row but stand
+    in columns; see `column_batches`.
 
     Takes the arguments of `BertPreprocessor`.
 
@@ -36,6 +52,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def check_labels(self, y, count):
         rows = label_rows(y, count)
         widths = [len(row) if isinstance(row, list) else None for row in rows]
+        if rows and all(isinstance(row, str) for row in rows):
+            return np.unique(rows, return_inverse=True)[1].astype("int32")
         if not any(isinstance(row, (list, str)) for row in rows):
             return super().check_labels(number_rows(y, count, np.isfinite, "finite numbers"), count)
         for position, row in enumerate(rows):
@@ -62,3 +80,163 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 f"The dataset gives labels of shape {y.shape}; give one vector for each text."
             )
         return tf.cast(y, tf.float32) if y.shape.rank == 2 else y
+
+    # === Columns: rows of two texts or more that are compared, and not packed together ===
+
+    def column_batches(
+        self, x, y=None, sample_weight=None, batch_size=32, shuffle=True, coarse=False
+    ):
+        """Batches of columns of texts, for the losses of `kerasbert.losses` that compare vectors.
+
+        A batch is `(x, y)` or `(x, y, sample_weight)`, and `x` a tuple of the dicts of a call, one
+        for each column, each padded for itself. Equal texts are kept out of a batch as far as
+        there are others.
+
+        Args:
+            x: a tuple of lists of strings, one list a column.
+            y: numbers (N,), or scores (N, ...) of a teacher. `None` makes numbers of texts, int32
+                (B, C), equal ones for equal texts of the batch.
+            sample_weight, batch_size, shuffle: as of `batches`. Without a new order batches are
+                those of the order given.
+            coarse: bool. Pad to few lengths, for a model that is compiled for each combination.
+
+        Returns:
+            A `tf.data.Dataset`.
+        """
+        check_whole("batch_size", batch_size)
+        columns = self._read_columns(x)
+        count = len(columns[0])
+        y = None if y is None else self._column_labels(y, count)
+        sample_weight = None if sample_weight is None else weights(sample_weight, count)
+        with tf.device("cpu"):
+            segments = self._tokenize_columns(columns, most=self.sequence_length)
+            targets = [None if t is None else tf.constant(t) for t in (y, sample_weight)]
+        numbers = _text_numbers(columns)  # (N, C)
+        lengths = sum(np.asarray(self.packed_lengths((segment,))) for segment in segments)
+        seed = random.randrange(2**31)
+
+        def plan(epoch):
+            if not shuffle:
+                return given_batches(lengths, batch_size)
+            batches = similar_length_batches(lengths, batch_size, seed, epoch)
+            return batches if y is not None else _without_repeats(batches, numbers)
+
+        def make(rows):
+            parts = [tf.gather(segment, rows) for segment in segments]
+            chosen = [None if target is None else tf.gather(target, rows) for target in targets]
+            if chosen[0] is None:
+                chosen[0] = tf.gather(tf.constant(numbers), rows)
+            return self._assemble_columns(parts, *chosen, coarse=coarse)
+
+        with tf.device("cpu"):
+            return batch_dataset(plan, make)
+
+    def column_batch(self, x, y=None, sample_weight=None):
+        """One batch of columns, of texts in memory: `(x, y)` or `(x, y, sample_weight)`."""
+        columns = self._read_columns(x)
+        count = len(columns[0])
+        y = _text_numbers(columns) if y is None else self._column_labels(y, count)
+        sample_weight = None if sample_weight is None else weights(sample_weight, count)
+        with tf.device("cpu"):
+            segments = self._tokenize_columns(columns, most=self.sequence_length)
+            return as_tensors(self._assemble_columns(segments, y, sample_weight))
+
+    def map_columns(self, dataset):
+        """Preprocess a `tf.data.Dataset` of batches of columns, with labels or without."""
+
+        @tf.autograph.experimental.do_not_convert
+        def make(*batch):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+            columns = [tf.convert_to_tensor(one) for one in keras.tree.flatten(x)]
+            if y is None:
+                _, y = tf.unique(tf.concat(columns, 0))
+                y = tf.transpose(tf.reshape(y, (len(columns), -1)))
+            return self._assemble_columns(self._tokenize_in_graph(columns), y, sample_weight)
+
+        return map_ahead(dataset, lambda *batch: make(*batch))
+
+    def _assemble_columns(self, segments, y, sample_weight=None, coarse=False):
+        x = []
+        for segment in segments:
+            length = tf.reduce_max(self.packed_lengths((segment,)))
+            if coarse:
+                steps = [2**power for power in range(4, 20) if 2**power < self.sequence_length]
+                steps = tf.constant([*steps, self.sequence_length])
+                length = tf.gather(steps, tf.searchsorted(steps, [length])[0])
+            x.append(self.pack((segment,), length))
+        return keras.utils.pack_x_y_sample_weight(tuple(x), y, sample_weight)
+
+    def _read_columns(self, x):
+        columns = [self.columns(column)[0] for column in x]
+        if any(len(column) != 1 for column in columns):
+            raise ValueError(
+                "A column holds pairs where texts are compared; pass a tuple of lists of strings."
+            )
+        columns = [column for (column,) in columns]
+        if len(set(map(len, columns))) != 1:
+            raise ValueError(
+                f"The columns have {', '.join(str(len(column)) for column in columns)} texts; "
+                "they must have the same number."
+            )
+        return columns
+
+    def _column_labels(self, y, count):
+        """Labels of columns: int32 where all are 0 or 1, else float32."""
+        y = self.check_labels(y, count)
+        is_yes_or_no = y.ndim == 1 and np.isin(y, (0, 1)).all()
+        return y.astype("int32" if is_yes_or_no else "float32")
+
+
+def _text_numbers(columns):
+    """Numbers of the texts of C columns, equal ones for equal texts: int32 (N, C)."""
+    texts = {}
+    rows = [[texts.setdefault(text, len(texts)) for text in column] for column in columns]
+    return np.array(rows, "int32").T
+
+
+def _without_repeats(batches, numbers):
+    """The same rows in batches of the same sizes, in which no text is twice, where that can be.
+
+    Args:
+        batches: list of int arrays (B,).
+        numbers: ints (N, C). Of the texts of each row.
+
+    >>> numbers = np.array([[0, 1], [0, 2], [3, 4], [5, 6]])
+    >>> [batch.tolist() for batch in _without_repeats([[0, 1], [2, 3]], numbers)]
+    [[0, 2], [1, 3]]
+    """
+    texts, waiting, found = [set(row) for row in numbers.tolist()], [], []
+    later = collections.deque(row for batch in batches for row in batch)
+    for batch in batches:
+        rows, seen, passed = [], set(), []
+        while len(rows) < len(batch) and (waiting or later):
+            row = waiting.pop(0) if waiting else later.popleft()
+            if seen & texts[row]:
+                passed.append(row)
+            else:
+                rows.append(row)
+                seen |= texts[row]
+        missing = len(batch) - len(rows)
+        found.append(rows + passed[:missing])
+        waiting = passed[missing:] + waiting
+    # Repeats end in the last batches; there they change places with rows of the others.
+    for place in range(len(found)):
+        for i in range(len(found[place])):
+            _swap(found, place, i, texts)
+    return [np.array(rows) for rows in found]
+
+
+def _swap(batches, place, i, texts):
+    """Put another row where a batch has one whose texts it has twice; stay where none fits."""
+    rows = batches[place]
+    others = set().union(*(texts[row] for row in rows[:i] + rows[i + 1 :]))
+    own = texts[rows[i]]
+    if not others & own:
+        return
+    for batch in batches[:MOST_TRIED]:
+        for j, row in enumerate(batch):
+            if batch is rows or others & texts[row]:
+                continue
+            if not own & set().union(*(texts[one] for one in batch[:j] + batch[j + 1 :])):
+                rows[i], batch[j] = row, rows[i]
+                return

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
+from kerasbert.backend import unit_length
 from kerasbert.layers import Pooling, ScalarMix
-from kerasbert.layers.heads import unit_length
 from tests.contracts import array, assert_close, gradients
 from tests.layers.test_layers import MASK, X
 

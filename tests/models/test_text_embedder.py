@@ -8,6 +8,8 @@ import keras_hub
 import numpy as np
 import pytest
 
+from kerasbert import losses
+from kerasbert.backend.tensorflow import tf
 from kerasbert.models import (
     BertBackbone,
     BertTextClassifier,
@@ -274,6 +276,123 @@ def test_fit_towards_given_vectors():
     assert last["loss"] < first["loss"] / 2 and last["cosine"] > first["cosine"]
 
 
+# --- training on what is compared ---
+
+MANY = [*TEXTS, "fun"] * 3
+OTHERS = ["the good film", "a film", "dull", "very bad", "fun", "the film was fun"] * 3
+# What `fit` takes beside `x`: the columns that the loss gets, and the loss.
+COMPARED = {
+    "pairs": ((MANY, OTHERS), None, losses.MultipleNegativesRanking()),
+    "triples": ((MANY, OTHERS, OTHERS[::-1]), None, losses.MultipleNegativesRanking()),
+    "scores": ((MANY, OTHERS), np.linspace(0, 1, len(MANY)), losses.CoSENT()),
+    "yes or no": ((MANY, OTHERS), [0, 1] * 9, losses.Contrastive()),
+    "classes": (MANY, ["x", "y", "z"] * 6, losses.BatchHardTriplet()),
+}
+
+
+def numbers_of(columns):
+    texts = {}
+    return np.array([[texts.setdefault(text, len(texts)) for text in c] for c in columns]).T
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_fit_on_what_is_compared(name):
+    x, y, loss = COMPARED[name]
+    embedder = make_raw()
+    embedder.optimizer.learning_rate = 0.01
+    columns = x if isinstance(x, tuple) else (x,)
+    vectors = np.stack([embedder.embed(column) for column in columns], axis=1)
+    labels = numbers_of(columns) if y is None else y
+    if name == "classes":
+        vectors, labels = vectors[:, 0], np.arange(len(MANY)) % 3
+    first = embedder.evaluate(x, y, batch_size=len(MANY), verbose=0)[0]
+    assert first == pytest.approx(float(loss(np.asarray(labels), vectors)), abs=1e-5)
+    embedder.fit(x, y, epochs=6, batch_size=9, verbose=0)
+    assert embedder.evaluate(x, y, batch_size=len(MANY), verbose=0)[0] < first
+    assert embedder.predict(MANY, verbose=0).shape == (len(MANY), 16)
+
+
+def test_a_text_and_itself():
+    """SimCSE: without dropout a text is as near to itself as can be."""
+    embedder = make_raw()
+    logs = embedder.evaluate(sorted(set(MANY)), verbose=0, return_dict=True)
+    assert logs["cosine"] == pytest.approx(1.0, abs=1e-6)
+    embedder.fit(MANY, batch_size=9, verbose=0, validation_split=0.5)
+    # One kind of labels after the other, in one model.
+    embedder.fit((MANY, OTHERS), [0, 1] * 9, verbose=0, validation_data=((TEXTS, TEXTS),))
+    embedder.fit(MANY, np.ones((18, 16)), verbose=0)
+
+
+def test_columns_as_datasets_and_arrays():
+    embedder = make_raw()
+    expected = embedder.test_on_batch((MANY, OTHERS))
+    read = embedder.preprocessor
+    arrays_ = tuple({k: array(v) for k, v in read(texts).items()} for texts in (MANY, OTHERS))
+    numbers = numbers_of((MANY, OTHERS))
+    found = embedder.evaluate(arrays_, numbers, batch_size=len(MANY), verbose=0)
+    assert found == pytest.approx([float(one) for one in expected], abs=1e-5)
+    dataset = tf.data.Dataset.from_tensor_slices(((MANY, OTHERS),)).batch(len(MANY))
+    found = embedder.evaluate(dataset, verbose=0)
+    assert found == pytest.approx([float(one) for one in expected], abs=1e-5)
+    # Without labels nothing is known of equal texts, which then are held against each other.
+    assert embedder.evaluate(arrays_, batch_size=len(MANY), verbose=0)[0] > found[0]
+
+
+def test_equal_texts_are_kept_apart():
+    preprocessor = make_raw().preprocessor
+    rows = [f"word{i // 2}" for i in range(40)]
+    for _, numbers in preprocessor.column_batches((rows, rows), batch_size=8):
+        assert len(set(array(numbers)[:, 0])) == 8
+    one = list(preprocessor.column_batches((["a"] * 5, ["a"] * 5), batch_size=2))
+    assert sorted(len(numbers) for _, numbers in one) == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ((["good"], ["bad", "a"]), None, "columns have 1, 2 texts"),
+        ((["good"], [None]), None, "position 0 is None"),
+        ((["good", "a"], ["bad", "a"], ["a", "a"]), [[1, 2, 3]] * 2, "scores of a teacher"),
+        ((["good", "a"], ["bad", "a"]), [0.5], "2 texts but 1 labels"),
+    ],
+)
+def test_bad_columns(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        make_raw().fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="gives a vector for each token"):
+        make_raw(pooling="tokens").fit((["good"], ["bad"]))
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_twenty_steps_equal_sentence_transformers(reference, tmp_path, symmetric):
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses as theirs
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    path = reference("bert").directory
+    modules = [Transformer(path, max_seq_length=16), Pooling(36, "mean")]
+    model = SentenceTransformer(modules=modules, device="cpu").eval()
+    ours = BertTextEmbedder.from_preset(path, preprocessor=None, dropout=0.0, attention_dropout=0.0)
+    arguments = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+    loss = theirs.MultipleNegativesRankingLoss(model, **(arguments if symmetric else {}))
+    ours.compile(keras.optimizers.SGD(0.05), losses.MultipleNegativesRanking(symmetric=symmetric))
+    step = torch.optim.SGD(model.parameters(), 0.05)
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        ids = random.integers(1, 99, (2, 6, 12)).astype("int32")
+        columns = [{"token_ids": one, "padding_mask": np.ones_like(one)} for one in ids]
+        found = ours.train_on_batch(tuple(columns))[0]
+        ids = torch.tensor(ids, dtype=torch.long)
+        given = [{"input_ids": one, "attention_mask": torch.ones_like(one)} for one in ids]
+        expected = loss(given, None)
+        step.zero_grad()
+        expected.backward()
+        step.step()
+        assert float(found) == pytest.approx(float(expected.detach()), abs=1e-4)
+
+
 # --- presets ---
 
 
@@ -373,7 +492,7 @@ def test_bad_texts():
     [
         ([[1.0, 2.0], [1.0]], r"label at position 1 is \[1.0\], where that of the first text is"),
         ([1.0, [2.0]], "label at position 0 is 1.0, .* pass one vector for each text"),
-        ([1.0, 2.0], "labels have 1 axes and the vectors 2; .* one vector for each text"),
+        ([1.0, 2.0], "labels have 1 axes .* pass its class, .* or one vector for each text"),
         ([1.0, float("nan")], "label at position 1 is nan; pass finite numbers"),
         ([[1.0], [float("nan")]], "hold NaN or infinity"),
         ([["a"], ["b"]], "no vectors of numbers"),

@@ -1,0 +1,579 @@
+"""Losses of vectors of texts: what belongs together comes near, and the rest stays away.
+
+B batch, C columns of texts (say a question, its passage and a passage that is not its), N columns
+but the first, D width of a vector.
+
+Vectors are (B, C, D): of each row one vector a column. Formulas and defaults are those of
+sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084), where one has its name.
+"""
+
+import keras
+from keras import ops
+
+from kerasbert._errors import check_choice, check_value
+from kerasbert.backend import unit_length
+
+# What is left out of a sum of exponentials.
+NEVER = -1e9
+
+
+def _cosine(x, y):
+    """Of vectors (..., D) and (..., D): (...)."""
+    return ops.sum(unit_length(x) * unit_length(y), axis=-1)
+
+
+def _distance(x, y):
+    """Euclidean, of vectors (..., D) and (..., D): (...); its slope at zero is zero."""
+    squares = ops.sum(ops.square(x - y), axis=-1)
+    is_zero = squares <= 0
+    return ops.where(is_zero, 0.0, ops.sqrt(ops.where(is_zero, 1.0, squares)))
+
+
+def _cosine_distance(x, y):
+    return 1 - _cosine(x, y)
+
+
+DISTANCES = {"euclidean": _distance, "cosine": _cosine_distance}
+
+
+def _numbers(y_true, y_pred):
+    """Labels as (B,), of the vectors' type."""
+    return ops.reshape(ops.cast(y_true, y_pred.dtype), (-1,))
+
+
+def _logsumexp(x):
+    """Over the last axis. The largest is subtracted, and has no part in the gradient."""
+    most = ops.stop_gradient(ops.max(x, axis=-1, keepdims=True))
+    return ops.log(ops.sum(ops.exp(x - most), axis=-1)) + ops.squeeze(most, -1)
+
+
+class _VectorLoss(keras.losses.Loss):
+    """Base of the losses here.
+
+    Args:
+        settings: what a config has beside what is Keras' own.
+    """
+
+    least, most, what = 2, 2, "pairs of texts"
+
+    def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None, **settings):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        self.settings = settings
+        for key, value in settings.items():
+            setattr(self, key, value)
+
+    def get_config(self):
+        return {**super().get_config(), **self.settings}
+
+    def columns(self, y_pred):
+        """Vectors (B, C, D) as C of (B, D), their number checked."""
+        shape = tuple(y_pred.shape)
+        if len(shape) != 3 or not self.least <= shape[1] <= (self.most or shape[1]):
+            raise ValueError(
+                f"{type(self).__name__} takes vectors of {self.what}, and was given the shape "
+                f"{shape}; pass a tuple of lists of texts to fit(), one list a column."
+            )
+        return [y_pred[:, column] for column in range(shape[1])]
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class MultipleNegativesRanking(_VectorLoss):
+    """The second text of each row has to be nearer to the first than all others of the batch are.
+
+    Vectors are (B, C, D): anchors, the text that belongs to each, and any number of texts that do
+    not. Labels are numbers of texts (B, C), by which equal texts are known: another copy of the
+    right one is not held against it, nor is the right one of an equal anchor. Where a number is
+    negative, or labels have another shape, nothing is known.
+
+    Args:
+        scale: float. What similarities are multiplied by.
+        symmetric: bool. Also each second text has to find its anchor among all anchors; the mean
+            of both.
+        similarity: "cosine" or "dot".
+        reduction, name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> anchors, others = np.eye(2, 4), np.eye(2, 4)
+    >>> vectors = np.stack([anchors, others], axis=1).astype("float32")
+    >>> loss = MultipleNegativesRanking(scale=1.0)
+    >>> round(float(loss(np.zeros(2), vectors)), 4)
+    0.3133
+
+    Sources: Henderson et al. 2017, arXiv 1705.00652, section 4; Gao et al. 2021, SimCSE, arXiv
+    2104.08821, whose pairs are a text and itself under another dropout.
+    """
+
+    most, what = None, "pairs of texts or of more"
+
+    def __init__(
+        self,
+        scale=20.0,
+        symmetric=False,
+        similarity="cosine",
+        reduction="sum_over_batch_size",
+        name="multiple_negatives_ranking",
+        dtype=None,
+    ):
+        check_value("scale", scale, "positive")
+        check_value("symmetric", symmetric, "flag")
+        check_choice("similarity", similarity, ("cosine", "dot"))
+        super().__init__(
+            reduction, name, dtype, scale=scale, symmetric=symmetric, similarity=similarity
+        )
+
+    def call(self, y_true, y_pred):
+        count = len(self.columns(y_pred)) - 1  # N
+        vectors = unit_length(y_pred) if self.similarity == "cosine" else y_pred
+        anchors = vectors[:, 0]  # (B, D)
+        # The column changes slowest, so that the right texts of all rows come first.
+        others = ops.concatenate([vectors[:, 1 + n] for n in range(count)])  # (N * B, D)
+        scores = self.scale * ops.matmul(anchors, ops.transpose(others))  # (B, N * B)
+        size = ops.shape(scores)[0]
+        is_own = ops.cast(ops.eye(size), "bool")  # (B, B)
+        excluded = self._excluded(y_true, y_pred, is_own, count)
+        if excluded is not None:
+            scores = ops.where(excluded, NEVER, scores)
+        right = ops.sum(ops.where(is_own, scores[:, :size], 0.0), axis=-1)  # (B,)
+        loss = _logsumexp(scores) - right
+        if self.symmetric:
+            back = _logsumexp(ops.transpose(scores[:, :size])) - right
+            loss = (loss + back) / 2
+        return loss
+
+    def _excluded(self, y_true, y_pred, is_own, count):
+        """Which texts (B, N * B) are none to keep away from; `None` where nothing is known."""
+        if tuple(y_true.shape)[1:] != (count + 1,):
+            return None
+        right, parts = y_true[:, 1], []
+        for n in range(1, count + 1):
+            one = _equal(right, y_true[:, n])
+            if n == 1:
+                one = ops.logical_or(one, _equal(y_true[:, 0], y_true[:, 0]))
+                one = ops.logical_and(one, ops.logical_not(is_own))
+            parts.append(one)
+        return ops.concatenate(parts, axis=1)
+
+
+def _equal(x, y):
+    """Which numbers (B,) and (B,) are of one text: (B, B)."""
+    return ops.logical_and(x[:, None] == y[None], y[None] >= 0)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class CoSENT(_VectorLoss):
+    """Of any two pairs, the one with the higher score has to have the higher cosine.
+
+    Vectors are (B, 2, D), labels scores (B,), of which only the order counts. The loss is one of
+    the whole batch.
+
+    Args:
+        scale: float. What cosines are multiplied by.
+        reduction, name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [1, 0]], [[1, 0], [0, 1]]], "float32")
+    >>> round(float(CoSENT(scale=1.0)(np.array([0.9, 0.1]), vectors)), 4)
+    0.3133
+
+    Source: Huang et al. 2024, "CoSENT: Consistent Sentence Embedding via Similarity Ranking",
+    10.1109/TASLP.2024.3402087.
+    """
+
+    def __init__(self, scale=20.0, reduction="sum_over_batch_size", name="cosent", dtype=None):
+        check_value("scale", scale, "positive")
+        super().__init__(reduction, name, dtype, scale=scale)
+
+    def call(self, y_true, y_pred):
+        scores = self.scale * _cosine(*self.columns(y_pred))  # (B,)
+        labels = _numbers(y_true, y_pred)
+        differences = scores[:, None] - scores[None]
+        is_wrong_way = labels[:, None] < labels[None]
+        differences = ops.reshape(ops.where(is_wrong_way, differences, NEVER), (-1,))
+        return _logsumexp(ops.concatenate([ops.zeros_like(scores[:1]), differences]))
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class CosineRegression(_VectorLoss):
+    """The squared difference of a pair's cosine from its label.
+
+    Vectors are (B, 2, D), labels floats (B,). Takes the arguments of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [0, 1]]], "float32")
+    >>> float(CosineRegression()(np.array([0.5]), vectors))
+    0.25
+    """
+
+    def __init__(self, reduction="sum_over_batch_size", name="cosine_regression", dtype=None):
+        super().__init__(reduction, name, dtype)
+
+    def call(self, y_true, y_pred):
+        return ops.square(_cosine(*self.columns(y_pred)) - _numbers(y_true, y_pred))
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class Contrastive(_VectorLoss):
+    """Pairs with the label 1 come near, those with 0 get a margin apart.
+
+    Vectors are (B, 2, D), labels (B,).
+
+    Args:
+        margin: float. How far apart is enough.
+        distance: "cosine" or "euclidean".
+        reduction, name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [0, 1]], [[1, 0], [1, 0]]], "float32")
+    >>> float(Contrastive()(np.array([1, 0]), vectors))
+    0.3125
+
+    Source: Hadsell et al. 2006, "Dimensionality Reduction by Learning an Invariant Mapping".
+    """
+
+    def __init__(
+        self,
+        margin=0.5,
+        distance="cosine",
+        reduction="sum_over_batch_size",
+        name="contrastive",
+        dtype=None,
+    ):
+        check_value("margin", margin, "positive")
+        check_choice("distance", distance, DISTANCES)
+        super().__init__(reduction, name, dtype, margin=margin, distance=distance)
+
+    def call(self, y_true, y_pred):
+        far = DISTANCES[self.distance](*self.columns(y_pred))
+        labels = _numbers(y_true, y_pred)
+        missing = ops.relu(self.margin - far)
+        return 0.5 * (labels * ops.square(far) + (1 - labels) * ops.square(missing))
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class Triplet(_VectorLoss):
+    """The second text of three has to be nearer to the first than the third is, by a margin.
+
+    Vectors are (B, 3, D); labels are not looked at.
+
+    Args:
+        margin: float.
+        distance: "euclidean" or "cosine".
+        reduction, name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [1, 0], [4, 4]]], "float32")
+    >>> float(Triplet(margin=6.0)(np.zeros(1), vectors))
+    1.0
+
+    Source: Schroff et al. 2015, arXiv 1503.03832.
+    """
+
+    least, most, what = 3, 3, "three texts"
+
+    def __init__(
+        self,
+        margin=5.0,
+        distance="euclidean",
+        reduction="sum_over_batch_size",
+        name="triplet",
+        dtype=None,
+    ):
+        check_value("margin", margin, "positive")
+        check_choice("distance", distance, DISTANCES)
+        super().__init__(reduction, name, dtype, margin=margin, distance=distance)
+
+    def call(self, y_true, y_pred):
+        anchor, near, far = self.columns(y_pred)
+        distance = DISTANCES[self.distance]
+        return ops.relu(distance(anchor, near) - distance(anchor, far) + self.margin)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BatchHardTriplet(_VectorLoss):
+    """Of each text, the farthest of its class against the nearest of another, in the batch.
+
+    Vectors are (B, D), labels numbers of classes (B,).
+
+    Args:
+        margin: float. By which the other one has to be farther.
+        distance: "euclidean" or "cosine".
+        reduction, name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.array([[0.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+    >>> round(float(BatchHardTriplet(margin=2.0)(np.array([0, 0, 1]), vectors)), 4)
+    0.0
+
+    Source: Hermans et al. 2017, arXiv 1703.07737.
+    """
+
+    def __init__(
+        self,
+        margin=5.0,
+        distance="euclidean",
+        reduction="sum_over_batch_size",
+        name="batch_hard_triplet",
+        dtype=None,
+    ):
+        check_value("margin", margin, "positive")
+        check_choice("distance", distance, DISTANCES)
+        super().__init__(reduction, name, dtype, margin=margin, distance=distance)
+
+    def call(self, y_true, y_pred):
+        if len(y_pred.shape) != 2:
+            raise ValueError(
+                f"BatchHardTriplet takes one vector for each text, (B, D), and was given "
+                f"{tuple(y_pred.shape)}; pass a list of texts and their classes to fit()."
+            )
+        far = DISTANCES[self.distance](y_pred[:, None], y_pred[None])  # (B, B)
+        labels = _numbers(y_true, y_pred)
+        is_same = labels[:, None] == labels[None]
+        is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
+        same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
+        # Where no text of another class is there, the farthest of all stands for it.
+        most = ops.max(far, axis=1, keepdims=True)
+        others = ops.where(is_same, far + most, far)
+        return ops.relu(ops.max(same, axis=1) - ops.min(others, axis=1) + self.margin)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class MarginMSE(_VectorLoss):
+    """How much more similar the right text is than each other one, as a teacher says.
+
+    Vectors are (B, C, D): anchors, the right texts, and one or more others, N - 1. Labels are the
+    teacher's differences (B,) or (B, N - 1), or its scores (B, N) of all but the anchors.
+
+    Takes the arguments of `keras.losses.Loss`; similarities are products.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [1, 0], [0, 1]]], "float32")
+    >>> float(MarginMSE()(np.array([[3.0, 1.0]]), vectors))
+    1.0
+
+    Source: Hofstätter et al. 2020, arXiv 2010.02666.
+    """
+
+    least, most, what = 3, None, "three texts or more"
+
+    def __init__(self, reduction="sum_over_batch_size", name="margin_mse", dtype=None):
+        super().__init__(reduction, name, dtype)
+
+    def call(self, y_true, y_pred):
+        anchor, *others = self.columns(y_pred)
+        scores = [ops.sum(anchor * other, axis=-1) for other in others]
+        margins = ops.stack([scores[0] - score for score in scores[1:]], axis=1)  # (B, N - 1)
+        labels = ops.cast(y_true, margins.dtype)
+        if len(labels.shape) == 1:
+            labels = labels[:, None]
+        if labels.shape[1] == len(others):
+            labels = labels[:, :1] - labels[:, 1:]
+        _check_scores(self, y_true, labels.shape[1], len(others) - 1)
+        return ops.mean(ops.square(margins - labels), axis=-1)
+
+
+def _check_scores(loss, y_true, found, wanted):
+    if found != wanted:
+        raise ValueError(
+            f"{type(loss).__name__} was given labels of shape {tuple(y_true.shape)}, which are no "
+            f"scores of {wanted} texts a row; pass the teacher's scores, a list for each row."
+        )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class DistillKL(_VectorLoss):
+    """The teacher's shares of the texts of a row, against those of this model's similarities.
+
+    Vectors are (B, C, D): anchors, and N texts; labels the teacher's scores (B, N). Similarities
+    are products.
+
+    Args:
+        temperature: float. What both scores are divided by.
+        reduction, name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [1, 0], [0, 1]]], "float32")
+    >>> round(float(DistillKL()(np.array([[1.0, 0.0]]), vectors)), 4)
+    0.0
+
+    Source: Lin et al. 2020, arXiv 2010.11386.
+    """
+
+    least, most, what = 3, None, "three texts or more"
+
+    def __init__(
+        self, temperature=1.0, reduction="sum_over_batch_size", name="distill_kl", dtype=None
+    ):
+        check_value("temperature", temperature, "positive")
+        super().__init__(reduction, name, dtype, temperature=temperature)
+
+    def call(self, y_true, y_pred):
+        anchor, *others = self.columns(y_pred)
+        if len(y_true.shape) != 2:
+            _check_scores(self, y_true, None, len(others))
+        _check_scores(self, y_true, y_true.shape[1], len(others))
+        scores = ops.stack([ops.sum(anchor * other, axis=-1) for other in others], axis=1)
+        teacher = ops.cast(y_true, scores.dtype) / self.temperature
+        student = ops.log_softmax(scores / self.temperature, axis=-1)
+        found = ops.softmax(teacher, axis=-1) * (ops.log_softmax(teacher, axis=-1) - student)
+        return ops.sum(found, axis=-1) * self.temperature**2
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class Matryoshka(keras.losses.Loss):
+    """Another loss on the first few numbers of each vector, at several lengths, added up.
+
+    What is trained so can be cut to any of these lengths. A cut vector is divided by its length.
+
+    Args:
+        loss: a loss of vectors.
+        dims: list of ints. How many numbers to keep; the whole width belongs to it.
+        weights: list of floats, by default 1 each.
+        name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.stack([np.eye(2, 4), np.eye(2, 4)], axis=1).astype("float32")
+    >>> loss = Matryoshka(MultipleNegativesRanking(scale=1.0), [4, 2])
+    >>> round(float(loss(np.zeros(2), vectors)), 4)
+    0.6265
+
+    Source: Kusupati et al. 2022, arXiv 2205.13147.
+    """
+
+    def __init__(self, loss, dims, weights=None, name="matryoshka", dtype=None):
+        super().__init__(name=name, reduction=None, dtype=dtype)
+        if isinstance(loss, dict):
+            loss = keras.saving.deserialize_keras_object(loss)
+        if not isinstance(loss, keras.losses.Loss):
+            raise ValueError(f"loss={loss!r} is no loss object; pass one of kerasbert.losses.")
+        dims = list(dims) if hasattr(dims, "__len__") else [dims]
+        for dim in dims:
+            check_value("dims", dim, "count")
+        weights = [1.0] * len(dims) if weights is None else list(weights)
+        if not dims or len(weights) != len(dims):
+            raise ValueError(
+                f"dims={dims} and weights={weights} have to be of the same number, at least one."
+            )
+        self.loss, self.dims, self.weights = loss, dims, weights
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        width = y_pred.shape[-1]
+        if max(self.dims) > width:
+            raise ValueError(
+                f"dims={self.dims} has {max(self.dims)}, and the vectors have {width} numbers."
+            )
+        has_vectors = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == width
+        total = 0.0
+        for dim, weight in zip(self.dims, self.weights, strict=True):
+            labels = y_true[..., :dim] if has_vectors else y_true
+            vectors = unit_length(y_pred[..., :dim])
+            total += weight * self.loss(labels, vectors, sample_weight)
+        return total
+
+    def get_config(self):
+        config = super().get_config()
+        config.pop("reduction")
+        loss = keras.saving.serialize_keras_object(self.loss)
+        return {**config, "loss": loss, "dims": self.dims, "weights": self.weights}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class EmbeddingLoss(keras.losses.Loss):
+    """What fits the labels; a `BertTextEmbedder` takes it where `compile` says nothing.
+
+    - Pairs or more, (B, C, D), without labels or with numbers of texts: `MultipleNegativesRanking`.
+    - Pairs with whole numbers, 0 and 1: `Contrastive`; with floats: `CoSENT`.
+    - Texts, (B, D), with numbers of classes: `BatchHardTriplet`; with vectors: the mean squared
+      error.
+
+    Takes the arguments of `keras.losses.Loss` but `reduction`.
+
+    Example:
+
+    >>> loss = EmbeddingLoss()
+    >>> vectors = np.array([[[1, 0], [0, 1]], [[1, 0], [1, 0]]], "float32")
+    >>> float(loss(np.array([1, 0], "int32"), vectors))
+    0.3125
+    """
+
+    def __init__(self, name="embedding_loss", dtype=None):
+        super().__init__(name=name, reduction=None, dtype=dtype)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return self.fitting(y_true, y_pred)(y_true, y_pred, sample_weight)
+
+    def fitting(self, y_true, y_pred):
+        """The loss for labels and vectors of these shapes."""
+        is_whole = "int" in keras.backend.standardize_dtype(y_true.dtype)
+        axes = len(y_true.shape)
+        if axes == 2 and y_true.shape[1] == 1 and len(y_pred.shape) == 3:
+            axes = 1
+        if len(y_pred.shape) == 2 and axes == 2:
+            return keras.losses.MeanSquaredError()
+        if len(y_pred.shape) == 2:
+            if is_whole:
+                return BatchHardTriplet()
+            raise ValueError(
+                "The labels have 1 axes and are no whole numbers; for one text a row pass its "
+                "class, a whole number or a name, or one vector for each text."
+            )
+        if axes == 1:
+            return Contrastive() if is_whole else CoSENT()
+        if is_whole:
+            return MultipleNegativesRanking()
+        raise ValueError(
+            f"Labels of shape {tuple(y_true.shape)} for vectors of shape {tuple(y_pred.shape)} "
+            "could be scores of a teacher; compile with MarginMSE() or DistillKL() of "
+            "kerasbert.losses."
+        )
+
+    def get_config(self):
+        config = super().get_config()
+        config.pop("reduction")
+        return config
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class MatchingCosine(keras.metrics.Mean):
+    """The mean cosine of what belongs together, weighted.
+
+    Of given vectors, that to the model's; of pairs and more, of the first text to the second; of
+    texts with classes, of each to the others of its class in the batch.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [1, 0]], [[1, 0], [0, 1]]], "float32")
+    >>> float(MatchingCosine()(np.zeros((2, 2)), vectors))
+    0.5
+    """
+
+    def __init__(self, name="cosine", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self._direction = "up"
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
+        if len(y_pred.shape) == 3:
+            return super().update_state(_cosine(y_pred[:, 0], y_pred[:, 1]), sample_weight)
+        if len(y_true.shape) == len(y_pred.shape):
+            y_true = ops.cast(y_true, y_pred.dtype)
+            return super().update_state(_cosine(y_true, y_pred), sample_weight)
+        labels = ops.reshape(y_true, (-1,))
+        is_same = ops.cast(labels[:, None] == labels[None], y_pred.dtype)
+        is_same = is_same - ops.eye(ops.shape(is_same)[0], dtype=is_same.dtype)
+        if sample_weight is not None:
+            is_same = is_same * ops.cast(ops.reshape(sample_weight, (-1, 1)), is_same.dtype)
+        units = unit_length(y_pred)
+        cosines = ops.matmul(units, ops.transpose(units))
+        return super().update_state(ops.reshape(cosines, (-1,)), ops.reshape(is_same, (-1,)))
