@@ -11,6 +11,7 @@ from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+from kerasbert.preprocessors.texts import label_list
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -145,36 +146,63 @@ class BertTextClassifier(HeadedTask):
         outputs = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
         return outputs / outputs.sum(axis=-1, keepdims=True)
 
-    def classify(self, texts, batch_size=32):
+    def classify(
+        self,
+        texts,
+        batch_size=32,
+        labels=None,
+        template="This example is {}.",
+        multi_label=False,
+    ):
         """Name the class of each text.
+
+        A model of entailment can take classes that nobody trained it on: a text belongs to the
+        label whose sentence follows from it.
+
+            nli = BertTextClassifier.from_preset("hf://cross-encoder/nli-MiniLM2-L6-H768")
+            nli.classify("The match ended 2:1.", labels=["sports", "politics"])
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
+            labels: list of strings. Classes in place of the model's own, which have to be those
+                of entailment; texts are no pairs then.
+            template: string. The sentence of such a label, which stands at "{}".
+            multi_label: bool. Each such label is a yes or no of its own.
 
         Returns:
             For each text a dict of `label`, `score` (its probability) and `probabilities` by
             name; with `multi_label`, `labels` with a probability above 0.5 in place of the first
             two. One dict for a single text.
+
+        Raises:
+            ValueError: for `labels` where no class of the model is named "entailment".
+
+        Source of `labels`: Yin et al. 2019, arXiv 1909.00161.
         """
         texts, single = self._as_lists(texts, "classify()")
-        rows = self.predict_proba(texts, batch_size)
-        results = [self._describe(row) for row in rows]
+        if labels is None:
+            names, rows = self.label_names, self.predict_proba(texts, batch_size)
+            multi_label = self.multi_label
+        else:
+            names = _check_labels(labels, template, texts)
+            rows = self._entailed(texts, names, template, multi_label, batch_size)
+        results = [_describe(names, row, multi_label) for row in rows]
         return results[0] if single else results
 
-    def _describe(self, row):
-        probabilities = {
-            name: float(value) for name, value in zip(self.label_names, row, strict=True)
-        }
-        if self.multi_label:
-            names = [name for name, value in probabilities.items() if value > 0.5]
-            return {"labels": names, "probabilities": probabilities}
-        best = int(np.argmax(row))
-        return {
-            "label": self.label_names[best],
-            "score": float(row[best]),
-            "probabilities": probabilities,
-        }
+    def _entailed(self, texts, labels, template, multi_label, batch_size):
+        """Probabilities (N, L) of N texts, of L labels, by what follows from each text."""
+        yes, no = _entailment(self.label_names)
+        sentences = [template.replace("{}", label) for label in labels]
+        pairs = [text for text in texts for _ in labels], sentences * len(texts)
+        logits = np.asarray(self.predict(pairs, batch_size=batch_size, verbose=0), "float64")
+        if not self.gives_logits():
+            logits = np.log(np.maximum(logits, 1e-12))
+        logits = logits.reshape(len(texts), len(labels), -1)
+        if multi_label or len(labels) == 1:
+            return 1 / (1 + np.exp(logits[..., no] - logits[..., yes]))
+        found = np.exp(logits[..., yes] - logits[..., yes].max(axis=-1, keepdims=True))
+        return found / found.sum(axis=-1, keepdims=True)
 
     def get_config(self):
         return {
@@ -184,3 +212,41 @@ class BertTextClassifier(HeadedTask):
             "multi_label": self.multi_label,
             "activation": keras.activations.serialize(self.activation),
         }
+
+
+def _describe(names, row, multi_label):
+    probabilities = {name: float(value) for name, value in zip(names, row, strict=True)}
+    if multi_label:
+        found = [name for name, value in probabilities.items() if value > 0.5]
+        return {"labels": found, "probabilities": probabilities}
+    best = int(np.argmax(row))
+    return {"label": names[best], "score": float(row[best]), "probabilities": probabilities}
+
+
+def _check_labels(labels, template, texts):
+    if isinstance(texts, tuple):
+        raise ValueError("classify(labels=...) takes texts, and was given pairs; join each pair.")
+    labels = label_list(labels)
+    if not labels or len(set(labels)) != len(labels):
+        raise ValueError(f"labels={labels} has to hold at least one name, each once.")
+    if not isinstance(template, str) or "{}" not in template:
+        raise ValueError(
+            f"template={template!r} has no place for a label; write '{{}}' where it stands, as in "
+            "'This example is {}.'"
+        )
+    return labels
+
+
+def _entailment(names):
+    """The numbers of the classes that say that a sentence follows, and that it does not."""
+    lower = [name.lower() for name in names]
+    yes = [i for i, name in enumerate(lower) if name.startswith(("entail", "함의", "含意"))]
+    no = [i for i, name in enumerate(lower) if name.startswith(("contra", "모순", "矛盾", "not"))]
+    no = no or [i for i in range(len(names)) if i not in yes and len(names) == 2]
+    if len(yes) != 1 or not no:
+        raise ValueError(
+            "classify(labels=...) needs a model of entailment, with classes named 'entailment' and "
+            f"'contradiction' or 'not_entailment', and this one's are {', '.join(names)}; load "
+            "such a model, or name its classes by from_preset(..., labels=[...])."
+        )
+    return yes[0], no[0]

@@ -1,6 +1,8 @@
 """The classifier: the contract of its head in every family, its settings and its names."""
 
 import functools
+import json
+import shutil
 
 import keras
 import numpy as np
@@ -176,6 +178,66 @@ def test_classify_many_labels():
     )
     names = ("dull", "fun", "long")
     assert result["labels"] == [n for n, v in zip(names, row, strict=True) if v > 0]
+
+
+NLI = ["contradiction", "neutral", "entailment"]
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_labels_nobody_trained_equal_transformers(reference, tmp_path, multi_label):
+    import transformers
+
+    made = reference("bert", "ForSequenceClassification", num_labels=3, vocab_size=len(TOKENS))
+    folder = tmp_path / "nli"
+    shutil.copytree(made.directory, folder)
+    (folder / "vocab.txt").write_text("\n".join(TOKENS), encoding="utf-8")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["id2label"] = dict(enumerate(NLI))
+    config["label2id"] = {name: i for i, name in enumerate(NLI)}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = transformers.BertTokenizer(vocab=str(folder / "vocab.txt"))
+    theirs = transformers.pipeline(
+        "zero-shot-classification",
+        transformers.BertForSequenceClassification.from_pretrained(folder),
+        tokenizer=tokenizer,
+    )
+    ours = BertTextClassifier.from_preset(str(folder))
+    labels, texts = ["fun", "dull", "the film"], ["a good film", "bad, bad film, very bad"]
+    asked = {"multi_label": multi_label}
+    found = ours.classify(texts, labels=labels, template="it was {}", **asked)
+    expected = theirs(texts, labels, hypothesis_template="it was {}", **asked)
+    for own, other in zip(found, expected, strict=True):
+        scores = dict(zip(other["labels"], other["scores"], strict=True))
+        assert own["probabilities"] == pytest.approx(scores, abs=1e-6)
+    one = ours.classify(texts[0], labels=labels, template="it was {}", **asked)
+    assert one["probabilities"] == pytest.approx(found[0]["probabilities"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "message"),
+    [
+        (["bad", "good"], {"labels": ["fun"]}, "classes named 'entailment' .* are bad, good"),
+        (["entailment", "other", "more"], {"labels": ["fun"]}, "classes named 'entailment'"),
+        (NLI, {"labels": []}, "at least one name"),
+        (NLI, {"labels": ["a", "a"]}, "each once"),
+        (NLI, {"labels": "fun"}, "is one string"),
+        (NLI, {"labels": ["a"], "template": "it is"}, "no place for a label"),
+    ],
+)
+def test_labels_that_cannot_be_asked(names, asked, message):
+    with pytest.raises(ValueError, match=message):
+        raw_classifier(labels=names).classify(["good film"], **asked)
+    if names is NLI:
+        with pytest.raises(ValueError, match="takes texts, and was given pairs"):
+            raw_classifier(labels=names).classify((["a"], ["b"]), labels=["a"])
+
+
+def test_two_classes_of_entailment():
+    classifier = raw_classifier(labels=["entailment", "not_entailment"])
+    found = classifier.classify("good film", labels=["fun"], template="{} film")
+    logits = classifier.predict((["good film"], ["fun film"]), verbose=0)[0]
+    assert found["score"] == pytest.approx(1 / (1 + np.exp(logits[1] - logits[0])), abs=1e-6)
 
 
 @pytest.mark.parametrize(
