@@ -55,8 +55,6 @@ _FIELDS = {
     "pooler_hidden_act": "name",
     "architectures": "names?",
 }
-# Ids of special tokens, which some configurations say beside the tokenizer.
-TOKEN_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
 # Settings that change the numbers and that no released encoder of these families uses.
 REFUSED = {
     "is_decoder": (False,),
@@ -106,6 +104,8 @@ _BUFFERS = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
     "rotary_emb.",
+    # Marian's tables of sines.
+    "coder.embed_positions.",
     "pos_emb.inv_freq",
     # GPT-2's mask of what comes later.
     ".attn.bias",
@@ -175,7 +175,7 @@ def read_checkpoint(directory):
         head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
         classes=functools.partial(_classes, config, path),
         tied=repeated,
-        is_head=lambda name: _is_head(name) or name in repeated,
+        is_head=lambda name: name.startswith(table.head_names or _HEADS),
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
         refused={
             kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
@@ -184,7 +184,7 @@ def read_checkpoint(directory):
             for key, fine in settings.items()
             if config.get(key, fine) != fine
         },
-        token_ids={key: config[key] for key in TOKEN_IDS if key in config},
+        token_ids={key: config[key] for key in table.special_ids if key in config},
     )
 
 
@@ -242,7 +242,7 @@ def read_head_settings(table, kind, config, path):
         elif ours == "head_activation":
             value = _activation(value or "linear", path)  # The dense layer is there all the same.
         found[ours] = value
-    return found
+    return found | (table.read_head(config, path) if kind in table.heads else {})
 
 
 def _classes(config, path):
@@ -278,10 +278,6 @@ def _tied(table, encoder):
     decoder = table.decoder or output
     tied = {f"{decoder}.weight": tokens}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}
-
-
-def _is_head(name):
-    return name.startswith(_HEADS)
 
 
 class _Tensors(TensorFiles):

@@ -30,6 +30,9 @@ ACTIVATIONS = {
     "linear": "linear",
 }
 
+# Ids of special tokens, which some configurations say beside the tokenizer.
+SPECIAL_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -55,7 +58,9 @@ class Table:
         has_square_projection: bool. Whether embeddings as wide as the encoder are projected too.
         aliases: dict of another name of a key, which wins where both are there, to the key.
         ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
-        token_ids: tuple. Keys of special tokens whose defaults there may lie outside a vocabulary.
+        special_ids: tuple. Keys of special tokens that `config.json` has.
+        token_ids: tuple. Those whose defaults there may lie outside a vocabulary.
+        head_names: tuple. What names of heads start with, where that is not as usual.
         refused: dict of a kind of head to a dict of key to the one value that is known here.
         split_heads: dict of how a name ends, of a matrix with an axis for heads, to whether it is
             of what goes into the heads, (D, N, H) or, not transposed, comes out of them.
@@ -65,6 +70,10 @@ class Table:
             one to that one, where heads do not say it.
         read: function of `config.json` and its path that gives further settings of the encoder.
         write: function of the encoder's settings that gives further keys, the reverse of `read`.
+        read_head: function of `config.json` and its path that gives further arguments of the class
+            of any of its heads.
+        generation: function of a task and of what is in its `config.json` that gives
+            `generation_config.json`, with the reverse of `read_head`; `None` for no such file.
     """
 
     classes: str
@@ -83,7 +92,9 @@ class Table:
     has_square_projection: bool = True
     aliases: dict = dataclasses.field(default_factory=dict)
     ignored: tuple = ()
+    special_ids: tuple = SPECIAL_IDS
     token_ids: tuple = ()
+    head_names: tuple = None
     refused: dict = dataclasses.field(default_factory=dict)
     split_heads: dict = dataclasses.field(default_factory=dict)
     verbatim: Callable = lambda settings: None
@@ -91,6 +102,8 @@ class Table:
     tied: Callable = None
     read: Callable = lambda config, path: {}
     write: Callable = lambda settings: {}
+    read_head: Callable = lambda config, path: {}
+    generation: Callable = None
 
     def of_head(self, kind, tied=True):
         """The names of the layers of a kind of head; with `tied` those of one token embedding.

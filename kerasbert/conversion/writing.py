@@ -22,6 +22,9 @@ SOFT = (
 # What says nothing about the numbers.
 _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")
 
+# Keras' other names of activations.
+SAME_ACTIVATIONS = {"swish": "silu"}
+
 
 def head_kind(model):
     """The kind of a task's head, `None` for an encoder and for tasks without weights of theirs."""
@@ -82,6 +85,9 @@ def canonical(settings, encoder):
         **get_family(encoder.family).encoder,
         **settings,
     }
+    if "activation" in settings:
+        name = settings["activation"]
+        settings["activation"] = SAME_ACTIVATIONS.get(name, name)
     if encoder.family in LINEAGE:
         return {name: x for name, x in settings.items() if name not in _NAMES}
     if settings["attention_dropout"] is None:

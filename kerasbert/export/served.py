@@ -89,7 +89,7 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
 def saved_class(model):
     """The name under which Keras has the class of ours that a model is or refines."""
     kind = KINDS.get(getattr(model, "kind", None))
-    own = kind and keras.saving.get_registered_name(kind.load("models"))
+    own = kind and kind.models and keras.saving.get_registered_name(kind.load("models"))
     names = map(keras.saving.get_registered_name, type(model).__mro__)
     return next(name for name in names if name == own or name.startswith("kerasbert>"))
 

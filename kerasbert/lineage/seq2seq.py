@@ -12,15 +12,15 @@ from keras import ops
 from kerasbert import backend
 from kerasbert._errors import check_heads, check_whole, is_whole
 from kerasbert._process import check_process
+from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm
 from kerasbert.layers.decoder_block import TransformerDecoderBlock
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import SinusoidalPositions
 from kerasbert.layers.heads import MaskedLMHead
-from kerasbert.lineage import marian
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
-from kerasbert.models.building import own_backbone
+from kerasbert.models.building import backbone_of, own_backbone
 from kerasbert.models.preset_backbone import PresetBackbone
 from kerasbert.models.reading import has_ids
 from kerasbert.models.writing_task import WritingTask, begun, until_stop
@@ -28,24 +28,6 @@ from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
 from kerasbert.samplers import BeamSampler, forbidding, leaving, own_sampler
 
-# What each setting can be, as in `kerasbert.families`.
-SETTINGS = {
-    "vocabulary_size": "count",
-    "num_layers": "count",
-    "num_heads": "count",
-    "hidden_dim": "count",
-    "intermediate_dim": "count",
-    "num_decoder_layers": "count",
-    "num_decoder_heads": "count",
-    "decoder_intermediate_dim": "count",
-    "dropout": "share",
-    "attention_dropout": "share",
-    "max_sequence_length": "count",
-    "activation": "name",
-    "layer_norm_epsilon": "positive",
-    "norm_first": "flag",
-    "scale_embeddings": "flag",
-}
 INPUTS = (
     "encoder_token_ids",
     "encoder_padding_mask",
@@ -74,7 +56,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         dropout: float. Dropout of embeddings and of what each part of a layer adds.
         attention_dropout: float. Dropout of the attention maps.
         max_sequence_length: int. The number of positions.
-        activation: string. Of the feed-forward; Marian's is "swish".
+        activation: string. Of the feed-forward; Marian's is "silu".
         layer_norm_epsilon: float.
         norm_first: bool. Norms before instead of after each part, and one at each end.
         scale_embeddings: bool. Multiply the tokens' vectors by the root of `hidden_dim`.
@@ -93,7 +75,14 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
     Source: Vaswani et al. 2017, arXiv 1706.03762.
     """
 
-    setting_names = tuple(SETTINGS)
+    family = "marian"
+    pooler = False
+    setting_names = (
+        *("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim"),
+        *("num_decoder_layers", "num_decoder_heads", "decoder_intermediate_dim", "dropout"),
+        *("attention_dropout", "max_sequence_length", "activation", "layer_norm_epsilon"),
+        *("norm_first", "scale_embeddings"),
+    )
     num_segments = 0
 
     def __init__(
@@ -121,7 +110,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         num_decoder_heads = num_heads if num_decoder_heads is None else num_decoder_heads
         if decoder_intermediate_dim is None:
             decoder_intermediate_dim = intermediate_dim
-        self._set_settings(locals(), SETTINGS)
+        self._set_settings(locals(), SETTINGS | LINEAGE_SETTINGS)
         check_heads(hidden_dim, num_heads)
         check_heads(hidden_dim, num_decoder_heads, "num_decoder_heads")
 
@@ -173,27 +162,10 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         }
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
-    # === What `from_preset` makes it of ===
-
-    @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
-        checkpoint = marian.read_checkpoint(preset, load_weights)
-        if checkpoint is None:
-            return super().from_preset(preset, load_weights, **kwargs)
-        cls.check_arguments(kwargs)
-        return marian.backbone_of(cls, checkpoint, **kwargs)
-
-    @classmethod
-    def needs_files(cls, kwargs):
-        return True
-
     @classmethod
     def from_source(cls, source, load_weights=True, **kwargs):
-        if not source.is_own:
-            raise ValueError(
-                f"'{source.source}' holds an encoder without a decoder; load it with BertBackbone."
-            )
-        return own_backbone(cls, source, load_weights, **kwargs)
+        build = own_backbone if source.is_own else backbone_of
+        return build(cls, source, load_weights, **kwargs)
 
     # === From inputs to outputs ===
 
@@ -315,6 +287,7 @@ class TransformerSeq2SeqLM(WritingTask):
 
     backbone_cls = TransformerSeq2SeqBackbone
     preprocessor_cls = TransformerSeq2SeqLMPreprocessor
+    kind = "seq2seq_lm"
     needs_head = False
     uses_pooler = True  # There is none that would stay untrained.
     usual_sampler = "greedy"
@@ -356,29 +329,13 @@ class TransformerSeq2SeqLM(WritingTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
-        checkpoint = marian.read_checkpoint(preset, load_weights)
-        if checkpoint is None:
-            return super().from_preset(preset, load_weights, **kwargs)
-        cls.check_arguments(kwargs)
-        return marian.task_of(cls, checkpoint, kwargs)
-
-    @classmethod
     def from_source(cls, source, load_weights=True, **kwargs):
-        if not source.is_own:
-            cls.backbone_cls.from_source(source)
+        head = None if source.is_own else source.head_maps.get(cls.kind)
+        if head is not None:
+            # Files without the bias mean one of zeros.
+            (bias,) = head.theirs("lm_head/bias")
+            kwargs.setdefault("output_bias", not load_weights or bias in source.tensors)
         return super().from_source(source, load_weights, **kwargs)
-
-    def save_to_transformers(self, directory):
-        """Write the model as transformers' `MarianMTModel` saves it, with Marian's tokenizer.
-
-        Args:
-            directory: string. It is made; one that exists keeps its other files.
-
-        Raises:
-            ValueError: for what `MarianMTModel` cannot hold, before anything is written.
-        """
-        marian.write(self, directory)
 
     # === Training ===
 

@@ -6,6 +6,7 @@ import unicodedata
 
 import pytest
 
+import kerasbert
 from kerasbert.lineage import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
 from kerasbert.tokenizers import MarianTokenizer
 from kerasbert.tokenizers.sentence_piece import read_proto
@@ -94,7 +95,7 @@ def test_files_and_presets(directory, tmp_path):
     model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24))
     model.compile(run_eagerly=True)
     model.save_to_preset(tmp_path / "preset")
-    model.save_to_transformers(tmp_path / "theirs")
+    kerasbert.convert(model, tmp_path / "theirs")
     texts = ["The lazy dog.", "文書を開きます。"]
     for name in ("preset", "theirs"):
         again = TransformerSeq2SeqLM.from_preset(tmp_path / name, sequence_length=16)
@@ -116,7 +117,7 @@ def test_written_files_are_read_there(directory, tmp_path):
     backbone = TransformerSeq2SeqBackbone(tokenizer.vocabulary_size(), 1, 2, 8, 16)
     make = TransformerSeq2SeqLM.preprocessor_cls
     model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24))
-    model.save_to_transformers(tmp_path)
+    kerasbert.convert(model, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     network = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     texts = ["The lazy dog.", "It's a film."]
@@ -124,6 +125,10 @@ def test_written_files_are_read_there(directory, tmp_path):
     found = network.generate(**batch, num_beams=3, max_length=12)
     wanted = theirs.batch_decode(found, skip_special_tokens=True)
     assert [x.strip() for x in model.translate(texts, num_beams=3, max_length=12)] == wanted
+    done = kerasbert.convert(tmp_path, tmp_path / "ours", format="kerasbert")
+    assert done["tokenizer"] == "MarianTokenizer"
+    again = TransformerSeq2SeqLM.from_preset(tmp_path / "ours").preprocessor.tokenizer
+    assert again.files() == tokenizer.files() and again.targets(texts) == tokenizer.targets(texts)
 
 
 def test_what_is_missing(directory, tmp_path):
