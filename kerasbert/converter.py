@@ -338,10 +338,12 @@ def _config(model):
 
 
 def _said(model):
-    """A task's own settings, with the tags that a scheme makes of types of entities."""
+    """A task's own settings, one form for all that say the same."""
     config = _config(model)
     if config.get("scheme"):
         config |= {"labels": model.label_names, "scheme": None}
+    if all(config.get("tied_projections") or ()):
+        config["tied_projections"] = None
     return config
 
 

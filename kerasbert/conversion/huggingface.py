@@ -154,7 +154,7 @@ def read_checkpoint(directory):
     check_fields(config, _FIELDS | kinds, path)
     tied = config.get("tie_word_embeddings", True)
     encoder = _encoder_settings(table, config, path)
-    repeated = _tied(table, encoder) if tied else {}
+    repeated = _tied(table, encoder, config) if tied else {}
     names = {kind: table.of_head(kind, tied) for kind in KINDS}
     return Checkpoint(
         source=directory,
@@ -266,10 +266,10 @@ def _classes(config, path):
     return {**classes, "multi_label": problem == "multi_label_classification"}
 
 
-def _tied(table, encoder):
+def _tied(table, encoder, config):
     """Tensors that repeat another one: a dict of name to name."""
     if table.tied is not None:
-        return table.tied(encoder)
+        return table.tied(encoder, config)
     tokens = table.encoder["token_embedding"] + ".weight"
     output = table.of_head("masked_lm").get("mlm_head")
     if output is None:

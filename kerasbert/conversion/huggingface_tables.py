@@ -66,12 +66,13 @@ class Table:
             of what goes into the heads, (D, N, H) or, not transposed, comes out of them.
         verbatim: function of the encoder's settings; see `NameMap.verbatim`.
         verbatim_head: function of the encoder's settings; the same of its heads.
-        tied: function of the encoder's settings that gives a dict of a tensor that repeats another
-            one to that one, where heads do not say it.
+        tied: function of the encoder's settings and of `config.json` that gives a dict of a tensor
+            that repeats another one to that one, where heads do not say it.
         read: function of `config.json` and its path that gives further settings of the encoder.
         write: function of the encoder's settings that gives further keys, the reverse of `read`.
         read_head: function of `config.json` and its path that gives further arguments of the class
             of any of its heads.
+        write_head: function of a task that gives further keys.
         generation: function of a task and of what is in its `config.json` that gives
             `generation_config.json`, with the reverse of `read_head`; `None` for no such file.
     """
@@ -103,6 +104,7 @@ class Table:
     read: Callable = lambda config, path: {}
     write: Callable = lambda settings: {}
     read_head: Callable = lambda config, path: {}
+    write_head: Callable = lambda task: {}
     generation: Callable = None
 
     def of_head(self, kind, tied=True):

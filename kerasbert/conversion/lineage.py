@@ -108,8 +108,12 @@ def _write_transformer_xl(settings):
         "cutoffs": settings["cutoffs"],
         "pre_lnorm": False,
         "attn_type": 0,
-        "tie_projs": [True] * (len(settings["cutoffs"]) + 1),
     }
+
+
+def _write_transformer_xl_head(task):
+    count = len(task.backbone.cutoffs) + 1
+    return {"tie_projs": task.tied_projections or [True] * count}
 
 
 def _transformer_xl_weights(settings):
@@ -126,14 +130,21 @@ def _transformer_xl_weights(settings):
     return found
 
 
-def _shared_biases(settings):
-    if not settings["shares_biases"]:
-        return {}
-    return {
-        f"layers.{i}.dec_attn.{name}": name
-        for i in range(settings["num_layers"])
-        for name in ("r_w_bias", "r_r_bias")
-    }
+def _tied_transformer_xl(settings, config):
+    found, division = {}, settings["division"]
+    if settings["shares_biases"]:
+        for i in range(settings["num_layers"]):
+            for name in ("r_w_bias", "r_r_bias"):
+                found[f"layers.{i}.dec_attn.{name}"] = name
+    # The head's vectors are the embedding's, and so are its projections unless it says otherwise.
+    clusters = len(settings["cutoffs"]) + 1
+    projections = config.get("tie_projs") or [True] * clusters
+    for i in range(clusters):
+        found[f"crit.out_layers.{i}.weight"] = f"word_emb.emb_layers.{i}.weight"
+        if i < len(projections) and projections[i]:
+            table = i if division > 1 else 0
+            found[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{table}"
+    return found
 
 
 def _transformer_xl_head(settings):
@@ -255,7 +266,7 @@ LINEAGE_TABLES = {
         token_ids=("pad_token_id", "eos_token_id"),
         head_names=("final_logits_bias",),
         verbatim_head=lambda settings: {"lm_head/bias": "final_logits_bias[0]"},
-        tied=lambda settings: dict.fromkeys(
+        tied=lambda settings, config: dict.fromkeys(
             ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
             "shared.weight",
         ),
@@ -296,9 +307,10 @@ LINEAGE_TABLES = {
         head_config={"causal_lm": {"tied_projections": ("tie_projs", None)}},
         verbatim=_transformer_xl_weights,
         verbatim_head=_transformer_xl_head,
-        tied=_shared_biases,
+        tied=_tied_transformer_xl,
         read=_read_transformer_xl,
         write=_write_transformer_xl,
+        write_head=_write_transformer_xl_head,
     ),
     "xlnet": Table(  # XLNetModel
         classes="XLNet",
@@ -356,7 +368,7 @@ LINEAGE_TABLES = {
             ".rel_attn.o": False,
         },
         verbatim=_xlnet_weights,
-        tied=lambda settings: {"lm_loss.weight": "word_embedding.weight"},
+        tied=lambda settings, config: {"lm_loss.weight": "word_embedding.weight"},
         read=_read_xlnet,
         write=_write_xlnet,
     ),

@@ -121,6 +121,8 @@ def config_of(model, settings, tokenizer, token_ids=None):
     config |= _token_ids(tokenizer, config, family, token_ids)
     config |= _class_config(model, kind)
     config |= _head_config(model, kind, config, family)
+    if kind is not None:
+        config |= ALL_TABLES[family].write_head(model)
     return {**config, "dtype": "float32"}
 
 

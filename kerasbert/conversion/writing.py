@@ -18,6 +18,7 @@ SOFT = (
     "dropout_first",
     "labels",
     "multi_label",
+    "characters",
 )
 # What says nothing about the numbers.
 _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")

@@ -76,6 +76,9 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
         TypeError: for a model that cannot be served; `call` is who says so.
     """
     kind = KINDS.get(model.kind) if isinstance(model, BertTask) else None
+    # What serves a kind rests on the methods of its class, which those of `lineage` may not have.
+    if kind is not None and kind.models not in [cls.__name__ for cls in type(model).__mro__]:
+        kind = None
     others = _OTHERS if call == "export_serving" else _ENCODER
     kind = next((row for cls, row in others.items() if isinstance(model, cls)), kind)
     if kind is None or not kind.export:

@@ -28,6 +28,8 @@ _TASK_FIELDS = {
     "next_sentence": "flag",
     "sentence_order": "flag?",
     "normalize": "flag",
+    "characters": "name?",
+    "tied_projections": "list?",
     "backbone": "object?",
     "preprocessor": "object?",
 }

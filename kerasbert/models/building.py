@@ -43,7 +43,9 @@ def check_arguments(cls, kwargs):
 
 
 def _preprocessor_arguments(cls):
-    """Those of a task's `from_preset` that belong to its preprocessor."""
+    """Those of a task's `from_preset` that belong to its preprocessor, where it has one."""
+    if cls.preprocessor_cls is None:
+        return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
     return arguments_of(cls.preprocessor_cls) - others
 

@@ -202,6 +202,8 @@ def test_misuse(tmp_path):
         make(clamp_length=0)
     with pytest.raises(ValueError, match="not a multiple of num_heads=3"):
         make(num_heads=3)
+    with pytest.raises(ValueError, match="takes rows of any length.*pass sequence_length"):
+        kerasbert.export_litert(backbone, tmp_path / "lite")
 
 
 def test_of_another_family(tmp_path):
