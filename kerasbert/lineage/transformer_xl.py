@@ -205,12 +205,6 @@ class TransformerXLBackbone(PresetBackbone):
         build = own_backbone if source.is_own else backbone_of
         return build(cls, source, load_weights, **kwargs)
 
-    def quantize(self, mode=None, **kwargs):
-        raise ValueError(
-            f"quantize({mode!r}) is not there for a TransformerXLBackbone, whose presets would not "
-            "hold it; use dtype='bfloat16' for a smaller model."
-        )
-
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerXLLM(BertTask):

@@ -108,6 +108,13 @@ def test_presets_and_characters(tmp_path):
         kerasbert.convert(model, tmp_path / "theirs")
     again = TransformerXLLM.from_preset(tmp_path / "theirs", characters=model.characters)
     assert again.evaluate_stream("abcabc") == model.evaluate_stream("abcabc")
+    bits = model.evaluate_stream("abcabc")
+    model.quantize("int8")
+    small = model.evaluate_stream("abcabc")
+    assert 0 < abs(small - bits) < 0.01
+    model.save_to_preset(tmp_path / "int8")
+    again = TransformerXLLM.from_preset(tmp_path / "int8")
+    assert abs(again.evaluate_stream("abcabc") - small) < 1e-6
     with pytest.raises(ValueError, match="holds BERT alone"):
         kerasbert.convert(model, tmp_path / "google", format="google")
     with pytest.raises(TypeError, match="not a TransformerXLLM"):
@@ -206,8 +213,6 @@ def test_misuse():
         model.evaluate_stream("abc", segment=0)
     with pytest.raises(ValueError, match="without `characters`"):
         TransformerXLLM(backbone).evaluate_stream("abc")
-    with pytest.raises(ValueError, match=r"quantize\('int8'\) is not there"):
-        backbone.quantize("int8")
     with pytest.raises(ValueError, match="no argument 'clamp_len'"):
         make(clamp_len=3)
     with pytest.raises(ValueError, match="same_length=True has each token see"):
