@@ -16,15 +16,19 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.by_length import by_length
 from kerasbert.kinds import KINDS, Kind, kinds_with
-from kerasbert.lineage import ElmoEmbedder
+from kerasbert.lineage import ElmoEmbedder, TransformerSeq2SeqLM
 from kerasbert.models import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
 
-# What is served and has no row in `kerasbert.kinds`; the second is no graph from token ids.
+# What is served and has no row in `kerasbert.kinds`, or none in its models; only the first is a
+# graph from one text's token ids.
 _ENCODER = {BertBackbone: Kind("encoder", models="BertBackbone", export="ServedEncoder")}
 _OTHERS = _ENCODER | {
-    ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo")
+    ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo"),
+    TransformerSeq2SeqLM: Kind(
+        "seq2seq_lm", models="TransformerSeq2SeqLM", export="ServedSeq2SeqLM"
+    ),
 }
 
 # Texts on which the SavedModel has to answer as the model does.

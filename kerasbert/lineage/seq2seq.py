@@ -12,6 +12,7 @@ from keras import ops
 from kerasbert import backend
 from kerasbert._errors import check_heads, check_whole, is_whole
 from kerasbert._process import check_process
+from kerasbert.data.batching import restore_order
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm
@@ -21,6 +22,7 @@ from kerasbert.layers.embeddings import SinusoidalPositions
 from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.building import backbone_of, own_backbone
+from kerasbert.models.causal_lm import MOST_LOGITS
 from kerasbert.models.preset_backbone import PresetBackbone
 from kerasbert.models.reading import has_ids
 from kerasbert.models.writing_task import WritingTask, begun, until_stop
@@ -257,7 +259,8 @@ class TransformerSeq2SeqLM(WritingTask):
 
     The output is logits (B, T, V): of the target's token after each. `fit` and `evaluate` take
     raw strings, `fit((sources, targets))`; of ready arrays labels are the next tokens (B, T), and
-    sample weights (B, T) 0 at padding. `translate` writes.
+    sample weights (B, T) 0 at padding. `translate` writes, and
+    `score` says how likely a target is.
 
     The paper trains with `compile(Adam(WarmupInverseSqrt(d**-0.5 * 4000**-0.5, 4000), beta_1=0.9,
     beta_2=0.98, epsilon=1e-9))`, d being `hidden_dim`; label smoothing of 0.1 is what
@@ -354,6 +357,42 @@ class TransformerSeq2SeqLM(WritingTask):
         for name in ("encoder_token_ids", "decoder_token_ids"):
             if isinstance(x, dict) and name in x:
                 super()._check_ids({"token_ids": x[name]})
+
+    # === What texts are worth ===
+
+    def score(self, sources, targets, batch_size=32):
+        """How likely targets are, given their sources; both are cut at `sequence_length`.
+
+        Args:
+            sources, targets: a string each, or lists of N strings.
+            batch_size: int.
+
+        Returns:
+            The logarithm of the probability of the target's tokens and its end, a sum: a float, or
+            floats (N,) for lists.
+        """
+        texts, _ = self._as_lists((sources, targets), "score()")
+        batches, order = self._sorted_batches(texts, batch_size=batch_size)
+        if "_scorer" not in self.__dict__:
+            self.__dict__["_scorer"] = TargetScorer(self)  # As `_writers`.
+
+        def step(batch):
+            x, y, weights = batch
+            features = {**x, "token_ids": y, "padding_mask": weights}
+            features = {name: np.asarray(x, "int32") for name, x in features.items()}
+            size = max(1, MOST_LOGITS // (y.shape[1] * self.backbone.vocabulary_size))
+            found = [
+                backend.predict_batch(
+                    self.__dict__["_scorer"],
+                    {name: x[first : first + size] for name, x in features.items()},
+                )
+                for first in range(0, len(y), size)
+            ]
+            return np.concatenate(found), {"outputs": found}
+
+        found = np.concatenate(list(self._each_batch("predict", step, batches, verbose=0)))
+        found = restore_order(found, order)
+        return float(found[0]) if isinstance(sources, (str, bytes)) else found
 
     # === Writing ===
 
@@ -548,6 +587,29 @@ class TransformerSeq2SeqLM(WritingTask):
             "forbidden_token_ids": self.forbidden_token_ids,
             "forced_end_token_id": self.forced_end_token_id,
         }
+
+
+class TargetScorer(keras.Model):
+    """The logarithm of the probability of each target, (B,).
+
+    Inputs are the model's, and `token_ids` and `padding_mask` (B, T) of what follows each token.
+
+    Args:
+        model: a `TransformerSeq2SeqLM`.
+    """
+
+    def __init__(self, model):
+        super().__init__(dtype=model.dtype_policy, name="target_scorer")
+        self.backbone = model.backbone
+        self.lm_head = model.lm_head
+        self.built = True
+
+    def call(self, inputs):
+        outputs = self.backbone({name: inputs[name] for name in INPUTS})
+        logits = self.lm_head(outputs["decoder_sequence_output"])  # (B, T, V)
+        # The plain form: a server has no operations of TensorFlow's gradient.
+        scores = -backend.cross_entropy.plain(inputs["token_ids"], logits)
+        return ops.sum(ops.where(inputs["padding_mask"] > 0, scores, 0.0), axis=-1)
 
 
 class _Writer:

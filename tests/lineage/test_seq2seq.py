@@ -306,6 +306,20 @@ def test_training_on_pairs():
     assert model.generate("e f g h", max_length=8) == "h g f e"
 
 
+def test_score(monkeypatch):
+    """The logits of the targets, whatever the batches, also where these are cut by their logits."""
+    model = tiny(preprocessor(), {"output_bias": True})
+    x, y, weights = (arrays(part) for part in model.preprocessor(PAIRS))
+    odds = array(keras.ops.log_softmax(model(x)))
+    wanted = (np.take_along_axis(odds, y[..., None], -1)[..., 0] * weights).sum(-1)
+    model.compile(run_eagerly=True)
+    assert_close(model.score(*PAIRS), wanted)
+    monkeypatch.setattr("kerasbert.lineage.seq2seq.MOST_LOGITS", 1)
+    assert_close(model.score(*PAIRS, batch_size=3), wanted)
+    assert abs(model.score(PAIRS[0][3], PAIRS[1][3]) - wanted[3]) < 1e-5
+    assert len(set(wanted.tolist())) == 4
+
+
 def test_packing():
     x, y, weights = preprocessor()((["a b", "c"], ["d", "e f g"]))
     x = {name: array(value)[:, :5].tolist() for name, value in x.items()}
@@ -368,6 +382,8 @@ def test_wrong_use():
         (lambda: model.translate("a", max_length=1), "max_length=1"),
         (lambda: model.translate("a", batch_size=0), "batch_size=0"),
         (lambda: model.translate(None), "not text"),
+        (lambda: model.score(["a", "b"], ["c"]), "2 and 1 texts"),
+        (lambda: bare.score("a", "b"), "no preprocessor"),
         (lambda: bare.generate(sources()), "stop_token_ids='auto'"),
         (lambda: bare.generate({"encoder_token_ids": [[1]]}, stop_token_ids=0), "decoder_token"),
         (lambda: bare.predict({**features(), "encoder_token_ids": np.full((3, 7), 40)}), "40 at"),
