@@ -124,7 +124,6 @@ def test_files_and_presets(directory, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.backends("tensorflow")
 def test_served(directory, tmp_path):
     """Raw pairs, two tokenizers in the graph; writing it compares its scores with the model's."""
     from tests.export.test_serving import session_run
