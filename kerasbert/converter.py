@@ -28,7 +28,7 @@ from kerasbert.files import (
     output_folder,
     read_json,
 )
-from kerasbert.kinds import KINDS, kinds_with, tables_of
+from kerasbert.kinds import kinds_with, tables_of
 from kerasbert.loading.checkpoints import read_checkpoint
 from kerasbert.loading.names import resolve
 from kerasbert.loading.own import is_own
@@ -49,7 +49,7 @@ def tasks():
     >>> tasks()["text_classifier"].__name__
     'BertTextClassifier'
     """
-    rows = (kind for kind in KINDS.values() if kind.single)
+    rows = (kind for kind in kinds_with("models") if kind.single)
     return {"encoder": BertBackbone, **{kind.name: kind.load("models") for kind in rows}}
 
 
@@ -147,8 +147,7 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
             )
         if not hasattr(encoder_of(source), "family"):
             raise ValueError(
-                f"convert() does not write a {type(source).__name__}; call its "
-                "save_to_transformers, or its save_to_preset."
+                f"convert() does not write a {type(source).__name__}; call its save_to_preset."
             )
         model = _by_itself(source)
         if tokenizer is None:
@@ -339,10 +338,12 @@ def _config(model):
 
 
 def _said(model):
-    """A task's own settings, with the tags that a scheme makes of types of entities."""
+    """A task's own settings, one form for all that say the same."""
     config = _config(model)
     if config.get("scheme"):
         config |= {"labels": model.label_names, "scheme": None}
+    if all(config.get("tied_projections") or ()):
+        config["tied_projections"] = None
     return config
 
 
@@ -414,13 +415,13 @@ def _features(model):
     random = np.random.default_rng(0)
     encoder = encoder_of(model)
     length = min(8, getattr(encoder, "max_sequence_length", 8))
-    shape = [2] * (len(model.input["token_ids"].shape) - 1) + [length]
-    mask = np.ones(shape, "int32")
-    mask[-1, ..., length // 2 + 1 :] = 0
-    features = {
-        "token_ids": random.integers(0, encoder.vocabulary_size, shape, "int32"),
-        "padding_mask": mask,
-    }
+    features = {}
+    for name in sorted(name for name in model.input if name.endswith("token_ids")):
+        shape = [2] * (len(model.input[name].shape) - 1) + [length]
+        mask = np.ones(shape, "int32")
+        mask[-1, ..., length // 2 + 1 :] = 0
+        features[name] = random.integers(0, encoder.vocabulary_size, shape, "int32")
+        features[name.replace("token_ids", "padding_mask")] = mask
     if "segment_ids" in model.input:
         features["segment_ids"] = random.integers(0, encoder.num_segments, shape, "int32")
     if "target_mapping" in model.input:  # The first two tokens, which nobody sees.

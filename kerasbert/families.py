@@ -119,6 +119,7 @@ LINEAGE = {
         tokenizer="XLNetTokenizer",
     ),
     "transformer_xl": Family(tokenizer=""),
+    "marian": Family(tokenizer="MarianTokenizer"),
 }
 # What their settings can be that no `BertBackbone` has.
 LINEAGE_SETTINGS = {
@@ -128,6 +129,10 @@ LINEAGE_SETTINGS = {
     "division": "count",
     "same_length": "flag",
     "shares_biases": "flag",
+    "num_decoder_layers": "count",
+    "num_decoder_heads": "count",
+    "decoder_intermediate_dim": "count",
+    "scale_embeddings": "flag",
 }
 FAMILIES = {
     "bert": Family(),

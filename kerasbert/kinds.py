@@ -15,7 +15,8 @@ class Kind:
 
     Args:
         name: string. Of its files, and in `convert(task=...)` and `file_task(head=...)`.
-        models: string. Its class in `kerasbert/models/<name>.py`.
+        models: string. Its class in `kerasbert/models/<name>.py`; "" where those of
+            `kerasbert.lineage` alone have it.
         preprocessors: string. Its class in `kerasbert/preprocessors/<name>.py`; "" for none.
         export: string. The class in `kerasbert/export/<name>.py` that serves it; "" for none.
         tasks: string. The class in `kerasbert/tasks/<name>.py` that reads its data and writes its
@@ -32,7 +33,7 @@ class Kind:
     """
 
     name: str
-    models: str
+    models: str = ""
     preprocessors: str = ""
     export: str = ""
     tasks: str = ""
@@ -164,6 +165,7 @@ _ROWS = (
         pipeline="text-generation",
         usage='generate("Once upon a time")',
     ),
+    Kind(name="seq2seq_lm", huggingface="ForConditionalGeneration"),
     Kind(
         name="replaced_token_detector",
         models="BertReplacedTokenDetector",

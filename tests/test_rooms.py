@@ -67,9 +67,8 @@ TESTED_IN = {
     "lineage/test_transformer_xl.py": "layers/adaptive lineage/memory",
     "lineage/test_xlnet_tasks.py": "preprocessors/xlnet",
     "lineage/test_xlnet.py": "conversion/lineage layers/relative_attention",
-    "lineage/test_seq2seq.py": (
-        "layers/decoder_block lineage/marian models/writing_task preprocessors/seq2seq"
-    ),
+    "lineage/test_seq2seq.py": "layers/decoder_block models/writing_task preprocessors/seq2seq",
+    "tokenizers/test_marian.py": "export/seq2seq_lm",
     "loading/test_presets.py": "from_preset loading/checkpoints loading/names presets",
     "measuring/test_bench.py": "measuring/contestant",
     "models/test_backbone.py": "models/feature_model models/preset_backbone",

@@ -56,8 +56,6 @@ _FIELDS = {
     "pooler_hidden_act": "name",
     "architectures": "names?",
 }
-# Ids of special tokens, which some configurations say beside the tokenizer.
-TOKEN_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
 # Settings that change the numbers and that no released encoder of these families uses.
 REFUSED = {
     "is_decoder": (False,),
@@ -109,6 +107,8 @@ _BUFFERS = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
     "rotary_emb.",
+    # Marian's tables of sines.
+    "coder.embed_positions.",
     "pos_emb.inv_freq",
     # GPT-2's mask of what comes later.
     ".attn.bias",
@@ -158,7 +158,7 @@ def read_checkpoint(directory):
     check_fields(config, _FIELDS | kinds, path)
     tied = config.get("tie_word_embeddings", True)
     encoder = _encoder_settings(table, config, path)
-    repeated = _tied(table, encoder) if tied else {}
+    repeated = _tied(table, encoder, config) if tied else {}
     names = {kind: table.of_head(kind, tied) for kind in KINDS}
     return Checkpoint(
         source=directory,
@@ -180,7 +180,7 @@ def read_checkpoint(directory):
         head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
         classes=functools.partial(_classes, config, path),
         tied=repeated,
-        is_head=lambda name: _is_head(name) or name in repeated,
+        is_head=lambda name: name.startswith(table.head_names or _HEADS),
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
         refused={
             kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
@@ -189,7 +189,7 @@ def read_checkpoint(directory):
             for key, fine in settings.items()
             if config.get(key, fine) != fine
         },
-        token_ids={key: config[key] for key in TOKEN_IDS if key in config},
+        token_ids={key: config[key] for key in table.special_ids if key in config},
     )
 
 
@@ -247,7 +247,7 @@ def read_head_settings(table, kind, config, path):
         elif ours == "head_activation":
             value = _activation(value or "linear", path)  # The dense layer is there all the same.
         found[ours] = value
-    return found
+    return found | (table.read_head(config, path) if kind in table.heads else {})
 
 
 def _classes(config, path):
@@ -271,10 +271,10 @@ def _classes(config, path):
     return {**classes, "multi_label": problem == "multi_label_classification"}
 
 
-def _tied(table, encoder):
+def _tied(table, encoder, config):
     """Tensors that repeat another one: a dict of name to name."""
     if table.tied is not None:
-        return table.tied(encoder)
+        return table.tied(encoder, config)
     tokens = table.encoder["token_embedding"] + ".weight"
     output = table.of_head("masked_lm").get("mlm_head")
     if output is None:
@@ -283,10 +283,6 @@ def _tied(table, encoder):
     decoder = table.decoder or output
     tied = {f"{decoder}.weight": tokens}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}
-
-
-def _is_head(name):
-    return name.startswith(_HEADS)
 
 
 class _Tensors(TensorFiles):

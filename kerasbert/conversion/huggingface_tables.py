@@ -30,6 +30,9 @@ ACTIVATIONS = {
     "linear": "linear",
 }
 
+# Ids of special tokens, which some configurations say beside the tokenizer.
+SPECIAL_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -55,7 +58,9 @@ class Table:
         has_square_projection: bool. Whether embeddings as wide as the encoder are projected too.
         aliases: dict of another name of a key, which wins where both are there, to the key.
         ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
-        token_ids: tuple. Keys of special tokens whose defaults there may lie outside a vocabulary.
+        special_ids: tuple. Keys of special tokens that `config.json` has.
+        token_ids: tuple. Those whose defaults there may lie outside a vocabulary.
+        head_names: tuple. What names of heads start with, where that is not as usual.
         refused: dict of a kind of head to a dict of key to the one value that is known here.
         inside: tuple. How the names of a head's layers start that stand among the encoder's.
         may_lack_segments: bool. Whether its class has no table of segments where there are none.
@@ -64,10 +69,15 @@ class Table:
             of what goes into the heads, (D, N, H) or, not transposed, comes out of them.
         verbatim: function of the encoder's settings; see `NameMap.verbatim`.
         verbatim_head: function of the encoder's settings; the same of its heads.
-        tied: function of the encoder's settings that gives a dict of a tensor that repeats another
-            one to that one, where heads do not say it.
+        tied: function of the encoder's settings and of `config.json` that gives a dict of a tensor
+            that repeats another one to that one, where heads do not say it.
         read: function of `config.json` and its path that gives further settings of the encoder.
         write: function of the encoder's settings that gives further keys, the reverse of `read`.
+        read_head: function of `config.json` and its path that gives further arguments of the class
+            of any of its heads.
+        write_head: function of a task that gives further keys.
+        generation: function of a task and of what is in its `config.json` that gives
+            `generation_config.json`, with the reverse of `read_head`; `None` for no such file.
     """
 
     classes: str
@@ -86,7 +96,9 @@ class Table:
     has_square_projection: bool = True
     aliases: dict = dataclasses.field(default_factory=dict)
     ignored: tuple = ()
+    special_ids: tuple = SPECIAL_IDS
     token_ids: tuple = ()
+    head_names: tuple = None
     refused: dict = dataclasses.field(default_factory=dict)
     inside: tuple = ()
     may_lack_segments: bool = False
@@ -97,6 +109,9 @@ class Table:
     tied: Callable = None
     read: Callable = lambda config, path: {}
     write: Callable = lambda settings: {}
+    read_head: Callable = lambda config, path: {}
+    write_head: Callable = lambda task: {}
+    generation: Callable = None
 
     def of_head(self, kind, tied=True):
         """The names of the layers of a kind of head; with `tied` those of one token embedding.

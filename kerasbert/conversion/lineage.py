@@ -3,10 +3,13 @@
 Facts follow `transformers` 5.23.
 """
 
+import os
+
 import numpy as np
 
 from kerasbert._errors import check_fields, is_whole
 from kerasbert.conversion.huggingface_tables import Table
+from kerasbert.files import json_in
 
 
 def _clamp_length(config, default, path):
@@ -105,8 +108,12 @@ def _write_transformer_xl(settings):
         "cutoffs": settings["cutoffs"],
         "pre_lnorm": False,
         "attn_type": 0,
-        "tie_projs": [True] * (len(settings["cutoffs"]) + 1),
     }
+
+
+def _write_transformer_xl_head(task):
+    count = len(task.backbone.cutoffs) + 1
+    return {"tie_projs": task.tied_projections or [True] * count}
 
 
 def _transformer_xl_weights(settings):
@@ -123,14 +130,21 @@ def _transformer_xl_weights(settings):
     return found
 
 
-def _shared_biases(settings):
-    if not settings["shares_biases"]:
-        return {}
-    return {
-        f"layers.{i}.dec_attn.{name}": name
-        for i in range(settings["num_layers"])
-        for name in ("r_w_bias", "r_r_bias")
-    }
+def _tied_transformer_xl(settings, config):
+    found, division = {}, settings["division"]
+    if settings["shares_biases"]:
+        for i in range(settings["num_layers"]):
+            for name in ("r_w_bias", "r_r_bias"):
+                found[f"layers.{i}.dec_attn.{name}"] = name
+    # The head's vectors are the embedding's, and so are its projections unless it says otherwise.
+    clusters = len(settings["cutoffs"]) + 1
+    projections = config.get("tie_projs") or [True] * clusters
+    for i in range(clusters):
+        found[f"crit.out_layers.{i}.weight"] = f"word_emb.emb_layers.{i}.weight"
+        if i < len(projections) and projections[i]:
+            table = i if division > 1 else 0
+            found[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{table}"
+    return found
 
 
 def _transformer_xl_head(settings):
@@ -142,7 +156,125 @@ def _transformer_xl_head(settings):
     return found
 
 
+# === Marian: the encoder-decoder of 2017 ===
+
+# What `MarianMTModel` fixes.
+_MARIAN_FIXED = {"layer_norm_epsilon": 1e-5, "norm_first": False}
+# Fields of which it has, or we have, one value.
+_MARIAN_ONLY = {
+    "normalize_before": False,
+    "add_final_layer_norm": False,
+    "normalize_embedding": False,
+    "static_position_embeddings": True,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+}
+
+
+def _marian_block(ours, theirs, inner):
+    return {
+        f"{ours}/attention/qkv": f"{theirs}.self_attn.[q_proj|k_proj|v_proj]",
+        f"{ours}/attention/output": f"{theirs}.self_attn.out_proj",
+        f"{ours}/attention_layer_norm": f"{theirs}.self_attn_layer_norm",
+        f"{ours}/intermediate": f"{theirs}.fc1",
+        f"{ours}/output": f"{theirs}.fc2",
+        f"{ours}/output_layer_norm": f"{theirs}.final_layer_norm",
+        **{f"{ours}/{name}": f"{theirs}.{other}" for name, other in inner.items()},
+    }
+
+
+def _read_marian(config, path):
+    for name, value in _MARIAN_ONLY.items():
+        if config.get(name, value) != value:
+            raise ValueError(
+                f"'{path}' has {name}={config[name]!r}, which kerasbert does not have; only "
+                f"{name}={value!r} can be loaded."
+            )
+    return _MARIAN_FIXED
+
+
+def _write_marian(settings):
+    return {
+        "decoder_vocab_size": settings["vocabulary_size"],
+        "is_encoder_decoder": True,
+        **_MARIAN_ONLY,
+    }
+
+
+def _read_marian_head(config, path):
+    # Newer directories say how to write in a file of its own.
+    written = {**config, **json_in(os.path.dirname(path), "generation_config.json")}
+    check_fields(written, {"bad_words_ids": "list?", "forced_eos_token_id": "whole?"}, path)
+    words = written.get("bad_words_ids") or []
+    if any(not isinstance(word, list) or len(word) != 1 for word in words):
+        raise ValueError(
+            f"'{path}' goes with bad_words_ids={words!r}, and kerasbert forbids single tokens "
+            "alone, each in a list of its own."
+        )
+    return {
+        "forbidden_token_ids": [word[0] for word in words] or None,
+        "forced_end_token_id": written.get("forced_eos_token_id"),
+    }
+
+
+def _marian_generation(task, config):
+    written = {key: config[key] for key in LINEAGE_TABLES["marian"].special_ids if key in config}
+    written["forced_eos_token_id"] = task.forced_end_token_id
+    written["max_length"] = config["max_position_embeddings"]
+    if task.forbidden_token_ids:
+        written["bad_words_ids"] = [[id] for id in task.forbidden_token_ids]
+    return written
+
+
 LINEAGE_TABLES = {
+    "marian": Table(  # MarianModel
+        classes="Marian",
+        prefix="model.",
+        config={
+            "vocabulary_size": ("vocab_size", 58101),
+            "num_layers": ("encoder_layers", 12),
+            "num_heads": ("encoder_attention_heads", 16),
+            "hidden_dim": ("d_model", 1024),
+            "intermediate_dim": ("encoder_ffn_dim", 4096),
+            "num_decoder_layers": ("decoder_layers", 12),
+            "num_decoder_heads": ("decoder_attention_heads", 16),
+            "decoder_intermediate_dim": ("decoder_ffn_dim", 4096),
+            "dropout": ("dropout", 0.1),
+            "attention_dropout": ("attention_dropout", 0.0),
+            "max_sequence_length": ("max_position_embeddings", 1024),
+            "activation": ("activation_function", "gelu"),
+            "scale_embeddings": ("scale_embedding", False),
+        },
+        encoder={
+            "token_embedding": "shared",
+            **_marian_block("encoder_layer_{i}", "encoder.layers.{i}", {}),
+            **_marian_block(
+                "decoder_layer_{i}",
+                "decoder.layers.{i}",
+                {
+                    "cross_attention/query": "encoder_attn.q_proj",
+                    "cross_attention/kv": "encoder_attn.[k_proj|v_proj]",
+                    "cross_attention/output": "encoder_attn.out_proj",
+                    "cross_attention_layer_norm": "encoder_attn_layer_norm",
+                },
+            ),
+        },
+        heads={"seq2seq_lm": {"lm_head": "lm_head"}},
+        head_config={"seq2seq_lm": {"forced_end_token_id": ("forced_eos_token_id", None)}},
+        endings={"seq2seq_lm": "MTModel"},
+        special_ids=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
+        token_ids=("pad_token_id", "eos_token_id"),
+        head_names=("final_logits_bias",),
+        verbatim_head=lambda settings: {"lm_head/bias": "final_logits_bias[0]"},
+        tied=lambda settings, config: dict.fromkeys(
+            ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+            "shared.weight",
+        ),
+        read=_read_marian,
+        write=_write_marian,
+        read_head=_read_marian_head,
+        generation=_marian_generation,
+    ),
     "transformer_xl": Table(  # TransfoXLModel
         classes="TransfoXL",
         prefix="transformer.",
@@ -175,9 +307,10 @@ LINEAGE_TABLES = {
         head_config={"causal_lm": {"tied_projections": ("tie_projs", None)}},
         verbatim=_transformer_xl_weights,
         verbatim_head=_transformer_xl_head,
-        tied=_shared_biases,
+        tied=_tied_transformer_xl,
         read=_read_transformer_xl,
         write=_write_transformer_xl,
+        write_head=_write_transformer_xl_head,
     ),
     "xlnet": Table(  # XLNetModel
         classes="XLNet",
@@ -235,7 +368,7 @@ LINEAGE_TABLES = {
             ".rel_attn.o": False,
         },
         verbatim=_xlnet_weights,
-        tied=lambda settings: {"lm_loss.weight": "word_embedding.weight"},
+        tied=lambda settings, config: {"lm_loss.weight": "word_embedding.weight"},
         read=_read_xlnet,
         write=_write_xlnet,
     ),

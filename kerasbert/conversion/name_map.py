@@ -51,7 +51,7 @@ class NameMap:
         layers: dict of our layer to theirs.
         layout: "torch", "conv1d", "google" or "keras_hub".
         verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a name
-            that ends in ".T" is transposed.
+            that ends in ".T" is transposed, and one in "[0]" has an axis of one before ours.
         inner: int. How many of our blocks stand in one of their layers; see `{j}`.
         swapped: string. How the paths of layers end whose two halves stand there the other way
             round, as that of a gate; "" for none.
@@ -70,7 +70,7 @@ class NameMap:
     def theirs(self, path):
         """Their names of our weight at `path`, or `None` where the table has none."""
         if self.verbatim and path in self.verbatim:
-            return [self.verbatim[path].removesuffix(".T")]
+            return [_plain(self.verbatim[path])]
         layer, _, leaf = path.rpartition("/")
         number = re.search(r"_(\d+)/", layer + "/")
         pattern = layer
@@ -99,7 +99,7 @@ class NameMap:
         separator = SEPARATORS[self.layout]
         names = [re.split(r"[{\[]", name)[0] for name in self.layers.values()]
         names = [f"{name.rstrip(separator)}{separator}" for name in names]
-        return names + [name.removesuffix(".T") for name in (self.verbatim or {}).values()]
+        return names + [_plain(name) for name in (self.verbatim or {}).values()]
 
     def _transposed(self, path):
         if self.verbatim and path in self.verbatim:
@@ -111,9 +111,15 @@ class NameMap:
         is_swapped = self.swapped and path.rpartition("/")[0].endswith(self.swapped)
         return np.roll(value, value.shape[-1] // 2, axis=-1) if is_swapped else value
 
+    def _is_first(self, path):
+        """Whether theirs has an axis of one before ours."""
+        return self.verbatim is not None and self.verbatim.get(path, "").endswith("[0]")
+
     def their_shapes(self, path, shape):
         """The shapes of their tensors for our weight at `path`, of `shape`, one a name."""
         names = self.theirs(path)
+        if self._is_first(path):
+            return [(1, *shape)]
         part = (*shape[:-1], shape[-1] // len(names))
         return [part[::-1] if self._transposed(path) else part] * len(names)
 
@@ -139,7 +145,9 @@ class NameMap:
             part = part.astype("float32", copy=False)
             check_finite(name, part, source)
             parts.append(part)
-        if self._transposed(path):
+        if self._is_first(path):
+            parts = [part[0] for part in parts]
+        elif self._transposed(path):
             parts = [part.T for part in parts]
         elif self.layout == "keras_hub":
             ours = self.their_shapes(path, shape)
@@ -156,9 +164,16 @@ class NameMap:
         """
         names = self.theirs(path)
         parts = np.split(self._in_order(path, np.asarray(value)), len(names), axis=-1)
-        if self._transposed(path):
+        if self._is_first(path):
+            parts = [part[None] for part in parts]
+        elif self._transposed(path):
             parts = [part.T for part in parts]
         return {name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)}
+
+
+def _plain(name):
+    """A verbatim name without what it says of the shape."""
+    return name.removesuffix(".T").removesuffix("[0]")
 
 
 def check_dtype(name, dtype, source):

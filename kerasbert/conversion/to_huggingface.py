@@ -13,6 +13,7 @@ from kerasbert.conversion.huggingface import ALL_TABLES
 from kerasbert.conversion.huggingface_tables import ACTIVATIONS
 from kerasbert.conversion.lineage import split_heads
 from kerasbert.conversion.writing import (
+    SAME_ACTIVATIONS,
     canonical,
     check_settings,
     head_kind,
@@ -71,6 +72,10 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     changed = _fill_rows(settings, values, family, tokenizer)
     config = config_of(model, settings, tokenizer, token_ids)
     write_json(os.path.join(directory, "config.json"), config)
+    table = ALL_TABLES[family]
+    if kind is not None and table.generation is not None:
+        path = os.path.join(directory, "generation_config.json")
+        write_json(path, table.generation(model, config))
     if tokenizer is not None:
         files = transformers_files(
             tokenizer,
@@ -85,7 +90,6 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         canonical(settings, encoder), canonical(checkpoint.encoder, encoder), name, REMEDY
     )
     tensors = named_tensors(values, checkpoint.encoder_map, name)
-    table = ALL_TABLES[family]
     tensors = split_heads(tensors, table, settings["num_heads"])
     if kind is not None:
         tensors = {table.prefix + key: value for key, value in tensors.items()}
@@ -118,6 +122,8 @@ def config_of(model, settings, tokenizer, token_ids=None):
     config |= _token_ids(tokenizer, config, family, token_ids)
     config |= _class_config(model, kind)
     config |= _head_config(model, kind, config, family)
+    if kind is not None:
+        config |= ALL_TABLES[family].write_head(model)
     return {**config, "dtype": "float32"}
 
 
@@ -196,7 +202,7 @@ def _encoder_config(settings, family):
 
 def _activation(name):
     for theirs, ours in ACTIVATIONS.items():
-        if ours == name:
+        if ours == SAME_ACTIVATIONS.get(name, name):
             return theirs
     raise ValueError(
         f"transformers has no activation '{name}' that kerasbert knows; those are "
@@ -210,11 +216,12 @@ def _token_ids(tokenizer, config, family, known):
     Without a tokenizer those that are `known`; where nobody knows `None`, over transformers'
     defaults, which may lie outside the vocabulary.
     """
+    table = ALL_TABLES[family]
     if tokenizer is None and known is not None:
         # RoBERTa's padding says where positions begin, and is there already.
         return {key: id for key, id in known.items() if key not in config}
     if tokenizer is None:
-        ids = dict.fromkeys(ALL_TABLES[family].token_ids)
+        ids = dict.fromkeys(table.token_ids)
         return ids | {key: config[key] for key in ("pad_token_id",) if key in config}
     if config.get("pad_token_id", tokenizer.pad_token_id) != tokenizer.pad_token_id:
         raise ValueError(
@@ -223,10 +230,10 @@ def _token_ids(tokenizer, config, family, known):
             f"{config['pad_token_id']}, and this one has {tokenizer.pad_token_id}. Convert with "
             "tokenizer=False, or use format='kerasbert'."
         )
-    roles = {"pad": "pad", "bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep", "mask": "mask"}
+    ours = {"bos": "cls", "eos": "sep", "decoder_start": "start"}
+    roles = {key: key.removesuffix("_token_id") for key in table.special_ids}
     return {
-        f"{theirs}_token_id": getattr(tokenizer, f"{ours}_token_id")
-        for theirs, ours in roles.items()
+        key: getattr(tokenizer, f"{ours.get(role, role)}_token_id") for key, role in roles.items()
     }
 
 

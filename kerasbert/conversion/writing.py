@@ -18,9 +18,13 @@ SOFT = (
     "dropout_first",
     "labels",
     "multi_label",
+    "characters",
 )
 # What says nothing about the numbers.
 _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")
+
+# Keras' other names of activations.
+SAME_ACTIVATIONS = {"swish": "silu"}
 
 
 def head_kind(model):
@@ -82,6 +86,9 @@ def canonical(settings, encoder):
         **get_family(encoder.family).encoder,
         **settings,
     }
+    if "activation" in settings:
+        name = settings["activation"]
+        settings["activation"] = SAME_ACTIVATIONS.get(name, name)
     if encoder.family in LINEAGE:
         return {name: x for name, x in settings.items() if name not in _NAMES}
     if settings["attention_dropout"] is None:

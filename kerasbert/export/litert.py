@@ -6,6 +6,9 @@ from kerasbert import runtimes
 from kerasbert.export.token_graphs import exported
 from kerasbert.parts import encoder_of
 
+# An encoder with more positions than this has no table of them.
+_ANY = 2**20
+
 
 def export_litert(model, directory, precision="float32", sequence_length=None, tokenizer=None):
     """Write `model.tflite`, with the tokenizer's files beside it, and check it with LiteRT.
@@ -18,7 +21,8 @@ def export_litert(model, directory, precision="float32", sequence_length=None, t
     Args:
         precision: "float32", or "int8": weights of the products are int8, and the inputs of each
             become int8 as they come (LiteRT's "dynamic range").
-        sequence_length: int. `None` takes the preprocessor's, or the encoder's number of positions.
+        sequence_length: int. `None` takes the preprocessor's, or the encoder's number of positions,
+            where it has one.
 
     Returns:
         The path of `model.tflite`.
@@ -32,7 +36,13 @@ def export_litert(model, directory, precision="float32", sequence_length=None, t
 def _length(model, length):
     most = getattr(encoder_of(model), "max_sequence_length", None)
     if length is None:
-        return getattr(getattr(model, "preprocessor", None), "sequence_length", most)
+        length = getattr(getattr(model, "preprocessor", None), "sequence_length", most)
+        if length is not None and length > _ANY:
+            raise ValueError(
+                f"A {type(model).__name__} takes rows of any length, and LiteRT those of one; pass "
+                "sequence_length."
+            )
+        return length
     if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= (most or 1):
         raise ValueError(
             f"sequence_length={length!r} has to be a whole number from 1 to the model's {most}."

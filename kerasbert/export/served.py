@@ -16,15 +16,19 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.by_length import by_length
 from kerasbert.kinds import KINDS, Kind, kinds_with
-from kerasbert.lineage import ElmoEmbedder
+from kerasbert.lineage import ElmoEmbedder, TransformerSeq2SeqLM
 from kerasbert.models import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
 
-# What is served and has no row in `kerasbert.kinds`; the second is no graph from token ids.
+# What is served and has no row in `kerasbert.kinds`, or none in its models; only the first is a
+# graph from one text's token ids.
 _ENCODER = {BertBackbone: Kind("encoder", models="BertBackbone", export="ServedEncoder")}
 _OTHERS = _ENCODER | {
-    ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo")
+    ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo"),
+    TransformerSeq2SeqLM: Kind(
+        "seq2seq_lm", models="TransformerSeq2SeqLM", export="ServedSeq2SeqLM"
+    ),
 }
 
 # Texts on which the SavedModel has to answer as the model does.
@@ -76,6 +80,9 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
         TypeError: for a model that cannot be served; `call` is who says so.
     """
     kind = KINDS.get(model.kind) if isinstance(model, BertTask) else None
+    # What serves a kind rests on the methods of its class, which those of `lineage` may not have.
+    if kind is not None and kind.models not in [cls.__name__ for cls in type(model).__mro__]:
+        kind = None
     others = _OTHERS if call == "export_serving" else _ENCODER
     kind = next((row for cls, row in others.items() if isinstance(model, cls)), kind)
     if kind is None or not kind.export:
@@ -89,7 +96,7 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
 def saved_class(model):
     """The name under which Keras has the class of ours that a model is or refines."""
     kind = KINDS.get(getattr(model, "kind", None))
-    own = kind and keras.saving.get_registered_name(kind.load("models"))
+    own = kind and kind.models and keras.saving.get_registered_name(kind.load("models"))
     names = map(keras.saving.get_registered_name, type(model).__mro__)
     return next(name for name in names if name == own or name.startswith("kerasbert>"))
 

@@ -79,6 +79,8 @@ def export_serving(
       places of the two words of each arc, or of the depths `depth` (N, W).
     - `ElmoEmbedder`: `word`, `start`, `end` (N, W) and `embedding` (N, W, D) of what white space
       separates, of which the first `count` (N,) are there.
+    - `TransformerSeq2SeqLM`: `source`, `target` -> `score` (N,), as its method of this name. It
+      does not write there.
     - `BertQuestionAnswering`: `question`, `context` -> `answer`, `start`, `end` (-1 for none) and
       `score` (N,), with `top_k` above 1 (N, K), and `null_score` (N,).
     - `BertMultipleChoice`: `prompt` (N,), `choices` (N, C), padded with "" at the end -> `choice`,

@@ -16,7 +16,8 @@ from kerasbert.tokenizers.marian import MarianTokenizer
 
 # The classes by the family that their checkpoints name, and by the kind of head; see `kinds`.
 CLASSES = {
-    "transformer_xl": {None: TransformerXLBackbone},
+    "marian": {None: TransformerSeq2SeqBackbone, "seq2seq_lm": TransformerSeq2SeqLM},
+    "transformer_xl": {None: TransformerXLBackbone, "causal_lm": TransformerXLLM},
     "xlnet": {
         None: XLNetBackbone,
         "text_classifier": XLNetTextClassifier,

@@ -12,15 +12,17 @@ from keras import ops
 from kerasbert import backend
 from kerasbert._errors import check_heads, check_whole, is_whole
 from kerasbert._process import check_process
+from kerasbert.data.batching import restore_order
+from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm
 from kerasbert.layers.decoder_block import TransformerDecoderBlock
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import SinusoidalPositions
 from kerasbert.layers.heads import MaskedLMHead
-from kerasbert.lineage import marian
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
-from kerasbert.models.building import own_backbone
+from kerasbert.models.building import backbone_of, own_backbone
+from kerasbert.models.causal_lm import MOST_LOGITS
 from kerasbert.models.preset_backbone import PresetBackbone
 from kerasbert.models.reading import has_ids
 from kerasbert.models.writing_task import WritingTask, begun, until_stop
@@ -28,24 +30,6 @@ from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
 from kerasbert.samplers import BeamSampler, forbidding, leaving, own_sampler
 
-# What each setting can be, as in `kerasbert.families`.
-SETTINGS = {
-    "vocabulary_size": "count",
-    "num_layers": "count",
-    "num_heads": "count",
-    "hidden_dim": "count",
-    "intermediate_dim": "count",
-    "num_decoder_layers": "count",
-    "num_decoder_heads": "count",
-    "decoder_intermediate_dim": "count",
-    "dropout": "share",
-    "attention_dropout": "share",
-    "max_sequence_length": "count",
-    "activation": "name",
-    "layer_norm_epsilon": "positive",
-    "norm_first": "flag",
-    "scale_embeddings": "flag",
-}
 INPUTS = (
     "encoder_token_ids",
     "encoder_padding_mask",
@@ -74,7 +58,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         dropout: float. Dropout of embeddings and of what each part of a layer adds.
         attention_dropout: float. Dropout of the attention maps.
         max_sequence_length: int. The number of positions.
-        activation: string. Of the feed-forward; Marian's is "swish".
+        activation: string. Of the feed-forward; Marian's is "silu".
         layer_norm_epsilon: float.
         norm_first: bool. Norms before instead of after each part, and one at each end.
         scale_embeddings: bool. Multiply the tokens' vectors by the root of `hidden_dim`.
@@ -93,7 +77,14 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
     Source: Vaswani et al. 2017, arXiv 1706.03762.
     """
 
-    setting_names = tuple(SETTINGS)
+    family = "marian"
+    pooler = False
+    setting_names = (
+        *("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim"),
+        *("num_decoder_layers", "num_decoder_heads", "decoder_intermediate_dim", "dropout"),
+        *("attention_dropout", "max_sequence_length", "activation", "layer_norm_epsilon"),
+        *("norm_first", "scale_embeddings"),
+    )
     num_segments = 0
 
     def __init__(
@@ -121,7 +112,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         num_decoder_heads = num_heads if num_decoder_heads is None else num_decoder_heads
         if decoder_intermediate_dim is None:
             decoder_intermediate_dim = intermediate_dim
-        self._set_settings(locals(), SETTINGS)
+        self._set_settings(locals(), SETTINGS | LINEAGE_SETTINGS)
         check_heads(hidden_dim, num_heads)
         check_heads(hidden_dim, num_decoder_heads, "num_decoder_heads")
 
@@ -173,27 +164,10 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         }
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
-    # === What `from_preset` makes it of ===
-
-    @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
-        checkpoint = marian.read_checkpoint(preset, load_weights)
-        if checkpoint is None:
-            return super().from_preset(preset, load_weights, **kwargs)
-        cls.check_arguments(kwargs)
-        return marian.backbone_of(cls, checkpoint, **kwargs)
-
-    @classmethod
-    def needs_files(cls, kwargs):
-        return True
-
     @classmethod
     def from_source(cls, source, load_weights=True, **kwargs):
-        if not source.is_own:
-            raise ValueError(
-                f"'{source.source}' holds an encoder without a decoder; load it with BertBackbone."
-            )
-        return own_backbone(cls, source, load_weights, **kwargs)
+        build = own_backbone if source.is_own else backbone_of
+        return build(cls, source, load_weights, **kwargs)
 
     # === From inputs to outputs ===
 
@@ -285,7 +259,8 @@ class TransformerSeq2SeqLM(WritingTask):
 
     The output is logits (B, T, V): of the target's token after each. `fit` and `evaluate` take
     raw strings, `fit((sources, targets))`; of ready arrays labels are the next tokens (B, T), and
-    sample weights (B, T) 0 at padding. `translate` writes.
+    sample weights (B, T) 0 at padding. `translate` writes, and
+    `score` says how likely a target is.
 
     The paper trains with `compile(Adam(WarmupInverseSqrt(d**-0.5 * 4000**-0.5, 4000), beta_1=0.9,
     beta_2=0.98, epsilon=1e-9))`, d being `hidden_dim`; label smoothing of 0.1 is what
@@ -315,6 +290,7 @@ class TransformerSeq2SeqLM(WritingTask):
 
     backbone_cls = TransformerSeq2SeqBackbone
     preprocessor_cls = TransformerSeq2SeqLMPreprocessor
+    kind = "seq2seq_lm"
     needs_head = False
     uses_pooler = True  # There is none that would stay untrained.
     usual_sampler = "greedy"
@@ -356,29 +332,13 @@ class TransformerSeq2SeqLM(WritingTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
-        checkpoint = marian.read_checkpoint(preset, load_weights)
-        if checkpoint is None:
-            return super().from_preset(preset, load_weights, **kwargs)
-        cls.check_arguments(kwargs)
-        return marian.task_of(cls, checkpoint, kwargs)
-
-    @classmethod
     def from_source(cls, source, load_weights=True, **kwargs):
-        if not source.is_own:
-            cls.backbone_cls.from_source(source)
+        head = None if source.is_own else source.head_maps.get(cls.kind)
+        if head is not None:
+            # Files without the bias mean one of zeros.
+            (bias,) = head.theirs("lm_head/bias")
+            kwargs.setdefault("output_bias", not load_weights or bias in source.tensors)
         return super().from_source(source, load_weights, **kwargs)
-
-    def save_to_transformers(self, directory):
-        """Write the model as transformers' `MarianMTModel` saves it, with Marian's tokenizer.
-
-        Args:
-            directory: string. It is made; one that exists keeps its other files.
-
-        Raises:
-            ValueError: for what `MarianMTModel` cannot hold, before anything is written.
-        """
-        marian.write(self, directory)
 
     # === Training ===
 
@@ -397,6 +357,42 @@ class TransformerSeq2SeqLM(WritingTask):
         for name in ("encoder_token_ids", "decoder_token_ids"):
             if isinstance(x, dict) and name in x:
                 super()._check_ids({"token_ids": x[name]})
+
+    # === What texts are worth ===
+
+    def score(self, sources, targets, batch_size=32):
+        """How likely targets are, given their sources; both are cut at `sequence_length`.
+
+        Args:
+            sources, targets: a string each, or lists of N strings.
+            batch_size: int.
+
+        Returns:
+            The logarithm of the probability of the target's tokens and its end, a sum: a float, or
+            floats (N,) for lists.
+        """
+        texts, _ = self._as_lists((sources, targets), "score()")
+        batches, order = self._sorted_batches(texts, batch_size=batch_size)
+        if "_scorer" not in self.__dict__:
+            self.__dict__["_scorer"] = TargetScorer(self)  # As `_writers`.
+
+        def step(batch):
+            x, y, weights = batch
+            features = {**x, "token_ids": y, "padding_mask": weights}
+            features = {name: np.asarray(x, "int32") for name, x in features.items()}
+            size = max(1, MOST_LOGITS // (y.shape[1] * self.backbone.vocabulary_size))
+            found = [
+                backend.predict_batch(
+                    self.__dict__["_scorer"],
+                    {name: x[first : first + size] for name, x in features.items()},
+                )
+                for first in range(0, len(y), size)
+            ]
+            return np.concatenate(found), {"outputs": found}
+
+        found = np.concatenate(list(self._each_batch("predict", step, batches, verbose=0)))
+        found = restore_order(found, order)
+        return float(found[0]) if isinstance(sources, (str, bytes)) else found
 
     # === Writing ===
 
@@ -591,6 +587,29 @@ class TransformerSeq2SeqLM(WritingTask):
             "forbidden_token_ids": self.forbidden_token_ids,
             "forced_end_token_id": self.forced_end_token_id,
         }
+
+
+class TargetScorer(keras.Model):
+    """The logarithm of the probability of each target, (B,).
+
+    Inputs are the model's, and `token_ids` and `padding_mask` (B, T) of what follows each token.
+
+    Args:
+        model: a `TransformerSeq2SeqLM`.
+    """
+
+    def __init__(self, model):
+        super().__init__(dtype=model.dtype_policy, name="target_scorer")
+        self.backbone = model.backbone
+        self.lm_head = model.lm_head
+        self.built = True
+
+    def call(self, inputs):
+        outputs = self.backbone({name: inputs[name] for name in INPUTS})
+        logits = self.lm_head(outputs["decoder_sequence_output"])  # (B, T, V)
+        # The plain form: a server has no operations of TensorFlow's gradient.
+        scores = -backend.cross_entropy.plain(inputs["token_ids"], logits)
+        return ops.sum(ops.where(inputs["padding_mask"] > 0, scores, 0.0), axis=-1)
 
 
 class _Writer:

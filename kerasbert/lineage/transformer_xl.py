@@ -11,9 +11,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_heads, check_value, check_whole
-from kerasbert._keywords import ChecksKeywords
 from kerasbert._process import check_process
-from kerasbert.conversion.name_map import load_weights
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from kerasbert.layers.block import TransformerBlock
@@ -22,8 +20,8 @@ from kerasbert.layers.relative_attention import RelativeAttention, RelativeConte
 from kerasbert.lineage.memory import check_memory, remember
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.building import backbone_of, own_backbone
-from kerasbert.models.compiling import KeepsCompile
 from kerasbert.models.preset_backbone import PresetBackbone
+from kerasbert.models.task import BertTask
 from kerasbert.optimizers import AdamW
 
 
@@ -207,15 +205,9 @@ class TransformerXLBackbone(PresetBackbone):
         build = own_backbone if source.is_own else backbone_of
         return build(cls, source, load_weights, **kwargs)
 
-    def quantize(self, mode=None, **kwargs):
-        raise ValueError(
-            f"quantize({mode!r}) is not there for a TransformerXLBackbone, whose presets would not "
-            "hold it; use dtype='bfloat16' for a smaller model."
-        )
-
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TransformerXLLM(ChecksKeywords, KeepsCompile, keras.Model):
+class TransformerXLLM(BertTask):
     """Predicts the next token or character, over texts of any length.
 
     The output is log-probabilities (B, T, V): of the token after each. `fit` takes `token_ids`
@@ -227,6 +219,7 @@ class TransformerXLLM(ChecksKeywords, KeepsCompile, keras.Model):
         characters: string. Those that the ids stand for, in their order, for a model of
             characters.
         tied_projections: see `kerasbert.layers.adaptive.AdaptiveSoftmax`.
+        preprocessor: `None`.
 
     Example:
 
@@ -238,8 +231,20 @@ class TransformerXLLM(ChecksKeywords, KeepsCompile, keras.Model):
     True
     """
 
-    def __init__(self, backbone, characters=None, tied_projections=None, **kwargs):
+    backbone_cls = TransformerXLBackbone
+    preprocessor_cls = None
+    kind = "causal_lm"
+
+    def __init__(
+        self, backbone, characters=None, tied_projections=None, preprocessor=None, **kwargs
+    ):
+        self._check_encoder(backbone)
         check_value("characters", characters, "name?")
+        if preprocessor is not None:
+            raise ValueError(
+                f"preprocessor is a {type(preprocessor).__name__}, and a {type(self).__name__} "
+                "reads ids, or texts by its `characters`."
+            )
         if characters is not None and len(set(characters)) != len(characters):
             raise ValueError("characters has one twice; each has one id.")
         if characters is not None and len(characters) > backbone.vocabulary_size:
@@ -247,63 +252,52 @@ class TransformerXLLM(ChecksKeywords, KeepsCompile, keras.Model):
                 f"There are {len(characters)} characters, and the backbone's vocabulary_size is "
                 f"{backbone.vocabulary_size}."
             )
-        head = AdaptiveSoftmax(
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = None
+        self.lm_head = AdaptiveSoftmax(
             backbone.token_embedding,
             tied_projections,
             dtype=backbone.dtype_policy,
             name="lm_head",
         )
-        inputs = {"token_ids": backbone.input["token_ids"]}
-        outputs = head(backbone.outputs_of(inputs)["sequence_output"])
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        self.backbone = backbone
-        self.lm_head = head
         self.characters = characters
         self.tied_projections = tied_projections
-        self.compile()
+
+        # === Functional model ===
+        inputs = {"token_ids": backbone.input["token_ids"]}
+        outputs = self.lm_head(backbone.outputs_of(inputs)["sequence_output"])
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """Configure training; "auto" takes AdamW at 5e-4, cross-entropy, accuracy and perplexity.
-
-        Takes the arguments of `keras.Model.compile`.
-        """
+        """Configure training; "auto" takes AdamW at 5e-4. See `BertTask.compile`."""
         if isinstance(optimizer, str) and optimizer == "auto":
             optimizer = AdamW(5e-4)
-        if isinstance(loss, str) and loss == "auto":
-            loss = TokenCrossEntropy()
-        if isinstance(metrics, str) and metrics == "auto":
-            metrics = None
-            kwargs.setdefault("weighted_metrics", [TokenAccuracy(), Perplexity()])
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+        super().compile(optimizer, loss, metrics=metrics, **kwargs)
 
     @classmethod
-    def from_preset(cls, preset, **kwargs):
-        """Read a Hugging Face directory of `model_type` "transfo-xl", head and all.
+    def from_source(cls, source, load_weights=True, **kwargs):
+        kwargs.setdefault("preprocessor", None)
+        return super().from_source(source, load_weights, **kwargs)
 
-        Args:
-            preset: string. What `TransformerXLBackbone.from_preset` takes of that kind.
-            **kwargs: arguments of the constructor.
-        """
-        source = TransformerXLBackbone._open_preset(preset, True, True)
-        if source.is_own or source.family != TransformerXLBackbone.family:
-            raise ValueError(
-                f"'{preset}' holds no language model of Transformer-XL in Hugging Face's format; "
-                "models of ours are read from `.keras` files by `keras.models.load_model`."
-            )
-        backbone = TransformerXLBackbone.from_source(source)
-        model = cls(backbone, **{**source.head["causal_lm"], **kwargs})
-        load_weights(
-            [weight for weight in model.weights if weight.path.startswith("lm_head/")],
-            source.tensors,
-            source.head_maps["causal_lm"],
-            source.source,
-            # What repeats the embedding's matrices is tied to them.
-            lambda name: (
-                not name.startswith("crit.")
-                or name.startswith(("crit.out_layers", "crit.out_projs"))
-            ),
-        )
-        return model
+    @classmethod
+    def output_weight(cls, settings):
+        return "lm_head/bias_0"
+
+    def fill_in(self, inputs):
+        """Nothing: a text begins without a memory."""
+        return inputs
+
+    def _needs_labels(self, is_raw):
+        return not is_raw
+
+    def default_loss(self):
+        """Cross-entropy, a mean over the tokens."""
+        return TokenCrossEntropy()
+
+    def default_metrics(self):
+        """Accuracy and perplexity over the tokens."""
+        return [TokenAccuracy(), Perplexity()]
 
     def read_on(self, inputs, memory=None):
         """Log-probabilities, and the memory with which the next part of the texts may begin.
@@ -393,13 +387,7 @@ class TransformerXLLM(ChecksKeywords, KeepsCompile, keras.Model):
 
     def get_config(self):
         return {
-            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            **super().get_config(),
             "characters": self.characters,
             "tied_projections": self.tied_projections,
-            "name": self.name,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        backbone = keras.saving.deserialize_keras_object(config["backbone"])
-        return cls(**{**config, "backbone": backbone})

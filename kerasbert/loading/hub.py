@@ -13,6 +13,7 @@ _SMALL = (
     "vocab.txt",
     "merges.txt",
     "spiece.model",
+    "spm.model",
     "source.spm",
     "target.spm",
     "sentencepiece.bpe.model",

@@ -8,7 +8,7 @@ import keras
 
 from kerasbert._errors import check_fields, check_value, first_line
 from kerasbert.conversion.sizes import h5_size
-from kerasbert.families import SETTINGS
+from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.files import inside, read_json
 
 # What fields of a task's settings can be, of whichever task.
@@ -28,6 +28,8 @@ _TASK_FIELDS = {
     "next_sentence": "flag",
     "sentence_order": "flag?",
     "normalize": "flag",
+    "characters": "name?",
+    "tied_projections": "list?",
     "backbone": "object?",
     "preprocessor": "object?",
 }
@@ -86,7 +88,8 @@ class OwnPreset:
         path = self.path(name)
         config = read_json(path).get("config")
         check_value("config", config, "object", path)
-        check_fields(config, SETTINGS if name == "config.json" else _TASK_FIELDS, path)
+        encoder = SETTINGS | LINEAGE_SETTINGS
+        check_fields(config, encoder if name == "config.json" else _TASK_FIELDS, path)
         return config
 
     def task(self):

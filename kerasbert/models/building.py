@@ -43,7 +43,9 @@ def check_arguments(cls, kwargs):
 
 
 def _preprocessor_arguments(cls):
-    """Those of a task's `from_preset` that belong to its preprocessor."""
+    """Those of a task's `from_preset` that belong to its preprocessor, where it has one."""
+    if cls.preprocessor_cls is None:
+        return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
     return arguments_of(cls.preprocessor_cls) - others
 
@@ -156,12 +158,13 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     check_sizes(settings, tensors_size(checkpoint.tensors), checkpoint.source)
 
     def fill(backbone):
+        _check_tied(checkpoint, checkpoint.is_head, "kerasbert has one table for both.")
         load_named_weights(
             backbone.weights,
             checkpoint.tensors,
             checkpoint.encoder_map,
             checkpoint.source,
-            checkpoint.is_head,
+            lambda name: checkpoint.is_head(name) or name in checkpoint.tied,
             may_stay_new,
         )
 
@@ -208,10 +211,15 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     task = cls(**arguments)
     if load_weights and new_head:
         _warn_new([*new, *(weight.path for weight in head_weights(task))])
-    elif load_weights and cls.needs_head:
+    elif load_weights and (cls.needs_head or head_map):
         head = head_weights(task)
         outside = _outside(head, head_map)
-        _check_tied(checkpoint, outside)
+        _check_tied(
+            checkpoint,
+            outside,
+            "its config.json says that they are one; set tie_word_embeddings to false there if "
+            "both are meant, or load its encoder with new_head=True.",
+        )
         load_named_weights(
             head,
             checkpoint.tensors,
@@ -244,17 +252,15 @@ def _outside(head, head_map):
     return lambda name: start(name) not in starts
 
 
-def _check_tied(checkpoint, outside):
-    """Raise where a tensor of the head is not the one that ours is tied to."""
+def _check_tied(checkpoint, outside, why):
+    """Raise where a tensor of a head, or of the encoder, is not the one that ours is tied to."""
     tensors = checkpoint.tensors
     for name, original in checkpoint.tied.items():
         if name not in tensors or original not in tensors or outside(name):
             continue
         if not np.array_equal(tensors[name], tensors[original]):
             raise ValueError(
-                f"'{checkpoint.source}' has a {name} other than its {original}, and its "
-                "config.json says that they are one; set tie_word_embeddings to false there if "
-                "both are meant, or load its encoder with new_head=True."
+                f"'{checkpoint.source}' has a {name} other than its {original}, and {why}"
             )
 
 

@@ -126,12 +126,14 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     @classmethod
     def from_checkpoint(cls, checkpoint, **kwargs):
         settings = checkpoint.encoder_settings()
-        length = inspect.signature(cls.__init__).parameters["sequence_length"].default
+        parameters = inspect.signature(cls.__init__).parameters
+        length = parameters["sequence_length"].default
         known = {
             "sequence_length": min(length, settings.get("max_sequence_length", 512)),
             "num_segments": min(settings.get("num_segments", 2), 2),
             **checkpoint.preprocessor.get(getattr(cls, "kind", None), {}),
         }
+        known = {name: value for name, value in known.items() if name in parameters}
         return cls(kwargs.pop("tokenizer", None) or checkpoint.tokenizer(), **{**known, **kwargs})
 
     @classmethod

@@ -23,8 +23,8 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     `sequence_length`.
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`. Where it has `targets`, as a
-            `MarianTokenizer`, these are tokenized by that.
+        tokenizer: a tokenizer of `kerasbert.tokenizers`. Where it has `for_targets`, as a
+            `MarianTokenizer`, these are tokenized by what that gives.
         sequence_length: int. The most tokens in a row.
 
     Raises:
@@ -48,7 +48,8 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
         super().__init__(tokenizer, sequence_length, num_segments=0, **kwargs)
 
     def _side_tokenizers(self):
-        return self.tokenizer, getattr(self.tokenizer, "targets", self.tokenizer)
+        other = getattr(self.tokenizer, "for_targets", lambda: self.tokenizer)
+        return self.tokenizer, other()
 
     # === Training ===
 

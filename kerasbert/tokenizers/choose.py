@@ -6,6 +6,7 @@ from kerasbert.families import get_family
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles
 from kerasbert.tokenizers.gpt import GPTTokenizer
+from kerasbert.tokenizers.marian import MarianTokenizer
 from kerasbert.tokenizers.sentence_piece import (
     AlbertTokenizer,
     DebertaV3Tokenizer,
@@ -54,7 +55,9 @@ def tokenizer_from_files(directory, family, **overrides):
     Raises:
         ValueError: if there are no tokenizer files, or of a kind that is not known here.
     """
-    get_family(family)
+    if get_family(family).tokenizer == MarianTokenizer.__name__:
+        # Two models, which no other class reads.
+        return MarianTokenizer.from_files(directory, **overrides)
     files = TokenizerFiles(directory)
     name = files.config.get("tokenizer_class") or ""
     name = re.sub(r"Tokenizer(Fast)?$|Fast$", "", name)

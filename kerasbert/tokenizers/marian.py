@@ -5,9 +5,11 @@ import os
 import pathlib
 
 import keras
+import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.files import read_json
+from kerasbert.tokenizers.byte_pair import fingerprint
 from kerasbert.tokenizers.files import TokenizerFiles, tokens_by_id
 from kerasbert.tokenizers.sentence_piece import (
     SentencePieceTokenizer,
@@ -22,7 +24,7 @@ SOURCE_FILE, TARGET_FILE, IDS_FILE = FILES = ("source.spm", "target.spm", "vocab
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarianTokenizer(SentencePieceTokenizer):
-    """The tokenizer of Marian's translation models: of sources; `targets` is that of targets.
+    """The tokenizer of Marian's translation models, of sources; see `for_targets`.
 
     Pieces that the vocabulary lacks are unknown. A language code that it has, such as `>>fra<<`,
     is one token. As in Marian, a target begins with the padding token.
@@ -95,9 +97,11 @@ class MarianTokenizer(SentencePieceTokenizer):
         check_proto(proto)
         return proto.SerializeToString(deterministic=True)
 
-    @property
-    def targets(self):
-        """The tokenizer of targets, on the same vocabulary."""
+    def for_targets(self):
+        """The tokenizer of targets, on the same vocabulary.
+
+        It is no property: Keras would look at each one's when it saves, without an end.
+        """
         self._check_vocabulary()
         if "targets" not in self._graphs:
             # As in `with_special_tokens`.
@@ -160,25 +164,30 @@ class MarianTokenizer(SentencePieceTokenizer):
         sizes = ends.flat_values - starts.flat_values
         text = tf.gather(words, ids.value_rowids())
         text = tf.strings.substr(text, starts.flat_values, sizes)
-        flat = tf.where(flat == unknown, self._others().lookup(text), flat)
+        prints, names, others = self._others()
+        if len(prints):
+            at = tf.searchsorted(tf.constant(prints), fingerprint(text))
+            at = tf.minimum(at, len(prints) - 1)
+            is_other = (flat == unknown) & (tf.gather(tf.constant(names), at) == text)
+            flat = tf.where(is_other, tf.gather(tf.constant(others), at), flat)
         known = tf.where(flat < len(self.vocabulary), flat, unknown)
         return ids.with_flat_values(known), starts, ends
 
     @once
     def _others(self):
-        """A table of the tokens that the model does not know to their ids."""
+        """The tokens that the model does not know: sorted fingerprints, the tokens, and their ids.
+
+        As in `BytePairTokenizer`, constants of the graph: a SavedModel would lose a table.
+        """
         proto = read_proto(self.proto)
         pieces = proto.pieces[: len(self.vocabulary)]
         others = [id for id, piece in enumerate(pieces) if piece.type == piece.CONTROL]
         others = [id for id in others if pieces[id].piece not in self.special_tokens]
+        names = np.array([pieces[id].piece.encode() for id in others], object)
         with tf.init_scope(), tf.device("cpu"):
-            return tf.lookup.StaticHashTable(
-                tf.lookup.KeyValueTensorInitializer(
-                    tf.constant([pieces[id].piece for id in others], "string"),
-                    tf.constant(others, "int32"),
-                ),
-                self.unk_token_id,
-            )
+            prints = fingerprint(tf.constant(names, "string")).numpy()
+        order = np.argsort(prints)
+        return prints[order], names[order], np.array(others, "int32")[order]
 
 
 def _bytes(model):

@@ -10,11 +10,13 @@ statements, and its versions write it differently: from 0.20 on, merges that old
 import base64
 import json
 
+from kerasbert.families import get_family
 from kerasbert.tokenizers.added_tokens import FILLER
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer
 from kerasbert.tokenizers.choose import tokenizer_class
 from kerasbert.tokenizers.files import ROLES, as_lines
 from kerasbert.tokenizers.gpt import END_OF_WORD, GPTTokenizer
+from kerasbert.tokenizers.marian import MarianTokenizer
 from kerasbert.tokenizers.sentence_piece import (
     WORD_BEGIN,
     AlbertTokenizer,
@@ -53,6 +55,14 @@ def transformers_files(
         ValueError: for a tokenizer that `transformers` has no form for.
     """
     tokenizer._check_vocabulary()
+    is_marian = isinstance(tokenizer, MarianTokenizer)
+    if is_marian != (get_family(family).tokenizer == MarianTokenizer.__name__):
+        raise ValueError(
+            f"transformers has no place for a {type(tokenizer).__name__} beside a model of the "
+            f"family {family}; convert with tokenizer=False, or use format='kerasbert'."
+        )
+    if is_marian:
+        return _marian(tokenizer)
     finds_special |= tokenizer.special_tokens_in_strings
     described = next(
         describe(tokenizer) for kind, describe in _DESCRIBE.items() if isinstance(tokenizer, kind)
@@ -99,6 +109,18 @@ def transformers_files(
     # Readers without `transformers` look for what is in here.
     files["special_tokens_map.json"] = _json(special if finds_special else {})
     return files
+
+
+def _marian(tokenizer):
+    """Its own class there reads the models themselves, and has no `tokenizer.json`."""
+    special = {"unk": "unk", "eos": "sep", "pad": "pad"}
+    settings = {
+        f"{name}_token": getattr(tokenizer, f"{ours}_token") for name, ours in special.items()
+    }
+    settings["tokenizer_class"] = MarianTokenizer.__name__
+    if tokenizer.special_tokens_in_strings:
+        settings["split_special_tokens"] = False
+    return {**tokenizer.files(), "tokenizer_config.json": _json(settings)}
 
 
 def _rows(tokenizer, length, padded_to):

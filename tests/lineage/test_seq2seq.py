@@ -6,13 +6,16 @@ import os
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+import kerasbert
 from kerasbert.lineage import (
     TransformerSeq2SeqBackbone,
     TransformerSeq2SeqLM,
     TransformerSeq2SeqLMPreprocessor,
 )
 from kerasbert.losses import TokenCrossEntropy
+from kerasbert.models import BertBackbone
 from kerasbert.optimizers import WarmupInverseSqrt
 from kerasbert.samplers import BeamSampler
 from tests.contracts import array, arrays, assert_close, bert_tokenizer, gradients, perturb
@@ -92,7 +95,7 @@ def preprocessor(**settings):
 def test_equals_transformers(tmp_path, settings):
     """A written model gives the same there, is read again, and writes the same texts."""
     model = marian(**settings)
-    model.save_to_transformers(tmp_path)
+    kerasbert.convert(model, tmp_path)
     theirs, info = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     inputs = features()
@@ -137,6 +140,46 @@ def test_equals_transformers(tmp_path, settings):
         sampler = "greedy" if beams == 1 else BeamSampler(beams, length_penalty=penalty)
         assert written(model, sources(), sampler) == texts
         assert len(set(map(tuple, texts))) > 1
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore:No tokenizer is written")
+def test_convert(tmp_path):
+    """From their folder to ours and back, and without the bias or the head: the same numbers."""
+    inputs = features()
+    tensors = {name: torch.tensor(value).long() for name, value in inputs.items()}
+    there = inputs["decoder_padding_mask"] > 0
+
+    def their_outputs(cls, name):
+        network = getattr(transformers, cls).from_pretrained(tmp_path / name)
+        with torch.no_grad():
+            return network(
+                input_ids=tensors["encoder_token_ids"],
+                attention_mask=tensors["encoder_padding_mask"],
+                decoder_input_ids=tensors["decoder_token_ids"],
+                decoder_attention_mask=tensors["decoder_padding_mask"],
+            )
+
+    for name, model in (("biased", marian()), ("plain", tiny(activation="relu"))):
+        wanted = array(model(inputs))
+        kerasbert.convert(model, tmp_path / name)
+        done = kerasbert.convert(tmp_path / name, tmp_path / f"{name}_ours", format="kerasbert")
+        assert done["model"] == "TransformerSeq2SeqLM"
+        again = TransformerSeq2SeqLM.from_preset(tmp_path / f"{name}_ours")
+        assert_close(again(inputs), wanted, atol=0)
+        assert again.output_bias == model.output_bias
+        assert again.forbidden_token_ids == model.forbidden_token_ids
+        done = kerasbert.convert(tmp_path / f"{name}_ours", tmp_path / f"{name}_back")
+        assert done["written"] == "MarianMTModel"
+        found = their_outputs("MarianMTModel", f"{name}_back").logits.numpy()
+        assert_close(found[there], wanted[there])
+    done = kerasbert.convert(model.backbone, tmp_path / "alone")
+    assert done["written"] == "MarianModel"
+    found = their_outputs("MarianModel", "alone").last_hidden_state.numpy()
+    wanted = array(model.backbone(inputs)["decoder_sequence_output"])
+    assert_close(found[there], wanted[there])
+    alone = TransformerSeq2SeqBackbone.from_preset(tmp_path / "alone")
+    assert_close(alone(inputs)["decoder_sequence_output"], wanted, atol=0)
 
 
 def test_recorded_numbers():
@@ -263,6 +306,20 @@ def test_training_on_pairs():
     assert model.generate("e f g h", max_length=8) == "h g f e"
 
 
+def test_score(monkeypatch):
+    """The logits of the targets, whatever the batches, also where these are cut by their logits."""
+    model = tiny(preprocessor(), {"output_bias": True})
+    x, y, weights = (arrays(part) for part in model.preprocessor(PAIRS))
+    odds = array(keras.ops.log_softmax(model(x)))
+    wanted = (np.take_along_axis(odds, y[..., None], -1)[..., 0] * weights).sum(-1)
+    model.compile(run_eagerly=True)
+    assert_close(model.score(*PAIRS), wanted)
+    monkeypatch.setattr("kerasbert.lineage.seq2seq.MOST_LOGITS", 1)
+    assert_close(model.score(*PAIRS, batch_size=3), wanted)
+    assert abs(model.score(PAIRS[0][3], PAIRS[1][3]) - wanted[3]) < 1e-5
+    assert len(set(wanted.tolist())) == 4
+
+
 def test_packing():
     x, y, weights = preprocessor()((["a b", "c"], ["d", "e f g"]))
     x = {name: array(value)[:, :5].tolist() for name, value in x.items()}
@@ -325,6 +382,8 @@ def test_wrong_use():
         (lambda: model.translate("a", max_length=1), "max_length=1"),
         (lambda: model.translate("a", batch_size=0), "batch_size=0"),
         (lambda: model.translate(None), "not text"),
+        (lambda: model.score(["a", "b"], ["c"]), "2 and 1 texts"),
+        (lambda: bare.score("a", "b"), "no preprocessor"),
         (lambda: bare.generate(sources()), "stop_token_ids='auto'"),
         (lambda: bare.generate({"encoder_token_ids": [[1]]}, stop_token_ids=0), "decoder_token"),
         (lambda: bare.predict({**features(), "encoder_token_ids": np.full((3, 7), 40)}), "40 at"),
@@ -334,15 +393,15 @@ def test_wrong_use():
         (lambda: TransformerSeq2SeqBackbone(**{**SIZES, "num_heads": 3}), "num_heads=3"),
         (lambda: WarmupInverseSqrt(0.1, 0), "warmup_steps=0"),
         (lambda: TokenCrossEntropy(label_smoothing=1.5), "label_smoothing=1.5"),
-        (lambda: model.save_to_transformers("x"), "no place for a BertTokenizer"),
-        (lambda: tiny(norm_first=True).save_to_transformers("x"), "cannot hold norm_first=True"),
+        (lambda: kerasbert.convert(model, "x"), "no place for a BertTokenizer"),
+        (lambda: kerasbert.convert(tiny(norm_first=True), "x"), "cannot hold norm_first=True"),
     ):
         refused(call, words)
     assert not os.path.exists("x")
 
 
 def test_marian_files_that_do_not_fit(tmp_path):
-    marian().save_to_transformers(tmp_path)
+    kerasbert.convert(marian(), tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     for change, words in (
@@ -350,12 +409,35 @@ def test_marian_files_that_do_not_fit(tmp_path):
         ({"activation_function": "tanhshrink"}, "tanhshrink"),
         ({"d_model": "16"}, "d_model"),
         ({"encoder_layers": 3}, "do not match|missing"),
+        ({"decoder_layers": 0}, "decoder_layers=0"),
         ({"encoder_ffn_dim": 20}, "do not fit"),
     ):
         path.write_text(json.dumps({**config, **change}))
         refused(lambda: TransformerSeq2SeqLM.from_preset(tmp_path, preprocessor=None), words)
+        refused(lambda: kerasbert.convert(tmp_path, tmp_path / "new", tokenizer=False), words)
     path.write_text(json.dumps(config))
+    refused(lambda: kerasbert.convert(marian(), tmp_path / "new", "google"), "holds BERT alone")
+    refused(lambda: kerasbert.convert(marian(), tmp_path / "new", "keras_hub"), "has no marian")
     refused(lambda: TransformerSeq2SeqLM.from_preset(tmp_path, num_beam=4), "num_beam")
+    refused(lambda: BertBackbone.from_preset(tmp_path), "of the family 'marian'")
+    for change, words in (
+        ({"bad_words_ids": [[1, 2]]}, "forbids single tokens alone"),
+        ({"forced_eos_token_id": [1, 2]}, "forced_eos_token_id"),
+    ):
+        (tmp_path / "generation_config.json").write_text(json.dumps(change))
+        refused(lambda: TransformerSeq2SeqLM.from_preset(tmp_path), words)
+    os.remove(tmp_path / "generation_config.json")
+    weights = load_file(tmp_path / "model.safetensors")
+    for change, words in (
+        ({"lm_head.weight": weights["model.shared.weight"] + 1}, "one table for both"),
+        (
+            {x.replace(".0.", ".1."): w for x, w in weights.items() if ".decoder." in x},
+            r"Left over, theirs: decoder\.layers\.1",
+        ),
+    ):
+        save_file({**weights, **change}, tmp_path / "model.safetensors")
+        refused(lambda: TransformerSeq2SeqLM.from_preset(tmp_path, preprocessor=None), words)
+    save_file(weights, tmp_path / "model.safetensors")
     shapes = TransformerSeq2SeqLM.from_preset(tmp_path, load_weights=False, preprocessor=None)
     assert shapes.count_params() == marian().count_params()
 

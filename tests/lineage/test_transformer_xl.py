@@ -6,6 +6,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import kerasbert
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
@@ -35,8 +36,6 @@ def recorded():
 
 def write(recorded, case, folder):
     """The directory of a recorded model."""
-    from safetensors.numpy import save_file
-
     (folder / "config.json").write_text(str(recorded[f"{case}/config"]))
     start = f"{case}/weights/"
     weights = {
@@ -73,22 +72,53 @@ def test_files(recorded, tmp_path):
     model = TransformerXLLM.from_preset(folder)
     x = {"token_ids": np.array([[3, 9, 11, 20, 39]], "int32")}
     wanted = model.backbone(x)["sequence_output"]
-    kerasbert.convert(model.backbone, tmp_path / "theirs", format="huggingface")
-    model.backbone.save_to_preset(tmp_path / "ours")
+    kerasbert.convert(folder, tmp_path / "ours", format="kerasbert", tokenizer=False)
+    kerasbert.convert(tmp_path / "ours", tmp_path / "theirs", tokenizer=False)
     for name in ("theirs", "ours"):
         again = TransformerXLBackbone.from_preset(tmp_path / name)
-        assert_close(again(x)["sequence_output"], wanted, atol=1e-6)
+        assert_close(again(x)["sequence_output"], wanted, atol=0)
         assert {**again.get_config(), "name": ""} == {**model.backbone.get_config(), "name": ""}
+        again = TransformerXLLM.from_preset(tmp_path / name)
+        assert_close(again(x), model(x), atol=0)
+        assert again.tied_projections == model.tied_projections
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     given = json.loads(str(recorded["same_length/config"]))
-    # What ties the head's matrices is the head's, which is not written.
-    for key in config.keys() & given.keys() - {"architectures", "dtype", "tie_projs"}:
+    for key in config.keys() & given.keys() - {"dtype"}:
         assert config[key] == given[key], key
+    # Theirs names tied weights twice.
+    weights = load_file(tmp_path / "theirs" / "model.safetensors")
+    for name, value in weights.items():
+        assert_close(value, recorded[f"same_length/weights/{name}"], atol=0)
+    kerasbert.convert(model.backbone, tmp_path / "alone")
+    with pytest.raises(ValueError, match="has no head for a TransformerXLLM"):
+        TransformerXLLM.from_preset(tmp_path / "alone")
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert_close(again(x), model(x), atol=1e-6)
-    with pytest.raises(ValueError, match="models of ours are read from `.keras` files"):
-        TransformerXLLM.from_preset(tmp_path / "ours")
+
+
+def test_presets_and_characters(tmp_path):
+    """What a model of characters reads is kept; other formats say that they lose it."""
+    model = TransformerXLLM(make(cutoffs=[4, 8], division=2), "abcdefghijkl", [True] * 3)
+    model.save_to_preset(tmp_path / "ours")
+    again = TransformerXLLM.from_preset(tmp_path / "ours")
+    assert again.characters == model.characters
+    assert again.evaluate_stream("abcabc") == model.evaluate_stream("abcabc")
+    with pytest.warns(UserWarning, match="does not hold characters"):
+        kerasbert.convert(model, tmp_path / "theirs")
+    again = TransformerXLLM.from_preset(tmp_path / "theirs", characters=model.characters)
+    assert again.evaluate_stream("abcabc") == model.evaluate_stream("abcabc")
+    bits = model.evaluate_stream("abcabc")
+    model.quantize("int8")
+    small = model.evaluate_stream("abcabc")
+    assert 0 < abs(small - bits) < 0.01
+    model.save_to_preset(tmp_path / "int8")
+    again = TransformerXLLM.from_preset(tmp_path / "int8")
+    assert abs(again.evaluate_stream("abcabc") - small) < 1e-6
+    with pytest.raises(ValueError, match="holds BERT alone"):
+        kerasbert.convert(model, tmp_path / "google", format="google")
+    with pytest.raises(TypeError, match="not a TransformerXLLM"):
+        kerasbert.export_serving(model, tmp_path / "served")
 
 
 @pytest.mark.parametrize("settings", [{"shares_biases": False}, {"cutoffs": [4, 8], "division": 2}])
@@ -183,8 +213,6 @@ def test_misuse():
         model.evaluate_stream("abc", segment=0)
     with pytest.raises(ValueError, match="without `characters`"):
         TransformerXLLM(backbone).evaluate_stream("abc")
-    with pytest.raises(ValueError, match=r"quantize\('int8'\) is not there"):
-        backbone.quantize("int8")
     with pytest.raises(ValueError, match="no argument 'clamp_len'"):
         make(clamp_len=3)
     with pytest.raises(ValueError, match="same_length=True has each token see"):

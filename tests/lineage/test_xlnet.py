@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 import kerasbert
-from kerasbert.lineage import XLNetBackbone
-from tests.contracts import array, assert_close, perturb
+from kerasbert.lineage import XLNetBackbone, XLNetPretrainer
+from tests.contracts import array, assert_close, gradients, perturb
 from tests.peers import torch, transformers
 
 SIZES = {
@@ -165,6 +165,23 @@ def test_left_to_right_memory_equals_one_text():
     assert_close(np.concatenate(parts, axis=1), whole, atol=1e-6)
 
 
+def test_gradients_in_a_remat_scope():
+    """Blocks that are computed anew train all that they did, and what predictions begin with."""
+    hidden, mapping = permutations()
+    more = {"hidden_mask": hidden.astype("int32"), "target_mapping": mapping}
+    # What the other one's data leaves without a gradient.
+    cases = ((lambda x: x, {}, "mask_embedding"), (XLNetPretrainer, more, "segment_"))
+    for wrap, more, unused in cases:
+        x = features() | more
+        _, expected = gradients(wrap(make(dropout=0.0)), x)
+        with keras.RematScope("full"):
+            model = wrap(make(dropout=0.0))
+        _, found = gradients(model, x)
+        assert_close(found, expected, atol=3e-6)
+        for path, gradient in found.items():
+            assert unused in path or np.abs(gradient).max() > 3e-5, path
+
+
 def test_int8_lora_and_bfloat16(tmp_path):
     x = features()
     is_token = x["padding_mask"] == 1
@@ -202,6 +219,8 @@ def test_misuse(tmp_path):
         make(clamp_length=0)
     with pytest.raises(ValueError, match="not a multiple of num_heads=3"):
         make(num_heads=3)
+    with pytest.raises(ValueError, match="takes rows of any length.*pass sequence_length"):
+        kerasbert.export_litert(backbone, tmp_path / "lite")
 
 
 def test_of_another_family(tmp_path):

@@ -1,10 +1,13 @@
 """XLNet's tokenizer, rows and tasks: as transformers' where it has the same, on raw texts."""
 
+import unicodedata
+
 import keras
 import numpy as np
 import pytest
 
 import kerasbert
+from kerasbert.files import write_files
 from kerasbert.lineage import (
     XLNetBackbone,
     XLNetPretrainer,
@@ -17,23 +20,23 @@ from kerasbert.preprocessors.xlnet import (
     XLNetTextClassifierPreprocessor,
 )
 from kerasbert.tokenizers import XLNetTokenizer
+from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.contracts import array, assert_close, perturb, tiny_backbone
 from tests.lineage.test_xlnet import features, permutations, run, theirs
 from tests.peers import torch, transformers
 from tests.tokenizers.conftest import HARD, SENTENCES
 
 
-@pytest.fixture(scope="session")
-def model_file():
+def train(sentences, size):
     import io
 
     import sentencepiece
 
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 3),
+        sentence_iterator=iter(sentences * 3),
         model_writer=out,
-        vocab_size=250,
+        vocab_size=size,
         hard_vocab_limit=False,
         character_coverage=1.0,
         unk_id=0,
@@ -46,6 +49,11 @@ def model_file():
         minloglevel=2,
     )
     return out.getvalue()
+
+
+@pytest.fixture(scope="session")
+def model_file():
+    return train(SENTENCES, 250)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +92,39 @@ def test_tokens_equal_transformers(model_file, tokenizer, tmp_path):
     assert count > 20
     again = XLNetTokenizer.from_files(tmp_path)
     assert again.get_config() == {**tokenizer.get_config(), "name": again.name}
+
+
+KOREAN = [
+    "빠른 갈색 여우가 게으른 개를 뛰어넘는다.",
+    "서울은 대한민국의 수도이며,  한강이\u3000흐른다!",
+    "그는 2026년에 ``책'' 세 권을 썼다.",
+    "커피와 Café에서 naïve한 친구를 만났다. １２ ㈜한강",
+]
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("keep_accents", [False, True])
+def test_korean(tmp_path, keep_accents):
+    """Ids as of XLNet's own code, and of the files that are written.
+
+    transformers' class, from 5 on, leaves syllables decomposed, which no piece fits.
+    """
+    import sentencepiece
+
+    data = train(KOREAN, 150)
+    peer = sentencepiece.SentencePieceProcessor(model_proto=data)
+    tokenizer = XLNetTokenizer(data, keep_accents=keep_accents)
+    write_files(tmp_path, transformers_files(tokenizer, "xlnet", 512, True))
+    written = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    for text in [*KOREAN, unicodedata.normalize("NFD", KOREAN[0])]:
+        plain = " ".join(text.split()).replace("``", '"').replace("''", '"')
+        if not keep_accents:
+            plain = unicodedata.normalize("NFKD", plain)
+            plain = "".join(c for c in plain if not unicodedata.combining(c))
+        assert tokenizer(text) == peer.encode(plain), text
+        assert tokenizer(text) == written(text, add_special_tokens=False)["input_ids"], text
+    assert tokenizer.unk_token_id not in tokenizer(KOREAN[0])
+    assert (tokenizer("Café") == tokenizer("Cafe")) is not keep_accents
 
 
 @pytest.mark.peers

@@ -11,6 +11,7 @@ from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.tokenizers import BertTokenizer
+from kerasbert.tokenizers.files import MODEL_FILES
 from tests.stand_in import COMMIT, OTHER, files_of, hub_stand_in
 
 # What is fetched is the same on every backend, and JAX would compile each model.
@@ -65,6 +66,11 @@ def test_fetches_once_and_then_works_offline(server, bert):
     server.shutdown()
     server.server_close()
     BertBackbone.from_preset("hf://org/bert")
+
+
+def test_vocabularies_of_every_kind_are_fetched():
+    files = [name for names in MODEL_FILES.values() for name in names]
+    assert hub._wanted(files, weights=False) == files
 
 
 @pytest.mark.peers

@@ -4,8 +4,10 @@ import io
 import json
 import unicodedata
 
+import keras
 import pytest
 
+import kerasbert
 from kerasbert.lineage import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
 from kerasbert.tokenizers import MarianTokenizer
 from kerasbert.tokenizers.sentence_piece import read_proto
@@ -43,6 +45,10 @@ def is_plain(text):
     return all(c in "\t\n" or unicodedata.category(c) not in ("Cc", "Cf", "Zl") for c in text)
 
 
+def both(tokenizer, texts):
+    return tokenizer(texts), tokenizer.for_targets()(texts)
+
+
 @pytest.mark.peers
 def test_ids_equal_transformers(directory, hard, sentences):
     theirs = transformers.MarianTokenizer.from_pretrained(directory)
@@ -55,7 +61,7 @@ def test_ids_equal_transformers(directory, hard, sentences):
     for text in texts:
         for own, wanted in (
             (ours(text), theirs(text)["input_ids"]),
-            (ours.targets(text), theirs(text_target=text)["input_ids"]),
+            (ours.for_targets()(text), theirs(text_target=text)["input_ids"]),
         ):
             if unicodedata.normalize("NFKC", text) != text:
                 # What one model does not know is looked up in the other as it was before NFKC.
@@ -70,12 +76,12 @@ def test_ids_equal_transformers(directory, hard, sentences):
 def test_two_languages(directory):
     tokenizer = MarianTokenizer.from_files(directory)
     text = "The quick brown fox, 文書を開きます"
-    source, target = tokenizer(text), tokenizer.targets(text)
+    source, target = tokenizer(text), tokenizer.for_targets()(text)
     assert source != target and max(source + target) < tokenizer.vocabulary_size()
     assert tokenizer.unk_token_id in tokenizer("q")  # The model has the piece, the ids do not.
     assert tokenizer.start_token_id == tokenizer.pad_token_id == tokenizer.vocabulary_size() - 1
     assert tokenizer(">>fra<< dog")[0] == tokenizer.token_to_id(">>fra<<")
-    assert tokenizer.targets is tokenizer.targets
+    assert tokenizer.for_targets() is tokenizer.for_targets()
 
 
 @pytest.mark.slow
@@ -91,23 +97,46 @@ def test_files_and_presets(directory, tmp_path):
         max_sequence_length=24,
     )
     make = TransformerSeq2SeqLM.preprocessor_cls
-    model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24))
+    model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24), output_bias=True)
     model.compile(run_eagerly=True)
+    model.save(tmp_path / "model.keras")
     model.save_to_preset(tmp_path / "preset")
-    model.save_to_transformers(tmp_path / "theirs")
+    kerasbert.convert(model, tmp_path / "theirs")
     texts = ["The lazy dog.", "文書を開きます。"]
     for name in ("preset", "theirs"):
         again = TransformerSeq2SeqLM.from_preset(tmp_path / name, sequence_length=16)
         assert again.preprocessor.sequence_length == 16
         again.compile(run_eagerly=True)
         own = again.preprocessor.tokenizer
-        assert own(texts) == tokenizer(texts) and own.targets(texts) == tokenizer.targets(texts)
+        assert own(texts) == tokenizer(texts) and own.for_targets()(
+            texts
+        ) == tokenizer.for_targets()(texts)
         assert own.get_vocabulary() == tokenizer.get_vocabulary()
         assert again.translate(texts, num_beams=2) == model.translate(
             texts, num_beams=2, max_length=16
         )
+    again = keras.models.load_model(tmp_path / "model.keras")
+    own = again.preprocessor.tokenizer
+    assert both(own, texts) == both(tokenizer, texts)
+    assert abs(again.score(texts, texts) - model.score(texts, texts)).max() < 1e-6
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["decoder_start_token_id"] == config["pad_token_id"] == tokenizer.pad_token_id
+
+
+@pytest.mark.slow
+def test_served(directory, tmp_path):
+    """Raw pairs, two tokenizers in the graph; writing it compares its scores with the model's."""
+    from tests.export.test_serving import session_run
+
+    tokenizer = MarianTokenizer.from_files(directory)
+    backbone = TransformerSeq2SeqBackbone(tokenizer.vocabulary_size(), 1, 2, 8, 16)
+    make = TransformerSeq2SeqLM.preprocessor_cls
+    model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24), output_bias=True)
+    path = kerasbert.export_serving(model, tmp_path / "served", warmup=[("A dog.", "文書")])
+    texts = ["The lazy dog.", "文書を開きます。", ""]
+    outputs = session_run(path, "serving_default", source=texts, target=texts[::-1])
+    wanted = model.score(texts, texts[::-1])
+    assert abs(outputs["score"] - wanted).max() < 1e-4
 
 
 @pytest.mark.peers
@@ -116,7 +145,7 @@ def test_written_files_are_read_there(directory, tmp_path):
     backbone = TransformerSeq2SeqBackbone(tokenizer.vocabulary_size(), 1, 2, 8, 16)
     make = TransformerSeq2SeqLM.preprocessor_cls
     model = TransformerSeq2SeqLM(backbone, make(tokenizer, 24))
-    model.save_to_transformers(tmp_path)
+    kerasbert.convert(model, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     network = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     texts = ["The lazy dog.", "It's a film."]
@@ -124,6 +153,12 @@ def test_written_files_are_read_there(directory, tmp_path):
     found = network.generate(**batch, num_beams=3, max_length=12)
     wanted = theirs.batch_decode(found, skip_special_tokens=True)
     assert [x.strip() for x in model.translate(texts, num_beams=3, max_length=12)] == wanted
+    done = kerasbert.convert(tmp_path, tmp_path / "ours", format="kerasbert")
+    assert done["tokenizer"] == "MarianTokenizer"
+    again = TransformerSeq2SeqLM.from_preset(tmp_path / "ours").preprocessor.tokenizer
+    assert again.files() == tokenizer.files() and again.for_targets()(
+        texts
+    ) == tokenizer.for_targets()(texts)
 
 
 def test_what_is_missing(directory, tmp_path):
