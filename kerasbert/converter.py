@@ -200,14 +200,16 @@ def class_in(directory, format=None):
     if is_own(directory):
         name = json_in(directory, "task.json").get("registered_name")
         return keras.saving.get_registered_object(name) or BertBackbone
-    if sentence_transformers.is_mine(directory) and format in ("huggingface", "kerasbert"):
+    is_theirs = sentence_transformers.is_mine(directory)
+    scores_pairs = is_theirs and sentence_transformers.is_cross_encoder(directory)
+    if is_theirs and not scores_pairs and format in ("huggingface", "kerasbert"):
         return models.BertTextEmbedder
     checkpoint = read_checkpoint(directory)
     if checkpoint.family in lineage.CLASSES:
         return _lineage_class(checkpoint.family, json_in(directory, "config.json"))
     config = json_in(directory, "config.json") if huggingface.is_mine(directory) else {}
     known = {tables_of(cls): cls for cls in tasks().values() if tables_of(cls)}
-    known["text_classifier"] = _text_class(config)
+    known["text_classifier"] = _text_class(config, scores_pairs)
     kinds = {
         kind
         for kind in checkpoint.head_maps.keys() & known.keys()
@@ -227,11 +229,13 @@ def _lineage_class(family, config):
     return next(found, classes[None])
 
 
-def _text_class(config):
-    """The classifier or the regressor, as transformers decides."""
+def _text_class(config, scores_pairs):
+    """The classifier or the regressor, as transformers decides; of a cross-encoder the reranker."""
     labels = len(config.get("id2label") or ()) or config.get("num_labels", 2)
     is_number = labels == 1 and config.get("problem_type") in (None, "regression")
-    return models.BertTextRegressor if is_number else models.BertTextClassifier
+    if not is_number:
+        return models.BertTextClassifier
+    return models.BertReranker if scores_pairs else models.BertTextRegressor
 
 
 def _kind_by_name(directory, config, known):

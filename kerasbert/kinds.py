@@ -86,6 +86,17 @@ _ROWS = (
         usage='score(["A text.", "Another one."])',
     ),
     Kind(
+        name="reranker",
+        models="BertReranker",
+        preprocessors="BertRerankerPreprocessor",
+        export="ServedReranker",
+        like="text_classifier",
+        huggingface="ForSequenceClassification",
+        keras_hub="TextClassifier",
+        pipeline="text-ranking",
+        usage='rank("A query", ["A text.", "Another one."])',
+    ),
+    Kind(
         name="token_classifier",
         models="BertTokenClassifier",
         preprocessors="BertTokenClassifierPreprocessor",

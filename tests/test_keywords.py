@@ -23,6 +23,7 @@ TASKS = {
     models.BertPretrainer: {},
     models.BertQuestionAnswering: {},
     models.BertReplacedTokenDetector: {},
+    models.BertReranker: {},
     models.BertStructuralProbe: {},
     models.BertTextClassifier: {"num_classes": 2},
     models.BertTextEmbedder: {},

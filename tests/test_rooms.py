@@ -56,8 +56,8 @@ TESTED_IN = {
     "export/test_tasks.py": (
         "export/causal_lm export/encoder export/masked_lm export/multi_task export/multiple_choice"
         " export/next_sentence_predictor export/pretrainer export/question_answering"
-        " export/replaced_token_detector export/structural_probe export/text_embedder"
-        " export/text_regressor export/token_classifier"
+        " export/replaced_token_detector export/reranker export/structural_probe"
+        " export/text_embedder export/text_regressor export/token_classifier"
     ),
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",
@@ -79,6 +79,7 @@ TESTED_IN = {
     "models/test_next_sentence_predictor.py": "preprocessors/next_sentence_predictor",
     "models/test_pretrainer.py": "preprocessors/pretrainer",
     "models/test_reading.py": "models/class_weights",
+    "models/test_reranker.py": "preprocessors/reranker",
     "models/test_shared_parts.py": "parts",
     "models/test_structural_probe.py": "layers/probe preprocessors/structural_probe",
     "models/test_text_classifier.py": "models/headed_task",

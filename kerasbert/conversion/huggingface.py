@@ -55,6 +55,9 @@ _FIELDS = {
     "pooler_dropout": "share?",
     "pooler_hidden_act": "name",
     "architectures": "names?",
+    # What sentence-transformers keeps there of its cross-encoders.
+    "sentence_transformers": "object?",
+    "sbert_ce_default_activation_function": "name?",
 }
 # Settings that change the numbers and that no released encoder of these families uses.
 REFUSED = {
@@ -178,11 +181,13 @@ def read_checkpoint(directory):
             if layers
         },
         head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
+        preprocessor={"reranker": _length(directory, encoder)},
         classes=functools.partial(_classes, config, path),
         tied=repeated,
         is_head=lambda name: name.startswith(table.head_names or _HEADS),
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
-        refused={
+        refused=_no_single_label(config, path)
+        | {
             kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
             f"{fine!r} can be loaded for the head '{kind}'. Pass new_head=True for a new one."
             for kind, settings in table.refused.items()
@@ -269,6 +274,27 @@ def _classes(config, path):
     else:
         classes = {"num_classes": config.get("num_labels", 2)}
     return {**classes, "multi_label": problem == "multi_label_classification"}
+
+
+def _length(directory, encoder):
+    """Where a cross-encoder cuts its texts, as sentence-transformers finds that."""
+    lengths = (
+        json_in(directory, "tokenizer_config.json").get("model_max_length"),
+        encoder.get("max_sequence_length"),
+    )
+    lengths = [x for x in lengths if isinstance(x, (int, float)) and x > 0]
+    return {"sequence_length": int(min(lengths))} if lengths else {}
+
+
+def _no_single_label(config, path):
+    """Why its head is none of a reranker, where it is none."""
+    count = len(config.get("id2label") or ()) or config.get("num_labels", 2)
+    if count == 1:
+        return {}
+    return {
+        "reranker": f"'{path}' has {count} labels, and a BertReranker has one score; load it with "
+        "BertTextClassifier, or pass new_head=True for a new head."
+    }
 
 
 def _tied(table, encoder, config):

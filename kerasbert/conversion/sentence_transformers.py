@@ -1,5 +1,7 @@
 """Directories of sentence-transformers: a Hugging Face encoder, and how it makes vectors of texts.
 
+Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits.
+
 Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
 """
 
@@ -21,6 +23,13 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLINGS = ("cls", "max", "mean")
+# What a cross-encoder makes of its logits, by our names.
+_ACTIVATIONS = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "linear": "torch.nn.modules.linear.Identity",
+}
+# Where `config.json` says so, since version 4 and before.
+_SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
 # The settings of the encoder's module have had one name a model type.
 _TRANSFORMER_SETTINGS = [
     f"sentence_{name}_config.json"
@@ -30,8 +39,21 @@ _TRANSFORMER_SETTINGS = [
 
 def is_mine(directory):
     """Whether its first module is a Hugging Face encoder."""
-    modules = os.path.join(directory, "modules.json")
-    return os.path.exists(modules) and _kind(_modules(directory)[0]) == "Transformer"
+    if not _has_modules(directory):
+        return is_cross_encoder(directory)
+    return _kind(_modules(directory)[0]) == "Transformer"
+
+
+def is_cross_encoder(directory):
+    """Whether it scores or classifies pairs, and makes no vectors."""
+    if _has_modules(directory):
+        config = json_in(directory, "config_sentence_transformers.json")
+        return config.get("model_type") == "CrossEncoder"
+    return not {_SINCE_4, _BEFORE_4}.isdisjoint(json_in(directory, "config.json"))
+
+
+def _has_modules(directory):
+    return os.path.exists(os.path.join(directory, "modules.json"))
 
 
 def read_checkpoint(directory):
@@ -40,7 +62,7 @@ def read_checkpoint(directory):
     Raises:
         ValueError: as for a Hugging Face directory, or for a list of modules that is broken.
     """
-    modules = _modules(directory)
+    modules = _modules(directory) if _has_modules(directory) else [{"path": ""}]
     folder = _path(directory, modules[0])
     checkpoint = huggingface.read_checkpoint(folder)
     found = (json_in(folder, name) for name in _TRANSFORMER_SETTINGS)
@@ -52,14 +74,69 @@ def read_checkpoint(directory):
     length = int(min(length, checkpoint.encoder["max_sequence_length"]))
     if settings.get("do_lower_case"):
         make = functools.partial(_lowercase, make, directory)
-    embedder = functools.partial(_embedder, directory, modules)
+    kind, read, refused = "text_embedder", _embedder, checkpoint.refused
+    if is_cross_encoder(directory):
+        kind, read = "reranker", _reranker
+        refusal = _no_reranker(directory, modules)
+        refused = {kind: refusal, **refused} if refusal else refused
+    head = functools.partial(read, directory, modules)
     return dataclasses.replace(
         checkpoint,
         source=directory,
-        head={**checkpoint.head, "text_embedder": embedder},
-        preprocessor={"text_embedder": {"sequence_length": length}},
+        head={**checkpoint.head, kind: head},
+        preprocessor={kind: {"sequence_length": length}},
         tokenizer=make,
+        refused=refused,
     )
+
+
+# === Cross-encoders ===
+
+
+def cross_encoder_config(reranker):
+    """What `config.json` says of a reranker to sentence-transformers, of version 4 or later."""
+    return {_SINCE_4: {"activation_fn": _ACTIVATIONS[reranker.activation]}}
+
+
+def _activation(directory, modules):
+    """What is made of logits: our name, `None` for one that we do not have, and theirs."""
+    config = json_in(_path(directory, modules[0]), "config.json")
+    found = (
+        json_in(directory, "config_sentence_transformers.json").get("activation_fn"),
+        (config.get(_SINCE_4) or {}).get("activation_fn"),
+        config.get(_BEFORE_4),
+    )
+    theirs = str(next((name for name in found if name is not None), _ACTIVATIONS["sigmoid"]))
+    # Where the classes live may change from version to version.
+    names = {path.rpartition(".")[2]: ours for ours, path in _ACTIVATIONS.items()}
+    is_torchs = theirs.startswith("torch.")
+    return names.get(theirs.rpartition(".")[2]) if is_torchs else None, theirs
+
+
+def _reranker(directory, modules):
+    """Arguments of `BertReranker`."""
+    _warn_of_prompt(directory)
+    ours, _ = _activation(directory, modules)
+    return {} if ours is None else {"activation": ours}
+
+
+def _no_reranker(directory, modules):
+    """Why it is no `BertReranker`, a sentence; `None` where it is one."""
+    if len(modules) > 1:
+        return (
+            f"'{directory}' scores pairs by {', '.join(map(_kind, modules))}; kerasbert has "
+            "Transformer alone. Load its encoder with BertBackbone, and make of that what you need."
+        )
+    ours, theirs = _activation(directory, modules)
+    if ours is None:
+        return (
+            f"'{directory}' makes scores of logits by {theirs!r}, and a BertReranker by Sigmoid or "
+            "Identity; load it with BertTextRegressor, whose score() gives the logits."
+        )
+    return None
+
+
+# === Embedders ===
 
 
 def has_place_for(embedder):

@@ -80,7 +80,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         files = transformers_files(
             tokenizer,
             family,
-            settings.get("max_sequence_length"),
+            _longest(model, settings),
             encoder.num_segments > 1,
             finds_special=hasattr(model, "fill_mask"),
         )
@@ -237,8 +237,18 @@ def _token_ids(tokenizer, config, family, known):
     }
 
 
+def _longest(model, settings):
+    """The most tokens that a tokenizer says; where a reranker cuts, its scores rest on that."""
+    most = settings.get("max_sequence_length")
+    if getattr(model, "kind", None) == "reranker" and model.preprocessor is not None:
+        return model.preprocessor.sequence_length
+    return most
+
+
 def _class_config(model, kind):
     """What the classes are: the reverse of `huggingface._classes`."""
+    if getattr(model, "kind", None) == "reranker":
+        return {"num_labels": 1, **sentence_transformers.cross_encoder_config(model)}
     count = getattr(model, "num_classes", None)
     if count is None:
         is_regressor = kind == "text_classifier"

@@ -68,6 +68,7 @@ def export_serving(
       `pooled_output` and `default` where there is a pooler. All take pairs in `pair`, and the
       first two `tf.train.Example`s in `classify` and `regress`.
     - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
+    - `BertReranker`: `text`, a query, `text_b` -> `score` (N,).
     - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, of which
       the first `count` (N,) are there.
     - `BertCausalLM`: `token`, `token_id`, `start`, `end`, `score` (N, P) of the tokens but the

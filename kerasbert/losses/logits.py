@@ -243,6 +243,89 @@ def _is_right(y_true, y_pred):
     return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)
 
 
+def _of_lists(values, y_true):
+    """Values of pairs (B,) as they are; of lists (B, C) the means over what has a label from 0."""
+    if len(values.shape) < 2:
+        return values
+    is_known = y_true >= 0
+    total = ops.sum(ops.where(is_known, values, 0.0), axis=-1)
+    return total / ops.maximum(ops.sum(ops.cast(is_known, values.dtype), axis=-1), 1.0)
+
+
+class _PairLoss(keras.losses.Loss):
+    """Base of losses of each pair by itself; those of a list count as one, their mean."""
+
+    def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        y_true = ops.cast(y_true, y_pred.dtype)
+        if len(y_pred.shape) == 2:
+            # Logits of missing texts are so low that their losses would overflow.
+            y_pred = ops.where(y_true >= 0, y_pred, 0.0)
+        return _of_lists(self.of_pairs(y_true, y_pred), y_true)
+
+    def of_pairs(self, y_true, y_pred):
+        """The loss of each pair."""
+        raise NotImplementedError
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class PairCrossEntropy(_PairLoss):
+    """The binary cross-entropy of the logit of each pair (B,); labels are from 0 to 1.
+
+    Of lists (B, C) each counts alike: the mean over its texts with a label, which -1 is not.
+
+    Example:
+
+    >>> loss = PairCrossEntropy()
+    >>> round(float(loss(np.array([1.0]), np.array([0.0]))), 4)
+    0.6931
+    >>> round(float(loss(np.array([[1.0, -1.0]]), np.array([[0.0, -1e9]]))), 4)
+    0.6931
+    """
+
+    def of_pairs(self, y_true, y_pred):
+        return ops.binary_crossentropy(y_true, y_pred, from_logits=True)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class PairSquaredError(_PairLoss):
+    """The squared error of the logit of each pair (B,); of lists as `PairCrossEntropy`.
+
+    Example:
+
+    >>> float(PairSquaredError()(np.array([[1.0, -1.0]]), np.array([[3.0, -1e9]])))
+    4.0
+    """
+
+    def of_pairs(self, y_true, y_pred):
+        return ops.square(y_pred - y_true)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class PairAccuracy(keras.metrics.MeanMetricWrapper):
+    """The share of pairs whose logit is above 0 as their label is above 0.5; lists as there.
+
+    Example:
+
+    >>> float(PairAccuracy()(np.array([1.0, 0.0]), np.array([2.0, 3.0])))
+    0.5
+    """
+
+    def __init__(self, name="accuracy", dtype=None):
+        super().__init__(_is_right_of_pairs, name=name, dtype=dtype)
+        self._direction = "up"
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _is_right_of_pairs(y_true, y_pred):
+    y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+    return _of_lists(ops.cast(ops.equal(y_pred > 0, y_true > 0.5), "float32"), y_true)
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TreeLoss(keras.losses.Loss):
     """The mean difference of a sentence's distances or depths from those of its tree.

@@ -178,6 +178,10 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     head_map = checkpoint.head_maps.get(tables_of(cls))
     settings = checkpoint.head.get(tables_of(cls), {})
     settings = dict(settings() if callable(settings) else settings)
+    if cls.kind != tables_of(cls):
+        # What it has beside the kind that it is like.
+        own = checkpoint.head.get(cls.kind, {})
+        settings |= own() if callable(own) else own
     if cls.needs_head and not new_head:
         if tables_of(cls) in checkpoint.refused:
             raise ValueError(checkpoint.refused[tables_of(cls)])
@@ -187,6 +191,8 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
         has_head = head_map if weight is None else names
         if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source)
+        if cls.kind in checkpoint.refused:
+            raise ValueError(checkpoint.refused[cls.kind])
         if _has_classes(cls):
             own = arguments_of(cls)
             settings.update((k, v) for k, v in checkpoint.classes().items() if k in own)

@@ -93,14 +93,10 @@ class BertMultipleChoice(HeadedTask):
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
         (prompts, choices), _ = self.preprocessor.columns(x)
-        counts = np.array([len(row) for row in choices])
-        pairs = (
-            [prompt for prompt, count in zip(prompts, counts, strict=True) for _ in range(count)],
-            [[choice] for row in choices for choice in row],
-        )
-        present = np.arange(counts.max()) < counts[:, None]  # (N, C)
-        logits = np.full(present.shape, MISSING, "float32")
-        logits[present] = super().predict(pairs, batch_size=batch_size, **kwargs)[:, 0]
+        (prompts, choices), is_there = by_pairs(prompts, choices)
+        logits = np.full(is_there.shape, MISSING, "float32")
+        rows = prompts, [[choice] for choice in choices]
+        logits[is_there] = super().predict(rows, batch_size=batch_size, **kwargs)[:, 0]
         return logits
 
     def check_arrays(self, x, y=None):
@@ -165,6 +161,22 @@ class BertMultipleChoice(HeadedTask):
                 }
             )
         return results[0] if single else results
+
+
+def by_pairs(prompts, choices):
+    """Each choice with its prompt.
+
+    Returns:
+        `((prompts, choices), is_there)`: two lists of strings, in the order of the places where
+        `is_there` (N, C) is true.
+
+    >>> by_pairs(["a", "b"], [["c"], ["d", "e"]])[0]
+    (['a', 'b', 'b'], ['c', 'd', 'e'])
+    """
+    counts = np.array([len(row) for row in choices])
+    prompts = [prompt for prompt, row in zip(prompts, choices, strict=True) for _ in row]
+    is_there = np.arange(counts.max()) < counts[:, None]
+    return (prompts, [choice for row in choices for choice in row]), is_there
 
 
 def _array(value, name):

@@ -319,13 +319,17 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
 
     def _predict_batches(self, batches, **kwargs):
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
-        has_tokens = any(None in output.shape[1:] for output in keras.tree.flatten(self.output))
-        if is_dataset(batches) and not has_tokens and not backend.predicts_by_batch():
+        is_open = self._has_open_outputs(batches)
+        if is_dataset(batches) and not is_open and not backend.predicts_by_batch():
             return self._call_keras(keras.Model.predict, batches, **kwargs)
         parts = [outputs for _, outputs in self._batch_outputs(batches, **kwargs)]
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
         )
+
+    def _has_open_outputs(self, batches):
+        """Whether outputs have an axis that differs from batch to batch, as that of tokens."""
+        return any(None in output.shape[1:] for output in keras.tree.flatten(self.output))
 
     def _batch_outputs(self, batches, **kwargs):
         """`predict` on a dataset or a list, one batch after the other: features and outputs.

@@ -114,7 +114,12 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         return tf.reduce_max(segments[1].with_values(lengths), axis=1)
 
     def pack(self, segments, length=None):
-        """Pack ragged tokens of prompts (B, None) and choices (B, None, None) into (B, C, T)."""
+        """Pack ragged tokens of prompts (B, None) and choices (B, None, None) into (B, C, T).
+
+        Where the second are tokens of texts (B, None), they are packed as pairs.
+        """
+        if segments[1].shape.rank == 2:
+            return super().pack(segments, length)
         if tf.executing_eagerly() and length is None:
             return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         choices = segments[1]

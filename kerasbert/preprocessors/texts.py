@@ -85,7 +85,7 @@ def word_rows(x):
     return [[w.decode() if isinstance(w, bytes) else w for w in row] for row in rows]
 
 
-def choice_columns(x):
+def choice_columns(x, names=("prompt", "prompts", "choices")):
     """Read one prompt with its choices, or a column of prompts and the choices of each.
 
     Args:
@@ -93,6 +93,7 @@ def choice_columns(x):
             strings, at least one in each), a list of such pairs, or a dict or table of `prompt`
             and `choices`. In an array, a tensor or a table of choices, empty strings at the end
             of a row are padding.
+        names: strings. What a prompt, several and the choices are called, in a dict and in errors.
 
     Returns:
         `((prompts, choices), batched)`: a list of strings, a list of lists of strings, and false
@@ -104,43 +105,68 @@ def choice_columns(x):
     >>> choice_columns(("Who?", ["Me.", "You."]))
     ((['Who?'], [['Me.', 'You.']]), False)
     """
+    one, ones, many = names
     if isinstance(x, dict) or hasattr(x, "columns"):
-        if set(x) != {"prompt", "choices"}:
+        if set(x) != {one, many}:
             raise ValueError(
-                f"A dict of choices has the columns {sorted(map(str, x))}; name them 'prompt' "
-                "and 'choices'."
+                f"A dict of {many} has the columns {sorted(map(str, x))}; name them '{one}' "
+                f"and '{many}'."
             )
-        x = (x["prompt"], x["choices"])
+        x = (x[one], x[many])
     elif isinstance(x, list) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in x):
         x = ([prompt for prompt, _ in x], [choices for _, choices in x])
     if not isinstance(x, tuple) or len(x) != 2:
-        raise ValueError(
-            f"{_short(x)} has no choices; pass a tuple of prompts and lists of choices."
-        )
+        raise ValueError(f"{_short(x)} has no {many}; pass a tuple of {ones} and lists of {many}.")
     prompts, choices = _items(x[0]), x[1]
     batched = isinstance(prompts, list)
     choices = _choices(choices) if batched else [choices]
     prompts = prompts if batched else [prompts]
     if not prompts:
-        raise ValueError("The list of prompts is empty; pass at least one prompt.")
-    _check(prompts, " of the prompts")
+        raise ValueError(f"The list of {ones} is empty; pass at least one {one}.")
+    _check(prompts, f" of the {ones}")
     if len(prompts) != len(choices):
         raise ValueError(
-            f"There are {len(prompts)} prompts but {len(choices)} lists of choices; pass one list "
-            "for each prompt."
+            f"There are {len(prompts)} {ones} but {len(choices)} lists of {many}; pass one list "
+            f"for each {one}."
         )
     for position, row in enumerate(choices):
         if isinstance(row, (str, bytes)) or not hasattr(row, "__len__"):
             raise ValueError(
-                f"The choices at position {position} are {_short(row)}; pass a list of strings."
+                f"The {many} at position {position} are {_short(row)}; pass a list of strings."
             )
         row = choices[position] = row if type(row) is list else _items(row)
         if not row:
             raise ValueError(
-                f"The prompt at position {position} has no choices; give it at least one."
+                f"The {one} at position {position} has no {many}; give it at least one."
             )
-        _check(row, f" of the choices of the prompt at position {position}")
+        _check(row, f" of the {many} of the {one} at position {position}")
     return (prompts, choices), batched
+
+
+def holds_lists(x):
+    """Whether the second column holds lists of texts, as of choices, and not texts.
+
+    >>> holds_lists((["Who?"], [["Me.", "You."]])), holds_lists((["Who?"], ["Me."]))
+    (True, False)
+    """
+    if isinstance(x, dict):
+        x = tuple(x.values())
+    elif hasattr(x, "columns") and hasattr(x, "iloc"):
+        x = _from_table(x)
+    elif not isinstance(x, tuple):
+        # A list of pairs, of which the first tells.
+        x = next(iter(x), None) if isinstance(x, list) else None
+    if not isinstance(x, (tuple, list)) or len(x) != 2:
+        return False
+    first, second = x
+    if isinstance(second, (str, bytes)):
+        return False
+    if hasattr(second, "row_splits") or len(getattr(second, "shape", ())) == 2:
+        return True
+    if isinstance(first, (str, bytes)):
+        return True
+    first_row = next(iter(second), None) if hasattr(second, "__len__") else None
+    return isinstance(first_row, (list, tuple, np.ndarray))
 
 
 def _choices(choices):

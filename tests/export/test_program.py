@@ -103,17 +103,21 @@ def test_pairs_and_other_tokenizers(tmp_path):
     pairs = [[a, b] for a, b in zip(SHORT, SHORT[::-1])]
     follows = tiny.task("NextSentencePredictor")
     export_onnx(follows, tmp_path / "follows")
+    reranker = tiny.task("Reranker")
+    export_onnx(reranker, tmp_path / "reranker")
     tokens = tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>")
     settings = {"encoder_settings": {"family": "roberta", "num_segments": 1, "position_offset": 2}}
     roberta = tiny.task("TextClassifier", tokens, **settings)
     export_onnx(roberta, tmp_path / "roberta")
-    for model, name in ((follows, "follows"), (roberta, "roberta")):
+    for model, name in ((follows, "follows"), (reranker, "reranker"), (roberta, "roberta")):
         ((ids, answers),) = ask([(tmp_path / name, pairs)])
         features = model.preprocessor(tuple(zip(*pairs)))
         pad_id = model.preprocessor.tokenizer.pad_token_id
         assert without_padding(ids, pad_id) == without_padding(features["token_ids"], pad_id)
         if name == "follows":
             np.testing.assert_allclose(answers, follows.follows(*zip(*pairs)), atol=1e-5)
+        if name == "reranker":
+            np.testing.assert_allclose(answers, reranker.score(pairs), atol=1e-5)
 
 
 @pytest.mark.slow

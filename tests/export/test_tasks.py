@@ -179,6 +179,12 @@ def check_masked(model, path):
     assert found["count"].tolist() == [0] and found["token_id"].tolist() == [[[-1, -1, -1]]]
 
 
+def check_reranker(model, path):
+    found = session_run(path, "serving_default", text=RAW, text_b=RAW[::-1])["score"]
+    close(found, model.score((READ, READ[::-1])))
+    assert (found > 0).all() and (found < 1).all() and np.ptp(found) > 0.01
+
+
 def check_pretrainer(model, path):
     check_masked(model, path)
     found = session_run(path, "pair", text=[b"a", b""], text_b=[b"b", b"b"])["probability"]
@@ -284,6 +290,7 @@ def card(path):
 
 WARMUP = {
     "NextSentencePredictor": [("a", "b")],
+    "Reranker": [("a", "b")],
     "QuestionAnswering": [("who", "me"), ("where", "here " * 99)],
     "MultipleChoice": [("who", ["me", "you", "it"])],
 }
@@ -291,6 +298,7 @@ CHECKS = {
     "TextClassifier": check_classifier,
     "TextRegressor": check_regressor,
     "NextSentencePredictor": check_next_sentence,
+    "Reranker": check_reranker,
     "TextEmbedder": check_embedder,
     "TokenClassifier": check_tagger,
     "QuestionAnswering": check_reader,

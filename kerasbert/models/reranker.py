@@ -1,0 +1,274 @@
+"""How well texts fit a query.
+
+B batch, C texts of a query, T tokens.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert._errors import check_whole
+from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
+from kerasbert.losses import PairAccuracy, PairCrossEntropy, PairSquaredError
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.headed_task import HeadedTask, HeadSettings
+from kerasbert.models.multiple_choice import by_pairs
+from kerasbert.models.reading import is_dataset
+from kerasbert.parts import own_preprocessor
+from kerasbert.preprocessors.reranker import BertRerankerPreprocessor
+
+ACTIVATIONS = ("sigmoid", "linear")
+# Keras' own take a batch of numbers (B,) for one row of them.
+_LOSSES = {
+    "bce": PairCrossEntropy,
+    "binarycrossentropy": PairCrossEntropy,
+    "mse": PairSquaredError,
+    "meansquarederror": PairSquaredError,
+}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertReranker(HeadedTask):
+    """A cross-encoder: reads a query and a text together, and says how well they fit.
+
+    `fit`, `evaluate` and `predict` take raw strings; the output is one logit a pair, (B,). Labels
+    are 0 and 1, or what is between; with `compile(loss="mse")` any numbers. Lists train as well:
+    queries, a list of any number of texts for each, and a list of grades, such as 0 to 3. Then
+    the output is (B, C), -1e9 where a text is missing, and losses and metrics of keras-rs
+    (`pip install kerasbert[rank]`) take it as it is:
+
+        reranker = BertReranker.from_preset("bert_base_en_uncased", new_head=True)
+        reranker.compile(loss=keras_rs.losses.ListMLELoss(), metrics=[keras_rs.metrics.NDCG(k=10)])
+        reranker.fit((["who?"], [["me", "noon"]]), [[2, 0]])
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertRerankerPreprocessor`, or `None` for ready arrays.
+        activation: string. What `score` and `rank` make of logits: "sigmoid", numbers from 0 to
+            1, or "linear", also `None`, the logits themselves. A checkpoint of
+            sentence-transformers says which; a loss on numbers or lists wants "linear".
+        dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
+            output_bias: see `BertTextClassifier`.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> reranker = BertReranker(backbone)
+    >>> reranker.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3,)
+    >>> reranker.predict({"token_ids": np.ones((3, 4, 5), "int32")}, verbose=0).shape
+    (3, 4)
+
+    Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT", arXiv 1901.04085.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertRerankerPreprocessor
+    kind = "reranker"
+    output_padding = MISSING
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        activation="sigmoid",
+        dropout=None,
+        pooling=None,
+        head_activation=None,
+        head_bias=None,
+        head_norm=None,
+        dropout_first=None,
+        bilstm_units=None,
+        output_bias=None,
+        **kwargs,
+    ):
+        self.activation = "linear" if activation is None else activation
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation={activation!r}; use one of {', '.join(ACTIVATIONS)}.")
+        self.backbone = backbone
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._make_head(
+            1,
+            HeadSettings(
+                dropout,
+                pooling,
+                head_activation,
+                head_bias,
+                head_norm,
+                dropout_first,
+                bilstm_units,
+                output_bias,
+            ),
+        )
+        self.lists_to_pairs = ChoicesToRows(name="lists_to_pairs")
+        self.pairs_to_lists = RowsToChoices(dtype="float32", name="pairs_to_lists")
+        # The loss is computed in float32 whatever the encoder runs in.
+        outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
+        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
+        self.input_spec = None  # Lists have an axis more than the pairs that the graph takes.
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        if len(inputs["token_ids"].shape) < 3:
+            return super().call(inputs, training=training, **kwargs)
+        inputs = self.fill_in(inputs)
+        logits = super().call(self.lists_to_pairs(inputs), training=training, **kwargs)  # (B * C,)
+        return self.pairs_to_lists(logits, padding_mask=inputs["padding_mask"])  # (B, C)
+
+    # === Pairs and lists, which are of two ranks ===
+
+    def _has_open_outputs(self, batches):
+        return super()._has_open_outputs(batches) or _rank(batches) == 3
+
+    def _call_keras(self, method, x, *args, **kwargs):
+        self._expect(method.__name__, x)
+        return super()._call_keras(method, x, *args, **kwargs)
+
+    def _each_batch(self, kind, step, batches, **kwargs):
+        self._expect(kind, batches if is_dataset(batches) else batches[0])
+        return super()._each_batch(kind, step, batches, **kwargs)
+
+    def _expect(self, name, x):
+        """Have a step made anew where it ran on pairs before and runs on lists now, or reverse.
+
+        TensorFlow would trace one for any rank at all, of which nothing is known.
+        """
+        step = {"fit": "train", "evaluate": "test"}.get(name, name.partition("_")[0])
+        ranks = self.__dict__.setdefault("_ranks", {})  # Not by `setattr`: Keras would track it.
+        rank = _rank(x)
+        if rank != ranks.setdefault(step, rank):
+            setattr(self, f"{step}_function", None)
+            ranks[step] = rank
+
+    def default_loss(self):
+        """Binary cross-entropy of each pair; lists count alike."""
+        return PairCrossEntropy()
+
+    def default_metrics(self):
+        """Accuracy."""
+        return [PairAccuracy()]
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+        """Configure training; see `BertTask.compile`.
+
+        Args:
+            optimizer: as there.
+            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers; for lists, where
+                each counts alike, grades from 0 on. Or a loss of keras-rs, for lists.
+            metrics: "auto" is accuracy with the default loss, and nothing with another.
+            **kwargs: as there.
+        """
+        if isinstance(loss, str):
+            is_auto = loss == "auto"
+            loss = _LOSSES.get(loss.replace("_", "").lower(), lambda: loss)()
+        else:
+            is_auto = isinstance(loss, PairCrossEntropy)
+        if isinstance(metrics, str) and metrics == "auto" and not is_auto:
+            metrics = None
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def _check_labelled(self, y, is_raw):
+        super()._check_labelled(y, is_raw)
+        if y is None or not isinstance(getattr(self, "loss", None), PairCrossEntropy):
+            return
+        rows = keras.ops.convert_to_numpy(y) if keras.ops.is_tensor(y) else y
+        rows = [row if isinstance(row, (list, tuple)) else np.ravel(row) for row in rows]
+        for position, row in enumerate(rows):
+            for label in row:
+                if not 0 <= label <= 1 and not (label == -1 and len(row) > 1):
+                    raise ValueError(
+                        f"The label at position {position} has {label}, and the default loss "
+                        "takes 0 to 1: divide by the largest, or compile(loss='mse'), or for "
+                        "lists of grades a loss of keras-rs."
+                    )
+
+    def predict(self, x=None, batch_size=None, **kwargs):
+        """Logits (N,) of pairs, (N, C) of lists, in the order of `x`, raw or ready arrays.
+
+        Of raw lists each text is a row of its own, sorted by length; `batch_size` counts these
+        rows. C is the most texts of all, and -1e9 stands for those that are missing.
+        """
+        if not self._is_raw(x):
+            return super().predict(x, batch_size=batch_size, **kwargs)
+        columns, batched = self.preprocessor.columns(x)
+        if not batched or isinstance(columns[1][0], (str, bytes)):
+            return super().predict(columns if batched else x, batch_size=batch_size, **kwargs)
+        pairs, is_there = by_pairs(*columns)
+        logits = np.full(is_there.shape, MISSING, "float32")
+        logits[is_there] = super().predict(pairs, batch_size=batch_size, **kwargs)
+        return logits
+
+    def score(self, pairs, batch_size=32):
+        """How well each text fits its query, as `activation` says.
+
+        Args:
+            pairs: a list of pairs, or a tuple of queries and texts, or of one of each.
+            batch_size: int.
+
+        Returns:
+            float32 (N,), or a float for a single pair. For queries with lists of texts, a list
+            of such arrays.
+        """
+        (queries, texts), single = self._as_lists(pairs, "score()")
+        logits = self.predict((queries, texts), batch_size=batch_size, verbose=0)
+        scores = self._scores(logits)
+        if scores.ndim == 2:
+            lists = [row[: len(its)] for row, its in zip(scores, texts, strict=True)]
+            return lists[0] if single else lists
+        return float(scores[0]) if single else scores
+
+    def _scores(self, logits):
+        logits = np.asarray(logits, "float64")
+        if self.activation == "sigmoid":
+            logits = np.exp(-np.logaddexp(0, -logits))
+        return logits.astype("float32")
+
+    def rank(self, query, texts, top_k=None, batch_size=32, return_texts=False):
+        """Put texts in the order in which they fit a query, as sentence-transformers' `rank`.
+
+        Args:
+            query: string.
+            texts: list of strings.
+            top_k: int. How many to return; `None` for all.
+            batch_size: int.
+            return_texts: bool. The texts too.
+
+        Returns:
+            A list of dicts, the best first: `corpus_id`, the place in `texts`, `score`, and
+            perhaps `text`. Equal ones are in the order given.
+        """
+        if not isinstance(query, (str, bytes)):
+            raise ValueError(f"rank() takes one query, a string, and not {query!r}.")
+        if isinstance(texts, (str, bytes, dict, set, frozenset)) or not hasattr(texts, "__iter__"):
+            raise ValueError(f"rank() takes a list of texts, and not {texts!r}.")
+        if top_k is not None:
+            check_whole("top_k", top_k)
+        texts = list(texts)
+        if not texts:
+            return []
+        (queries, read), _ = self._as_lists(([query] * len(texts), texts), "rank()")
+        # Each once: in another row of a batch the same text may have other last digits.
+        places = {text: place for place, text in enumerate(dict.fromkeys(read))}
+        pairs = queries[: len(places)], list(places)
+        logits = self.predict(pairs, batch_size=batch_size, verbose=0)
+        logits = logits[[places[text] for text in read]]
+        # By logits: of high ones the sigmoid is 1 for all.
+        order = np.argsort(-logits, kind="stable")[:top_k]
+        scores = self._scores(logits)
+        found = [{"corpus_id": int(place), "score": float(scores[place])} for place in order]
+        if return_texts:
+            for row in found:
+                row["text"] = texts[row["corpus_id"]]
+        return found
+
+    def get_config(self):
+        return {**super().get_config(), "activation": self.activation}
+
+
+def _rank(x):
+    """Of the token ids of features, of a batch, or of a dataset; `None` where it cannot be seen."""
+    x = x.element_spec if is_dataset(x) else x
+    x = x[0] if isinstance(x, (tuple, list)) else x
+    ids = x.get("token_ids") if isinstance(x, dict) else None
+    return None if ids is None else np.ndim(ids) if isinstance(ids, list) else len(ids.shape)
