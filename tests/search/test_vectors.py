@@ -71,3 +71,11 @@ def test_only_bits():
     expected = np.where(some(10, 70) > 0, 1, -1) / np.sqrt(70)
     np.testing.assert_allclose(kept.take(np.arange(10)), expected, rtol=1e-6)
     np.testing.assert_array_equal(unit_vectors(np.zeros((1, 3), "float32")), np.zeros((1, 3)))
+
+
+def test_float16_by_its_bits():
+    """All numbers there are: normal and subnormal ones, and both zeros."""
+    numbers = np.arange(1 << 16, dtype="uint16").view("float16")
+    numbers = numbers[np.isfinite(numbers)].reshape(-1, 8)
+    found = module._to_float32(numbers, np.empty(numbers.shape, "float32"))
+    np.testing.assert_array_equal(found.view("uint32"), numbers.astype("float32").view("uint32"))
