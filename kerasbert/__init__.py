@@ -31,11 +31,13 @@ _MODULES = (
     "optimizers",
     "preprocessors",
     "presets",
+    "search",
     "tasks",
     "tokenizers",
     "visualize",
 )
 _FUNCTIONS = {
+    "SearchIndex": "search.index",
     "bench": "measuring.bench",
     "builtin_presets": "presets",
     "convert": "converter",

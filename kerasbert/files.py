@@ -398,9 +398,19 @@ def check_room(folder, weights):
     Raises:
         OSError: in a sentence where they do not fit.
     """
-    if not weights or not hasattr(os, "posix_fallocate"):
+    if weights:
+        size = sum(math.prod(w.shape) * np.dtype(w.dtype).itemsize + 4096 for w in weights)
+        check_space(folder, size, "weights")
+
+
+def check_space(folder, size, what):
+    """Raise unless the disk of a folder takes so many bytes more.
+
+    Raises:
+        OSError: in a sentence where they do not fit.
+    """
+    if not size or not hasattr(os, "posix_fallocate"):
         return
-    size = sum(math.prod(w.shape) * np.dtype(w.dtype).itemsize + 4096 for w in weights)
     with tempfile.TemporaryFile(prefix=_PREFIX, dir=folder) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -409,7 +419,7 @@ def check_room(folder, weights):
                 return  # The file system cannot tell.
             raise OSError(
                 error.errno,
-                f"The disk of '{folder}' has no room for {size:,} bytes of weights; free some "
+                f"The disk of '{folder}' has no room for {size:,} bytes of {what}; free some "
                 "space, or name another folder",
             ) from None
 

@@ -1,0 +1,6 @@
+"""Vectors to answers: indexes of texts, and how well they find."""
+
+from kerasbert.search.evaluation import evaluate_retrieval, read_beir
+from kerasbert.search.index import SearchIndex
+
+__all__ = ["SearchIndex", "evaluate_retrieval", "read_beir"]

@@ -1,0 +1,172 @@
+"""Approximate search by other packages: `faiss` and `usearch`, each an extra.
+
+They only choose candidates: the index scores these again by its own vectors. Their numbers of
+vectors are the index' rows. They are in memory, also where the index' own vectors are mapped.
+
+N vectors, Q queries, D width of a vector, K candidates.
+"""
+
+import numpy as np
+
+from kerasbert._errors import first_line, need_packages
+from kerasbert.search.vectors import to_bits
+
+_BLOCK = 65536  # vectors that are handed over at a time
+# By default both draw a graph in which neighbours are linked (Malkov and Yashunin 2018, HNSW).
+_FAISS = {
+    "float32": "HNSW32,Flat",
+    "float16": "HNSW32,SQfp16",
+    "int8": "HNSW32,SQ8",
+    "binary": "BHNSW32",
+}
+# Its int8 takes numbers from -1 to 1 alone; `dtype="i8"` among the options chooses it.
+_USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
+
+
+class FaissEngine:
+    """An index of faiss.
+
+    Args:
+        width, dtype: of the vectors.
+        factory: string. What `faiss.index_factory` makes, such as "IVF1024,Flat"; with binary
+            vectors what `faiss.index_binary_factory` makes.
+        search: int, how far to look: `efSearch` of a graph, `nprobe` of cells; faiss' own default
+            without.
+    """
+
+    name = "faiss"
+    # A graph cannot be drawn before there are vectors, and cells are trained on them.
+    _train = 200_000
+
+    def __init__(self, width, dtype, factory=None, search=None):
+        need_packages("engine='faiss'", "faiss", "faiss")
+        import faiss
+
+        self._binary, self._search = dtype == "binary", search
+        factory = factory or _FAISS[dtype]
+        try:
+            if self._binary:
+                self._index = faiss.index_binary_factory(64 * -(-width // 64), factory)
+            else:
+                self._index = faiss.index_factory(width, factory, faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            raise ValueError(f"factory={factory!r}: faiss says {first_line(error)}.") from None
+
+    def __len__(self):
+        return self._index.ntotal
+
+    def add(self, vectors, start=0):
+        """Take over those of `Vectors` from a row on."""
+        if not self._index.is_trained:
+            few = np.linspace(0, len(vectors) - 1, min(self._train, len(vectors))).astype(int)
+            self._index.train(self._form(vectors, few))
+        for rows in _blocks(start, len(vectors)):
+            self._index.add(self._form(vectors, rows))
+
+    def _form(self, vectors, rows):
+        if self._binary:
+            return vectors.columns["bits"].take(rows).view("uint8")
+        return vectors.take(rows)
+
+    def nearest(self, queries, count):
+        """The rows int64 (Q, K) of candidates, -1 where there are fewer."""
+        if self._binary:
+            queries = to_bits(queries).view("uint8")
+        self._look_far(count)
+        return self._index.search(np.ascontiguousarray(queries), count)[1]
+
+    def _look_far(self, count):
+        import faiss
+
+        index = self._index if self._binary else faiss.downcast_index(self._index)
+        if hasattr(index, "hnsw"):
+            # As many as are asked for, or the graph gives fewer good ones.
+            index.hnsw.efSearch = max(self._search or 64, count)
+        elif self._search and hasattr(index, "nprobe"):
+            index.nprobe = self._search
+
+    def write(self, path):
+        import faiss
+
+        (faiss.write_index_binary if self._binary else faiss.write_index)(self._index, path)
+
+    def read(self, path):
+        import faiss
+
+        read = faiss.read_index_binary if self._binary else faiss.read_index
+        try:
+            self._index = read(path)
+        except RuntimeError as error:
+            raise ValueError(_damaged(path, error)) from None
+
+
+class UsearchEngine:
+    """An index of usearch.
+
+    Args:
+        width, dtype: of the vectors.
+        **options: of `usearch.index.Index`, such as `connectivity`, `expansion_add` and
+            `expansion_search`.
+    """
+
+    name = "usearch"
+
+    def __init__(self, width, dtype, **options):
+        need_packages("engine='usearch'", "usearch", "usearch")
+        from usearch.index import Index
+
+        self._binary = dtype == "binary"
+        ndim, metric = (64 * -(-width // 64), "hamming") if self._binary else (width, "ip")
+        try:
+            settings = {"metric": metric, "dtype": _USEARCH[dtype], **options}
+            self._index = Index(ndim=ndim, **settings)
+        except TypeError as error:
+            raise ValueError(f"engine_options: usearch says {first_line(error)}.") from None
+
+    def __len__(self):
+        return len(self._index)
+
+    def add(self, vectors, start=0):
+        """As `FaissEngine.add`."""
+        for rows in _blocks(start, len(vectors)):
+            values = vectors.columns["bits"].take(rows) if self._binary else vectors.take(rows)
+            self._index.add(rows.astype("uint64"), values.view("uint8") if self._binary else values)
+
+    def nearest(self, queries, count):
+        """As `FaissEngine.nearest`."""
+        if self._binary:
+            queries = to_bits(queries).view("uint8")
+        # As of faiss: fewer are looked at than are asked for otherwise.
+        self._index.expansion_search = max(self._index.expansion_search, count)
+        matches = self._index.search(np.atleast_2d(queries), count)
+        keys = np.atleast_2d(matches.keys).astype("int64")
+        rows = np.full((len(queries), count), -1, "int64")
+        rows[:, : keys.shape[1]] = keys
+        # One query gives as many as there are; several give a number of each, and rubbish behind.
+        counts = np.reshape(getattr(matches, "counts", [keys.shape[1]]), (-1, 1))
+        rows[np.arange(count) >= counts] = -1
+        return rows
+
+    def write(self, path):
+        self._index.save(path)
+
+    def read(self, path):
+        try:
+            self._index.load(path)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(_damaged(path, error)) from None
+
+
+ENGINES = {engine.name: engine for engine in (FaissEngine, UsearchEngine)}
+
+
+def _blocks(start, stop):
+    for first in range(start, stop, _BLOCK):
+        yield np.arange(first, min(first + _BLOCK, stop))
+
+
+def _damaged(path, error):
+    return (
+        f"'{path}' is damaged ({first_line(error)}); remove it, and it is made again of the "
+        "vectors beside it."
+    )

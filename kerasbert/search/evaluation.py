@@ -1,0 +1,187 @@
+"""How well texts are found: scores of retrieval, and the files of its benchmarks."""
+
+import csv
+import json
+import os
+
+import numpy as np
+
+from kerasbert._errors import check_whole, is_whole
+from kerasbert.files import check_regular
+from kerasbert.search.index import SearchIndex
+
+
+def evaluate_retrieval(model, queries, corpus, relevant, ks=(1, 5, 10), **settings):
+    """How well a model finds the texts that are right for queries.
+
+    Args:
+        model: an embedder, as `SearchIndex` takes it, or a `SearchIndex` whose ids are those of
+            `relevant`, with its reranker if it has one.
+        queries: dict of ids to Q strings.
+        corpus: dict of ids to strings. `None` with an index.
+        relevant: dict of ids of queries to the ids of the right texts, a list or set, or a dict of
+            ids to grades: whole numbers, of which those above 0 are right. Queries without a right
+            text do not count.
+        ks: how many of the best hits are looked at, one number or several.
+        **settings: of the `SearchIndex` that is made of an embedder, such as `query_prompt`.
+
+    Returns:
+        A dict of means over the queries, for each k:
+
+        - `ndcg@k`: gains by grade, less further down (Järvelin and Kekäläinen 2002),
+        - `mrr@k`: one divided by the rank of the first right text,
+        - `map@k`: the mean precision at the right texts, of the most that can be among k,
+        - `recall@k`: the share of the right texts that are found.
+
+    Raises:
+        ValueError: in a sentence for ids that are not there, and if no query has a right text.
+
+    Example:
+
+    >>> class Letters:
+    ...     def embed(self, texts, batch_size=32):
+    ...         return np.array([[text.count(x) for x in "abc"] for text in texts], "float32")
+    >>> corpus = {"d1": "aab", "d2": "bcc", "d3": "abc"}
+    >>> evaluate_retrieval(Letters(), {"q1": "aa"}, corpus, {"q1": ["d3"]}, ks=2)
+    {'ndcg@2': 0.63..., 'mrr@2': 0.5, 'map@2': 0.5, 'recall@2': 1.0}
+    """
+    ks = [ks] if is_whole(ks) else sorted(ks)
+    for k in ks:
+        check_whole("ks", k)
+    grades = _grades(relevant, queries)
+    index = model
+    if isinstance(model, SearchIndex):
+        if corpus is not None or settings:
+            raise ValueError("An index has its texts and settings; pass corpus=None and no others.")
+    else:
+        texts = list(corpus.values())
+        index = SearchIndex(model, texts, [str(id) for id in corpus], **settings)
+    _check_ids(grades, index)
+    asked = [queries[query] for query in grades]
+    found = [[str(hit["id"]) for hit in hits] for hits in index.search(asked, max(ks))]
+    gains = [
+        np.array([right.get(id, 0) for id in ids], float)
+        for ids, right in zip(found, grades.values())
+    ]
+    ideal = [np.array(sorted(right.values(), reverse=True), float) for right in grades.values()]
+    scores = {}
+    for name, score in (("ndcg", _ndcg), ("mrr", _mrr), ("map", _map), ("recall", _recall)):
+        for k in ks:
+            values = [score(gain[:k], best, k) for gain, best in zip(gains, ideal)]
+            scores[f"{name}@{k}"] = float(np.mean(values))
+    return scores
+
+
+# Each takes the grades of the hits in their order (K,), and those of all right texts, the highest
+# first.
+
+
+def _ndcg(gains, ideal, k):
+    def discounted(values):
+        return (values / np.log2(np.arange(2, len(values) + 2))).sum()
+
+    return discounted(gains) / discounted(ideal[:k])
+
+
+def _mrr(gains, ideal, k):
+    places = np.flatnonzero(gains)
+    return 1 / (places[0] + 1) if len(places) else 0.0
+
+
+def _map(gains, ideal, k):
+    places = np.flatnonzero(gains)
+    return (np.arange(1, len(places) + 1) / (places + 1)).sum() / min(k, len(ideal))
+
+
+def _recall(gains, ideal, k):
+    return np.count_nonzero(gains) / len(ideal)
+
+
+def _grades(relevant, queries):
+    """A dict of queries' ids to dicts of texts' ids and grades above 0, of those that have any."""
+    grades = {}
+    for query, right in relevant.items():
+        if query not in queries:
+            raise ValueError(f"relevant has the query {query!r}, which is not among the queries.")
+        if isinstance(right, str):
+            raise ValueError(f"relevant[{query!r}]={right!r} has to be a list of ids.")
+        right = right if isinstance(right, dict) else dict.fromkeys(right, 1)
+        right = {str(id): grade for id, grade in right.items() if grade > 0}
+        if right:
+            grades[query] = right
+    if not grades:
+        raise ValueError("No query has a right text: relevant names none with a grade above 0.")
+    return grades
+
+
+def _check_ids(grades, index):
+    known = {str(id) for id in index.ids}
+    for query, right in grades.items():
+        for id in right:
+            if id not in known:
+                raise ValueError(
+                    f"relevant[{query!r}] names the text {id!r}, which is not in the corpus."
+                )
+
+
+def read_beir(folder, split="test"):
+    """Read a folder of the BEIR benchmark (Thakur et al. 2021, arXiv 2104.08663).
+
+    Args:
+        folder: string, with `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`.
+        split: string.
+
+    Returns:
+        `(queries, corpus, relevant)` as `evaluate_retrieval` takes them: of the queries those of
+        the split; a text is its title, if it has one, and its text, with a space between.
+
+    Raises:
+        ValueError: in a sentence with the file and the line.
+    """
+    folder = os.path.expanduser(os.fspath(folder))
+    corpus = {}
+    for id, row in _jsonl(os.path.join(folder, "corpus.jsonl")):
+        corpus[id] = f"{row.get('title') or ''} {row['text']}".strip()
+    texts = {id: row["text"] for id, row in _jsonl(os.path.join(folder, "queries.jsonl"))}
+    path = os.path.join(folder, "qrels", f"{split}.tsv")
+    relevant = {}
+    for number, row in enumerate(_lines(path), start=1):
+        cells = next(csv.reader([row], delimiter="\t", quoting=csv.QUOTE_NONE))
+        if number == 1 and cells[0] == "query-id":
+            continue
+        if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
+            raise ValueError(
+                f"Line {number} of '{path}' is {row!r:.80}; it has to be the id of a query, the id "
+                "of a text and a whole number, with tabs between."
+            )
+        query, text, grade = cells
+        if query not in texts:
+            raise ValueError(f"Line {number} of '{path}' has a query {query!r} of no text.")
+        relevant.setdefault(query, {})[text] = int(grade)
+    return {query: texts[query] for query in relevant}, corpus, relevant
+
+
+def _jsonl(path):
+    """`(id, object)` of each line."""
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            row = json.loads(line)
+            yield str(row["_id"]), {**row, "text": str(row["text"])}
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"Line {number} of '{path}' is {line!r:.80}; it has to be a JSON object with `_id` "
+                "and `text`."
+            ) from None
+
+
+def _lines(path):
+    check_regular(path)
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            for line in file:
+                if line.strip():
+                    yield line.rstrip("\r\n")
+    except FileNotFoundError:
+        raise ValueError(f"'{path}' is missing; a folder of BEIR has it.") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"'{path}' is not UTF-8 ({error}).") from None

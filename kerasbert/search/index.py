@@ -1,0 +1,624 @@
+"""Texts to be found by what they mean.
+
+N texts, Q queries, D' width of the embedder's vectors, D of those that are kept.
+"""
+
+import os
+
+import numpy as np
+
+from kerasbert._errors import check_choice, check_whole, is_whole
+from kerasbert.files import (
+    check_space,
+    names_in,
+    new_folder,
+    output_folder,
+    read_json,
+    settle,
+    write_json,
+)
+from kerasbert.models.text_embedder import BertTextEmbedder
+from kerasbert.search.columns import ArrayColumn, TextColumn, read_array
+from kerasbert.search.engines import ENGINES
+from kerasbert.search.vectors import DTYPES, Vectors, unit_vectors
+
+FORMAT = 1
+MANIFEST = "index.json"
+_EMBEDDER = "embedder"
+_CHUNK = 8192  # different texts that are embedded in one call
+# Vectors of these tell models apart: long and short, and in several scripts.
+_PROBES = (
+    "A cat sat on the mat.",
+    "Interest rates rose again in the third quarter, said the central bank on Monday.",
+    "서울의 날씨",
+    "How?",
+)
+_SETTINGS = (
+    "dtype",
+    "dims",
+    "rescore",
+    "engine",
+    "engine_options",
+    "similarity",
+    "query_prompt",
+    "text_prompt",
+    "batch_size",
+)
+
+
+class SearchIndex:
+    """Texts that are found by their meaning: `search` gives the nearest ones to a query.
+
+    Vectors have the length 1, so scores are cosines. By default each query is compared with all
+    vectors, which is exact; equal scores come in the order in which the texts were added.
+
+    Args:
+        embedder: a `BertTextEmbedder` with a preprocessor, or anything with
+            `embed(texts, batch_size=...)` that gives float (N, D'). Without one, `add` and
+            `search_vectors` take vectors.
+        texts: list of N strings, to begin with.
+        ids: list of N different strings, or of whole numbers; by default 0, 1, 2, ...
+        reranker: anything with `rank(query, texts)` that gives a list of dicts with `corpus_id`,
+            the place among the texts, and `score`. It puts the best hits into its own order.
+        reader: a `BertQuestionAnswering`. It marks the answer in each hit.
+        dtype: what a vector is kept in. "float32", "float16" (half the memory), "int8" (a quarter,
+            with a scale a vector), or "binary": the search compares one bit a number, and int8
+            vectors, which may stay on the disk, score the best `rescore * top_k` once more.
+        dims: int. Keep the first numbers of a vector alone, for models that are trained for that
+            (Kusupati et al. 2022, arXiv 2205.13147, "Matryoshka").
+        rescore: int. How many times `top_k` candidates of "binary", or of an engine, are scored
+            again. 0 keeps no int8 vectors: a thirty-second of the memory, and worse hits.
+        engine: "exact", or "faiss" or "usearch", packages that compare with a part of the vectors
+            (extras of the same names). They draw a graph of them when it is first needed.
+        engine_options: dict. For faiss `factory` and `search`, for usearch the arguments of its
+            `Index`; see `kerasbert.search.engines`.
+        similarity: "cosine", or "dot" for models whose lengths of vectors mean something.
+        query_prompt, text_prompt: strings in front of queries and of texts, such as "query: " and
+            "passage: ", for models that were trained with them.
+        batch_size: int, of the embedder.
+
+    Raises:
+        ValueError: in a sentence for settings, texts and ids that are none.
+        ImportError: if the package of an engine is missing.
+
+    Example:
+
+    >>> class Letters:
+    ...     def embed(self, texts, batch_size=32):
+    ...         return np.array([[text.count(x) for x in "abc"] for text in texts], "float32")
+    >>> index = SearchIndex(Letters(), ["aab", "bcc", "abc"])
+    >>> [(hit["text"], round(hit["score"], 2)) for hit in index.search("aa", top_k=2)]
+    [('aab', 0.89), ('abc', 0.58)]
+    """
+
+    def __init__(
+        self,
+        embedder,
+        texts=None,
+        ids=None,
+        reranker=None,
+        reader=None,
+        dtype="float32",
+        dims=None,
+        rescore=4,
+        engine="exact",
+        engine_options=None,
+        similarity="cosine",
+        query_prompt="",
+        text_prompt="",
+        batch_size=32,
+    ):
+        check_choice("dtype", dtype, DTYPES)
+        check_choice("engine", engine, ("exact", *ENGINES))
+        check_choice("similarity", similarity, ("cosine", "dot"))
+        check_whole("rescore", rescore, least=0)
+        check_whole("batch_size", batch_size)
+        if dims is not None:
+            check_whole("dims", dims)
+        for name, prompt in (("query_prompt", query_prompt), ("text_prompt", text_prompt)):
+            if not isinstance(prompt, str):
+                raise ValueError(f"{name}={prompt!r} is no string; '' is none.")
+        for name, part, method in (
+            ("embedder", embedder, "embed"),
+            ("reranker", reranker, "rank"),
+            ("reader", reader, "answer"),
+        ):
+            if part is not None and not hasattr(part, method):
+                raise ValueError(
+                    f"{name}={type(part).__name__} has no method `{method}`; pass a model that "
+                    "has, or None."
+                )
+        if getattr(embedder, "pooling", None) == "tokens":
+            raise ValueError(
+                "The embedder has pooling='tokens', a vector for each token, and an index takes "
+                "one a text; use pooling='mean' or 'cls'."
+            )
+        self.embedder, self.reranker, self.reader = embedder, reranker, reader
+        self.dtype, self.dims, self.rescore, self.engine = dtype, dims, rescore, engine
+        self.engine_options, self.similarity = dict(engine_options or {}), similarity
+        self.query_prompt, self.text_prompt = query_prompt, text_prompt
+        self.batch_size = batch_size
+        self._vectors = None  # `Vectors`, when their width is known
+        self._texts = TextColumn()
+        self._ids = None  # a column, when it is known whether they are numbers
+        self._rows = None  # a dict from ids to rows, when it is needed
+        self._alive = np.empty(0, bool)  # rows that were not removed
+        self._given_width = None  # D'
+        self._finder = None  # an engine, when it is needed
+        if engine != "exact":
+            self._new_finder(dims or 8)  # It says now what is wrong with it.
+        if texts is not None:
+            self.add(texts, ids)
+
+    # === Texts ===
+
+    def __len__(self):
+        return int(self._alive.sum())
+
+    @property
+    def ids(self):
+        """The ids of all texts, in the order in which they were added: a list."""
+        return self._ids_of(np.flatnonzero(self._alive))
+
+    @property
+    def texts(self):
+        """All texts, in the same order: a list."""
+        return self._texts.take(np.flatnonzero(self._alive))
+
+    def add(self, texts, ids=None, vectors=None):
+        """Add texts. Of equal ones the vector is computed once.
+
+        Args:
+            texts: list of N strings.
+            ids: list of N ids that are not in the index; by default the next whole numbers.
+            vectors: float (N, D'), if they are there already, from the same model.
+
+        Raises:
+            ValueError: in a sentence. Nothing was added then.
+        """
+        texts = _strings(texts, "texts")
+        ids = self._new_ids(ids, len(texts))
+        if vectors is not None:
+            vectors = self._checked(vectors, len(texts))
+        if not texts:
+            return
+        places = np.arange(len(texts))
+        if vectors is None:
+            place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+            places = np.fromiter(map(place.__getitem__, texts), "int64", len(texts))
+            different = list(place)
+            vectors = np.concatenate(
+                [
+                    self._embed(different[i : i + _CHUNK], self.text_prompt)
+                    for i in range(0, len(different), _CHUNK)
+                ]
+            )
+        if self._vectors is None:
+            self._given_width = vectors.shape[1]
+            width = self.dims or self._given_width
+            self._vectors = Vectors(width, self.dtype, self._keeps_int8())
+        for start in range(0, len(places), _CHUNK):
+            self._vectors.append(self._kept(vectors[places[start : start + _CHUNK]]))
+        first = len(self._texts)
+        self._texts.append(texts)
+        self._ids.append(ids)
+        self._alive = np.append(self._alive, np.ones(len(texts), bool))
+        if self._rows is not None:
+            self._rows.update(zip(ids, range(first, first + len(ids))))
+
+    def remove(self, ids):
+        """Remove the texts of some ids: a list, or one id.
+
+        Raises:
+            ValueError: if one is not there. Nothing was removed then.
+        """
+        ids = [ids] if isinstance(ids, str) or is_whole(ids) else list(ids)
+        places = self._places()
+        for id in ids:
+            if id not in places:
+                raise ValueError(f"There is no text with the id {id!r} in the index.")
+        for id in ids:
+            row = places.pop(id, None)
+            if row is not None:
+                self._alive[row] = False
+
+    # === Search ===
+
+    def search(self, queries, top_k=10, candidates=None, **answer_settings):
+        """The nearest texts of queries.
+
+        Args:
+            queries: a string or a list of Q strings.
+            top_k: int. The most hits.
+            candidates: int. How many of the nearest the reranker reads; by default five times
+                `top_k`, and 50 at least.
+            **answer_settings: of the reader's `answer`, such as `null_threshold`.
+
+        Returns:
+            For each query a list of dicts, best first; one list for a single query:
+
+            - `id`, `text`,
+            - `score`: the cosine, or the reranker's score, and `vector_score` is the cosine then,
+            - `answer`: with a reader, the best of its `answer`: a dict of `answer`, `start` and
+              `end` in the text, `score` and `null_score`.
+        """
+        single = isinstance(queries, str)
+        queries = _strings([queries] if single else queries, "queries")
+        check_whole("top_k", top_k)
+        if candidates is not None:
+            check_whole("candidates", candidates)
+        if answer_settings and self.reader is None:
+            raise ValueError(
+                f"search() has no argument '{next(iter(answer_settings))}' without a reader."
+            )
+        count = top_k
+        if self.reranker is not None:
+            count = max(top_k, candidates or max(5 * top_k, 50))
+        results = []
+        if queries:
+            vectors = self._embed(queries, self.query_prompt) if len(self) else None
+            results = self.search_vectors(vectors, count) if len(self) else [[] for _ in queries]
+        if self.reranker is not None:
+            results = [self._reranked(*pair) for pair in zip(queries, results)]
+        results = [hits[:top_k] for hits in results]
+        if self.reader is not None:
+            self._add_answers(queries, results, answer_settings)
+        return results[0] if single else results
+
+    def search_vectors(self, vectors, top_k=10):
+        """As `search`, of vectors (Q, D') or (D',) of the embedder; without reranker and reader."""
+        check_whole("top_k", top_k)
+        vectors = np.asarray(vectors, "float32")
+        single = vectors.ndim == 1
+        queries = self._kept(self._checked(vectors[None] if single else vectors))
+        rows, scores = self._nearest(queries, top_k)
+        results = []
+        for some, values in zip(rows, scores):
+            some = some[some >= 0]
+            found = zip(self._ids_of(some), values.tolist(), self._texts.take(some))
+            results.append([{"id": id, "score": score, "text": text} for id, score, text in found])
+        return results[0] if single else results
+
+    def _nearest(self, queries, top_k):
+        """Rows (Q, K), -1 where there are fewer, and their scores, best first."""
+        count = min(top_k, len(self))
+        if not count or not len(queries):
+            return np.full((len(queries), 0), -1), np.zeros((len(queries), 0), "float32")
+        wanted = count
+        if self.dtype == "binary" or self.engine != "exact":
+            wanted = min(count * max(self.rescore, 1), len(self))
+        if self.engine == "exact":
+            rows = self._vectors.nearest(queries, wanted, self._alive)
+        else:
+            rows = self._found_by_engine(queries, count, wanted)
+        scores = self._vectors.scores(queries, rows)
+        order = np.lexsort((rows, -scores), axis=-1)[:, :count]
+        return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+
+    def _found_by_engine(self, queries, count, wanted):
+        if self._finder is None:
+            self._finder = self._new_finder(self._vectors.width)
+        if len(self._finder) < len(self._vectors):
+            self._finder.add(self._vectors, len(self._finder))
+        rows = self._finder.nearest(queries, wanted)
+        # What was removed is still in the engine.
+        rows[~self._alive[rows] & (rows >= 0)] = -1
+        short = (rows >= 0).sum(axis=1) < count
+        if short.any():
+            rows[short] = self._vectors.nearest(queries[short], wanted, self._alive)
+        return rows
+
+    def _reranked(self, query, hits):
+        if not hits:
+            return hits
+        ranked = self.reranker.rank(query, [hit["text"] for hit in hits])
+        ranked = sorted(ranked, key=lambda one: -one["score"])
+        return [
+            {
+                **hits[one["corpus_id"]],
+                "score": float(one["score"]),
+                "vector_score": hits[one["corpus_id"]]["score"],
+            }
+            for one in ranked
+        ]
+
+    def _add_answers(self, queries, results, settings):
+        nothing = {"answer": "", "start": None, "end": None, "score": 0.0, "null_score": 0.0}
+        pairs = [(query, hit) for query, hits in zip(queries, results) for hit in hits]
+        for _, hit in pairs:
+            hit["answer"] = dict(nothing)
+        pairs = [(query, hit) for query, hit in pairs if query.strip() and hit["text"].strip()]
+        if not pairs:
+            return
+        asked = [query for query, _ in pairs], [hit["text"] for _, hit in pairs]
+        settings = {"batch_size": self.batch_size, **settings}
+        for (_, hit), answers in zip(pairs, self.reader.answer(*asked, **settings)):
+            if answers:
+                hit["answer"] = answers[0]
+
+    # === Vectors ===
+
+    def _embed(self, texts, prompt):
+        if self.embedder is None:
+            raise ValueError(
+                "The index has no embedder; pass one, or vectors to `add` and `search_vectors`."
+            )
+        vectors = self.embedder.embed([prompt + text for text in texts], batch_size=self.batch_size)
+        return self._checked(vectors, len(texts))
+
+    def _checked(self, vectors, count=None):
+        """Vectors (N, D') as float32; raises a `ValueError` in a sentence for others."""
+        vectors = np.asarray(vectors)
+        if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.shape[1]:
+            raise ValueError(
+                f"Vectors have to be numbers (N, D), and these are {vectors.dtype} {vectors.shape}."
+            )
+        if count is not None and len(vectors) != count:
+            raise ValueError(f"There are {len(vectors)} vectors for {count} texts.")
+        width = vectors.shape[1]
+        if width != (self._given_width or width):
+            raise ValueError(
+                f"The vectors have {width} numbers, and those of the index {self._given_width}: "
+                "use the model that the index was made with, or make a new index."
+            )
+        if self.dims is not None and width < self.dims:
+            raise ValueError(f"dims={self.dims} is more than the {width} numbers of a vector.")
+        vectors = vectors.astype("float32", copy=False)
+        # A sum is finite only where all are, and takes no memory.
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = vectors.sum(axis=1)
+        if not np.isfinite(sums).all():
+            row = int(np.flatnonzero(~np.isfinite(sums))[0])
+            raise ValueError(
+                f"The vector number {row} holds NaN or infinite numbers; look for them in the "
+                "weights of the model, or compute in float32."
+            )
+        return vectors
+
+    def _kept(self, vectors):
+        """Vectors (N, D') as they are compared: float32 (N, D)."""
+        vectors = vectors[:, : self.dims]
+        return unit_vectors(vectors) if self.similarity == "cosine" else vectors
+
+    def _keeps_int8(self):
+        return self.dtype == "binary" and self.rescore > 0
+
+    def _new_finder(self, width):
+        try:
+            return ENGINES[self.engine](width, self.dtype, **self.engine_options)
+        except TypeError as error:
+            raise ValueError(
+                f"engine_options={self.engine_options}: {error}; see kerasbert.search.engines."
+            ) from None
+
+    # === Ids ===
+
+    def _new_ids(self, ids, count):
+        """Ids of texts to add, as a list; the column for their kind is made."""
+        known = self._places()
+        if ids is None:
+            if isinstance(self._ids, TextColumn) and len(self._ids):
+                raise ValueError("The ids of this index are strings; pass `ids` for new texts too.")
+            start = self._next_id()
+            ids = list(range(start, start + count))
+        ids = list(ids)
+        if len(ids) != count:
+            raise ValueError(f"There are {len(ids)} ids for {count} texts.")
+        are_strings = all(isinstance(id, str) for id in ids)
+        if not are_strings and not all(is_whole(id) and -(2**63) <= id < 2**63 for id in ids):
+            raise ValueError("ids have to be all strings, or all whole numbers of 64 bits.")
+        if not are_strings:
+            ids = [int(id) for id in ids]
+        seen = set()
+        for id in ids:
+            if id in known or id in seen:
+                where = "already in the index; remove it first" if id in known else "given twice"
+                raise ValueError(f"The id {id!r} is {where}.")
+            seen.add(id)
+        if count:
+            if self._ids is None:
+                self._ids = TextColumn() if are_strings else ArrayColumn(np.empty(0, "int64"))
+            elif isinstance(self._ids, TextColumn) != are_strings:
+                kinds = ("strings", "whole numbers")
+                mine = kinds[not isinstance(self._ids, TextColumn)]
+                raise ValueError(f"The ids of this index are {mine}, and {ids[0]!r} is not.")
+        return ids
+
+    def _next_id(self):
+        if self._ids is None or not len(self._ids):
+            return 0
+        return max(int(part.max()) for _, part in self._ids.parts() if len(part)) + 1
+
+    def _places(self):
+        """The rows of all ids: a dict."""
+        if self._rows is None:
+            rows = np.flatnonzero(self._alive)
+            self._rows = dict(zip(self._ids_of(rows), rows.tolist()))
+        return self._rows
+
+    def _ids_of(self, rows):
+        if self._ids is None:
+            return []
+        found = self._ids.take(rows)
+        return found if isinstance(found, list) else found.tolist()
+
+    # === Files ===
+
+    def save(self, directory, overwrite=False, models=True):
+        """Write the index to a folder: whole, or not at all.
+
+        Args:
+            directory: string.
+            overwrite: bool. Whether an index that is there goes. No other folder does.
+            models: bool. Whether the embedder is written too, as a preset in the folder
+                `embedder`. Reranker and reader never are; pass them to `load`.
+
+        Raises:
+            ValueError: if the folder holds something else, or an index without `overwrite`.
+            OSError: if it cannot be written, or the disk has no room for it.
+        """
+        target = output_folder(directory, "directory")
+        self._check_target(target, overwrite)
+        models = models and hasattr(self.embedder, "save_to_preset")
+        # Rows of an engine keep their numbers: what was removed stays, unless that is much.
+        keep = self._alive
+        if self._finder is not None and 10 * (len(keep) - len(self)) < len(keep):
+            keep = np.ones(len(keep), bool)
+        columns = self._columns()
+        with new_folder(target, by="save") as folder:
+            size = sum(column.size(keep) for column in columns.values())
+            check_space(folder, size, "vectors and texts")
+            for name, column in columns.items():
+                column.write(os.path.join(folder, name), keep)
+            np.save(os.path.join(folder, "removed.npy"), np.flatnonzero(keep & ~self._alive))
+            if self._finder is not None and keep.all():
+                self._finder.write(os.path.join(folder, f"engine.{self.engine}"))
+            probe = self._probe() if len(self) and self.embedder is not None else None
+            if probe is not None:
+                np.save(os.path.join(folder, "probe.npy"), probe)
+            if models:
+                self.embedder.save_to_preset(os.path.join(folder, _EMBEDDER))
+            manifest = {
+                "format": FORMAT,
+                "rows": int(keep.sum()),
+                "count": len(self),
+                "width": self._vectors.width if self._vectors is not None else 0,
+                "embedder_width": self._given_width or 0,
+                "embedder": getattr(self.embedder, "name", None) or type(self.embedder).__name__,
+                "string_ids": isinstance(self._ids, TextColumn),
+                "probe": probe is not None,
+                **{name: getattr(self, name) for name in _SETTINGS},
+            }
+            write_json(os.path.join(folder, MANIFEST), manifest)
+
+    def _check_target(self, target, overwrite):
+        names = names_in(target)
+        if not names:
+            return
+        if MANIFEST not in names:
+            raise ValueError(
+                f"'{target}' is no search index and not empty, and would be replaced; name another "
+                "folder."
+            )
+        if not overwrite:
+            raise ValueError(
+                f"'{target}' holds a search index already; pass overwrite=True, or name another "
+                "folder."
+            )
+
+    def _columns(self):
+        """The columns by the names of their files."""
+        columns = {"texts.bin": self._texts}
+        if self._ids is not None:
+            columns["ids.bin" if isinstance(self._ids, TextColumn) else "ids.npy"] = self._ids
+        if self._vectors is not None:
+            columns |= {f"{name}.npy": x for name, x in self._vectors.columns.items()}
+        return columns
+
+    @classmethod
+    def load(cls, directory, embedder=None, reranker=None, reader=None, mmap=True):
+        """Open an index that `save` wrote.
+
+        Args:
+            directory: string.
+            embedder: the model that the index was made with; by default the one in the folder.
+            reranker, reader: as in the constructor.
+            mmap: bool. Leave vectors and texts in their files until they are needed. Otherwise
+                they are read into memory, which takes away no speed later.
+
+        Raises:
+            ValueError: in a sentence, if files are missing or damaged, are of another version, or
+                the embedder is another model.
+        """
+        directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
+        if not os.path.isdir(directory):
+            raise ValueError(f"There is no folder '{directory}'; name one that `save` wrote.")
+        settle(directory)
+        path = os.path.join(directory, MANIFEST)
+        if not os.path.exists(path):
+            raise ValueError(f"'{directory}' is no search index: it has no {MANIFEST}.")
+        manifest = read_json(path)
+        _check_manifest(manifest, path)
+        preset = os.path.join(directory, _EMBEDDER)
+        if embedder is None and os.path.isdir(preset):
+            embedder = BertTextEmbedder.from_preset(preset)
+        settings = {name: manifest[name] for name in _SETTINGS}
+        index = cls(embedder, None, None, reranker, reader, **settings)
+        index._read(directory, manifest, mmap)
+        return index
+
+    def _read(self, directory, manifest, mmap):
+        rows, width = manifest["rows"], manifest["width"]
+        self._texts = TextColumn.read(os.path.join(directory, "texts.bin"), rows, mmap)
+        if rows and manifest["string_ids"]:
+            self._ids = TextColumn.read(os.path.join(directory, "ids.bin"), rows, mmap)
+        elif rows:
+            path = os.path.join(directory, "ids.npy")
+            self._ids = ArrayColumn(read_array(path, (rows,), "int64", mmap))
+        if width:
+            self._given_width = manifest["embedder_width"]
+            parts = (width, self.dtype, self._keeps_int8(), mmap)
+            self._vectors = Vectors.read(directory, rows, *parts)
+        path = os.path.join(directory, "removed.npy")
+        removed = read_array(path, (rows - manifest["count"],), "int64")
+        if len(removed) and not (0 <= removed.min() and removed.max() < rows):
+            raise ValueError(f"'{path}' names rows that the index does not have; save it anew.")
+        self._alive = np.ones(rows, bool)
+        self._alive[removed] = False
+        path = os.path.join(directory, f"engine.{self.engine}")
+        if os.path.exists(path):
+            self._finder = self._new_finder(width)
+            self._finder.read(path)
+            if len(self._finder) > rows:
+                raise ValueError(f"'{path}' has more vectors than the index; remove it.")
+        if manifest["probe"] and self.embedder is not None:
+            shape = (len(_PROBES), self._given_width)
+            self._check_model(
+                read_array(os.path.join(directory, "probe.npy"), shape, "float32"), manifest
+            )
+
+    def _probe(self):
+        """The embedder's vectors of some fixed texts: float32 (4, D')."""
+        return unit_vectors(self._embed(_PROBES, ""))
+
+    def _check_model(self, expected, manifest):
+        """Raise unless the embedder's vectors are those that the index was made with."""
+        mine = self._probe()
+        # All vectors of a model may have much in common: what counts is how they differ.
+        a, b = (x - x.mean(axis=0) for x in (mine, expected))
+        like = float((a * b).sum() / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-12))
+        if like < 0.98:  # bfloat16 has 0.999, int8 0.99.
+            raise ValueError(
+                "The embedder is not the model that the index was made with "
+                f"('{manifest['embedder']}'): its vectors of the same texts have a cosine of "
+                f"{like:.2f} with those. Pass that model, or make a new index."
+            )
+
+
+def _strings(texts, name):
+    """A list of strings; raises a `ValueError` in a sentence for others."""
+    if isinstance(texts, (str, bytes, dict)) or not hasattr(texts, "__iter__"):
+        raise ValueError(f"{name}={texts!r:.50} has to be a list of strings.")
+    texts = list(texts)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}[{i}]={text!r:.50} is no string.")
+    return [str(text) for text in texts]
+
+
+def _check_manifest(manifest, path):
+    version = manifest.get("format")
+    if version != FORMAT:
+        raise ValueError(
+            f"'{path}' is of format {version!r}, and this version reads {FORMAT}; update "
+            "kerasbert, or make the index again."
+        )
+    for name in ("rows", "count", "width", "embedder_width"):
+        if not is_whole(manifest.get(name)) or manifest[name] < 0:
+            raise ValueError(f"{name}={manifest.get(name)!r} in '{path}' is no number from 0.")
+    missing = [name for name in (*_SETTINGS, "string_ids", "probe") if name not in manifest]
+    if missing or manifest["count"] > manifest["rows"]:
+        what = f"has no {', '.join(missing)}" if missing else "counts more texts than rows"
+        raise ValueError(f"'{path}' {what}; copy the whole index again.")
+    if manifest["rows"] and not manifest["width"]:
+        raise ValueError(f"width=0 in '{path}' cannot be; copy the whole index again.")

@@ -1,0 +1,294 @@
+"""The index: what it finds, adds and removes, what it writes, and what it refuses."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kerasbert
+from kerasbert import files
+from kerasbert.models import (
+    BertQuestionAnswering,
+    BertTextEmbedder,
+    BertTextEmbedderPreprocessor,
+)
+from kerasbert.search import SearchIndex
+from tests.contracts import bert_tokenizer, perturb, tiny_backbone
+
+LETTERS = [chr(i) for i in range(97, 123)]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]
+TEXTS = ["good film", "the weather", "", "good film", "rome is old", "a boat at sea"]
+
+
+class Letters:
+    """Vectors of how often each letter is in a text, and a note of what was asked."""
+
+    def __init__(self):
+        self.seen = []
+
+    def embed(self, texts, batch_size=32):
+        self.seen += texts
+        return np.array([[text.count(x) for x in LETTERS] for text in texts], "float32")
+
+
+class Shortest:
+    """A reranker that likes short texts."""
+
+    def rank(self, query, texts):
+        return [{"corpus_id": i, "score": -len(text)} for i, text in enumerate(texts)]
+
+
+def make_embedder(seed=0):
+    backbone = perturb(tiny_backbone(vocabulary_size=len(TOKENS), dropout=0.0))
+    if seed:
+        for weight in backbone.weights:
+            weight.assign(np.random.default_rng(seed).normal(size=weight.shape, scale=0.5))
+    preprocessor = BertTextEmbedderPreprocessor(bert_tokenizer(TOKENS), sequence_length=16)
+    return BertTextEmbedder(backbone, preprocessor, normalize=True)
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return make_embedder()
+
+
+def ids(hits):
+    return [hit["id"] for hit in hits]
+
+
+def test_search_is_the_product_of_the_vectors(embedder):
+    index = kerasbert.SearchIndex(embedder, TEXTS)
+    vectors, query = embedder.embed(TEXTS), embedder.embed("old rome")
+    scores = vectors @ query
+    hits = index.search("old rome", top_k=4)
+    expected = np.argsort(-scores, kind="stable")[:4]
+    np.testing.assert_allclose([hit["score"] for hit in hits], scores[expected], atol=1e-5)
+    assert [hit["text"] for hit in hits] == [TEXTS[i] for i in expected]
+    assert ids(index.search("good film"))[:2] == [0, 3]  # Equal ones in their order.
+    both = index.search(["old rome", "good film"], top_k=4)
+    assert [ids(one) for one in both] == [ids(hits), ids(index.search("good film", top_k=4))]
+    assert index.search([]) == [] and len(index.search("", top_k=100)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "binary"])
+def test_precisions_find_the_same(dtype):
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(500, 64))
+    full, small = SearchIndex(None), SearchIndex(None, dtype=dtype, rescore=30)
+    for index in (full, small):
+        index.add([f"text {i}" for i in range(500)], vectors=vectors)
+    queries = vectors[:20] + generator.normal(size=(20, 64)) / 2
+    pairs = zip(full.search_vectors(queries, 5), small.search_vectors(queries, 5))
+    shared = [len({*ids(a)} & {*ids(b)}) / 5 for a, b in pairs]
+    assert np.mean(shared) > 0.9
+    assert ids(small.search_vectors(vectors[7], 1)) == [7]
+
+
+def test_settings_of_vectors():
+    texts = ["aab", "abb", "ccc"]
+    index = SearchIndex(Letters(), texts, dims=2)
+    assert [hit["score"] for hit in index.search("ac", 3)] == pytest.approx(
+        [2 / 5**0.5, 5**-0.5, 0]
+    )
+    index = SearchIndex(Letters(), texts, similarity="dot")
+    assert [hit["score"] for hit in index.search("aac", 3)] == [4, 3, 2]
+    model = Letters()
+    index = SearchIndex(model, ["x", "y", "x"], query_prompt="query: ", text_prompt="passage: ")
+    index.search("z")
+    assert model.seen == ["passage: x", "passage: y", "query: z"]
+
+
+def test_add_and_remove():
+    index = SearchIndex(Letters())
+    assert len(index) == 0 and index.search("a") == [] and index.search(["a", "b"]) == [[], []]
+    assert index.ids == index.texts == []
+    index.add([])
+    index.add(["a", "b", "c"])
+    index.remove([1])
+    index.add(["bb"])
+    index.add(["d"], ids=[np.int64(9)])
+    index.add(["e"])
+    assert index.ids == [0, 2, 3, 9, 10] and index.texts == ["a", "c", "bb", "d", "e"]
+    assert ids(index.search("b", 1)) == [3] and len(index) == 5
+    index.remove(index.ids)
+    assert len(index) == 0 and index.search("b") == []
+    named = SearchIndex(Letters(), ["a", "b"], ids=["x", "y"])
+    named.remove("x")
+    named.add(["a"], ids=["x"])
+    assert named.ids == ["y", "x"]
+
+
+def test_reranker_and_reader(embedder):
+    preprocessor = kerasbert.models.BertQuestionAnsweringPreprocessor(
+        bert_tokenizer(TOKENS), sequence_length=24, max_query_length=8
+    )
+    sizes = {"vocabulary_size": len(TOKENS), "max_sequence_length": 24}
+    backbone = tiny_backbone(dropout=0.0, **sizes)
+    reader = perturb(BertQuestionAnswering(backbone, preprocessor))
+    index = SearchIndex(embedder, TEXTS, reranker=Shortest(), reader=reader)
+    hits = index.search("what is old", top_k=4)
+    assert [hit["text"] for hit in hits] == ["", "good film", "good film", "the weather"]
+    assert hits[1]["score"] == -9 and -1 <= hits[1]["vector_score"] <= 1.001
+    assert hits[0]["answer"]["answer"] == "" and hits[0]["answer"]["start"] is None
+    expected = reader.answer("what is old", "good film")[0]
+    assert hits[1]["answer"]["answer"] == expected["answer"]
+    start, end = hits[1]["answer"]["start"], hits[1]["answer"]["end"]
+    assert "good film"[start:end] == expected["answer"]
+    none = index.search(["what is old"], 2, null_threshold=-1e6)[0][1]["answer"]
+    assert none["answer"] == "" and set(none) == set(expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "binary"])
+@pytest.mark.parametrize("names", [None, list("uvwxyz")])
+def test_save_and_load(embedder, tmp_path, dtype, names):
+    index = SearchIndex(embedder, TEXTS, names, dtype=dtype, dims=8, text_prompt="a ")
+    index.remove(index.ids[1])
+    path = str(tmp_path / "index")
+    index.save(path, models=False)
+    for mmap in (True, False):
+        again = SearchIndex.load(path, embedder, mmap=mmap)
+        assert again.ids == index.ids and again.texts == index.texts
+        assert again.search(["old", "film"]) == index.search(["old", "film"])
+    more = ["later"] if names else None
+    again.add(["later"], ids=more)
+    again.remove(again.ids[0])
+    with pytest.raises(ValueError, match="holds a search index already; pass overwrite=True"):
+        again.save(path, models=False)
+    again.save(path, overwrite=True, models=False)
+    last = SearchIndex.load(path, embedder)
+    assert last.texts == again.texts and last.search("later") == again.search("later")
+    assert len(last) == 5
+
+
+def test_the_embedder_goes_along(embedder, tmp_path):
+    index = SearchIndex(embedder, TEXTS)
+    index.save(tmp_path / "index")
+    again = SearchIndex.load(tmp_path / "index")
+    for hit, expected in zip(again.search("old rome"), index.search("old rome")):
+        assert hit["text"] == expected["text"]
+        assert hit["score"] == pytest.approx(expected["score"], abs=1e-5)
+    with pytest.raises(ValueError, match="is not the model that the index was made with"):
+        SearchIndex.load(tmp_path / "index", make_embedder(seed=1))
+    with pytest.raises(ValueError, match="have 26 numbers, and those of the index"):
+        SearchIndex.load(tmp_path / "index", Letters())
+    SearchIndex(Letters()).save(tmp_path / "empty")
+    assert SearchIndex.load(tmp_path / "empty", Letters()).search("a") == []
+
+
+def test_broken_folders(tmp_path):
+    with pytest.raises(ValueError, match="There is no folder"):
+        SearchIndex.load(tmp_path / "none")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="is no search index: it has no index.json"):
+        SearchIndex.load(tmp_path / "other")
+    index = SearchIndex(Letters(), TEXTS)
+    with pytest.raises(ValueError, match="is no search index and not empty"):
+        index.save(tmp_path / "other", overwrite=True)
+    folder = tmp_path / "index"
+
+    def broken(message, change):
+        index.save(folder, overwrite=True)
+        change()
+        with pytest.raises(ValueError, match=message):
+            SearchIndex.load(folder, Letters())
+
+    def edit(**changes):
+        path = folder / "index.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    for name in ("vectors.npy", "texts.bin", "texts.bin.ends.npy", "ids.npy", "removed.npy"):
+        broken(f"{name}' is missing", (folder / name).unlink)
+        size = (folder / name).stat().st_size if (folder / name).exists() else 100
+        broken(name, lambda name=name, size=size: os.truncate(folder / name, size // 2))
+    broken("of format 7, and this version reads 1; update", lambda: edit(format=7))
+    broken("vectors.npy", lambda: edit(width=5))
+    broken("where the index says", lambda: edit(rows=9, count=9))
+    broken("counts more texts than rows", lambda: edit(count=9))
+    broken("dtype='int3' is unknown", lambda: edit(dtype="int3"))
+    broken("no valid JSON", lambda: (folder / "index.json").write_text("{"))
+
+
+def test_refusals(embedder):
+    index = SearchIndex(Letters(), ["a", "b"])
+    for call, message in (
+        (lambda: index.add("a text"), "texts='a text' has to be a list"),
+        (lambda: index.add(["a", None]), r"texts\[1\]=None is no string"),
+        (lambda: index.add(["c"], ids=[1]), "id 1 is already in the index; remove it first"),
+        (lambda: index.add(["c", "d"], ids=[7, 7]), "id 7 is given twice"),
+        (lambda: index.add(["c"], ids=["x"]), "are whole numbers, and 'x' is not"),
+        (lambda: index.add(["c"], ids=[1.5]), "all strings, or all whole numbers"),
+        (lambda: index.add(["c"], ids=[8, 9]), "2 ids for 1 texts"),
+        (lambda: index.add(["c"], vectors=np.ones((1, 3))), "3 numbers, and those of the index 26"),
+        (lambda: index.add(["c"], vectors=np.full((1, 26), np.nan)), "number 0 holds NaN"),
+        (lambda: index.add(["c"], vectors=["c"]), "have to be numbers"),
+        (lambda: index.remove([0, 5]), "no text with the id 5"),
+        (lambda: index.search("a", top_k=0), "top_k=0 has to be a whole number from 1"),
+        (lambda: index.search(5), "queries=5 has to be a list"),
+        (lambda: index.search("a", null_threshold=1), "no argument 'null_threshold' without"),
+        (lambda: SearchIndex(None, ["a"]), "has no embedder"),
+        (lambda: SearchIndex(max), "has no method `embed`"),
+        (lambda: SearchIndex(Letters(), ["a"], dims=27), "dims=27 is more than the 26"),
+        (lambda: SearchIndex(Letters(), dtype="int4"), "dtype='int4' is unknown"),
+        (lambda: SearchIndex(Letters(), text_prompt=None), "text_prompt=None is no string"),
+        (
+            lambda: SearchIndex(BertTextEmbedder(embedder.backbone, pooling="tokens")),
+            "pooling='tokens', a vector for each token",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert index.ids == [0, 1] and len(index.search("a")) == 2
+
+
+def test_a_full_disk_leaves_the_old_one(tmp_path, monkeypatch):
+    index = SearchIndex(Letters(), TEXTS)
+    index.save(tmp_path / "index")
+    before = sorted(os.listdir(tmp_path))
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    index.add(["new"])
+    monkeypatch.setattr(files.os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="has no room for .* bytes of vectors and texts"):
+        index.save(tmp_path / "index", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == before
+    assert len(SearchIndex.load(tmp_path / "index", Letters())) == len(TEXTS)
+
+
+KILLED = """
+import sys, numpy as np
+from kerasbert.search.index import SearchIndex
+index = SearchIndex(None)
+index.add(["new"] * 30000, vectors=np.random.default_rng(0).normal(size=(30000, 64)))
+print("ready", flush=True)
+while True:
+    index.save(sys.argv[1], overwrite=True)
+    print("saved", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_kills_while_saving(tmp_path):
+    old = SearchIndex(None)
+    old.add(["old"], vectors=np.ones((1, 8)))
+    path = str(tmp_path / "index")
+    for seed in range(4):
+        old.save(path, overwrite=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.02 + 0.07 * seed)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert len(SearchIndex.load(path)) in (1, 30_000)
+        old.save(path, overwrite=True)
+        assert os.listdir(tmp_path) == ["index"]
