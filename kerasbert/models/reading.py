@@ -65,7 +65,7 @@ class ReadsTexts:
         if hasattr(x, "__next__"):
             return self._read_generator(x, batch_size)
         if isinstance(x, keras.utils.PyDataset) and self._is_raw(_inputs_of(x[0])):
-            return self._dataset_from(lambda: _passes(x, shuffle), x[0], x.num_batches)
+            return self._dataset_from(lambda: passes(x, shuffle), x[0], x.num_batches)
         return x
 
     def _read_generator(self, batches, batch_size):
@@ -82,14 +82,17 @@ class ReadsTexts:
             batches = itertools.chain([first], batches)
         return self._dataset_from(lambda: batches, first)
 
-    def _dataset_from(self, batches, first, size=None):
-        """A dataset of features of what `batches()` gives; `first` is such a batch."""
+    def _dataset_from(self, batches, first, size=None, read=None):
+        """A dataset of features of what `batches()` gives; `first` is such a batch.
+
+        `read` takes the parts of a batch in place of the preprocessor.
+        """
 
         def preprocess(batch):
             try:
                 parts = batch if isinstance(batch, tuple) else (batch,)
                 return keras.tree.map_structure(
-                    keras.ops.convert_to_numpy, self.preprocessor(*parts)
+                    keras.ops.convert_to_numpy, (read or self.preprocessor)(*parts)
                 )
             except Exception as error:
                 self._reading_error = error
@@ -155,7 +158,7 @@ def _inputs_of(batch):
     return batch[0] if isinstance(batch, tuple) else batch
 
 
-def _passes(dataset, shuffle):
+def passes(dataset, shuffle):
     """One epoch of a `keras.utils.PyDataset`, as Keras goes through it."""
     dataset.on_epoch_begin()
     size = dataset.num_batches

@@ -3,6 +3,9 @@
 N texts, B batch, T tokens, D width of the encoder, D' width of a vector.
 """
 
+import functools
+import itertools
+
 import keras
 import numpy as np
 from keras import ops
@@ -11,7 +14,7 @@ from kerasbert.backend import unit_length
 from kerasbert.layers.heads import Pooling, ScalarMix
 from kerasbert.losses import EmbeddingLoss, MatchingCosine
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, split
+from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, passes, split
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
@@ -242,16 +245,44 @@ class BertTextEmbedder(BertTask):
             if not is_ready(x) and self.preprocessor is not None and _has_columns(x.element_spec):
                 return self.preprocessor.map_columns(x)
             return x if y is None and sample_weight is None else (x, y, sample_weight)
+        if hasattr(x, "__next__"):
+            return self._generated(x), y, sample_weight
+        if isinstance(x, keras.utils.PyDataset):
+            if self._is_compared(*_parts(x[0])[:2]):
+                batches = functools.partial(passes, x, shuffle)
+                x = self._dataset_from(batches, x[0], x.num_batches, self._column_batch)
+            return x, y, sample_weight
         if not self._is_compared(x, y):
             return x, y, sample_weight
         return self.preprocessor.column_batches(
-            _columns_of(x),
+            self._columns_of(x),
             y,
             sample_weight,
             batch_size or 32,
             shuffle,
             coarse=self._compiles_shapes(),
         )
+
+    def _generated(self, batches):
+        """A generator of batches; where its texts are compared, a dataset of ready ones."""
+        first = next(batches, None)
+        if first is None:
+            return batches  # Others say so.
+        batches = itertools.chain([first], batches)
+        if not self._is_compared(*_parts(first)[:2]):
+            return batches
+
+        return self._dataset_from(lambda: batches, first, read=self._column_batch)
+
+    def _column_batch(self, x, y=None, sample_weight=None):
+        return self.preprocessor.column_batch(self._columns_of(x), y, sample_weight)
+
+    def _columns_of(self, x):
+        """The columns of texts that are compared: of texts alone, each with itself (SimCSE)."""
+        if isinstance(x, tuple) and len(x) != 2:
+            return x
+        columns = self.preprocessor.columns(x)[0]
+        return columns if len(columns) > 1 else (*columns, *columns)
 
     def _is_compared(self, x, y):
         """Whether `x` is texts in memory for a loss that compares them, and not one row each."""
@@ -265,7 +296,9 @@ class BertTextEmbedder(BertTask):
         if y is None:
             return True
         # Vectors are for a text or a pair in one row; more columns have scores.
-        return isinstance(x, tuple) and len(x) > 1 and (len(x) > 2 or _axes(y) == 1)
+        if isinstance(x, tuple) and len(x) > 2:
+            return True
+        return _axes(y) == 1 and len(self.preprocessor.columns(x)[0]) > 1
 
     def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """One step, on what `fit` takes; see `keras.Model.train_on_batch`."""
@@ -278,7 +311,7 @@ class BertTextEmbedder(BertTask):
     def _compared_batch(self, x, y, sample_weight):
         if not self._is_compared(x, y):
             return x, y, sample_weight
-        return _three(self.preprocessor.column_batch(_columns_of(x), y, sample_weight))
+        return _three(self._column_batch(x, y, sample_weight))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         y = self._labels(y, y_pred)
@@ -389,15 +422,15 @@ def _three(parts):
     return (*parts, None)[:3]
 
 
-def _columns_of(x):
-    """The columns of texts that are compared: of texts alone, each with itself (SimCSE)."""
-    return x if isinstance(x, tuple) else (x, x)
+def _parts(batch):
+    """`(x, y, sample_weight)` of what a generator or a `PyDataset` gives."""
+    return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple) else (batch,))
 
 
 def _axes(y):
     """How many axes labels have, also where they are no rectangle, which others refuse."""
-    if hasattr(y, "shape"):
-        return len(y.shape)
+    if hasattr(y, "shape") or not hasattr(y, "__iter__"):
+        return len(getattr(y, "shape", ()))
     return 2 if any(isinstance(row, (list, tuple, np.ndarray)) for row in y) else 1
 
 

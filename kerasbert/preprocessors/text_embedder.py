@@ -107,6 +107,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         columns = self._read_columns(x)
         count = len(columns[0])
         y = None if y is None else self._column_labels(y, count)
+        if y is not None and y.ndim == 1 and np.isin(y, (0, 1)).all():
+            y = y.astype("int32")
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
         with tf.device("cpu"):
             segments = self._tokenize_columns(columns, most=self.sequence_length)
@@ -132,7 +134,10 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             return batch_dataset(plan, make)
 
     def column_batch(self, x, y=None, sample_weight=None):
-        """One batch of columns, of texts in memory: `(x, y)` or `(x, y, sample_weight)`."""
+        """One batch of columns, of texts in memory: `(x, y)` or `(x, y, sample_weight)`.
+
+        Labels that are floats stay so, as other batches may hold more than 0 and 1.
+        """
         columns = self._read_columns(x)
         count = len(columns[0])
         y = _text_numbers(columns) if y is None else self._column_labels(y, count)
@@ -181,9 +186,9 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         return columns
 
     def _column_labels(self, y, count):
-        """Labels of columns: int32 where all are 0 or 1, else float32."""
+        """Labels of columns: int32 where all are 0 or 1 and whole numbers, else float32."""
         y = self.check_labels(y, count)
-        is_yes_or_no = y.ndim == 1 and np.isin(y, (0, 1)).all()
+        is_yes_or_no = y.dtype.kind in "iub" and y.ndim == 1 and np.isin(y, (0, 1)).all()
         return y.astype("int32" if is_yes_or_no else "float32")
 
 

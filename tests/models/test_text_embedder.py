@@ -324,6 +324,7 @@ def test_a_text_and_itself():
 
 
 def test_columns_as_datasets_and_arrays():
+    warnings.filterwarnings("ignore", "Your input ran out of data")  # Keras', of a generator.
     embedder = make_raw()
     expected = embedder.test_on_batch((MANY, OTHERS))
     read = embedder.preprocessor
@@ -334,8 +335,29 @@ def test_columns_as_datasets_and_arrays():
     dataset = tf.data.Dataset.from_tensor_slices(((MANY, OTHERS),)).batch(len(MANY))
     found = embedder.evaluate(dataset, verbose=0)
     assert found == pytest.approx([float(one) for one in expected], abs=1e-5)
+    # As pairs, a table or a generator they are the same.
+    pairs = list(zip(MANY, OTHERS, strict=True))
+    table = {"text": MANY, "text_b": OTHERS}
+    for x in (pairs, table, iter([((MANY, OTHERS),)])):
+        found = embedder.evaluate(x, batch_size=len(MANY), verbose=0)
+        assert found == pytest.approx([float(one) for one in expected], abs=1e-5)
+    labels = [0, 1] * 9
+    expected = embedder.test_on_batch((MANY, OTHERS), labels)
+    for x, y in ((pairs, labels), (iter([((MANY, OTHERS), labels)]), None)):
+        again = embedder.evaluate(x, y, batch_size=len(MANY), verbose=0)
+        assert again == pytest.approx([float(one) for one in expected], abs=1e-5)
     # Without labels nothing is known of equal texts, which then are held against each other.
     assert embedder.evaluate(arrays_, batch_size=len(MANY), verbose=0)[0] > found[0]
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return (MANY, OTHERS), np.array(labels)
+
+    again = embedder.evaluate(Batches(), verbose=0)
+    assert again == pytest.approx([float(one) for one in expected], abs=1e-5)
 
 
 def test_equal_texts_are_kept_apart():
@@ -350,8 +372,8 @@ def test_equal_texts_are_kept_apart():
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ((["good"], ["bad", "a"]), None, "columns have 1, 2 texts"),
-        ((["good"], [None]), None, "position 0 is None"),
+        ((["good"], ["bad", "a"]), None, "columns of a pair have 1 and 2 texts"),
+        ((["good"], [None]), None, "position 0 of the second column is None"),
         ((["good", "a"], ["bad", "a"], ["a", "a"]), [[1, 2, 3]] * 2, "scores of a teacher"),
         ((["good", "a"], ["bad", "a"]), [0.5], "2 texts but 1 labels"),
     ],
