@@ -13,8 +13,8 @@ words alone do. `BERT on sinusoids` has the positions of Vaswani et al. 2017 in 
 ones. Words are what white space separates: segment Japanese first (`fugashi -Owakati`).
 
 English, Korean and Japanese after 1,200 steps: benchmarks/README.md, "The family tree". Models that
-predict every word are mostly ahead after so few steps; BERT learns from the hidden tokens alone, a seventh
-of all, and has just begun. With many epochs over little text GPT learns it by heart.
+predict every word are mostly ahead after so few steps; BERT learns from the hidden tokens alone, a
+seventh of all, and has just begun. With many epochs over little text GPT learns it by heart.
 The papers, on GLUE's dev sets and each at its own size and on its own text:
 ELMo 71.2, GPT 78.8, BERT base 82.2, ELECTRA base 85.1 (Clark et al. 2020, table 1).
 """
