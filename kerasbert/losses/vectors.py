@@ -143,7 +143,7 @@ class MultipleNegativesRanking(_VectorLoss):
 
     def _excluded(self, y_true, y_pred, is_own, count):
         """Which texts (B, N * B) are none to keep away from; `None` where nothing is known."""
-        if tuple(y_true.shape)[1:] != (count + 1,):
+        if len(y_true.shape) != 2 or y_true.shape[1] not in (None, count + 1):
             return None
         right, parts = y_true[:, 1], []
         for n in range(1, count + 1):
