@@ -309,9 +309,10 @@ class BertTextEmbedder(BertTask):
         return super().test_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
 
     def _compared_batch(self, x, y, sample_weight):
-        if not self._is_compared(x, y):
-            return x, y, sample_weight
-        return _three(self._column_batch(x, y, sample_weight))
+        if self._is_compared(x, y):
+            x, y, sample_weight = _three(self._column_batch(x, y, sample_weight))
+        self._forget_steps(x, y)
+        return x, y, sample_weight
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         y = self._labels(y, y_pred)
