@@ -231,8 +231,10 @@ def _lineage_class(family, config):
 
 def _text_class(config, scores_pairs):
     """The classifier or the regressor, as transformers decides; of a cross-encoder the reranker."""
-    labels = len(config.get("id2label") or ()) or config.get("num_labels", 2)
-    is_number = labels == 1 and config.get("problem_type") in (None, "regression")
+    is_number = huggingface.label_count(config) == 1 and config.get("problem_type") in (
+        None,
+        "regression",
+    )
     if not is_number:
         return models.BertTextClassifier
     return models.BertReranker if scores_pairs else models.BertTextRegressor

@@ -286,9 +286,14 @@ def _length(directory, encoder):
     return {"sequence_length": int(min(lengths))} if lengths else {}
 
 
+def label_count(config):
+    """How many outputs the head of a classifier has, as transformers finds that."""
+    return len(config.get("id2label") or ()) or config.get("num_labels", 2)
+
+
 def _no_single_label(config, path):
     """Why its head is none of a reranker, where it is none."""
-    count = len(config.get("id2label") or ()) or config.get("num_labels", 2)
+    count = label_count(config)
     if count == 1:
         return {}
     return {

@@ -147,6 +147,14 @@ class Table:
         return has_name and kind not in self.without_class
 
 
+def refuse(path, key, value, fine):
+    """Raise a `ValueError` for a value that changes the numbers; `fine` says in words what is."""
+    raise ValueError(
+        f"'{path}' has {key}={value!r}, which kerasbert does not have; only {key}={fine} can be "
+        "loaded."
+    )
+
+
 def _check_head_width(config, path):
     """Raise for rotary positions of heads that are not as wide as the encoder has room for."""
     width, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
@@ -349,12 +357,6 @@ _GTE = {
 
 def _read_rotary(base, known):
     """A function that reads rotary positions of one base, and refuses what is not as `known`."""
-
-    def refuse(path, key, value, fine):
-        raise ValueError(
-            f"'{path}' has {key}={value!r}, which kerasbert does not have; only {key}={fine} can "
-            "be loaded."
-        )
 
     def read(config, path):
         _check_head_width(config, path)

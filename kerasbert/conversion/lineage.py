@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from kerasbert._errors import check_fields, is_whole
-from kerasbert.conversion.huggingface_tables import Table
+from kerasbert.conversion.huggingface_tables import Table, refuse
 from kerasbert.files import json_in
 
 
@@ -27,10 +27,7 @@ def _read_xlnet(config, path):
     check_fields(config, {"mem_len": "whole?", "attn_type": "name", "d_head": "count?"}, path)
     for key, fine in {"same_length": False, "bi_data": False, "reuse_len": None}.items():
         if (config.get(key) or fine) != fine:
-            raise ValueError(
-                f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only "
-                f"{key}={fine!r} can be loaded."
-            )
+            refuse(path, key, config[key], repr(fine))
     width, heads = config.get("d_model", 1024), config.get("n_head", 16)
     if config.get("d_head") not in (None, width / heads):
         raise ValueError(
@@ -80,10 +77,7 @@ def _read_transformer_xl(config, path):
     known = {"pre_lnorm": False, "attn_type": 0, "tie_word_embeddings": True}
     for key, fine in known.items():
         if config.get(key, fine) != fine:
-            raise ValueError(
-                f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only "
-                f"{key}={fine!r} can be loaded."
-            )
+            refuse(path, key, config[key], repr(fine))
     width, heads = config.get("d_model", 1024), config.get("n_head", 16)
     if config.get("d_head", 64) != width / heads:
         raise ValueError(
@@ -184,12 +178,9 @@ def _marian_block(ours, theirs, inner):
 
 
 def _read_marian(config, path):
-    for name, value in _MARIAN_ONLY.items():
-        if config.get(name, value) != value:
-            raise ValueError(
-                f"'{path}' has {name}={config[name]!r}, which kerasbert does not have; only "
-                f"{name}={value!r} can be loaded."
-            )
+    for key, fine in _MARIAN_ONLY.items():
+        if config.get(key, fine) != fine:
+            refuse(path, key, config[key], repr(fine))
     return _MARIAN_FIXED
 
 

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from kerasbert._errors import check_choice, check_value
-from kerasbert.backend import unit_length
+from kerasbert.backend import logarithm_of_odds, unit_length
 
 # What is left out of a sum of exponentials.
 NEVER = -1e9
@@ -39,12 +39,6 @@ DISTANCES = {"euclidean": _distance, "cosine": _cosine_distance}
 def _numbers(y_true, y_pred):
     """Labels as (B,), of the vectors' type."""
     return ops.reshape(ops.cast(y_true, y_pred.dtype), (-1,))
-
-
-def _logsumexp(x):
-    """Over the last axis. The largest is subtracted, and has no part in the gradient."""
-    most = ops.stop_gradient(ops.max(x, axis=-1, keepdims=True))
-    return ops.log(ops.sum(ops.exp(x - most), axis=-1)) + ops.squeeze(most, -1)
 
 
 class _VectorLoss(keras.losses.Loss):
@@ -131,17 +125,17 @@ class MultipleNegativesRanking(_VectorLoss):
         scores = self.scale * ops.matmul(anchors, ops.transpose(others))  # (B, N * B)
         size = ops.shape(scores)[0]
         is_own = ops.cast(ops.eye(size), "bool")  # (B, B)
-        excluded = self._excluded(y_true, y_pred, is_own, count)
+        excluded = self._excluded(y_true, is_own, count)
         if excluded is not None:
             scores = ops.where(excluded, NEVER, scores)
         right = ops.sum(ops.where(is_own, scores[:, :size], 0.0), axis=-1)  # (B,)
-        loss = _logsumexp(scores) - right
+        loss = logarithm_of_odds(scores) - right
         if self.symmetric:
-            back = _logsumexp(ops.transpose(scores[:, :size])) - right
+            back = logarithm_of_odds(ops.transpose(scores[:, :size])) - right
             loss = (loss + back) / 2
         return loss
 
-    def _excluded(self, y_true, y_pred, is_own, count):
+    def _excluded(self, y_true, is_own, count):
         """Which texts (B, N * B) are none to keep away from; `None` where nothing is known."""
         if len(y_true.shape) != 2 or y_true.shape[1] not in (None, count + 1):
             return None
@@ -191,7 +185,7 @@ class CoSENT(_VectorLoss):
         differences = scores[:, None] - scores[None]
         is_wrong_way = labels[:, None] < labels[None]
         differences = ops.reshape(ops.where(is_wrong_way, differences, NEVER), (-1,))
-        return _logsumexp(ops.concatenate([ops.zeros_like(scores[:1]), differences]))
+        return logarithm_of_odds(ops.concatenate([ops.zeros_like(scores[:1]), differences]))
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

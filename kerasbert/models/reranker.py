@@ -122,24 +122,16 @@ class BertReranker(HeadedTask):
         return super()._has_open_outputs(batches) or _rank(batches) == 3
 
     def _call_keras(self, method, x, *args, **kwargs):
-        self._expect(method.__name__, x)
+        self._expect_rank(method.__name__, x)
         return super()._call_keras(method, x, *args, **kwargs)
 
     def _each_batch(self, kind, step, batches, **kwargs):
-        self._expect(kind, batches if is_dataset(batches) else batches[0])
+        self._expect_rank(kind, batches if is_dataset(batches) else batches[0])
         return super()._each_batch(kind, step, batches, **kwargs)
 
-    def _expect(self, name, x):
-        """Have a step made anew where it ran on pairs before and runs on lists now, or reverse.
-
-        TensorFlow would trace one for any rank at all, of which nothing is known.
-        """
+    def _expect_rank(self, name, x):
         step = {"fit": "train", "evaluate": "test"}.get(name, name.partition("_")[0])
-        ranks = self.__dict__.setdefault("_ranks", {})  # Not by `setattr`: Keras would track it.
-        rank = _rank(x)
-        if rank != ranks.setdefault(step, rank):
-            setattr(self, f"{step}_function", None)
-            ranks[step] = rank
+        self._expect(_rank(x), step)
 
     def default_loss(self):
         """Binary cross-entropy of each pair; lists count alike."""

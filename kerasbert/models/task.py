@@ -474,6 +474,21 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
             with backend.compiling(self, self._say_compiling):
                 super().make_train_function(force)
 
+    def _expect(self, kind, *steps):
+        """Have steps made anew that ran on another kind of batches before.
+
+        TensorFlow would trace one for tensors of any rank, of which nothing is known.
+
+        Args:
+            kind: hashable. What tells batches of one kind from those of others.
+            *steps: of "train", "test" and "predict".
+        """
+        kinds = self.__dict__.setdefault("_step_kinds", {})  # Not by `setattr`: Keras tracks that.
+        for step in steps:
+            if kind != kinds.setdefault(step, kind):
+                setattr(self, f"{step}_function", None)
+                kinds[step] = kind
+
     def _say_compiling(self, shape):
         """Say on the line of the progress bar why its next step takes long."""
         if self.__dict__.get("_verbose") in ("auto", 1):

@@ -11,7 +11,6 @@ from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
-from kerasbert.preprocessors.texts import label_list
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -226,9 +225,7 @@ def _describe(names, row, multi_label):
 def _check_labels(labels, template, texts):
     if isinstance(texts, tuple):
         raise ValueError("classify(labels=...) takes texts, and was given pairs; join each pair.")
-    labels = label_list(labels)
-    if not labels or len(set(labels)) != len(labels):
-        raise ValueError(f"labels={labels} has to hold at least one name, each once.")
+    _, labels = check_classes(None, labels)
     if not isinstance(template, str) or "{}" not in template:
         raise ValueError(
             f"template={template!r} has no place for a label; write '{{}}' where it stands, as in "

@@ -206,9 +206,10 @@ class BertTextEmbedder(BertTask):
         """
         held_out = kwargs.get("validation_data")
         share = kwargs.get("validation_split")
-        if share and held_out is None and self._is_compared(x, y):
+        columns = self._compared(x, y) if share and held_out is None else None
+        if columns is not None:
             kwargs.pop("validation_split")
-            (x, y, sample_weight), held_out = split((x, y, sample_weight), share)
+            (x, y, sample_weight), held_out = split((columns, y, sample_weight), share)
         if held_out is not None:
             parts = held_out if isinstance(held_out, tuple) else (held_out,)
             # Lists of texts alone are columns here too, `validation_data=((a, b),)`.
@@ -220,23 +221,20 @@ class BertTextEmbedder(BertTask):
                 shuffle=kwargs.get("shuffle", True),
             )
         )
-        self._forget_steps(x, y)
+        self._expect_labels(x, y)
         return super().fit(x, y, batch_size, sample_weight, **kwargs)
 
     def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
         """Loss and metrics, of what `fit` takes; see `keras.Model.evaluate`."""
         x, y, sample_weight = _three(self._in_columns(x, y, sample_weight, batch_size=batch_size))
-        self._forget_steps(x, y)
+        self._expect_labels(x, y)
         return super().evaluate(x, y, batch_size, sample_weight, **kwargs)
 
-    def _forget_steps(self, x, y):
-        """Forget the steps of labels with another number of axes: TensorFlow would mix them up."""
+    def _expect_labels(self, x, y):
+        """Have steps on labels with another number of axes than before made anew."""
         if is_dataset(x):
             y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-        axes = None if y is None else _axes(y)
-        if self.__dict__.get("_label_axes", axes) != axes:
-            self.train_function = self.test_function = None
-        self.__dict__["_label_axes"] = axes  # Not by `setattr`: Keras would track it.
+        self._expect(None if y is None else _axes(y), "train", "test")
 
     def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
         """Texts that are compared, as a dataset of ready batches; anything else as it is."""
@@ -248,14 +246,15 @@ class BertTextEmbedder(BertTask):
         if hasattr(x, "__next__"):
             return self._generated(x), y, sample_weight
         if isinstance(x, keras.utils.PyDataset):
-            if self._is_compared(*_parts(x[0])[:2]):
+            if self._compared(*_parts(x[0])[:2]) is not None:
                 batches = functools.partial(passes, x, shuffle)
                 x = self._dataset_from(batches, x[0], x.num_batches, self._column_batch)
             return x, y, sample_weight
-        if not self._is_compared(x, y):
+        columns = self._compared(x, y)
+        if columns is None:
             return x, y, sample_weight
         return self.preprocessor.column_batches(
-            self._columns_of(x),
+            columns,
             y,
             sample_weight,
             batch_size or 32,
@@ -269,36 +268,38 @@ class BertTextEmbedder(BertTask):
         if first is None:
             return batches  # Others say so.
         batches = itertools.chain([first], batches)
-        if not self._is_compared(*_parts(first)[:2]):
+        if self._compared(*_parts(first)[:2]) is None:
             return batches
-
         return self._dataset_from(lambda: batches, first, read=self._column_batch)
 
     def _column_batch(self, x, y=None, sample_weight=None):
-        return self.preprocessor.column_batch(self._columns_of(x), y, sample_weight)
+        """A batch of texts that are compared, ready; anything else as it is."""
+        columns = self._compared(x, y)
+        if columns is None:
+            return x, y, sample_weight
+        return self.preprocessor.column_batch(columns, y, sample_weight)
 
-    def _columns_of(self, x):
-        """The columns of texts that are compared: of texts alone, each with itself (SimCSE)."""
-        if isinstance(x, tuple) and len(x) != 2:
-            return x
-        columns = self.preprocessor.columns(x)[0]
-        return columns if len(columns) > 1 else (*columns, *columns)
+    def _compared(self, x, y):
+        """The columns of texts in memory that a loss compares; `None` of what is no such thing.
 
-    def _is_compared(self, x, y):
-        """Whether `x` is texts in memory for a loss that compares them, and not one row each."""
+        Of texts alone both columns are these (SimCSE).
+        """
         if not self._is_raw(x):
-            return False
+            return None
         if self.pooling == "tokens" and y is None:
             raise ValueError(
                 "pooling='tokens' gives a vector for each token, and fit() compares one for each "
                 "text; use pooling='mean', 'cls' or 'max'."
             )
-        if y is None:
-            return True
-        # Vectors are for a text or a pair in one row; more columns have scores.
         if isinstance(x, tuple) and len(x) > 2:
-            return True
-        return _axes(y) == 1 and len(self.preprocessor.columns(x)[0]) > 1
+            return x
+        # Vectors are for a text or a pair in one row; more columns have scores.
+        if y is not None and _axes(y) != 1:
+            return None
+        columns = self.preprocessor.columns(x)[0]
+        if len(columns) > 1:
+            return columns
+        return (*columns, *columns) if y is None else None
 
     def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """One step, on what `fit` takes; see `keras.Model.train_on_batch`."""
@@ -309,9 +310,8 @@ class BertTextEmbedder(BertTask):
         return super().test_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
 
     def _compared_batch(self, x, y, sample_weight):
-        if self._is_compared(x, y):
-            x, y, sample_weight = _three(self._column_batch(x, y, sample_weight))
-        self._forget_steps(x, y)
+        x, y, sample_weight = _three(self._column_batch(x, y, sample_weight))
+        self._expect_labels(x, y)
         return x, y, sample_weight
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

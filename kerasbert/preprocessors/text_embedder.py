@@ -104,16 +104,11 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             A `tf.data.Dataset`.
         """
         check_whole("batch_size", batch_size)
-        columns = self._read_columns(x)
-        count = len(columns[0])
-        y = None if y is None else self._column_labels(y, count)
-        if y is not None and y.ndim == 1 and np.isin(y, (0, 1)).all():
-            y = y.astype("int32")
-        sample_weight = None if sample_weight is None else weights(sample_weight, count)
+        segments, labels, sample_weight = self._read_compared(x, y, sample_weight)
+        if labels.ndim == 1 and np.isin(labels, (0, 1)).all():
+            labels = labels.astype("int32")
         with tf.device("cpu"):
-            segments = self._tokenize_columns(columns, most=self.sequence_length)
-            targets = [None if t is None else tf.constant(t) for t in (y, sample_weight)]
-        numbers = _text_numbers(columns)  # (N, C)
+            targets = [None if t is None else tf.constant(t) for t in (labels, sample_weight)]
         lengths = sum(np.asarray(self.packed_lengths((segment,))) for segment in segments)
         seed = random.randrange(2**31)
 
@@ -121,13 +116,11 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             if not shuffle:
                 return given_batches(lengths, batch_size)
             batches = similar_length_batches(lengths, batch_size, seed, epoch)
-            return batches if y is not None else _without_repeats(batches, numbers)
+            return batches if y is not None else _without_repeats(batches, labels)
 
         def make(rows):
             parts = [tf.gather(segment, rows) for segment in segments]
             chosen = [None if target is None else tf.gather(target, rows) for target in targets]
-            if chosen[0] is None:
-                chosen[0] = tf.gather(tf.constant(numbers), rows)
             return self._assemble_columns(parts, *chosen, coarse=coarse)
 
         with tf.device("cpu"):
@@ -138,13 +131,18 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
         Labels that are floats stay so, as other batches may hold more than 0 and 1.
         """
+        segments, y, sample_weight = self._read_compared(x, y, sample_weight)
+        with tf.device("cpu"):
+            return as_tensors(self._assemble_columns(segments, y, sample_weight))
+
+    def _read_compared(self, x, y, sample_weight):
+        """Checked and tokenized: segments, labels or the numbers of the texts, and weights."""
         columns = self._read_columns(x)
         count = len(columns[0])
         y = _text_numbers(columns) if y is None else self._column_labels(y, count)
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
         with tf.device("cpu"):
-            segments = self._tokenize_columns(columns, most=self.sequence_length)
-            return as_tensors(self._assemble_columns(segments, y, sample_weight))
+            return self._tokenize_columns(columns, most=self.sequence_length), y, sample_weight
 
     def map_columns(self, dataset):
         """Preprocess a `tf.data.Dataset` of batches of columns, with labels or without."""
@@ -158,7 +156,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 y = tf.transpose(tf.reshape(y, (len(columns), -1)))
             return self._assemble_columns(self._tokenize_in_graph(columns), y, sample_weight)
 
-        return map_ahead(dataset, lambda *batch: make(*batch))
+        return map_ahead(dataset, make)
 
     def _assemble_columns(self, segments, y, sample_weight=None, coarse=False):
         x = []
@@ -210,22 +208,25 @@ def _without_repeats(batches, numbers):
     >>> [batch.tolist() for batch in _without_repeats([[0, 1], [2, 3]], numbers)]
     [[0, 2], [1, 3]]
     """
-    texts, waiting, found = [set(row) for row in numbers.tolist()], [], []
-    later = collections.deque(row for batch in batches for row in batch)
+    texts = [set(row) for row in numbers.tolist()]
+    waiting = collections.deque(row for batch in batches for row in batch)
+    found, repeating = [], []
     for batch in batches:
         rows, seen, passed = [], set(), []
-        while len(rows) < len(batch) and (waiting or later):
-            row = waiting.pop(0) if waiting else later.popleft()
+        while len(rows) < len(batch) and waiting:
+            row = waiting.popleft()
             if seen & texts[row]:
                 passed.append(row)
             else:
                 rows.append(row)
                 seen |= texts[row]
         missing = len(batch) - len(rows)
+        if missing:
+            repeating.append(len(found))
         found.append(rows + passed[:missing])
-        waiting = passed[missing:] + waiting
+        waiting.extendleft(reversed(passed[missing:]))
     # Repeats end in the last batches; there they change places with rows of the others.
-    for place in range(len(found)):
+    for place in repeating:
         for i in range(len(found[place])):
             _swap(found, place, i, texts)
     return [np.array(rows) for rows in found]

@@ -59,14 +59,9 @@ class FaissEngine:
         """Take over those of `Vectors` from a row on."""
         if not self._index.is_trained:
             few = np.linspace(0, len(vectors) - 1, min(self._train, len(vectors))).astype(int)
-            self._index.train(self._form(vectors, few))
+            self._index.train(_form(vectors, few, self._binary))
         for rows in _blocks(start, len(vectors)):
-            self._index.add(self._form(vectors, rows))
-
-    def _form(self, vectors, rows):
-        if self._binary:
-            return vectors.columns["bits"].take(rows).view("uint8")
-        return vectors.take(rows)
+            self._index.add(_form(vectors, rows, self._binary))
 
     def nearest(self, queries, count):
         """The rows int64 (Q, K) of candidates, -1 where there are fewer."""
@@ -129,8 +124,7 @@ class UsearchEngine:
     def add(self, vectors, start=0):
         """As `FaissEngine.add`."""
         for rows in _blocks(start, len(vectors)):
-            values = vectors.columns["bits"].take(rows) if self._binary else vectors.take(rows)
-            self._index.add(rows.astype("uint64"), values.view("uint8") if self._binary else values)
+            self._index.add(rows.astype("uint64"), _form(vectors, rows, self._binary))
 
     def nearest(self, queries, count):
         """As `FaissEngine.nearest`."""
@@ -158,6 +152,11 @@ class UsearchEngine:
 
 
 ENGINES = {engine.name: engine for engine in (FaissEngine, UsearchEngine)}
+
+
+def _form(vectors, rows, binary):
+    """Rows of `Vectors` as an engine takes them: float32 (N, D), or bytes of bits."""
+    return vectors.columns["bits"].take(rows).view("uint8") if binary else vectors.take(rows)
 
 
 def _blocks(start, stop):
