@@ -22,6 +22,11 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+# Prompts; and the names that roles of texts that are searched have there, ours and theirs.
+_PROMPTS, _TEXT_ROLES = (
+    "config_sentence_transformers.json",
+    ("text", "document", "passage", "corpus"),
+)
 _POOLINGS = ("cls", "max", "mean")
 # What a cross-encoder makes of its logits, by our names.
 _ACTIVATIONS = {
@@ -47,7 +52,7 @@ def is_mine(directory):
 def is_cross_encoder(directory):
     """Whether it scores or classifies pairs, and makes no vectors."""
     if _has_modules(directory):
-        config = json_in(directory, "config_sentence_transformers.json")
+        config = json_in(directory, _PROMPTS)
         return config.get("model_type") == "CrossEncoder"
     return not {_SINCE_4, _BEFORE_4}.isdisjoint(json_in(directory, "config.json"))
 
@@ -80,11 +85,12 @@ def read_checkpoint(directory):
         refusal = _no_reranker(directory, modules)
         refused = {kind: refusal, **refused} if refusal else refused
     head = functools.partial(read, directory, modules)
+    prompts = _prompts(directory, modules) if kind == "text_embedder" else {}
     return dataclasses.replace(
         checkpoint,
         source=directory,
         head={**checkpoint.head, kind: head},
-        preprocessor={kind: {"sequence_length": length}},
+        preprocessor={kind: {"sequence_length": length, **prompts}},
         tokenizer=make,
         refused=refused,
     )
@@ -102,7 +108,7 @@ def _activation(directory, modules):
     """What is made of logits: our name, `None` for one that we do not have, and theirs."""
     config = json_in(_path(directory, modules[0]), "config.json")
     found = (
-        json_in(directory, "config_sentence_transformers.json").get("activation_fn"),
+        json_in(directory, _PROMPTS).get("activation_fn"),
         (config.get(_SINCE_4) or {}).get("activation_fn"),
         config.get(_BEFORE_4),
     )
@@ -180,6 +186,7 @@ def write_modules(embedder, directory):
     write_json(os.path.join(directory, "modules.json"), modules)
     write_json(os.path.join(directory, "1_Pooling", "config.json"), config)
     write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
+    _write_prompts(embedder.preprocessor, directory)
 
 
 def _modules(directory):
@@ -229,7 +236,6 @@ def _embedder(directory, modules):
                 f"'{path}' pools by '{mode}'; kerasbert has {', '.join(_POOLINGS)}. Load the "
                 "encoder with BertBackbone, and make of that what you need."
             )
-    _warn_of_prompt(directory)
     return {
         "pooling": modes[0] if len(modes) == 1 else modes,
         "normalize": kinds[-1] == "Normalize",
@@ -237,7 +243,7 @@ def _embedder(directory, modules):
 
 
 def _warn_of_prompt(directory):
-    config = json_in(directory, "config_sentence_transformers.json")
+    config = json_in(directory, _PROMPTS)
     prompt = (config.get("prompts") or {}).get(config.get("default_prompt_name"))
     if prompt:
         warnings.warn(
@@ -245,6 +251,41 @@ def _warn_of_prompt(directory):
             "there yourself.",
             stacklevel=6,
         )
+
+
+def _prompts(directory, modules):
+    """Settings of the preprocessor: prompts by their role, and the role of other texts."""
+    config = json_in(directory, _PROMPTS)
+    prompts = {role: prompt for role, prompt in (config.get("prompts") or {}).items() if prompt}
+    if not prompts:
+        return {}
+    pooling = [module for module in modules if _kind(module) == "Pooling"]
+    pooling = pooling and json_in(_path(directory, pooling[0]), "config.json")
+    if pooling and not pooling.get("include_prompt", True):
+        warnings.warn(
+            f"'{directory}' has prompts that it leaves out of its vectors (include_prompt=false), "
+            "which kerasbert does not; it is loaded without them.",
+            stacklevel=6,
+        )
+        return {}
+    role = config.get("default_prompt_name")
+    theirs = next((name for name in _TEXT_ROLES if name in prompts), None)
+    if theirs:
+        prompts = {"text" if name == theirs else name: x for name, x in prompts.items()}
+        role = "text" if role == theirs else role
+    return {"prompts": prompts, "role": role if role in prompts else None}
+
+
+def _write_prompts(preprocessor, directory):
+    prompts = getattr(preprocessor, "prompts", None)
+    if not prompts:
+        return
+    names = {"text": _TEXT_ROLES[1]}
+    config = {
+        "prompts": {names.get(role, role): prompt for role, prompt in prompts.items()},
+        "default_prompt_name": names.get(preprocessor.role, preprocessor.role),
+    }
+    write_json(os.path.join(directory, _PROMPTS), config)
 
 
 def _lowercase(make, directory, **overrides):

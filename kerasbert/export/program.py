@@ -87,7 +87,7 @@ if __name__ == "__main__":
 _TEXTS = '''\
 def answer(texts):
     """{gives}, for each {item}."""
-    rows = tokenizer.encode_batch(texts)
+    rows = tokenizer.encode_batch({texts})
     outputs = run(packed(rows))
 {lines}'''
 
@@ -109,17 +109,19 @@ class Program:
     note: str = "Texts of more tokens than the model takes are cut."
 
 
-def of_texts(gives, lines, pairs=False):
+def of_texts(gives, lines, pairs=False, prompt=""):
     """The program of a model that takes a text or a pair as one row.
 
     Args:
         gives: string. What `answer` returns.
         lines: string. They return that, of `outputs`, the encoded `rows`, `texts` and `labels`.
         pairs: bool. Whether it takes pairs alone.
+        prompt: string. What it puts in front of each text.
     """
+    texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
     item = "tuple of two texts" if pairs else "text of a list, or each tuple of two texts"
     lines = "".join(f"    {line}\n" for line in lines.splitlines())
-    body = _TEXTS.format(gives=gives, item=item, lines=lines)
+    body = _TEXTS.format(gives=gives, item=item, texts=texts, lines=lines)
     if pairs:
         return Program(body, '"A text." "The next."', "[tuple(sys.argv[1:])]")
     return Program(body)

@@ -16,7 +16,8 @@ class ServedEmbedder(ServedTexts):
     def program(self):
         if self.model.pooling == "tokens":
             return of_texts("The vectors of the tokens", vectors_of_tokens("embedding"))
-        return of_texts("The vector", 'return outputs["embedding"]')
+        prompt = "" if self.preprocessor is None else self.preprocessor.prompt()
+        return of_texts("The vector", 'return outputs["embedding"]', prompt=prompt)
 
     def decode(self, outputs, features):
         if self.model.pooling != "tokens":

@@ -13,6 +13,7 @@ from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense, activation_function
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
+from kerasbert.layers.remat import pure_call
 
 
 def layer_norm(epsilon, use_bias, dtype, name):
@@ -170,11 +171,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
 
             def pure(inputs, *values):
                 given = shared | dict(zip(floats, values[len(variables) :], strict=True))
-                pairs = list(zip(variables, values[: len(variables)], strict=True))
-                with keras.StatelessScope(state_mapping=pairs) as scope:
-                    outputs = layer_call(inputs, attention_inputs=given, **settings)
-                    states = [scope.get_current_value(v) for v in random_states]
-                return outputs, states
+                call = pure_call(layer_call, variables, random_states)
+                values = values[: len(variables)]
+                return call(values, inputs, attention_inputs=given, **settings)
 
             remat = super(TransformerBlock, self).rematerialized_call(pure, inputs)
             # Copies, as torch assigns in place.

@@ -43,14 +43,14 @@ class ReadsTexts:
     def _compiles_shapes(self):
         return backend.compiles_shapes(self.jit_compile)
 
-    def _as_lists(self, texts, method):
+    def _as_lists(self, texts, method, **settings):
         """`(texts, single)`: what a person's method takes, as a list or tuple of two lists.
 
         All of them read texts here, so that each takes the same kinds and refuses the same.
         """
         if self.preprocessor is None:
             raise ValueError(f"{method} takes texts, and this model has no preprocessor.")
-        columns, batched = self.preprocessor.columns(texts)
+        columns, batched = self.preprocessor.columns(texts, **settings)
         return (columns if len(columns) > 1 else columns[0]), not batched
 
     # === Batches that come one by one ===

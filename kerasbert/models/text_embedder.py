@@ -10,8 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert._errors import check_whole
 from kerasbert.backend import unit_length
 from kerasbert.layers.heads import Pooling, ScalarMix
+from kerasbert.layers.remat import in_chunks
 from kerasbert.losses import EmbeddingLoss, MatchingCosine
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, passes, split
@@ -52,8 +54,9 @@ class BertTextEmbedder(BertTask):
         embedder.fit(texts)                              # SimCSE: a text and itself
         embedder.fit(texts, vectors)                     # towards given ones: mean squared error
 
-    Texts in columns are not packed together; the vectors that the loss gets are (B, C, D'). As
-    every Keras model it can be a part of another.
+    Texts in columns are not packed together; the vectors that the loss gets are (B, C, D'). Large
+    batches, which ranking asks for, fit into memory by `compile(chunk_size=32)`. As every Keras
+    model it can be a part of another.
 
     Args:
         backbone: a `BertBackbone`.
@@ -86,6 +89,7 @@ class BertTextEmbedder(BertTask):
     preprocessor_cls = BertTextEmbedderPreprocessor
     kind = "text_embedder"
     needs_head = False
+    chunk_size = None
 
     def __init__(
         self,
@@ -182,7 +186,33 @@ class BertTextEmbedder(BertTask):
     def call(self, inputs, training=None, mask=None, **kwargs):
         if isinstance(inputs, (list, tuple)):  # `fit` on JAX comes in here.
             return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
-        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+        def embed(inputs):
+            return super(BertTextEmbedder, self).call(inputs, training=training, **kwargs)
+
+        if training and self.chunk_size is not None:
+            return in_chunks(embed, self.layers, self.fill_in(inputs), self.chunk_size)
+        return embed(inputs)
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", chunk_size=None, **kwargs):
+        """Configure training, as `BertTask.compile`.
+
+        Args:
+            chunk_size: int. Compute the vectors of so many rows at a time and, for the gradient, a
+                second time: batches of thousands fit into the memory of these, and train as they
+                would without. Slower by about a third.
+            optimizer, loss, metrics, **kwargs: as of `BertTask.compile`.
+
+        Source: Gao et al. 2021, arXiv 2101.06983.
+        """
+        if chunk_size is not None:
+            check_whole("chunk_size", chunk_size)
+        self.chunk_size = chunk_size
+        super().compile(optimizer, loss, metrics=metrics, **kwargs)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return config and {**config, "chunk_size": self.chunk_size}
 
     def default_loss(self):
         """What fits the labels; see `kerasbert.losses.EmbeddingLoss`."""
@@ -296,7 +326,7 @@ class BertTextEmbedder(BertTask):
         # Vectors are for a text or a pair in one row; more columns have scores.
         if y is not None and _axes(y) != 1:
             return None
-        columns = self.preprocessor.columns(x)[0]
+        columns = self.preprocessor.plain_columns(x)[0]
         if len(columns) > 1:
             return columns
         return (*columns, *columns) if y is None else None
@@ -354,19 +384,22 @@ class BertTextEmbedder(BertTask):
             vector[: len(row)] = row
         return vectors
 
-    def embed(self, texts, batch_size=32):
+    def embed(self, texts, batch_size=32, role=None):
         """The vectors of texts, of any number: they run sorted by length, in batches.
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
+            role: string. What the texts are, for a preprocessor with `prompts`: "query", "text",
+                or another one that it has.
 
         Returns:
             float32 (N, D'), or (D',) for a single text. With `pooling="tokens"` a list of N
             arrays (T, D'), one row a token, special ones included, none for padding; one array
             for a single text.
         """
-        texts, single = self._as_lists(texts, "embed()")
+        settings = {} if role is None else {"role": role}
+        texts, single = self._as_lists(texts, "embed()", **settings)
         if self.pooling == "tokens":
             vectors = self._token_vectors(texts, batch_size, verbose=0)
         else:

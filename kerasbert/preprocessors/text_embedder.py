@@ -19,6 +19,16 @@ from kerasbert.preprocessors.texts import label_rows, number_rows, weights
 
 # In so many batches a place is looked for, for a row whose texts its own batch has already.
 MOST_TRIED = 20
+# What texts are to a search. A model may know other roles.
+ROLES = ("query", "text")
+
+
+class Prompted(list):
+    """Texts with their prompt in front."""
+
+
+def _joined(prompt, text):
+    return prompt.encode() + text if isinstance(text, bytes) else prompt + text
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -30,11 +40,17 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     Texts that are compared, such as a question and its passage, are not packed into a row but stand
     in columns; see `column_batches`.
 
-    Takes the arguments of `BertPreprocessor`.
+    Takes the arguments of `BertPreprocessor`, and
+
+    Args:
+        prompts: dict of a role to what stands in front of each text in it, for models that were
+            trained so: `{"query": "query: ", "text": "passage: "}`. Columns that are compared
+            without labels, and three or more, are a query and texts.
+        role: string. The role of texts of which nothing else is said; `None` puts nothing there.
 
     Raises:
         ValueError: for labels that are no vectors of finite numbers, all of one width, with their
-            position.
+            position; for prompts that are no strings.
 
     Example:
 
@@ -48,6 +64,79 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     # Checkpoints say how long the texts of their embedder are.
     kind = "text_embedder"
+    settings = (*BertPreprocessor.settings, "prompts", "role")
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        prompts=None,
+        role=None,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        prompts = {} if prompts is None else prompts
+        pairs = prompts.items() if isinstance(prompts, dict) else [(None,)]
+        if not all(isinstance(part, str) for pair in pairs for part in pair):
+            raise ValueError(
+                f"prompts={prompts!r} is no dict of strings; pass one such as "
+                "{'query': 'query: ', 'text': 'passage: '}."
+            )
+        self.prompts, self.role = dict(prompts), role
+        self.prompt(None)
+
+    # === Prompts ===
+
+    def prompt(self, role=None):
+        """What stands in front of a text in a role; `None` is that of this preprocessor.
+
+        Queries and texts of a model without a prompt for them are as other texts.
+        """
+        role = self.role if role is None else role
+        if role in self.prompts:
+            return self.prompts[role]
+        if role in ROLES and role != self.role:
+            return self.prompt(None)
+        if role is None or role in ROLES:
+            return ""
+        known = ", ".join(map(repr, dict.fromkeys((*ROLES, *self.prompts))))
+        raise ValueError(f"role={role!r} has no prompt; use one of {known}, or add it to prompts.")
+
+    def prompted(self, texts, role):
+        """A list of texts with the prompt of a role, which `columns` takes as they are."""
+        prompt = self.prompt(role)
+        return Prompted(_joined(prompt, text) for text in texts)
+
+    def columns(self, x, role=None):
+        """Read texts in memory, and put the prompt of a role in front, once."""
+        if isinstance(x[0] if isinstance(x, tuple) and x else x, Prompted):
+            return (x if isinstance(x, tuple) else (x,)), True
+        columns, batched = self.plain_columns(x)
+        if role is not None and len(columns) > 1:
+            raise ValueError(f"role={role!r} is of texts, and pairs have none; leave it out.")
+        return (self.prompted(columns[0], role), *columns[1:]), batched
+
+    def plain_columns(self, x):
+        """As `columns`, without a prompt."""
+        return super().columns(x)
+
+    def columns_in_graph(self, x):
+        first, *others = super().columns_in_graph(x)
+        return [self._prompted_in_graph(first, None), *others]
+
+    def _prompted_in_graph(self, texts, role):
+        prompt = self.prompt(role)
+        return tf.strings.join([prompt, texts]) if prompt else texts
+
+    def _roles(self, count, is_labelled):
+        """The roles of `count` columns that are compared."""
+        if is_labelled and count == 2:  # How similar two texts are has no direction.
+            return [None] * count
+        return ["query", *["text"] * (count - 1)]
+
+    # === Labels ===
 
     def check_labels(self, y, count):
         rows = label_rows(y, count)
@@ -137,7 +226,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     def _read_compared(self, x, y, sample_weight):
         """Checked and tokenized: segments, labels or the numbers of the texts, and weights."""
-        columns = self._read_columns(x)
+        columns = self._read_columns(x, y is not None)
         count = len(columns[0])
         y = _text_numbers(columns) if y is None else self._column_labels(y, count)
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
@@ -151,6 +240,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         def make(*batch):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
             columns = [tf.convert_to_tensor(one) for one in keras.tree.flatten(x)]
+            roles = self._roles(len(columns), y is not None)
+            columns = list(map(self._prompted_in_graph, columns, roles))
             if y is None:
                 _, y = tf.unique(tf.concat(columns, 0))
                 y = tf.transpose(tf.reshape(y, (len(columns), -1)))
@@ -169,8 +260,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             x.append(self.pack((segment,), length))
         return keras.utils.pack_x_y_sample_weight(tuple(x), y, sample_weight)
 
-    def _read_columns(self, x):
-        columns = [self.columns(column)[0] for column in x]
+    def _read_columns(self, x, is_labelled):
+        columns = [self.plain_columns(column)[0] for column in x]
         if any(len(column) != 1 for column in columns):
             raise ValueError(
                 "A column holds pairs where texts are compared; pass a tuple of lists of strings."
@@ -181,7 +272,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 f"The columns have {', '.join(str(len(column)) for column in columns)} texts; "
                 "they must have the same number."
             )
-        return columns
+        is_one = columns[0] == columns[1]  # A text and itself.
+        return list(map(self.prompted, columns, self._roles(len(columns), is_labelled or is_one)))
 
     def _column_labels(self, y, count):
         """Labels of columns: int32 where all are 0 or 1 and whole numbers, else float32."""

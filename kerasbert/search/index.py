@@ -74,7 +74,8 @@ class SearchIndex:
             `Index`; see `kerasbert.search.engines`.
         similarity: "cosine", or "dot" for models whose lengths of vectors mean something.
         query_prompt, text_prompt: strings in front of queries and of texts, such as "query: " and
-            "passage: ", for models that were trained with them.
+            "passage: ", for models that were trained with them. `None` takes those that the
+            embedder's preprocessor has as `prompts`.
         batch_size: int, of the embedder.
 
     Raises:
@@ -104,8 +105,8 @@ class SearchIndex:
         engine="exact",
         engine_options=None,
         similarity="cosine",
-        query_prompt="",
-        text_prompt="",
+        query_prompt=None,
+        text_prompt=None,
         batch_size=32,
     ):
         check_choice("dtype", dtype, DTYPES)
@@ -116,7 +117,7 @@ class SearchIndex:
         if dims is not None:
             check_whole("dims", dims)
         for name, prompt in (("query_prompt", query_prompt), ("text_prompt", text_prompt)):
-            if not isinstance(prompt, str):
+            if not isinstance(prompt, (str, type(None))):
                 raise ValueError(f"{name}={prompt!r} is no string; '' is none.")
         for name, part, method in (
             ("embedder", embedder, "embed"),
@@ -189,7 +190,7 @@ class SearchIndex:
             different = list(place)
             vectors = np.concatenate(
                 [
-                    self._embed(different[i : i + _CHUNK], self.text_prompt)
+                    self._embed(different[i : i + _CHUNK], "text")
                     for i in range(0, len(different), _CHUNK)
                 ]
             )
@@ -256,7 +257,7 @@ class SearchIndex:
             count = max(top_k, candidates or max(5 * top_k, 50))
         results = []
         if queries:
-            vectors = self._embed(queries, self.query_prompt) if len(self) else None
+            vectors = self._embed(queries, "query") if len(self) else None
             results = self.search_vectors(vectors, count) if len(self) else [[] for _ in queries]
         if self.reranker is not None:
             results = [self._reranked(*pair) for pair in zip(queries, results)]
@@ -338,12 +339,18 @@ class SearchIndex:
 
     # === Vectors ===
 
-    def _embed(self, texts, prompt):
+    def _embed(self, texts, role):
         if self.embedder is None:
             raise ValueError(
                 "The index has no embedder; pass one, or vectors to `add` and `search_vectors`."
             )
-        vectors = self.embedder.embed([prompt + text for text in texts], batch_size=self.batch_size)
+        settings = {"batch_size": self.batch_size}
+        prompt = self.query_prompt if role == "query" else self.text_prompt
+        if prompt is not None:
+            texts = [prompt + text for text in texts]
+        elif getattr(getattr(self.embedder, "preprocessor", None), "prompts", None):
+            settings["role"] = role
+        vectors = self.embedder.embed(list(texts), **settings)
         return self._checked(vectors, len(texts))
 
     def _checked(self, vectors, count=None):

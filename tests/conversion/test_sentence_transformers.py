@@ -264,15 +264,44 @@ def test_what_has_no_place(reference, tmp_path, settings):
     assert not (tmp_path / "there").exists()
 
 
-def test_a_prompt_is_told(reference, tmp_path):
-    directory = make(reference("bert"), tmp_path)
+def test_prompts(reference, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    directory = make(reference("bert"), tmp_path / "theirs")
     path = os.path.join(directory, "config_sentence_transformers.json")
-    write(path, {"prompts": {"query": "query: "}, "default_prompt_name": None})
-    BertTextEmbedder.from_preset(directory, preprocessor=None)
-    write(path, {"prompts": {"query": "query: "}, "default_prompt_name": "query"})
-    with pytest.warns(UserWarning, match="puts 'query: ' before each text") as caught:
-        BertTextEmbedder.from_preset(directory, preprocessor=None)
-    assert caught[0].filename == __file__
+    prompts = {"query": "good ", "passage": "film w1 ", "clustering": "w2 ", "empty": ""}
+    write(path, {"prompts": prompts, "default_prompt_name": None})
+    model = BertTextEmbedder.from_preset(directory)
+    theirs = SentenceTransformer(directory, device="cpu")
+    names = {"query": "query", "text": "passage", "clustering": "clustering", None: None}
+    texts = ["w3 w4 film", "w5"]
+
+    def check(model):
+        for role, name in names.items():
+            expected = theirs.encode(texts, prompt_name=name)
+            np.testing.assert_allclose(model.embed(texts, role=role), expected, atol=1e-5)
+
+    check(model)
+    kerasbert.convert(model, tmp_path / "ours", format="kerasbert")
+    check(BertTextEmbedder.from_preset(tmp_path / "ours"))
+    kerasbert.convert(model, tmp_path / "again")
+    check(BertTextEmbedder.from_preset(tmp_path / "again"))
+    again = SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    expected = theirs.encode(texts, prompt_name="passage")
+    np.testing.assert_allclose(again.encode_document(texts), expected, atol=1e-5)
+    # All texts have a prompt where the directory says so, in `predict` as well.
+    write(path, {"prompts": prompts, "default_prompt_name": "passage"})
+    model = BertTextEmbedder.from_preset(directory)
+    assert model.preprocessor.role == "text"
+    for found in (model.embed(texts), model.predict(texts, verbose=0)):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    # Vectors without their prompt are another thing.
+    pooling = os.path.join(directory, "1_Pooling", "config.json")
+    with open(pooling) as file:
+        write(pooling, {**json.load(file), "include_prompt": False})
+    with pytest.warns(UserWarning, match="include_prompt=false.*without them") as caught:
+        model = BertTextEmbedder.from_preset(directory)
+    assert model.preprocessor.prompts == {} and caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(

@@ -323,6 +323,79 @@ def test_a_text_and_itself():
     embedder.fit(MANY, np.ones((18, 16)), verbose=0)
 
 
+@pytest.mark.parametrize("name", ["triples", "classes"])
+def test_in_chunks(name, tmp_path):
+    """The memory of a few rows, and what all at once give; saved and loaded too."""
+    x, y, _ = COMPARED[name]
+    found = []
+    for size in (None, 4):
+        keras.utils.set_random_seed(0)
+        embedder = make_raw()
+        embedder.compile(optimizer=keras.optimizers.SGD(0.1), chunk_size=size)
+        found.append([float(embedder.train_on_batch(x, y)[0]) for _ in range(3)])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+    assert found[0][2] < found[0][0]
+    embedder.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.chunk_size == 4
+    assert again.train_on_batch(x, y)[0] == pytest.approx(
+        embedder.train_on_batch(x, y)[0], rel=1e-5
+    )
+    with pytest.raises(ValueError, match="chunk_size=0"):
+        embedder.compile(chunk_size=0)
+
+
+def test_prompts(tmp_path):
+    prompts = {"query": "good ", "text": "bad film ", "task": "dull "}
+    embedder = make_raw()
+    bare = embedder.preprocessor
+    settings = {"tokenizer": bare.tokenizer, "sequence_length": 16}
+    prompted = BertTextEmbedderPreprocessor(**settings, prompts=prompts)
+    embedder = BertTextEmbedder(embedder.backbone, prompted)
+    plain = BertTextEmbedder(embedder.backbone, bare)
+
+    def same(found, expected):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+    for role, prompt in {**prompts, None: ""}.items():
+        expected = plain.embed([prompt + text for text in TEXTS])
+        same(embedder.embed(TEXTS, role=role), expected)
+    same(embedder.embed("fun", role="query"), plain.embed("good fun"))
+    # In training, what is compared without labels is a query and texts.
+    asked, others = [prompts["query"] + text for text in MANY], []
+    others = [prompts["text"] + text for text in OTHERS]
+    expected = plain.test_on_batch((asked, others, others))[0]
+    assert embedder.test_on_batch((MANY, OTHERS, OTHERS))[0] == pytest.approx(expected, rel=1e-5)
+    data = tf.data.Dataset.from_tensors((np.array(MANY), np.array(OTHERS), np.array(OTHERS)))
+    data = data.map(lambda *columns: (columns,))
+    assert embedder.evaluate(data, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+    # How similar two are has no direction, nor has a text and itself.
+    for x, y in (((MANY, OTHERS), [0, 1] * 9), (TEXTS, None)):
+        expected = plain.test_on_batch(x, y)[0]
+        assert embedder.test_on_batch(x, y)[0] == pytest.approx(expected, rel=1e-5)
+    # A role for all texts.
+    embedder.preprocessor = BertTextEmbedderPreprocessor(**settings, prompts=prompts, role="task")
+    expected = plain.embed([prompts["task"] + text for text in TEXTS])
+    same(embedder.predict(TEXTS, verbose=0), expected)
+    expected_pair = plain.embed((["dull fun"], ["good"]))
+    same(embedder.embed((["fun"], ["good"])), expected_pair)
+    same(embedder.predict((["fun"], ["good"]), verbose=0), expected_pair)
+    same(embedder.predict(tf.data.Dataset.from_tensors(np.array(TEXTS)), verbose=0), expected)
+    embedder.save_to_preset(tmp_path / "preset")
+    again = BertTextEmbedder.from_preset(tmp_path / "preset")
+    same(again.embed(TEXTS), expected)
+    same(again.embed(TEXTS, role="query"), plain.embed(["good " + text for text in TEXTS]))
+    for make, message in {
+        lambda: again.embed(TEXTS, role="question"): "role='question' has no prompt; use one of 'query'",
+        lambda: again.embed((TEXTS, TEXTS), role="query"): "pairs have none",
+        lambda: BertTextEmbedderPreprocessor(**settings, prompts="query: "): "no dict of strings",
+        lambda: BertTextEmbedderPreprocessor(**settings, prompts={"query": 1}): "no dict of str",
+        lambda: BertTextEmbedderPreprocessor(**settings, role="question"): "role='question' has no",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
 def test_columns_as_datasets_and_arrays():
     warnings.filterwarnings("ignore", "Your input ran out of data")  # Keras', of a generator.
     embedder = make_raw()

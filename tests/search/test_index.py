@@ -103,6 +103,20 @@ def test_settings_of_vectors():
     assert model.seen == ["passage: x", "passage: y", "query: z"]
 
 
+def test_prompts_of_the_embedder(embedder):
+    texts = ["good film", "bad film", "very dull"]
+    bare = embedder.preprocessor
+    prompts = {"query": "it was ", "text": "a "}
+    asking = BertTextEmbedderPreprocessor(bare.tokenizer, sequence_length=16, prompts=prompts)
+    model = BertTextEmbedder(embedder.backbone, asking, embedder.pooling)
+    hits = SearchIndex(model, texts).search("fun", 3)
+    plain = BertTextEmbedder(embedder.backbone, bare, embedder.pooling)
+    settings = {"query_prompt": "it was ", "text_prompt": "a "}
+    expected = SearchIndex(plain, texts, **settings).search("fun", 3)
+    assert [hit["id"] for hit in hits] == [hit["id"] for hit in expected]
+    assert [hit["score"] for hit in hits] == pytest.approx([h["score"] for h in expected], abs=1e-6)
+
+
 def test_add_and_remove():
     index = SearchIndex(Letters())
     assert len(index) == 0 and index.search("a") == [] and index.search(["a", "b"]) == [[], []]
@@ -235,7 +249,7 @@ def test_refusals(embedder):
         (lambda: SearchIndex(max), "has no method `embed`"),
         (lambda: SearchIndex(Letters(), ["a"], dims=27), "dims=27 is more than the 26"),
         (lambda: SearchIndex(Letters(), dtype="int4"), "dtype='int4' is unknown"),
-        (lambda: SearchIndex(Letters(), text_prompt=None), "text_prompt=None is no string"),
+        (lambda: SearchIndex(Letters(), text_prompt=5), "text_prompt=5 is no string"),
         (
             lambda: SearchIndex(BertTextEmbedder(embedder.backbone, pooling="tokens")),
             "pooling='tokens', a vector for each token",

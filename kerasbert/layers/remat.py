@@ -1,0 +1,82 @@
+"""What is computed anew for its gradient, so that less of it is kept in memory."""
+
+import keras
+from keras import ops
+
+from kerasbert.backend import one_by_one
+
+# How far apart the random states of two chunks are: no chunk draws so often from one generator.
+_STRIDE = 4096
+
+
+def pure_call(call, variables, states):
+    """`call` as a function of tensors alone: `(values of variables, inputs) -> (outputs, states)`.
+
+    Args:
+        call: function of tensors, which uses variables.
+        variables: list of `keras.Variable`.
+        states: list of those that it changes, whose new values are given back.
+    """
+
+    def pure(values, *args, **kwargs):
+        pairs = list(zip(variables, values, strict=True))
+        with keras.StatelessScope(state_mapping=pairs) as scope:
+            outputs = call(*args, **kwargs)
+            return outputs, [scope.get_current_value(state) for state in states]
+
+    return pure
+
+
+def in_chunks(call, layers, inputs, size):
+    """What `call` gives of B rows, computed for `size` of them at a time, the gradient as well.
+
+    Each chunk is computed a second time for its gradient, so that memory holds what one needs.
+    The idea is that of Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory
+    Limited Setup", arXiv 2101.06983.
+
+    Args:
+        call: function of a dict of tensors, of which each row stands for itself, to a tensor.
+        layers: list of the layers that it uses.
+        inputs: dict of tensors (B, ...).
+        size: int.
+
+    >>> layer = keras.layers.Dense(2)
+    >>> x = {"x": ops.ones((5, 3))}
+    >>> tuple(in_chunks(lambda x: layer(x["x"]), [layer], x, size=2).shape)
+    (5, 2)
+    """
+    variables = list({id(v): v for layer in layers for v in layer.variables}.values())
+    weights = {id(weight) for layer in layers for weight in layer.weights}
+    states = [variable for variable in variables if id(variable) not in weights]
+    pure = pure_call(call, variables, [])
+    values = [v.value if id(v) in weights else ops.copy(v) for v in variables]
+
+    count = ops.shape(next(iter(inputs.values())))[0]
+    chunks = -(-count // size)
+    # The last chunk is filled with copies of the last row, which nothing is made of.
+    rows = ops.minimum(ops.arange(chunks * size), count - 1)
+
+    def parted(x):
+        x = ops.take(x, rows, axis=0)
+        return ops.reshape(x, (chunks, size, *ops.shape(x)[1:]))
+
+    def moved(state, number):
+        """The state of a generator for a chunk: the second of its numbers is counted up."""
+        steps = ops.cast(ops.stack([0 * number, _STRIDE * number]), state.dtype)
+        return state + steps
+
+    def of_chunk(chunk):
+        part, number = chunk
+        own = [
+            value if id(v) in weights else moved(value, number)
+            for v, value in zip(variables, values, strict=True)
+        ]
+        # Not with the part as an argument: TensorFlow would ask for the gradient of token ids.
+        return keras.remat(lambda *values: pure(values, part)[0])(*own)
+
+    parts = {name: parted(x) for name, x in inputs.items()}
+    outputs = one_by_one(of_chunk, (parts, ops.arange(chunks, dtype="int32")))
+    for state in states:
+        state.assign(moved(ops.convert_to_tensor(state), ops.cast(chunks, "int32")))
+    outputs = ops.reshape(outputs, (chunks * size, *outputs.shape[2:]))
+    return outputs[:count]
