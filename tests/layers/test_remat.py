@@ -70,7 +70,9 @@ def test_each_chunk_has_masks_of_its_own():
 
     def rows():
         x = {"x": np.ones((4, 99))}
-        return ops.convert_to_numpy(in_chunks(lambda x: layer(x["x"], training=True), [layer], x, 2))
+        return ops.convert_to_numpy(
+            in_chunks(lambda x: layer(x["x"], training=True), [layer], x, 2)
+        )
 
     first, second = rows(), rows()
     for x, y in ((first[:2], first[2:]), (first, second)):

@@ -386,7 +386,9 @@ def test_prompts(tmp_path):
     same(again.embed(TEXTS), expected)
     same(again.embed(TEXTS, role="query"), plain.embed(["good " + text for text in TEXTS]))
     for make, message in {
-        lambda: again.embed(TEXTS, role="question"): "role='question' has no prompt; use one of 'query'",
+        lambda: again.embed(
+            TEXTS, role="question"
+        ): "role='question' has no prompt; use one of 'query'",
         lambda: again.embed((TEXTS, TEXTS), role="query"): "pairs have none",
         lambda: BertTextEmbedderPreprocessor(**settings, prompts="query: "): "no dict of strings",
         lambda: BertTextEmbedderPreprocessor(**settings, prompts={"query": 1}): "no dict of str",
