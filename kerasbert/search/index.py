@@ -46,6 +46,16 @@ _SETTINGS = (
 )
 
 
+def embed_in_role(embedder, texts, role, batch_size, prompt=None):
+    """Vectors of texts as queries or as what is searched; without a prompt with the embedder's."""
+    settings = {"batch_size": batch_size}
+    if prompt is not None:
+        texts = [prompt + text for text in texts]
+    elif getattr(getattr(embedder, "preprocessor", None), "prompts", None):
+        settings["role"] = role
+    return embedder.embed(list(texts), **settings)
+
+
 class SearchIndex:
     """Texts that are found by their meaning: `search` gives the nearest ones to a query.
 
@@ -344,13 +354,8 @@ class SearchIndex:
             raise ValueError(
                 "The index has no embedder; pass one, or vectors to `add` and `search_vectors`."
             )
-        settings = {"batch_size": self.batch_size}
         prompt = self.query_prompt if role == "query" else self.text_prompt
-        if prompt is not None:
-            texts = [prompt + text for text in texts]
-        elif getattr(getattr(self.embedder, "preprocessor", None), "prompts", None):
-            settings["role"] = role
-        vectors = self.embedder.embed(list(texts), **settings)
+        vectors = embed_in_role(self.embedder, texts, role, self.batch_size, prompt)
         return self._checked(vectors, len(texts))
 
     def _checked(self, vectors, count=None):

@@ -1,0 +1,129 @@
+"""Texts that are near to a query and wrong: what an embedder learns most from."""
+
+import numpy as np
+
+from kerasbert._errors import check_choice, check_value, check_whole
+from kerasbert.search.index import SearchIndex, embed_in_role
+from kerasbert.search.vectors import unit_vectors
+
+
+def mine_hard_negatives(
+    embedder,
+    queries,
+    texts,
+    corpus=(),
+    *,
+    num_negatives=1,
+    range_min=0,
+    range_max=None,
+    max_score=None,
+    min_score=None,
+    absolute_margin=None,
+    relative_margin=None,
+    sampling_strategy="top",
+    reranker=None,
+    batch_size=32,
+    seed=0,
+):
+    """Find texts for each pair that a model takes for right, and that are not.
+
+    All texts of equal queries are right for them. Pairs with too few of such texts are left out.
+
+    Args:
+        embedder: a `BertTextEmbedder`, or what `SearchIndex` takes. Prompts are its own.
+        queries: list of N strings.
+        texts: list of N strings, the right text of each.
+        corpus: list of more texts to choose from.
+        num_negatives: int. How many for each pair.
+        range_min, range_max: ints. Which of the nearest wrong texts are looked at; by default the
+            first `10 * num_negatives`. What comes before `range_min` may be right after all.
+        max_score, min_score: floats. Take texts whose cosine, or the reranker's score, is below
+            and above these.
+        absolute_margin: float. Take texts whose score is less than that of the right text by this.
+        relative_margin: float. And less than it by this share, 0.05 for 95 percent at most.
+        sampling_strategy: "top", the nearest of them, or "random".
+        reranker: a `BertReranker`, or anything with `score`. Its scores are compared then.
+        batch_size, seed: ints.
+
+    Returns:
+        A tuple of `2 + num_negatives` lists: queries, their texts, and texts that are wrong, as
+        `BertTextEmbedder.fit` takes them.
+
+    Raises:
+        ValueError: for settings that leave nothing, and if no pair has enough such texts.
+
+    Example:
+
+    >>> class Letters:
+    ...     def embed(self, texts, batch_size=32):
+    ...         return np.array([[text.count(x) for x in "abc"] for text in texts], "float32")
+    >>> mine_hard_negatives(Letters(), ["a", "c"], ["aa", "cc"], ["aab", "bc"])
+    (['a', 'c'], ['aa', 'cc'], ['aab', 'bc'])
+
+    Sources: sentence-transformers 6.2 (the settings); Moreira et al. 2024, NV-Retriever, arXiv
+    2407.15831 (the margins).
+    """
+    queries, texts = list(queries), list(texts)
+    if len(queries) != len(texts) or not queries:
+        raise ValueError(
+            f"There are {len(queries)} queries and {len(texts)} texts; pass one text for each."
+        )
+    check_whole("num_negatives", num_negatives)
+    check_whole("range_min", range_min, 0)
+    range_max = range_min + 10 * num_negatives if range_max is None else range_max
+    check_whole("range_max", range_max, range_min + num_negatives)
+    check_choice("sampling_strategy", sampling_strategy, ("top", "random"))
+    for name, margin in (
+        ("absolute_margin", absolute_margin),
+        ("relative_margin", relative_margin),
+    ):
+        if margin is not None:
+            check_value(name, margin, "number")
+
+    corpus = list(dict.fromkeys([*texts, *corpus]))
+    places = {text: place for place, text in enumerate(corpus)}
+    right = {}
+    for query, text in zip(queries, texts):
+        right.setdefault(query, {})[places[text]] = None
+    asked = list(right)
+    vectors = unit_vectors(embed_in_role(embedder, corpus, "text", batch_size))
+    asking = unit_vectors(embed_in_role(embedder, asked, "query", batch_size))
+    index = SearchIndex(None, similarity="dot")
+    index.add(corpus, vectors=vectors)
+    found = index.search_vectors(asking, range_max + max(map(len, right.values())))
+    random = np.random.default_rng(seed)
+
+    rows = []
+    for query, vector, hits in zip(asked, asking, found):
+        own_places = list(right[query])
+        wrong = [hit for hit in hits if hit["id"] not in right[query]][range_min:range_max]
+        if reranker is None:
+            scores = np.array([hit["score"] for hit in wrong])
+            own_scores = vectors[own_places] @ vector
+        else:
+            read = [*(hit["text"] for hit in wrong), *(corpus[place] for place in own_places)]
+            both = np.asarray(reranker.score(([query] * len(read), read)))
+            scores, own_scores = np.split(both, [len(wrong)])
+        for place, own in zip(own_places, own_scores):
+            keep = np.ones(len(wrong), bool)
+            if max_score is not None:
+                keep &= scores < max_score
+            if min_score is not None:
+                keep &= scores > min_score
+            if absolute_margin is not None:
+                keep &= scores < own - absolute_margin
+            if relative_margin is not None:
+                keep &= scores < own - abs(own) * relative_margin
+            chosen = np.flatnonzero(keep)
+            if len(chosen) < num_negatives:
+                continue
+            if sampling_strategy == "random":
+                chosen = random.choice(chosen, num_negatives, replace=False)
+            negatives = [wrong[i]["text"] for i in chosen[:num_negatives]]
+            rows.append((query, corpus[place], *negatives))
+    if not rows:
+        raise ValueError(
+            f"None of the {len(queries)} pairs has {num_negatives} wrong texts that fit; add texts "
+            "as corpus, or take smaller margins."
+        )
+    return tuple(map(list, zip(*rows)))
