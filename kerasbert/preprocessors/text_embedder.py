@@ -6,7 +6,7 @@ import random
 import keras
 import numpy as np
 
-from kerasbert._errors import check_whole
+from kerasbert._errors import check_choice, check_value, check_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.batching import (
     batch_dataset,
@@ -17,6 +17,8 @@ from kerasbert.data.batching import (
 from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
 from kerasbert.preprocessors.texts import label_rows, number_rows, weights
 
+# What a text can be in a search.
+ROLES = ("query", "text")
 # In so many batches a place is looked for, for a row whose texts its own batch has already.
 MOST_TRIED = 20
 
@@ -30,11 +32,24 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     Texts that are compared, such as a question and its passage, are not packed into a row but stand
     in columns; see `column_batches`.
 
-    Takes the arguments of `BertPreprocessor`.
+    A query and what it looks for may be read differently, as ColBERT does: `for_role` gives a
+    preprocessor for either. Columns have these roles too, the first one is of queries.
+
+    Args:
+        tokenizer, sequence_length, truncate, num_segments: as of `BertPreprocessor`.
+        query_token, text_token: strings. A token of the vocabulary after the first one of each row;
+            "" for none. PyLate's prefixes.
+        query_length: int. The most tokens of a query; `None` for `sequence_length`.
+        expand_queries: bool. Fill queries up to `query_length` by the mask token, of which each
+            has a vector.
+        attend_to_expansion: bool. Whether other tokens see these.
+        skiplist_words: list of strings. Tokens without a vector in texts, such as punctuation.
+
+    With any of the last six, features have a `vector_mask` (B, T), true where tokens have vectors.
 
     Raises:
         ValueError: for labels that are no vectors of finite numbers, all of one width, with their
-            position.
+            position, and for tokens that the vocabulary does not have.
 
     Example:
 
@@ -44,10 +59,131 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     >>> features, y = preprocessor(["Fine", "Awful"], [[1.0, 2.0], [3.0, 4.0]])
     >>> tuple(y.shape)
     (2, 2)
+    >>> late = BertTextEmbedderPreprocessor(
+    ...     BertTokenizer(tokens), query_length=5, expand_queries=True, skiplist_words=["awful"]
+    ... )
+    >>> [np.asarray(x)[0].tolist() for x in late.for_role("query")(["fine"]).values()][0]
+    [2, 5, 3, 4, 4]
+    >>> np.asarray(late.for_role("text")(["fine awful"])["vector_mask"])[0, :4].tolist()
+    [True, True, False, True]
+
+    Source of roles: Khattab and Zaharia 2020, "ColBERT", arXiv 2004.12832, section 3.2; names and
+    defaults of checkpoints as in PyLate 1.6.
     """
 
     # Checkpoints say how long the texts of their embedder are.
     kind = "text_embedder"
+    settings = (
+        *BertPreprocessor.settings,
+        "query_token",
+        "text_token",
+        "query_length",
+        "expand_queries",
+        "attend_to_expansion",
+        "skiplist_words",
+    )
+    # What the texts are; see `for_role`.
+    role = None
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        query_token="",
+        text_token="",
+        query_length=None,
+        expand_queries=False,
+        attend_to_expansion=False,
+        skiplist_words=(),
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        for name, value in (
+            ("expand_queries", expand_queries),
+            ("attend_to_expansion", attend_to_expansion),
+        ):
+            check_value(name, value, "flag")
+        if query_length is not None:
+            check_whole("query_length", query_length, 2 + tokenizer.num_separators)
+        if isinstance(skiplist_words, str) or not all(isinstance(x, str) for x in skiplist_words):
+            raise ValueError(f"skiplist_words={skiplist_words!r:.60} has to be a list of strings.")
+        for name, token in (("query_token", query_token), ("text_token", text_token)):
+            if token and tokenizer.vocabulary is not None and token not in tokenizer.vocabulary:
+                raise ValueError(
+                    f"{name}={token!r} is not in the vocabulary; use one of its tokens, such as "
+                    "'[unused0]' where it has that, or '' for none."
+                )
+        self.query_token = query_token
+        self.text_token = text_token
+        self.query_length = query_length
+        self.expand_queries = expand_queries
+        self.attend_to_expansion = attend_to_expansion
+        self.skiplist_words = list(skiplist_words)
+
+    # === Roles ===
+
+    @property
+    def has_roles(self):
+        """Whether queries and texts are read differently, or some tokens have no vector."""
+        return bool(
+            self.query_token
+            or self.text_token
+            or self.query_length is not None
+            or self.expand_queries
+            or self.skiplist_words
+        )
+
+    def for_role(self, role):
+        """The preprocessor of texts of a role, "query" or "text"; of `None` this one."""
+        if role is None:
+            return self
+        check_choice("role", role, ROLES)
+        if not self.has_roles:
+            return self
+        key = (role, self.tokenizer, *(repr(getattr(self, name)) for name in self.settings))
+        # Not by `setattr`: Keras would track it.
+        made = self.__dict__.setdefault("_of_roles", {})
+        if key not in made:
+            one = type(self).from_config({**self.get_config(), "tokenizer": self.tokenizer})
+            if role == "query" and self.query_length is not None:
+                one.sequence_length = self.query_length
+            one.role = role
+            made[key] = one
+        return made[key]
+
+    def _packs_at_once(self):
+        return type(self) is BertTextEmbedderPreprocessor
+
+    def _tokens(self, texts):
+        tokens = super()._tokens(texts)
+        token = {"query": self.query_token, "text": self.text_token}.get(self.role)
+        if not token:
+            return tokens
+        first = tf.fill([tokens.nrows(), 1], self.tokenizer.token_to_id(token))
+        return tf.concat([first, tokens], axis=1)
+
+    def pack(self, segments, length=None):
+        is_expanded = self.role == "query" and self.expand_queries
+        features = super().pack(segments, self.sequence_length if is_expanded else length)
+        if not self.has_roles:
+            return features
+        ids, mask = features["token_ids"], features["padding_mask"]
+        if is_expanded:
+            features["token_ids"] = tf.where(mask, ids, self.tokenizer.mask_token_id)
+            features["vector_mask"] = tf.ones_like(mask)
+            if self.attend_to_expansion:
+                features["padding_mask"] = tf.ones_like(mask)
+            return features
+        if self.role == "text" and self.skiplist_words:
+            skipped = tf.constant(self._skipped_ids(), ids.dtype)
+            mask &= ~tf.reduce_any(ids[:, :, None] == skipped, axis=-1)
+        return {**features, "vector_mask": mask}
+
+    def _skipped_ids(self):
+        words = set(self.skiplist_words)
+        return [id for id, token in enumerate(self.tokenizer.get_vocabulary()) if token in words]
 
     def check_labels(self, y, count):
         rows = label_rows(y, count)
@@ -109,7 +245,10 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             labels = labels.astype("int32")
         with tf.device("cpu"):
             targets = [None if t is None else tf.constant(t) for t in (labels, sample_weight)]
-        lengths = sum(np.asarray(self.packed_lengths((segment,))) for segment in segments)
+        lengths = sum(
+            np.asarray(one.packed_lengths((segment,)))
+            for one, segment in zip(self._of_columns(segments), segments)
+        )
         seed = random.randrange(2**31)
 
         def plan(epoch):
@@ -142,7 +281,15 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         y = _text_numbers(columns) if y is None else self._column_labels(y, count)
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
         with tf.device("cpu"):
-            return self._tokenize_columns(columns, most=self.sequence_length), y, sample_weight
+            segments = [
+                one._tokenize_columns([column], most=one.sequence_length)[0]
+                for one, column in zip(self._of_columns(columns), columns)
+            ]
+            return segments, y, sample_weight
+
+    def _of_columns(self, columns):
+        """The preprocessor of each column: of queries, and of texts."""
+        return [self.for_role(ROLES[min(i, 1)]) for i in range(len(columns))]
 
     def map_columns(self, dataset):
         """Preprocess a `tf.data.Dataset` of batches of columns, with labels or without."""
@@ -154,19 +301,21 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             if y is None:
                 _, y = tf.unique(tf.concat(columns, 0))
                 y = tf.transpose(tf.reshape(y, (len(columns), -1)))
-            return self._assemble_columns(self._tokenize_in_graph(columns), y, sample_weight)
+            ones = self._of_columns(columns)
+            segments = [one._tokenize_in_graph([c])[0] for one, c in zip(ones, columns)]
+            return self._assemble_columns(segments, y, sample_weight)
 
         return map_ahead(dataset, make)
 
     def _assemble_columns(self, segments, y, sample_weight=None, coarse=False):
         x = []
-        for segment in segments:
-            length = tf.reduce_max(self.packed_lengths((segment,)))
+        for one, segment in zip(self._of_columns(segments), segments):
+            length = tf.reduce_max(one.packed_lengths((segment,)))
             if coarse:
-                steps = [2**power for power in range(4, 20) if 2**power < self.sequence_length]
-                steps = tf.constant([*steps, self.sequence_length])
+                steps = [2**power for power in range(4, 20) if 2**power < one.sequence_length]
+                steps = tf.constant([*steps, one.sequence_length])
                 length = tf.gather(steps, tf.searchsorted(steps, [length])[0])
-            x.append(self.pack((segment,), length))
+            x.append(one.pack((segment,), length))
         return keras.utils.pack_x_y_sample_weight(tuple(x), y, sample_weight)
 
     def _read_columns(self, x):

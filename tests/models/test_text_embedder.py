@@ -382,7 +382,7 @@ def test_bad_columns(x, y, message):
     with pytest.raises(ValueError, match=message):
         make_raw().fit(x, y, verbose=0)
     with pytest.raises(ValueError, match="gives a vector for each token"):
-        make_raw(pooling="tokens").fit((["good"], ["bad"]))
+        make_raw(pooling="tokens").fit((["good"], ["bad"]), [0.5], verbose=0)
 
 
 @pytest.mark.peers
