@@ -1,16 +1,24 @@
 """Directories of sentence-transformers: a Hugging Face encoder, and how it makes vectors of texts.
 
-Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits.
+Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits; or a
+ColBERT, of PyLate or of Stanford.
 
 Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
 """
 
+import collections
 import dataclasses
 import functools
 import os
 import warnings
 
-from kerasbert.conversion import huggingface
+import numpy as np
+from keras import ops
+
+from kerasbert._errors import check_fields
+from kerasbert.conversion import colbert, huggingface
+from kerasbert.conversion.checkpoint import TensorFiles
+from kerasbert.conversion.writing import named_tensors
 from kerasbert.files import inside, json_in, read_json, write_json
 
 # One flag a pooling, in the order in which several stand side by side; later ones write the names.
@@ -22,12 +30,18 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# Prompts; and the names that roles of texts that are searched have there, ours and theirs.
-_PROMPTS, _TEXT_ROLES = (
-    "config_sentence_transformers.json",
-    ("text", "document", "passage", "corpus"),
-)
+_PROMPTS = "config_sentence_transformers.json"
+# What texts that are searched are called there; we call them by the first of these.
+_TEXT_ROLES = ("text", "document", "passage", "corpus")
 _POOLINGS = ("cls", "max", "mean")
+# What a dense layer makes of its product, by Keras' names.
+_DENSE_ACTIVATIONS = {
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    None: "torch.nn.modules.linear.Identity",
+}
 # What a cross-encoder makes of its logits, by our names.
 _ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
@@ -45,7 +59,7 @@ _TRANSFORMER_SETTINGS = [
 def is_mine(directory):
     """Whether its first module is a Hugging Face encoder."""
     if not _has_modules(directory):
-        return is_cross_encoder(directory)
+        return is_cross_encoder(directory) or colbert.is_stanfords(directory)
     return _kind(_modules(directory)[0]) == "Transformer"
 
 
@@ -67,7 +81,8 @@ def read_checkpoint(directory):
     Raises:
         ValueError: as for a Hugging Face directory, or for a list of modules that is broken.
     """
-    modules = _modules(directory) if _has_modules(directory) else [{"path": ""}]
+    alone = [{"path": "", "type": "Transformer"}]
+    modules = _modules(directory) if _has_modules(directory) else alone
     folder = _path(directory, modules[0])
     checkpoint = huggingface.read_checkpoint(folder)
     found = (json_in(folder, name) for name in _TRANSFORMER_SETTINGS)
@@ -80,20 +95,52 @@ def read_checkpoint(directory):
     if settings.get("do_lower_case"):
         make = functools.partial(_lowercase, make, directory)
     kind, read, refused = "text_embedder", _embedder, checkpoint.refused
+    reading, more = {"sequence_length": length}, {}
+    dense = _dense_folder(directory, modules)
     if is_cross_encoder(directory):
         kind, read = "reranker", _reranker
         refusal = _no_reranker(directory, modules)
         refused = {kind: refusal, **refused} if refusal else refused
+    elif dense is not None:
+        tensors = checkpoint.tensors
+        if dense != folder:
+            tensors = _Joined(tensors, TensorFiles(dense))
+        more = {
+            "tensors": tensors,
+            "head_maps": {**checkpoint.head_maps, kind: colbert.PROJECTION},
+            "is_head": lambda name: name.startswith("linear.") or checkpoint.is_head(name),
+        }
+        if not any(_kind(module) == "Pooling" for module in modules):
+            longest = checkpoint.encoder["max_sequence_length"]
+            reading = colbert.read_settings(directory, longest)
+            make = functools.partial(colbert.tokenizer, make)
     head = functools.partial(read, directory, modules)
-    prompts = _prompts(directory, modules) if kind == "text_embedder" else {}
+    if kind == "text_embedder" and any(_kind(module) == "Pooling" for module in modules):
+        reading = {**reading, **_prompts(directory, modules)}
     return dataclasses.replace(
         checkpoint,
         source=directory,
         head={**checkpoint.head, kind: head},
-        preprocessor={kind: {"sequence_length": length, **prompts}},
+        preprocessor={kind: reading},
         tokenizer=make,
         refused=refused,
+        **more,
     )
+
+
+class _Joined(collections.ChainMap):
+    """The tensors of an encoder, and those of a dense layer in another folder."""
+
+    def shape(self, name):
+        return next(part.shape(name) for part in self.maps if name in part)
+
+
+def _dense_folder(directory, modules):
+    """The folder with the weights of a dense layer; `None` where there is none, or more."""
+    if not _has_modules(directory):
+        return directory if colbert.is_stanfords(directory) else None
+    found = [module for module in modules if _kind(module) == "Dense"]
+    return _path(directory, found[0]) if len(found) == 1 else None
 
 
 # === Cross-encoders ===
@@ -147,11 +194,23 @@ def _no_reranker(directory, modules):
 
 def has_place_for(embedder):
     """Whether these directories can say how an embedder makes its vectors."""
-    return embedder.layers_used == "last" and set(_modes(embedder)) <= set(_POOLINGS)
+    if embedder.layers_used != "last" or embedder.projection_activation not in _DENSE_ACTIVATIONS:
+        return False
+    if embedder.has_late_interaction:
+        # PyLate always normalizes.
+        return embedder.normalize and embedder.preprocessor is not None
+    return set(_modes(embedder)) <= set(_POOLINGS)
 
 
 def _modes(embedder):
     return [embedder.pooling] if isinstance(embedder.pooling, str) else embedder.pooling
+
+
+def role_tokens(model):
+    """The tokens that readers put before queries and texts as a part of these."""
+    preprocessor = getattr(model, "preprocessor", None)
+    tokens = (getattr(preprocessor, f"{role}_token", "") for role in ("query", "text"))
+    return [token for token in tokens if token]
 
 
 def write_modules(embedder, directory):
@@ -162,19 +221,27 @@ def write_modules(embedder, directory):
     """
     if not has_place_for(embedder):
         return
-    modes = _modes(embedder)
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedder.normalize else [])]
+    is_late, modes = embedder.has_late_interaction, _modes(embedder)
+    kinds = {
+        "Transformer": True,
+        "Pooling": not is_late,
+        "Dense": embedder.projection is not None,
+        "Normalize": embedder.normalize and not is_late,
+    }
+    types = {"Dense": "pylate.models.Dense.Dense"} if is_late else {}
     modules = [
         {
             "idx": i,
             "name": str(i),
             "path": "" if i == 0 else f"{i}_{kind}",
-            "type": f"sentence_transformers.models.{kind}",
+            "type": types.get(kind, f"sentence_transformers.models.{kind}"),
         }
-        for i, kind in enumerate(kinds)
+        for i, kind in enumerate(kind for kind, is_there in kinds.items() if is_there)
     ]
     for module in modules[1:]:
         os.mkdir(os.path.join(directory, module["path"]))
+    if embedder.projection is not None:
+        _write_dense(embedder, os.path.join(directory, f"{2 - is_late}_Dense"))
     # The flags are what every version reads, but they have one order alone.
     poolings = {flag: mode in modes for flag, mode in _FLAGS.items()}
     if modes != [mode for flag, mode in _FLAGS.items() if poolings[flag]]:
@@ -184,9 +251,28 @@ def write_modules(embedder, directory):
     length = getattr(embedder.preprocessor, "sequence_length", most)
     settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's own does.
     write_json(os.path.join(directory, "modules.json"), modules)
-    write_json(os.path.join(directory, "1_Pooling", "config.json"), config)
+    if is_late:
+        colbert.write_settings(embedder.preprocessor, directory)
+    else:
+        write_json(os.path.join(directory, "1_Pooling", "config.json"), config)
+        _write_prompts(embedder.preprocessor, directory)
     write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
-    _write_prompts(embedder.preprocessor, directory)
+
+
+def _write_dense(embedder, folder):
+    from safetensors.numpy import save_file
+
+    weights = embedder.projection.weights
+    values = {weight.path: np.asarray(ops.convert_to_numpy(weight)) for weight in weights}
+    tensors = named_tensors(values, colbert.PROJECTION, "sentence-transformers")
+    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    config = {
+        "in_features": embedder.projection.kernel.shape[0],
+        "out_features": embedder.projection_dim,
+        "bias": embedder.projection_bias,
+        "activation_function": _DENSE_ACTIVATIONS[embedder.projection_activation],
+    }
+    write_json(os.path.join(folder, "config.json"), config)
 
 
 def _modules(directory):
@@ -217,13 +303,22 @@ def _path(directory, module):
 
 def _embedder(directory, modules):
     """Arguments of `BertTextEmbedder`."""
+    if colbert.is_stanfords(directory):
+        return {"pooling": "tokens", "normalize": True, "projection_dim": colbert.width(directory)}
     kinds = [_kind(module) for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    in_order = [kind for kind in ("Transformer", "Pooling", "Dense", "Normalize") if kind in kinds]
+    of_tokens = kinds == ["Transformer", "Dense"]
+    if not of_tokens and (kinds != in_order or kinds[1:2] != ["Pooling"]):
         raise ValueError(
             f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer, "
-            "Pooling and, last, Normalize. Load its encoder with BertBackbone, and make of that "
-            "what you need."
+            "Pooling, Dense and, last, Normalize, each once, or Transformer and Dense. Load its "
+            "encoder with BertBackbone, and make of that what you need."
         )
+    settings = {"normalize": of_tokens or kinds[-1] == "Normalize"}
+    if "Dense" in kinds:
+        settings |= _dense(_path(directory, modules[kinds.index("Dense")]))
+    if of_tokens:
+        return {"pooling": "tokens", **settings}
     path = os.path.join(_path(directory, modules[1]), "config.json")
     config = read_json(path)
     modes = config.get("pooling_mode")
@@ -236,9 +331,33 @@ def _embedder(directory, modules):
                 f"'{path}' pools by '{mode}'; kerasbert has {', '.join(_POOLINGS)}. Load the "
                 "encoder with BertBackbone, and make of that what you need."
             )
+    return {"pooling": modes[0] if len(modes) == 1 else modes, **settings}
+
+
+def _dense(folder):
+    """Arguments of `BertTextEmbedder` that say what its dense layer is."""
+    path = os.path.join(folder, "config.json")
+    config = read_json(path)
+    check_fields(config, {"out_features": "count", "bias": "flag", "use_residual": "flag"}, path)
+    if config.get("use_residual"):
+        raise ValueError(
+            f"'{path}' has use_residual=true, which kerasbert does not have; load the encoder with "
+            "BertBackbone, and make of that what you need."
+        )
+    theirs = str(config.get("activation_function", _DENSE_ACTIVATIONS["tanh"]))
+    names = {name.rpartition(".")[2]: ours for ours, name in _DENSE_ACTIVATIONS.items()}
+    name = theirs.rpartition(".")[2]
+    if name not in names or not theirs.startswith("torch."):
+        raise ValueError(
+            f"'{path}' has the activation {theirs!r}; kerasbert reads {', '.join(names)}. Load the "
+            "encoder with BertBackbone, and make of that what you need."
+        )
+    if "out_features" not in config:
+        raise ValueError(f"'{path}' does not say out_features; download it again.")
     return {
-        "pooling": modes[0] if len(modes) == 1 else modes,
-        "normalize": kinds[-1] == "Normalize",
+        "projection_dim": config["out_features"],
+        "projection_bias": config.get("bias", True),
+        "projection_activation": names[name],
     }
 
 

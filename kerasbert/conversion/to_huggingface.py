@@ -63,7 +63,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     Raises:
         ValueError: for what transformers cannot hold, before any weights are written.
     """
-    encoder, kind = encoder_of(model), head_kind(model)
+    encoder, kind = encoder_of(model), _kind_there(model)
     family = encoder.family
     name = architecture(family, kind)
     settings = encoder.get_config()
@@ -83,6 +83,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
             _longest(model, settings),
             encoder.num_segments > 1,
             finds_special=hasattr(model, "fill_mask"),
+            also=sentence_transformers.role_tokens(model),
         )
         write_files(directory, files)
     checkpoint = huggingface.read_checkpoint(directory)
@@ -105,6 +106,13 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     return name, changed
 
 
+def _kind_there(model):
+    """`head_kind`, but for a projection, which has a folder of its own there."""
+    kind = head_kind(model)
+    is_apart = kind == "text_embedder" and sentence_transformers.has_place_for(model)
+    return None if is_apart else kind
+
+
 def config_of(model, settings, tokenizer, token_ids=None):
     """What is in `config.json` of a model.
 
@@ -117,7 +125,7 @@ def config_of(model, settings, tokenizer, token_ids=None):
     Raises:
         ValueError: for a head or a setting that transformers does not have.
     """
-    family, kind = encoder_of(model).family, head_kind(model)
+    family, kind = encoder_of(model).family, _kind_there(model)
     config = {"architectures": [architecture(family, kind)], **_encoder_config(settings, family)}
     config |= _token_ids(tokenizer, config, family, token_ids)
     config |= _class_config(model, kind)

@@ -443,8 +443,12 @@ class ServedTexts(Served):
             found.append((self.of_examples[0], {"inputs": mixed}))
         return found
 
+    def read(self, signature, inputs):
+        """What the network takes for the inputs of a signature, on any backend."""
+        return self.preprocessor(tuple(inputs.values()))
+
     def expected(self, signature, inputs):
-        features = self.preprocessor(tuple(inputs.values()))
+        features = self.read(signature, inputs)
         features = {name: keras.ops.cast(features[name], "int32") for name in self.model.input}
         if signature == "preprocess":
             return {name: keras.ops.convert_to_numpy(x) for name, x in features.items()}

@@ -1,11 +1,16 @@
-"""What is served of `BertTextEmbedder`: a vector a text, or one a token."""
+"""What is served of `BertTextEmbedder`: a vector a text, or one a token.
+
+Each role whose texts are read otherwise has a signature of its name, `query` and `text` above all.
+"""
+
+import functools
 
 import keras
 
 from kerasbert.conversion import sentence_transformers
 from kerasbert.export.encoder import vectors_of_tokens
 from kerasbert.export.program import of_texts
-from kerasbert.export.served import Served, ServedTexts
+from kerasbert.export.served import SHORT, Served, ServedTexts, Signature
 
 
 class ServedEmbedder(ServedTexts):
@@ -13,15 +18,54 @@ class ServedEmbedder(ServedTexts):
 
     output = "embedding"
 
+    @property
+    def roles(self):
+        return getattr(self.preprocessor, "roles", ())
+
+    def text_signatures(self):
+        found = super().text_signatures()
+        for role in self.roles:
+            answer = functools.partial(self._answer_as, role)
+            found[role] = Signature(answer, self.column_specs())
+        return found
+
+    def _answer_as(self, role, text):
+        read = self.preprocessor.for_role(role)
+        return self.answer_rows(self.features_in_graph(read.pack(read.tokenize((text,)))))
+
+    def features_in_graph(self, features):
+        if self.model.has_late_interaction:
+            # A preprocessor without roles does not say it.
+            features = {"vector_mask": features["padding_mask"], **features}
+        return super().features_in_graph(features)
+
+    def random_features(self):
+        if not self.model.has_late_interaction:
+            return super().random_features()
+        return [{**x, "vector_mask": x["padding_mask"]} for x in super().random_features()]
+
+    def probes(self):
+        return [*super().probes(), *((role, {"text": SHORT}) for role in self.roles)]
+
+    def read(self, signature, inputs):
+        read = self.preprocessor
+        if signature in self.roles:
+            read = read.for_role(signature)
+        return self.model.fill_in(read(tuple(inputs.values())))
+
     def program(self):
+        if self.model.has_late_interaction:
+            return None
         if self.model.pooling == "tokens":
             return of_texts("The vectors of the tokens", vectors_of_tokens("embedding"))
-        prompt = "" if self.preprocessor is None else self.preprocessor.prompt()
+        prompt = getattr(self.preprocessor, "prompt", "")
         return of_texts("The vector", 'return outputs["embedding"]', prompt=prompt)
 
     def decode(self, outputs, features):
         if self.model.pooling != "tokens":
             return outputs
+        if self.model.has_late_interaction:
+            return {**outputs, "vector_mask": features["vector_mask"]}
         return {**outputs, "count": keras.ops.sum(features["padding_mask"], axis=-1)}
 
     def run_as_transformers(self, features):

@@ -29,6 +29,7 @@ from kerasbert.losses.vectors import (
     Matryoshka,
     MultipleNegativesRanking,
     Triplet,
+    max_similarity,
 )
 
 __all__ = [
@@ -57,5 +58,6 @@ __all__ = [
     "TreeLoss",
     "Triplet",
     "is_first_choice",
+    "max_similarity",
     "token_cross_entropy",
 ]

@@ -3,8 +3,10 @@
 B batch, C columns of texts (say a question, its passage and a passage that is not its), N columns
 but the first, D width of a vector.
 
-Vectors are (B, C, D): of each row one vector a column. Formulas and defaults are those of
-sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084), where one has its name.
+Vectors are (B, C, D): of each row one vector a column. With `similarity="maxsim"` they are
+(B, C, T, D), a vector for each of T tokens, zeros where there is none. Formulas and defaults are
+those of sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084), where one has its
+name.
 """
 
 import keras
@@ -34,6 +36,59 @@ def _cosine_distance(x, y):
 
 
 DISTANCES = {"euclidean": _distance, "cosine": _cosine_distance}
+SIMILARITIES = ("cosine", "dot", "maxsim")
+
+
+def max_similarity(queries, texts):
+    """MaxSim: for each token of a query its best product with a token of the text, added up.
+
+    Args:
+        queries: floats (Q, S, D), a vector for each token, zeros where there is none.
+        texts: floats (N, T, D), as well.
+
+    Returns:
+        Floats (Q, N).
+
+    Example:
+
+    >>> queries = np.array([[[1, 0], [0, 1], [0, 0]]], "float32")
+    >>> texts = np.array([[[-1, 0], [0, 0]], [[1, 0], [0, 2]]], "float32")
+    >>> ops.convert_to_numpy(max_similarity(queries, texts)).tolist()
+    [[-1.0, 3.0]]
+
+    Source: Khattab and Zaharia 2020, "ColBERT", arXiv 2004.12832, equation 3.
+    """
+    queries, texts = map(ops.convert_to_tensor, (queries, texts))
+    count, length, width = ops.shape(queries)
+    tokens = ops.reshape(texts, (-1, width))  # (N * T, D)
+    products = ops.matmul(ops.reshape(queries, (-1, width)), ops.transpose(tokens))
+    products = ops.reshape(products, (count, length, *ops.shape(texts)[:2]))  # (Q, S, N, T)
+    return ops.sum(_best(products, texts), axis=1)
+
+
+def _best(products, texts):
+    """The largest products (..., N, T) of each text: (..., N). Of a text without vectors 0."""
+    is_token = ops.any(texts != 0, axis=-1)  # (N, T)
+    best = ops.max(ops.where(is_token, products, NEVER), axis=-1)
+    # A query's token without a vector has the product 0 with all.
+    return ops.where(ops.any(is_token, axis=-1), best, 0.0)
+
+
+def _all_similar(similarity, queries, texts):
+    """The similarities of all with all: (Q, ..., D) and (N, ..., D) to (Q, N)."""
+    if similarity == "maxsim":
+        return max_similarity(queries, texts)
+    if similarity == "cosine":
+        queries, texts = unit_length(queries), unit_length(texts)
+    return ops.matmul(queries, ops.transpose(texts))
+
+
+def _similar(similarity, queries, texts):
+    """The similarities of each with its own: (B, ..., D) twice, to (B,)."""
+    if similarity == "maxsim":
+        products = ops.matmul(queries, ops.transpose(texts, (0, 2, 1)))  # (B, S, T)
+        return ops.sum(_best(ops.transpose(products, (1, 0, 2)), texts), axis=0)
+    return _cosine(queries, texts) if similarity == "cosine" else ops.sum(queries * texts, axis=-1)
 
 
 def _numbers(y_true, y_pred):
@@ -60,9 +115,17 @@ class _VectorLoss(keras.losses.Loss):
         return {**super().get_config(), **self.settings}
 
     def columns(self, y_pred):
-        """Vectors (B, C, D) as C of (B, D), their number checked."""
+        """Vectors (B, C, ...) as C of (B, ...), their number checked."""
         shape = tuple(y_pred.shape)
-        if len(shape) != 3 or not self.least <= shape[1] <= (self.most or shape[1]):
+        of_tokens = self.settings.get("similarity") == "maxsim"
+        if (len(shape) == 4) != of_tokens and len(shape) in (3, 4):
+            one, other = ("text", "token") if of_tokens else ("token", "text")
+            raise ValueError(
+                f"{type(self).__name__} takes one vector for each {other}, and was given one for "
+                f"each {one}, {shape}; 'maxsim' goes with pooling='tokens', and other similarities "
+                "and losses with other poolings."
+            )
+        if len(shape) != 3 + of_tokens or not self.least <= shape[1] <= (self.most or shape[1]):
             raise ValueError(
                 f"{type(self).__name__} takes vectors of {self.what}, and was given the shape "
                 f"{shape}; pass a tuple of lists of texts to fit(), one list a column."
@@ -83,7 +146,8 @@ class MultipleNegativesRanking(_VectorLoss):
         scale: float. What similarities are multiplied by.
         symmetric: bool. Also each second text has to find its anchor among all anchors; the mean
             of both.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", or "maxsim", for vectors of tokens; with it and `scale=1.0` the
+            loss is PyLate's `Contrastive`.
         reduction, name, dtype: as of `keras.losses.Loss`.
 
     Example:
@@ -111,18 +175,17 @@ class MultipleNegativesRanking(_VectorLoss):
     ):
         check_value("scale", scale, "positive")
         check_value("symmetric", symmetric, "flag")
-        check_choice("similarity", similarity, ("cosine", "dot"))
+        check_choice("similarity", similarity, SIMILARITIES)
         super().__init__(
             reduction, name, dtype, scale=scale, symmetric=symmetric, similarity=similarity
         )
 
     def call(self, y_true, y_pred):
-        count = len(self.columns(y_pred)) - 1  # N
-        vectors = unit_length(y_pred) if self.similarity == "cosine" else y_pred
-        anchors = vectors[:, 0]  # (B, D)
+        anchors, *others = self.columns(y_pred)
+        count = len(others)  # N
         # The column changes slowest, so that the right texts of all rows come first.
-        others = ops.concatenate([vectors[:, 1 + n] for n in range(count)])  # (N * B, D)
-        scores = self.scale * ops.matmul(anchors, ops.transpose(others))  # (B, N * B)
+        others = ops.concatenate(others)  # (N * B, ...)
+        scores = self.scale * _all_similar(self.similarity, anchors, others)  # (B, N * B)
         size = ops.shape(scores)[0]
         is_own = ops.cast(ops.eye(size), "bool")  # (B, B)
         excluded = self._excluded(y_true, is_own, count)
@@ -343,7 +406,9 @@ class MarginMSE(_VectorLoss):
     Vectors are (B, C, D): anchors, the right texts, and one or more others, N - 1. Labels are the
     teacher's differences (B,) or (B, N - 1), or its scores (B, N) of all but the anchors.
 
-    Takes the arguments of `keras.losses.Loss`; similarities are products.
+    Args:
+        similarity: "dot", "cosine" or "maxsim", for vectors of tokens.
+        reduction, name, dtype: as of `keras.losses.Loss`.
 
     Example:
 
@@ -356,12 +421,19 @@ class MarginMSE(_VectorLoss):
 
     least, most, what = 3, None, "three texts or more"
 
-    def __init__(self, reduction="sum_over_batch_size", name="margin_mse", dtype=None):
-        super().__init__(reduction, name, dtype)
+    def __init__(
+        self,
+        similarity="dot",
+        reduction="sum_over_batch_size",
+        name="margin_mse",
+        dtype=None,
+    ):
+        check_choice("similarity", similarity, SIMILARITIES)
+        super().__init__(reduction, name, dtype, similarity=similarity)
 
     def call(self, y_true, y_pred):
         anchor, *others = self.columns(y_pred)
-        scores = [ops.sum(anchor * other, axis=-1) for other in others]
+        scores = [_similar(self.similarity, anchor, other) for other in others]
         margins = ops.stack([scores[0] - score for score in scores[1:]], axis=1)  # (B, N - 1)
         labels = ops.cast(y_true, margins.dtype)
         if len(labels.shape) == 1:
@@ -384,11 +456,13 @@ def _check_scores(loss, y_true, found, wanted):
 class DistillKL(_VectorLoss):
     """The teacher's shares of the texts of a row, against those of this model's similarities.
 
-    Vectors are (B, C, D): anchors, and N texts; labels the teacher's scores (B, N). Similarities
-    are products.
+    Vectors are (B, C, D): anchors, and N texts; labels the teacher's scores (B, N).
 
     Args:
         temperature: float. What both scores are divided by.
+        similarity: "dot", "cosine" or "maxsim", for vectors of tokens.
+        normalize_scores: bool. Stretch this model's scores of a row to those from 0 to 1 first.
+            With it and "maxsim" the loss is PyLate's `Distillation`.
         reduction, name, dtype: as of `keras.losses.Loss`.
 
     Example:
@@ -403,17 +477,37 @@ class DistillKL(_VectorLoss):
     least, most, what = 3, None, "three texts or more"
 
     def __init__(
-        self, temperature=1.0, reduction="sum_over_batch_size", name="distill_kl", dtype=None
+        self,
+        temperature=1.0,
+        similarity="dot",
+        normalize_scores=False,
+        reduction="sum_over_batch_size",
+        name="distill_kl",
+        dtype=None,
     ):
         check_value("temperature", temperature, "positive")
-        super().__init__(reduction, name, dtype, temperature=temperature)
+        check_choice("similarity", similarity, SIMILARITIES)
+        check_value("normalize_scores", normalize_scores, "flag")
+        super().__init__(
+            reduction,
+            name,
+            dtype,
+            temperature=temperature,
+            similarity=similarity,
+            normalize_scores=normalize_scores,
+        )
 
     def call(self, y_true, y_pred):
         anchor, *others = self.columns(y_pred)
         if len(y_true.shape) != 2:
             _check_scores(self, y_true, None, len(others))
         _check_scores(self, y_true, y_true.shape[1], len(others))
-        scores = ops.stack([ops.sum(anchor * other, axis=-1) for other in others], axis=1)
+        scores = ops.stack([_similar(self.similarity, anchor, other) for other in others], axis=1)
+        if self.normalize_scores:
+            least, most = (f(scores, axis=1, keepdims=True) for f in (ops.min, ops.max))
+            # Of equal scores the quotient is 0, and its slope would be 1e8.
+            span = ops.where(most > least, most - least, 1.0)
+            scores = (scores - least) / (span + 1e-8)
         teacher = ops.cast(y_true, scores.dtype) / self.temperature
         student = ops.log_softmax(scores / self.temperature, axis=-1)
         found = ops.softmax(teacher, axis=-1) * (ops.log_softmax(teacher, axis=-1) - student)
@@ -485,6 +579,7 @@ class EmbeddingLoss(keras.losses.Loss):
 
     - Pairs or more, (B, C, D), without labels or with numbers of texts: `MultipleNegativesRanking`.
     - Pairs with whole numbers, 0 and 1: `Contrastive`; with floats: `CoSENT`.
+    - Vectors of tokens, (B, C, T, D), without labels: `MultipleNegativesRanking` by "maxsim".
     - Texts, (B, D), with numbers of classes: `BatchHardTriplet`; with vectors: the mean squared
       error.
 
@@ -519,8 +614,18 @@ class EmbeddingLoss(keras.losses.Loss):
                 "The labels have 1 axes and are no whole numbers; for one text a row pass its "
                 "class, a whole number or a name, or one vector for each text."
             )
+        of_tokens = len(y_pred.shape) == 4
+        if axes == 1 and of_tokens:
+            raise ValueError(
+                "pooling='tokens' gives a vector for each token, and scores of pairs compare one "
+                "for each text; pass pairs or triples without labels, a teacher's scores with "
+                "DistillKL(similarity='maxsim'), or use pooling='mean', 'cls' or 'max'."
+            )
         if axes == 1:
             return Contrastive() if is_whole else CoSENT()
+        if is_whole and of_tokens:
+            # A MaxSim adds up many cosines.
+            return MultipleNegativesRanking(scale=1.0, similarity="maxsim")
         if is_whole:
             return MultipleNegativesRanking()
         raise ValueError(
@@ -539,8 +644,9 @@ class EmbeddingLoss(keras.losses.Loss):
 class MatchingCosine(keras.metrics.Mean):
     """The mean cosine of what belongs together, weighted.
 
-    Of given vectors, that to the model's; of pairs and more, of the first text to the second; of
-    texts with classes, of each to the others of its class in the batch.
+    Of given vectors, that to the model's; of pairs and more, of the first text to the second, where
+    tokens have vectors the mean of the best of each; of texts with classes, of each to the others
+    of its class in the batch.
 
     Example:
 
@@ -558,6 +664,11 @@ class MatchingCosine(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
+        if len(y_pred.shape) == 4:
+            first, second = unit_length(y_pred[:, 0]), unit_length(y_pred[:, 1])  # (B, T, D)
+            count = ops.sum(ops.any(first != 0, axis=-1), axis=-1)
+            mean = _similar("maxsim", first, second) / ops.cast(ops.maximum(count, 1), first.dtype)
+            return super().update_state(mean, sample_weight)
         if len(y_pred.shape) == 3:
             return super().update_state(_cosine(y_pred[:, 0], y_pred[:, 1]), sample_weight)
         if len(y_true.shape) == len(y_pred.shape):

@@ -19,7 +19,7 @@ from kerasbert.parts import head_weights
 # Arguments that say what the classes of a head are.
 _CLASSES = ("num_classes", "labels", "scheme", "multi_label")
 # Those that make a new head.
-_NEW_HEAD = ("num_classes", "labels", "layers")
+_NEW_HEAD = ("num_classes", "labels", "layers", "projection_dim")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 

@@ -32,25 +32,27 @@ class ReadsTexts:
             return not has_ids(x)
         return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
-    def _sorted_batches(self, x, y=None, sample_weight=None, batch_size=None, few=FEW):
+    def _sorted_batches(
+        self, x, y=None, sample_weight=None, batch_size=None, few=FEW, preprocessor=None
+    ):
         check_batch_size(batch_size)
         if backend.is_distributed(self):
             few = 0  # Keras shares out the batches of a dataset.
-        return self.preprocessor.sorted_batches(
+        return (preprocessor or self.preprocessor).sorted_batches(
             x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes(), few=few
         )
 
     def _compiles_shapes(self):
         return backend.compiles_shapes(self.jit_compile)
 
-    def _as_lists(self, texts, method, **settings):
+    def _as_lists(self, texts, method):
         """`(texts, single)`: what a person's method takes, as a list or tuple of two lists.
 
         All of them read texts here, so that each takes the same kinds and refuses the same.
         """
         if self.preprocessor is None:
             raise ValueError(f"{method} takes texts, and this model has no preprocessor.")
-        columns, batched = self.preprocessor.columns(texts, **settings)
+        columns, batched = self.preprocessor.columns(texts)
         return (columns if len(columns) > 1 else columns[0]), not batched
 
     # === Batches that come one by one ===
@@ -136,6 +138,31 @@ def _holds_text(x):
 def check_batch_size(batch_size):
     if batch_size is not None:
         check_whole("batch_size", batch_size)
+
+
+def check_ranked(query, texts, top_k):
+    """The texts that `rank` is given, as a list.
+
+    Raises:
+        ValueError: in a sentence for what is no query, no texts or no number of them.
+    """
+    if not isinstance(query, (str, bytes)):
+        raise ValueError(f"rank() takes one query, a string, and not {query!r}.")
+    if isinstance(texts, (str, bytes, dict, set, frozenset)) or not hasattr(texts, "__iter__"):
+        raise ValueError(f"rank() takes a list of texts, and not {texts!r}.")
+    if top_k is not None:
+        check_whole("top_k", top_k)
+    return list(texts)
+
+
+def best_first(order_by, scores, texts, top_k, return_texts):
+    """What `rank` returns, the largest `order_by` (N,) first; equal ones as they were given."""
+    order = np.argsort(-order_by, kind="stable")[:top_k]
+    found = [{"corpus_id": int(place), "score": float(scores[place])} for place in order]
+    if return_texts:
+        for row in found:
+            row["text"] = texts[row["corpus_id"]]
+    return found
 
 
 def is_in_memory(x):

@@ -7,13 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert._errors import check_whole
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
 from kerasbert.losses import PairAccuracy, PairCrossEntropy, PairSquaredError
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.models.multiple_choice import by_pairs
-from kerasbert.models.reading import is_dataset
+from kerasbert.models.reading import best_first, check_ranked, is_dataset
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.reranker import BertRerankerPreprocessor
 
@@ -230,13 +229,7 @@ class BertReranker(HeadedTask):
             A list of dicts, the best first: `corpus_id`, the place in `texts`, `score`, and
             perhaps `text`. Equal ones are in the order given.
         """
-        if not isinstance(query, (str, bytes)):
-            raise ValueError(f"rank() takes one query, a string, and not {query!r}.")
-        if isinstance(texts, (str, bytes, dict, set, frozenset)) or not hasattr(texts, "__iter__"):
-            raise ValueError(f"rank() takes a list of texts, and not {texts!r}.")
-        if top_k is not None:
-            check_whole("top_k", top_k)
-        texts = list(texts)
+        texts = check_ranked(query, texts, top_k)
         if not texts:
             return []
         (queries, read), _ = self._as_lists(([query] * len(texts), texts), "rank()")
@@ -246,13 +239,7 @@ class BertReranker(HeadedTask):
         logits = self.predict(pairs, batch_size=batch_size, verbose=0)
         logits = logits[[places[text] for text in read]]
         # By logits: of high ones the sigmoid is 1 for all.
-        order = np.argsort(-logits, kind="stable")[:top_k]
-        scores = self._scores(logits)
-        found = [{"corpus_id": int(place), "score": float(scores[place])} for place in order]
-        if return_texts:
-            for row in found:
-                row["text"] = texts[row["corpus_id"]]
-        return found
+        return best_first(logits, self._scores(logits), texts, top_k, return_texts)
 
     def get_config(self):
         return {**super().get_config(), "activation": self.activation}

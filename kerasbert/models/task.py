@@ -312,9 +312,9 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
             return self._call_keras(keras.Model.predict, x, batch_size=batch_size, **kwargs)
         return self._predict_texts(x, batch_size, **kwargs)
 
-    def _predict_texts(self, x, batch_size, **kwargs):
+    def _predict_texts(self, x, batch_size, preprocessor=None, **kwargs):
         """`predict` on texts, or on what the preprocessor read of them."""
-        batches, order = self._sorted_batches(x, batch_size=batch_size)
+        batches, order = self._sorted_batches(x, batch_size=batch_size, preprocessor=preprocessor)
         return restore_order(self._predict_batches(batches, **kwargs), order)
 
     def _predict_batches(self, batches, **kwargs):

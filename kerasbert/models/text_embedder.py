@@ -1,6 +1,6 @@
 """Vectors of texts, of pairs of texts, or of their tokens.
 
-N texts, B batch, T tokens, D width of the encoder, D' width of a vector.
+N texts, B batch, C columns, T tokens, D width of the encoder, D' width of a vector.
 """
 
 import functools
@@ -11,12 +11,21 @@ import numpy as np
 from keras import ops
 
 from kerasbert._errors import check_whole
-from kerasbert.backend import unit_length
+from kerasbert.backend import is_known, lengthen, unit_length
+from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import Pooling, ScalarMix
 from kerasbert.layers.remat import in_chunks
-from kerasbert.losses import EmbeddingLoss, MatchingCosine
+from kerasbert.losses import EmbeddingLoss, MatchingCosine, max_similarity
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, passes, split
+from kerasbert.models.reading import (
+    best_first,
+    check_batch_size,
+    check_ranked,
+    is_dataset,
+    is_ready,
+    passes,
+    split,
+)
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
@@ -41,8 +50,8 @@ class BertTextEmbedder(BertTask):
     """Turns texts, or pairs of texts, into vectors, trained or as they come.
 
     The output is float32 (B, D'), and with `pooling="tokens"` (B, T, D'), zeros at padding. D' is
-    the encoder's width, times 4 for "concat_last_four", times the number of poolings in a list.
-    What the vectors do not need of the encoder is not computed.
+    the encoder's width, times 4 for "concat_last_four", times the number of poolings in a list, or
+    `projection_dim`. What the vectors do not need of the encoder is not computed.
 
     `fit` takes what the loss compares; where `compile` names none, `kerasbert.losses.EmbeddingLoss`
     chooses it by what is given:
@@ -58,6 +67,17 @@ class BertTextEmbedder(BertTask):
     batches, which ranking asks for, fit into memory by `compile(chunk_size=32)`. As every Keras
     model it can be a part of another.
 
+    Late interaction, ColBERT's, is `pooling="tokens"` with a projection. It takes one input more,
+    `vector_mask`, which tokens have a vector, by default those that are no padding. Trained on
+    pairs, triples or a teacher's scores (B, C, T, D'), it ranks texts for a query by MaxSim:
+
+        colbert = BertTextEmbedder.from_preset(
+            "bert_base_en_uncased", pooling="tokens", projection_dim=128, normalize=True,
+            query_token="[unused0]", text_token="[unused1]", query_length=32, expand_queries=True,
+        )
+        colbert.fit((questions, passages))
+        colbert.rank("who?", passages, top_k=3)
+
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertTextEmbedderPreprocessor`, or `None` for ready arrays.
@@ -71,6 +91,10 @@ class BertTextEmbedder(BertTask):
         normalize: bool. Divide each vector by its length. By default `False`, and with
             `pooling_mode` `True`, as in KerasHub.
         pooling_mode: KerasHub's name for `pooling`, for code that comes from there.
+        projection_dim: int. D' of a dense layer on each vector before it is normalized; `None` for
+            no such layer. `from_preset` makes a new one where it is given.
+        projection_bias: bool. Of that layer.
+        projection_activation: string. Of that layer, such as "tanh".
 
     Example:
 
@@ -99,6 +123,9 @@ class BertTextEmbedder(BertTask):
         layers="last",
         normalize=None,
         pooling_mode=None,
+        projection_dim=None,
+        projection_bias=False,
+        projection_activation=None,
         **kwargs,
     ):
         if pooling_mode is not None:
@@ -112,6 +139,13 @@ class BertTextEmbedder(BertTask):
             normalize = pooling_mode is not None
         pooling = pooling if isinstance(pooling, str) else list(pooling)
         _check(backbone, pooling, layers)
+        if projection_dim is not None:
+            check_whole("projection_dim", projection_dim)
+        elif projection_bias or projection_activation:
+            raise ValueError(
+                f"projection_bias={projection_bias!r} and projection_activation="
+                f"{projection_activation!r} are of a projection; pass projection_dim too."
+            )
 
         # === Layers ===
         # The encoder is not tracked, as in KerasHub on Torch: this model's weights are those that
@@ -122,22 +156,39 @@ class BertTextEmbedder(BertTask):
         self.scalar_mix = None
         if layers == "scalar_mix":
             self.scalar_mix = ScalarMix(dtype="float32", name="scalar_mix")
+        self.projection = None
+        if projection_dim is not None:
+            initializer = keras.initializers.TruncatedNormal(stddev=backbone.initializer_range)
+            self.projection = keras.layers.Dense(
+                projection_dim,
+                activation=activation_function(projection_activation or "linear"),
+                use_bias=projection_bias,
+                kernel_initializer=initializer,
+                dtype="float32",
+                name="projection",
+            )
 
         # === Config ===
         self.pooling = pooling
         self.layers_used = layers  # `layers` is a name of Keras' own.
         self.normalize = normalize
+        self.projection_dim = projection_dim
+        self.projection_bias = projection_bias
+        self.projection_activation = projection_activation
         # The model reads the encoder's own graph, so that what the vectors do not need is left out.
         # Vectors are float32, whatever the encoder computes in.
-        inputs = backbone.input
+        inputs = dict(backbone.input)
+        if self.has_late_interaction:
+            inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
         if pooling == "pooler":
             x = ops.cast(backbone.output["pooled_output"], "float32")  # (B, D)
         else:
             x = self._pool(self._combine(backbone.hidden_states), inputs["padding_mask"])
+        x = x if self.projection is None else self.projection(x)
         x = unit_length(x) if normalize else x
         if pooling == "tokens":
-            mask = ops.cast(inputs["padding_mask"], "bool")[:, :, None]  # (B, T, 1)
-            x = ops.where(mask, x, 0.0)
+            mask = inputs.get("vector_mask", inputs["padding_mask"])
+            x = ops.where(ops.cast(mask, "bool")[:, :, None], x, 0.0)
         super().__init__(inputs=inputs, outputs=x, **kwargs)
 
     def _combine(self, hidden_states):
@@ -166,6 +217,17 @@ class BertTextEmbedder(BertTask):
             for mode in modes
         ]
         return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+
+    @property
+    def has_late_interaction(self):
+        """Whether some tokens may have no vector, and others one that no token sees."""
+        return self.pooling == "tokens" and self.projection is not None
+
+    def fill_in(self, inputs):
+        inputs = self.backbone.fill_in(inputs)
+        if self.has_late_interaction:
+            return {"vector_mask": inputs["padding_mask"], **inputs}
+        return {name: x for name, x in inputs.items() if name != "vector_mask"}
 
     @property
     def uses_pooler(self):
@@ -316,17 +378,12 @@ class BertTextEmbedder(BertTask):
         """
         if not self._is_raw(x):
             return None
-        if self.pooling == "tokens" and y is None:
-            raise ValueError(
-                "pooling='tokens' gives a vector for each token, and fit() compares one for each "
-                "text; use pooling='mean', 'cls' or 'max'."
-            )
         if isinstance(x, tuple) and len(x) > 2:
             return x
         # Vectors are for a text or a pair in one row; more columns have scores.
         if y is not None and _axes(y) != 1:
             return None
-        columns = self.preprocessor.plain_columns(x)[0]
+        columns = self.preprocessor.columns(x)[0]
         if len(columns) > 1:
             return columns
         return (*columns, *columns) if y is None else None
@@ -354,8 +411,10 @@ class BertTextEmbedder(BertTask):
 
     def _labels(self, y, y_pred):
         """Labels that fit; of ready columns without any, numbers that say nothing."""
-        if y is None and len(y_pred.shape) == 3 and self.pooling != "tokens":
-            return -ops.ones_like(y_pred[:, :, 0], dtype="int32")
+        of_tokens = self.pooling == "tokens"
+        if y is None and len(y_pred.shape) == 3 + of_tokens:
+            vector = y_pred[:, :, 0, 0] if of_tokens else y_pred[:, :, 0]  # (B, C)
+            return -ops.ones_like(vector, dtype="int32")
         if y is None:
             raise ValueError(
                 "One vector for each text was given no labels; pass a tuple of two columns, or "
@@ -370,19 +429,29 @@ class BertTextEmbedder(BertTask):
                 )
         return y
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x=None, batch_size=None, role=None, **kwargs):
         """Vectors in the order of `x`, on raw texts or on ready arrays.
 
-        With `pooling="tokens"`, T is the longest text's number of tokens; `embed` gives the same
-        without padding.
+        With `pooling="tokens"`, T is the longest text's number of vectors; `embed` gives the same
+        without padding. `role` is that of `embed`.
         """
-        if self.pooling != "tokens" or not self._is_raw(x):
+        preprocessor = self._for_role(role)
+        if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
-        rows = self._token_vectors(x, batch_size, **kwargs)
+        if self.pooling != "tokens":
+            return self._predict_texts(x, batch_size, preprocessor, **kwargs)
+        rows = self._token_vectors(x, batch_size, preprocessor, **kwargs)
         vectors = np.zeros((len(rows), max(map(len, rows)), rows[0].shape[-1]), "float32")
         for vector, row in zip(vectors, rows, strict=True):
             vector[: len(row)] = row
         return vectors
+
+    def _for_role(self, role):
+        if self.preprocessor is None and role is None:
+            return None
+        if not hasattr(self.preprocessor, "for_role"):
+            raise ValueError(f"role={role!r} is for texts, and this model has no preprocessor.")
+        return self.preprocessor.for_role(role)
 
     def embed(self, texts, batch_size=32, role=None):
         """The vectors of texts, of any number: they run sorted by length, in batches.
@@ -390,21 +459,55 @@ class BertTextEmbedder(BertTask):
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
-            role: string. What the texts are, for a preprocessor with `prompts`: "query", "text",
-                or another one that it has.
+            role: "query", "text" or another one of the preprocessor's `prompts`: what the texts
+                are, for models that read these differently. `None` says nothing of that.
 
         Returns:
             float32 (N, D'), or (D',) for a single text. With `pooling="tokens"` a list of N
-            arrays (T, D'), one row a token, special ones included, none for padding; one array
-            for a single text.
+            arrays (T, D'), one row a token, special ones included, none for padding or skipped
+            words; one array for a single text.
         """
-        settings = {} if role is None else {"role": role}
-        texts, single = self._as_lists(texts, "embed()", **settings)
+        texts, single = self._as_lists(texts, "embed()")
         if self.pooling == "tokens":
-            vectors = self._token_vectors(texts, batch_size, verbose=0)
+            vectors = self._token_vectors(texts, batch_size, self._for_role(role), verbose=0)
         else:
-            vectors = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float32")
+            vectors = self.predict(texts, batch_size=batch_size, role=role, verbose=0)
+            vectors = np.asarray(vectors, "float32")
         return vectors[0] if single else vectors
+
+    def rank(self, query, texts, top_k=None, batch_size=32, return_texts=False):
+        """Put texts in the order in which they fit a query, by `similarity`; see `BertReranker`.
+
+        So it can be the `reranker` of a `kerasbert.SearchIndex`.
+
+        Args:
+            query: string.
+            texts: list of strings.
+            top_k: int. How many to return; `None` for all.
+            batch_size: int.
+            return_texts: bool. The texts too.
+
+        Returns:
+            A list of dicts, the best first: `corpus_id`, the place in `texts`, `score`, and
+            perhaps `text`. Equal ones are in the order given.
+        """
+        texts = check_ranked(query, texts, top_k)
+        if not texts:
+            return []
+        read, _ = self._as_lists(texts, "rank()")
+        # Each once: in another row of a batch the same text may have other last digits.
+        places = {text: place for place, text in enumerate(dict.fromkeys(read))}
+        query = self.embed(query, role="query")
+        vectors = self.embed(list(places), batch_size, role="text")
+        if self.pooling == "tokens":
+            # As `max_similarity`, without padding and without a graph for each shape.
+            starts = np.cumsum([0, *map(len, vectors[:-1])])
+            products = np.concatenate(vectors) @ query.T  # (T of all texts, S)
+            scores = np.maximum.reduceat(products, starts).sum(axis=1)
+        else:
+            scores = vectors @ query
+        scores = scores[[places[text] for text in read]]
+        return best_first(scores, scores, texts, top_k, return_texts)
 
     # === KerasHub's names; the keyword arguments are those of `predict` ===
 
@@ -419,20 +522,28 @@ class BertTextEmbedder(BertTask):
     def similarity(self, query_embeddings, document_embeddings):
         """The products of vectors (M, D') and (N, D'): their cosines where `normalize` is set.
 
+        Of vectors of tokens (M, S, D') and (N, T, D') the MaxSim.
+
         Returns:
             A tensor (M, N).
         """
+        if self.pooling == "tokens":
+            return max_similarity(query_embeddings, document_embeddings)
         queries, documents = map(ops.convert_to_tensor, (query_embeddings, document_embeddings))
         return ops.matmul(queries, ops.transpose(documents))
 
-    def _token_vectors(self, texts, batch_size, **kwargs):
+    def _token_vectors(self, texts, batch_size, preprocessor=None, **kwargs):
         """A list of float32 (T, D') of texts; Keras would join batches of one length only."""
-        dataset, order = self._sorted_batches(texts, batch_size=batch_size)
+        dataset, order = self._sorted_batches(
+            texts, batch_size=batch_size, preprocessor=preprocessor
+        )
         rows = []
         for features, vectors in self._batch_outputs(dataset, **kwargs):
             vectors = np.asarray(vectors, "float32")
-            lengths = features["padding_mask"].sum(axis=1)
-            rows += [row[:length] for row, length in zip(vectors, lengths, strict=True)]
+            masks = features["padding_mask"]
+            if self.has_late_interaction:
+                masks = features.get("vector_mask", masks)
+            rows += [row[mask] for row, mask in zip(vectors, masks.astype(bool), strict=True)]
         return [rows[i] for i in np.argsort(order)]
 
     def get_config(self):
@@ -441,12 +552,20 @@ class BertTextEmbedder(BertTask):
             "pooling": self.pooling,
             "layers": self.layers_used,
             "normalize": self.normalize,
+            "projection_dim": self.projection_dim,
+            "projection_bias": self.projection_bias,
+            "projection_activation": self.projection_activation,
         }
 
 
 def _stacked(columns, embed):
-    """The vectors (B, D') of each column, as (B, C, D')."""
-    return ops.stack([embed(column) for column in columns], axis=1)
+    """The vectors (B, D') of each column, as (B, C, D'); of tokens as (B, C, T, D')."""
+    vectors = [embed(column) for column in columns]
+    if len(vectors[0].shape) == 3:
+        sizes = [ops.shape(x)[1] for x in vectors]
+        longest = max(sizes) if all(map(is_known, sizes)) else ops.max(ops.stack(sizes))
+        vectors = [lengthen(x, 1, longest - size) for x, size in zip(vectors, sizes, strict=True)]
+    return ops.stack(vectors, axis=1)
 
 
 def _three(parts):

@@ -435,14 +435,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _packed(self, columns, buckets):
         """Columns of texts as one batch, tokenized and packed in one graph."""
+
+        def pack(*columns):
+            segments = self._tokenize_in_graph(columns)
+            longest = None if buckets else tf.reduce_max(self.packed_lengths(segments))
+            return self.assemble(segments, length=longest)
+
         with tf.device("cpu"):
-            tokenize = self.tokenizer.graph("_tokenize")
-
-            def pack(*columns):
-                segments = tuple(tf.cast(tokenize(column), tf.int32) for column in columns)
-                longest = None if buckets else tf.reduce_max(self.packed_lengths(segments))
-                return self.assemble(segments, length=longest)
-
             packed = self.traced(("texts", buckets, len(columns)), pack)
             batch = packed(*map(tf.constant, columns))
         return keras.tree.map_structure(np.asarray, batch)

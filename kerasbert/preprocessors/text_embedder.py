@@ -6,7 +6,7 @@ import random
 import keras
 import numpy as np
 
-from kerasbert._errors import check_whole
+from kerasbert._errors import check_choice, check_value, check_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.batching import (
     batch_dataset,
@@ -17,18 +17,10 @@ from kerasbert.data.batching import (
 from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
 from kerasbert.preprocessors.texts import label_rows, number_rows, weights
 
+# What a text can be in a search.
+ROLES = ("query", "text")
 # In so many batches a place is looked for, for a row whose texts its own batch has already.
 MOST_TRIED = 20
-# What texts are to a search. A model may know other roles.
-ROLES = ("query", "text")
-
-
-class Prompted(list):
-    """Texts with their prompt in front."""
-
-
-def _joined(prompt, text):
-    return prompt.encode() + text if isinstance(text, bytes) else prompt + text
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -40,17 +32,28 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     Texts that are compared, such as a question and its passage, are not packed into a row but stand
     in columns; see `column_batches`.
 
-    Takes the arguments of `BertPreprocessor`, and
+    A query and what it looks for may be read differently: `for_role` gives a preprocessor for
+    either. Columns without labels, and three or more, have these roles too: a query and texts.
 
     Args:
-        prompts: dict of a role to what stands in front of each text in it, for models that were
-            trained so: `{"query": "query: ", "text": "passage: "}`. Columns that are compared
-            without labels, and three or more, are a query and texts.
-        role: string. The role of texts of which nothing else is said; `None` puts nothing there.
+        tokenizer, sequence_length, truncate, num_segments: as of `BertPreprocessor`.
+        prompts: dict of a role to what stands in front of its texts, for models that were trained
+            so: `{"query": "query: ", "text": "passage: "}`. Other roles may be among them.
+        role: string. The role of texts of which nothing else is said; `None` for none.
+        query_token, text_token: strings. A token of the vocabulary after the first one of each row;
+            "" for none. PyLate's prefixes.
+        query_length: int. The most tokens of a query; `None` for `sequence_length`.
+        expand_queries: bool. Fill queries up to `query_length` by the mask token, of which each
+            has a vector.
+        attend_to_expansion: bool. Whether other tokens see these.
+        skiplist_words: list of strings. Tokens without a vector in texts, such as punctuation.
+
+    With any of the last six, features have a `vector_mask` (B, T), true where tokens have vectors.
 
     Raises:
         ValueError: for labels that are no vectors of finite numbers, all of one width, with their
-            position; for prompts that are no strings.
+            position, for prompts that are no strings, and for tokens that the vocabulary does not
+            have.
 
     Example:
 
@@ -60,11 +63,31 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     >>> features, y = preprocessor(["Fine", "Awful"], [[1.0, 2.0], [3.0, 4.0]])
     >>> tuple(y.shape)
     (2, 2)
+    >>> late = BertTextEmbedderPreprocessor(
+    ...     BertTokenizer(tokens), query_length=5, expand_queries=True, skiplist_words=["awful"]
+    ... )
+    >>> [np.asarray(x)[0].tolist() for x in late.for_role("query")(["fine"]).values()][0]
+    [2, 5, 3, 4, 4]
+    >>> np.asarray(late.for_role("text")(["fine awful"])["vector_mask"])[0, :4].tolist()
+    [True, True, False, True]
+
+    Source of roles: Khattab and Zaharia 2020, "ColBERT", arXiv 2004.12832, section 3.2; names and
+    defaults of checkpoints as in PyLate 1.6.
     """
 
     # Checkpoints say how long the texts of their embedder are.
     kind = "text_embedder"
-    settings = (*BertPreprocessor.settings, "prompts", "role")
+    settings = (
+        *BertPreprocessor.settings,
+        "prompts",
+        "role",
+        "query_token",
+        "text_token",
+        "query_length",
+        "expand_queries",
+        "attend_to_expansion",
+        "skiplist_words",
+    )
 
     def __init__(
         self,
@@ -74,9 +97,30 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         num_segments=2,
         prompts=None,
         role=None,
+        query_token="",
+        text_token="",
+        query_length=None,
+        expand_queries=False,
+        attend_to_expansion=False,
+        skiplist_words=(),
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        for name, value in (
+            ("expand_queries", expand_queries),
+            ("attend_to_expansion", attend_to_expansion),
+        ):
+            check_value(name, value, "flag")
+        if query_length is not None:
+            check_whole("query_length", query_length, 2 + tokenizer.num_separators)
+        if isinstance(skiplist_words, str) or not all(isinstance(x, str) for x in skiplist_words):
+            raise ValueError(f"skiplist_words={skiplist_words!r:.60} has to be a list of strings.")
+        for name, token in (("query_token", query_token), ("text_token", text_token)):
+            if token and tokenizer.vocabulary is not None and token not in tokenizer.vocabulary:
+                raise ValueError(
+                    f"{name}={token!r} is not in the vocabulary; use one of its tokens, such as "
+                    "'[unused0]' where it has that, or '' for none."
+                )
         prompts = {} if prompts is None else prompts
         pairs = prompts.items() if isinstance(prompts, dict) else [(None,)]
         if not all(isinstance(part, str) for pair in pairs for part in pair):
@@ -84,59 +128,110 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 f"prompts={prompts!r} is no dict of strings; pass one such as "
                 "{'query': 'query: ', 'text': 'passage: '}."
             )
-        self.prompts, self.role = dict(prompts), role
-        self.prompt(None)
+        self.prompts = dict(prompts)
+        self.check_role(role)
+        self.role = role
+        self.query_token = query_token
+        self.text_token = text_token
+        self.query_length = query_length
+        self.expand_queries = expand_queries
+        self.attend_to_expansion = attend_to_expansion
+        self.skiplist_words = list(skiplist_words)
 
-    # === Prompts ===
+    # === Roles ===
 
-    def prompt(self, role=None):
-        """What stands in front of a text in a role; `None` is that of this preprocessor.
+    @property
+    def has_roles(self):
+        """Whether queries and texts are read differently, or some tokens have no vector."""
+        return bool(
+            self.query_token
+            or self.text_token
+            or self.query_length is not None
+            or self.expand_queries
+            or self.skiplist_words
+        )
 
-        Queries and texts of a model without a prompt for them are as other texts.
+    @property
+    def roles(self):
+        """The names of the roles whose texts are not read as others: a list."""
+        known = dict.fromkeys((*ROLES, *self.prompts))
+        return [role for role in known if self.for_role(role) is not self]
+
+    def check_role(self, role):
+        """Refuse a role that this preprocessor does not know."""
+        if role is not None:
+            check_choice("role", role, dict.fromkeys((*ROLES, *self.prompts)))
+
+    def for_role(self, role):
+        """The preprocessor of texts of a role, "query", "text" or one of `prompts`.
+
+        Of `None`, and of a role that nothing is said of, this one.
         """
-        role = self.role if role is None else role
-        if role in self.prompts:
-            return self.prompts[role]
-        if role in ROLES and role != self.role:
-            return self.prompt(None)
-        if role is None or role in ROLES:
-            return ""
-        known = ", ".join(map(repr, dict.fromkeys((*ROLES, *self.prompts))))
-        raise ValueError(f"role={role!r} has no prompt; use one of {known}, or add it to prompts.")
+        self.check_role(role)
+        if role is None or not (self.has_roles or role in self.prompts):
+            return self
+        key = (role, self.tokenizer, *(repr(getattr(self, name)) for name in self.settings))
+        # Not by `setattr`: Keras would track it.
+        made = self.__dict__.setdefault("_of_roles", {})
+        if key not in made:
+            config = {**self.get_config(), "tokenizer": self.tokenizer, "role": role}
+            one = type(self).from_config(config)
+            if role == "query" and self.query_length is not None:
+                one.sequence_length = self.query_length
+            made[key] = one
+        return made[key]
 
-    def prompted(self, texts, role):
-        """A list of texts with the prompt of a role, which `columns` takes as they are."""
-        prompt = self.prompt(role)
-        return Prompted(_joined(prompt, text) for text in texts)
+    def _packs_at_once(self):
+        return type(self) is BertTextEmbedderPreprocessor
 
-    def columns(self, x, role=None):
-        """Read texts in memory, and put the prompt of a role in front, once."""
-        if isinstance(x[0] if isinstance(x, tuple) and x else x, Prompted):
-            return (x if isinstance(x, tuple) else (x,)), True
-        columns, batched = self.plain_columns(x)
-        if role is not None and len(columns) > 1:
-            raise ValueError(f"role={role!r} is of texts, and pairs have none; leave it out.")
-        return (self.prompted(columns[0], role), *columns[1:]), batched
+    @property
+    def prompt(self):
+        """What stands in front of each text."""
+        return self.prompts.get(self.role, "")
 
-    def plain_columns(self, x):
-        """As `columns`, without a prompt."""
-        return super().columns(x)
+    def _tokenize_columns(self, columns, most=None):
+        self._check_prompt(columns)
+        return super()._tokenize_columns(columns, most)
 
-    def columns_in_graph(self, x):
-        first, *others = super().columns_in_graph(x)
-        return [self._prompted_in_graph(first, None), *others]
+    def _tokenize_in_graph(self, columns):
+        self._check_prompt(columns)
+        return super()._tokenize_in_graph(columns)
 
-    def _prompted_in_graph(self, texts, role):
-        prompt = self.prompt(role)
-        return tf.strings.join([prompt, texts]) if prompt else texts
+    def _check_prompt(self, columns):
+        if len(columns) > 1 and self.prompt:
+            raise ValueError(
+                f"The prompt {self.prompt!r} is of texts, and these are pairs; use role=None."
+            )
 
-    def _roles(self, count, is_labelled):
-        """The roles of `count` columns that are compared."""
-        if is_labelled and count == 2:  # How similar two texts are has no direction.
-            return [None] * count
-        return ["query", *["text"] * (count - 1)]
+    def _tokens(self, texts):
+        texts = tf.strings.join([self.prompt, texts]) if self.prompt else texts
+        tokens = super()._tokens(texts)
+        token = {"query": self.query_token, "text": self.text_token}.get(self.role)
+        if not token:
+            return tokens
+        first = tf.fill([tokens.nrows(), 1], self.tokenizer.token_to_id(token))
+        return tf.concat([first, tokens], axis=1)
 
-    # === Labels ===
+    def pack(self, segments, length=None):
+        is_expanded = self.role == "query" and self.expand_queries
+        features = super().pack(segments, self.sequence_length if is_expanded else length)
+        if not self.has_roles:
+            return features
+        ids, mask = features["token_ids"], features["padding_mask"]
+        if is_expanded:
+            features["token_ids"] = tf.where(mask, ids, self.tokenizer.mask_token_id)
+            features["vector_mask"] = tf.ones_like(mask)
+            if self.attend_to_expansion:
+                features["padding_mask"] = tf.ones_like(mask)
+            return features
+        if self.role == "text" and self.skiplist_words:
+            skipped = tf.constant(self._skipped_ids(), ids.dtype)
+            mask &= ~tf.reduce_any(ids[:, :, None] == skipped, axis=-1)
+        return {**features, "vector_mask": mask}
+
+    def _skipped_ids(self):
+        words = set(self.skiplist_words)
+        return [id for id, token in enumerate(self.tokenizer.get_vocabulary()) if token in words]
 
     def check_labels(self, y, count):
         rows = label_rows(y, count)
@@ -193,12 +288,14 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             A `tf.data.Dataset`.
         """
         check_whole("batch_size", batch_size)
-        segments, labels, sample_weight = self._read_compared(x, y, sample_weight)
+        readers, segments, labels, sample_weight = self._read_compared(x, y, sample_weight)
         if labels.ndim == 1 and np.isin(labels, (0, 1)).all():
             labels = labels.astype("int32")
         with tf.device("cpu"):
             targets = [None if t is None else tf.constant(t) for t in (labels, sample_weight)]
-        lengths = sum(np.asarray(self.packed_lengths((segment,))) for segment in segments)
+        lengths = sum(
+            np.asarray(one.packed_lengths((segment,))) for one, segment in zip(readers, segments)
+        )
         seed = random.randrange(2**31)
 
         def plan(epoch):
@@ -210,7 +307,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         def make(rows):
             parts = [tf.gather(segment, rows) for segment in segments]
             chosen = [None if target is None else tf.gather(target, rows) for target in targets]
-            return self._assemble_columns(parts, *chosen, coarse=coarse)
+            return _assemble_columns(readers, parts, *chosen, coarse=coarse)
 
         with tf.device("cpu"):
             return batch_dataset(plan, make)
@@ -220,18 +317,37 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
         Labels that are floats stay so, as other batches may hold more than 0 and 1.
         """
-        segments, y, sample_weight = self._read_compared(x, y, sample_weight)
         with tf.device("cpu"):
-            return as_tensors(self._assemble_columns(segments, y, sample_weight))
+            return as_tensors(_assemble_columns(*self._read_compared(x, y, sample_weight)))
 
     def _read_compared(self, x, y, sample_weight):
-        """Checked and tokenized: segments, labels or the numbers of the texts, and weights."""
-        columns = self._read_columns(x, y is not None)
+        """Checked and tokenized.
+
+        Returns:
+            The preprocessor of each column, its segment, labels or the numbers of the texts, and
+            weights.
+        """
+        columns = self._read_columns(x)
         count = len(columns[0])
+        is_one = columns[0] == columns[1]  # A text and itself.
+        readers = self._readers(len(columns), y is not None or is_one)
         y = _text_numbers(columns) if y is None else self._column_labels(y, count)
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
         with tf.device("cpu"):
-            return self._tokenize_columns(columns, most=self.sequence_length), y, sample_weight
+            segments = [
+                one._tokenize_columns([column], most=one.sequence_length)[0]
+                for one, column in zip(readers, columns)
+            ]
+            return readers, segments, y, sample_weight
+
+    def _readers(self, count, is_alike):
+        """The preprocessor of each column: of queries, and of texts.
+
+        How alike two texts are has no direction; then prompts are not of a query and a text.
+        """
+        if count == 2 and is_alike and not self.has_roles:
+            return [self, self]
+        return [self.for_role(ROLES[min(i, 1)]) for i in range(count)]
 
     def map_columns(self, dataset):
         """Preprocess a `tf.data.Dataset` of batches of columns, with labels or without."""
@@ -240,28 +356,17 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         def make(*batch):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
             columns = [tf.convert_to_tensor(one) for one in keras.tree.flatten(x)]
-            roles = self._roles(len(columns), y is not None)
-            columns = list(map(self._prompted_in_graph, columns, roles))
+            readers = self._readers(len(columns), y is not None)
             if y is None:
                 _, y = tf.unique(tf.concat(columns, 0))
                 y = tf.transpose(tf.reshape(y, (len(columns), -1)))
-            return self._assemble_columns(self._tokenize_in_graph(columns), y, sample_weight)
+            segments = [one._tokenize_in_graph([c])[0] for one, c in zip(readers, columns)]
+            return _assemble_columns(readers, segments, y, sample_weight)
 
         return map_ahead(dataset, make)
 
-    def _assemble_columns(self, segments, y, sample_weight=None, coarse=False):
-        x = []
-        for segment in segments:
-            length = tf.reduce_max(self.packed_lengths((segment,)))
-            if coarse:
-                steps = [2**power for power in range(4, 20) if 2**power < self.sequence_length]
-                steps = tf.constant([*steps, self.sequence_length])
-                length = tf.gather(steps, tf.searchsorted(steps, [length])[0])
-            x.append(self.pack((segment,), length))
-        return keras.utils.pack_x_y_sample_weight(tuple(x), y, sample_weight)
-
-    def _read_columns(self, x, is_labelled):
-        columns = [self.plain_columns(column)[0] for column in x]
+    def _read_columns(self, x):
+        columns = [self.columns(column)[0] for column in x]
         if any(len(column) != 1 for column in columns):
             raise ValueError(
                 "A column holds pairs where texts are compared; pass a tuple of lists of strings."
@@ -272,14 +377,26 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 f"The columns have {', '.join(str(len(column)) for column in columns)} texts; "
                 "they must have the same number."
             )
-        is_one = columns[0] == columns[1]  # A text and itself.
-        return list(map(self.prompted, columns, self._roles(len(columns), is_labelled or is_one)))
+        return columns
 
     def _column_labels(self, y, count):
         """Labels of columns: int32 where all are 0 or 1 and whole numbers, else float32."""
         y = self.check_labels(y, count)
         is_yes_or_no = y.dtype.kind in "iub" and y.ndim == 1 and np.isin(y, (0, 1)).all()
         return y.astype("int32" if is_yes_or_no else "float32")
+
+
+def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
+    """A batch `(x, y)` or `(x, y, sample_weight)` of columns that are tokenized."""
+    x = []
+    for one, segment in zip(readers, segments):
+        length = tf.reduce_max(one.packed_lengths((segment,)))
+        if coarse:
+            steps = [2**power for power in range(4, 20) if 2**power < one.sequence_length]
+            steps = tf.constant([*steps, one.sequence_length])
+            length = tf.gather(steps, tf.searchsorted(steps, [length])[0])
+        x.append(one.pack((segment,), length))
+    return keras.utils.pack_x_y_sample_weight(tuple(x), y, sample_weight)
 
 
 def _text_numbers(columns):

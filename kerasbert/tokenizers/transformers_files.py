@@ -31,7 +31,7 @@ GENERIC_CLASS = "PreTrainedTokenizerFast"
 
 
 def transformers_files(
-    tokenizer, family, sequence_length, has_segments, finds_special=False, padded_to=None
+    tokenizer, family, sequence_length, has_segments, finds_special=False, padded_to=None, also=()
 ):
     """The files of a tokenizer.
 
@@ -47,6 +47,8 @@ def transformers_files(
         finds_special: bool. Look for special tokens in any case, as `fill_mask` does.
         padded_to: "batch" or int. Let `tokenizers` itself cut rows to `sequence_length`, and pad
             them to the longest of the batch or to a number; `None` leaves both to the reader.
+        also: list of strings. Tokens that are found in texts in any case, as those that readers put
+            before them.
 
     Returns:
         A dict of file name to bytes.
@@ -72,7 +74,7 @@ def transformers_files(
     is_usual = tokenizer_class(model["type"], family) is type(tokenizer)
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
-    added = _added_tokens(tokenizer)
+    added = _added_tokens(tokenizer, also)
     content = {
         "version": "1.0",
         "truncation": None,
@@ -147,8 +149,8 @@ def _json(value):
     return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def _added_tokens(tokenizer):
-    """Special and added tokens with their ids, in that order."""
+def _added_tokens(tokenizer, also=()):
+    """Special and added tokens with their ids, in that order; `also` are no special ones."""
     is_bert = isinstance(tokenizer, BertTokenizer)
     found = {
         token: {"lstrip": not is_bert and token == tokenizer.mask_token, "special": True}
@@ -166,6 +168,7 @@ def _added_tokens(tokenizer):
         for piece in proto.pieces:
             if piece.type == proto.SentencePiece.USER_DEFINED:
                 found.setdefault(piece.piece, {})
+    found |= {token: {"special": False} for token in also}
     names = ("single_word", "lstrip", "rstrip", "normalized", "special")
     ids = {token: id for id, token in enumerate(tokenizer.vocabulary)}
     return [
