@@ -20,10 +20,13 @@ import keras
 import numpy as np
 
 from kerasbert.distribution import data_parallel, layout_map
+from kerasbert.losses import MultipleNegativesRanking
 from kerasbert.models import (
     BertPretrainer,
     BertTextClassifier,
     BertTextClassifierPreprocessor,
+    BertTextEmbedder,
+    BertTextEmbedderPreprocessor,
 )
 from kerasbert.optimizers import AdamW
 from kerasbert.tokenizers import BertTokenizer
@@ -64,11 +67,17 @@ def make():
         BertTextClassifier(tiny_backbone(**encoder), 3, preprocessor=preprocessor, dropout=0.0)
     )
     classifier.compile(AdamW(0.01, epsilon=3e-5, global_clipnorm=0.05))
-    return pretrainer, classifier
+    preprocessor = BertTextEmbedderPreprocessor(BertTokenizer(TOKENS), sequence_length=16)
+    embedder = perturb(BertTextEmbedder(tiny_backbone(**encoder), preprocessor))
+    # How near a pair is to those of all devices.
+    embedder.compile(
+        AdamW(0.01, epsilon=3e-5, global_clipnorm=0.05), MultipleNegativesRanking(symmetric=True)
+    )
+    return pretrainer, classifier, embedder
 
 
 def train(models, data, batch_size=BATCH):
-    pretrainer, classifier = models
+    pretrainer, classifier, embedder = models
     x, y, texts, labels = data
     settings = {"batch_size": batch_size, "verbose": 0}
     fitted = pretrainer.fit(x, y, epochs=3, shuffle=False, **settings)
@@ -82,6 +91,9 @@ def train(models, data, batch_size=BATCH):
     evaluated = classifier.evaluate(texts, labels, return_dict=True, **settings)
     found["texts evaluated"] = evaluated
     found["predicted"] = classifier.predict(texts, **settings).tolist()
+    pairs = texts, [" ".join(text.split()[::-1][:4]) for text in texts]
+    fitted = embedder.fit(pairs, epochs=3, shuffle=False, **settings)
+    found["losses of pairs"] = fitted.history["loss"]
     # In any order, each text counts once. The same order on all workers.
     keras.utils.set_random_seed(0)
     classifier.optimizer.learning_rate = 0.0

@@ -468,6 +468,12 @@ def sum_over_replicas(gradients):
 
 
 @kernel
+def of_all_replicas(x):
+    """Rows (B, ...) of all devices of a step that several take together: own ones first."""
+    return x
+
+
+@kernel
 def clip_by_global_norm(gradients, most):
     """The gradients, smaller where the norm of all is above `most`; `None`s stay."""
     squares = [ops.sum(ops.square(g)) for g in gradients if g is not None]

@@ -205,6 +205,18 @@ def sum_over_replicas(gradients):
     return [g if g is None else next(sums) for g in gradients]
 
 
+def of_all_replicas(x):
+    """Those of a `tf.distribute` strategy, whose devices may have different numbers of rows."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return None
+    own = context.replica_id_in_sync_group
+    replicas = context.all_gather(tf.fill([tf.shape(x)[0]], own), axis=0)
+    before = tf.math.count_nonzero(replicas < own, dtype=tf.int32)
+    every = tf.roll(context.all_gather(x, axis=0), -before, axis=0)
+    return tf.ensure_shape(every, [None, *x.shape[1:]])
+
+
 def clip_by_global_norm(gradients, most):
     """The plain form writes the squares down before it adds them up."""
     return tf.clip_by_global_norm(gradients, most)[0]

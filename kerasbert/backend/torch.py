@@ -408,6 +408,46 @@ def full_float32():
         torch.set_float32_matmul_precision(before)
 
 
+def of_all_replicas(x):
+    """Those of all processes, which may have different numbers of rows; other axes get zeros."""
+    import torch
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    rank, count = distributed.get_rank(), distributed.get_world_size()
+    sizes = torch.zeros(count, x.ndim, dtype=torch.int64, device=x.device)
+    sizes[rank] = torch.tensor(x.shape)
+    distributed.all_reduce(sizes)
+    missing = (sizes.amax(dim=0) - sizes[rank]).tolist()
+    padding = [size for missed in reversed(missing) for size in (0, missed)]
+    parts = _gathered().apply(torch.nn.functional.pad(x, padding))
+    parts = [part[:rows] for part, rows in zip(parts, sizes[:, 0].tolist())]
+    return torch.cat([*parts[rank:], *parts[:rank]])
+
+
+def _gathered():
+    import torch
+    from torch import distributed
+
+    class Gathered(torch.autograd.Function):
+        """A tensor of each process, of one shape, as a tuple; its gradient is that of all."""
+
+        @staticmethod
+        def forward(context, x):
+            parts = [torch.empty_like(x) for _ in range(distributed.get_world_size())]
+            distributed.all_gather(parts, x.contiguous())
+            return tuple(parts)
+
+        @staticmethod
+        def backward(context, *gradients):
+            total = torch.stack(gradients)
+            distributed.all_reduce(total)
+            return total[distributed.get_rank()]
+
+    return Gathered
+
+
 def data_parallel(model, **kwargs):
     """Let `fit` average the gradients of all processes, by `DistributedDataParallel`."""
     import torch

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from kerasbert._errors import check_choice, check_value
-from kerasbert.backend import logarithm_of_odds, unit_length
+from kerasbert.backend import logarithm_of_odds, of_all_replicas, unit_length
 
 # What is left out of a sum of exponentials.
 NEVER = -1e9
@@ -140,7 +140,8 @@ class MultipleNegativesRanking(_VectorLoss):
     Vectors are (B, C, D): anchors, the text that belongs to each, and any number of texts that do
     not. Labels are numbers of texts (B, C), by which equal texts are known: another copy of the
     right one is not held against it, nor is the right one of an equal anchor. Where a number is
-    negative, or labels have another shape, nothing is known.
+    negative, or labels have another shape, nothing is known. Where several devices take a step
+    together, the batch is that of all.
 
     Args:
         scale: float. What similarities are multiplied by.
@@ -181,32 +182,39 @@ class MultipleNegativesRanking(_VectorLoss):
         )
 
     def call(self, y_true, y_pred):
-        anchors, *others = self.columns(y_pred)
-        count = len(others)  # N
+        anchors, seconds, *_ = self.columns(y_pred)
+        # Of a step that several devices take, the texts of all: A rows, this device's first.
+        columns = self.columns(of_all_replicas(y_pred))
+        count = len(columns) - 1  # N
         # The column changes slowest, so that the right texts of all rows come first.
-        others = ops.concatenate(others)  # (N * B, ...)
-        scores = self.scale * _all_similar(self.similarity, anchors, others)  # (B, N * B)
-        size = ops.shape(scores)[0]
-        is_own = ops.cast(ops.eye(size), "bool")  # (B, B)
+        others = ops.concatenate(columns[1:])  # (N * A, ...)
+        scores = self.scale * _all_similar(self.similarity, anchors, others)  # (B, N * A)
+        total = ops.shape(columns[0])[0]
+        rows = ops.arange(ops.shape(scores)[0])
+        is_own = rows[:, None] == ops.arange(total)[None]  # (B, A)
         excluded = self._excluded(y_true, is_own, count)
         if excluded is not None:
             scores = ops.where(excluded, NEVER, scores)
-        right = ops.sum(ops.where(is_own, scores[:, :size], 0.0), axis=-1)  # (B,)
+        right = ops.sum(ops.where(is_own, scores[:, :total], 0.0), axis=-1)  # (B,)
         loss = logarithm_of_odds(scores) - right
         if self.symmetric:
-            back = logarithm_of_odds(ops.transpose(scores[:, :size])) - right
-            loss = (loss + back) / 2
+            back = self.scale * _all_similar(self.similarity, columns[0], seconds)  # (A, B)
+            back = ops.transpose(back)
+            if excluded is not None:  # Who may not be told apart, may not be either way.
+                back = ops.where(excluded[:, :total], NEVER, back)
+            loss = (loss + logarithm_of_odds(back) - right) / 2
         return loss
 
     def _excluded(self, y_true, is_own, count):
-        """Which texts (B, N * B) are none to keep away from; `None` where nothing is known."""
+        """Which texts (B, N * A) are none to keep away from; `None` where nothing is known."""
         if len(y_true.shape) != 2 or y_true.shape[1] not in (None, count + 1):
             return None
+        every = of_all_replicas(y_true)
         right, parts = y_true[:, 1], []
         for n in range(1, count + 1):
-            one = _equal(right, y_true[:, n])
+            one = _equal(right, every[:, n])
             if n == 1:
-                one = ops.logical_or(one, _equal(y_true[:, 0], y_true[:, 0]))
+                one = ops.logical_or(one, _equal(y_true[:, 0], every[:, 0]))
                 one = ops.logical_and(one, ops.logical_not(is_own))
             parts.append(one)
         return ops.concatenate(parts, axis=1)

@@ -2,6 +2,7 @@
 
 import collections
 import random
+import zlib
 
 import keras
 import numpy as np
@@ -358,8 +359,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             columns = [tf.convert_to_tensor(one) for one in keras.tree.flatten(x)]
             readers = self._readers(len(columns), y is not None)
             if y is None:
-                _, y = tf.unique(tf.concat(columns, 0))
-                y = tf.transpose(tf.reshape(y, (len(columns), -1)))
+                y = tf.stack(columns, axis=1)
+                y = tf.cast(tf.strings.to_hash_bucket_fast(y, 2**31 - 1), tf.int32)
             segments = [one._tokenize_in_graph([c])[0] for one, c in zip(readers, columns)]
             return _assemble_columns(readers, segments, y, sample_weight)
 
@@ -400,10 +401,13 @@ def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
 
 
 def _text_numbers(columns):
-    """Numbers of the texts of C columns, equal ones for equal texts: int32 (N, C)."""
-    texts = {}
-    rows = [[texts.setdefault(text, len(texts)) for text in column] for column in columns]
-    return np.array(rows, "int32").T
+    """Numbers of the texts of C columns, equal ones for equal texts: int32 (N, C).
+
+    Those of another process are equal too. Of two texts in billions they are so by chance.
+    """
+    read = (text if isinstance(text, bytes) else text.encode() for c in columns for text in c)
+    numbers = np.fromiter((zlib.crc32(text) >> 1 for text in read), "int32")
+    return numbers.reshape(len(columns), -1).T
 
 
 def _without_repeats(batches, numbers):

@@ -1,4 +1,9 @@
-"""How well texts are found: scores of retrieval, and the files of its benchmarks."""
+"""How good vectors are: scores of retrieval, similarity and clusters, and the files of benchmarks.
+
+In `fit` they stand in the logs by `kerasbert.metrics.ScoreCallback`:
+
+    ScoreCallback(lambda model: evaluate_retrieval(model, queries, corpus, relevant))
+"""
 
 import csv
 import json
@@ -8,7 +13,9 @@ import numpy as np
 
 from kerasbert._errors import check_whole, is_whole
 from kerasbert.files import check_regular
+from kerasbert.metrics import pearson, spearman
 from kerasbert.search.index import SearchIndex
+from kerasbert.search.vectors import unit_vectors
 
 
 def evaluate_retrieval(model, queries, corpus, relevant, ks=(1, 5, 10), **settings):
@@ -124,11 +131,147 @@ def _check_ids(grades, index):
                 )
 
 
+def evaluate_similarity(model, texts, others, scores, batch_size=32):
+    """How well cosines follow people's scores of how alike texts are.
+
+    Args:
+        model: a `BertTextEmbedder`, or what `SearchIndex` takes.
+        texts, others: lists of N strings, which are compared one by one.
+        scores: N numbers, of any range.
+        batch_size: int.
+
+    Returns:
+        A dict of `spearman`, the usual figure, and `pearson`, from -1 to 1.
+
+    Example:
+
+    >>> class Letters:
+    ...     def embed(self, texts, batch_size=32):
+    ...         return np.array([[text.count(x) for x in "abc"] for text in texts], "float32")
+    >>> found = evaluate_similarity(Letters(), ["a", "ab", "c"], ["a", "a", "b"], [5, 3, 1])
+    >>> round(found["spearman"], 2)
+    1.0
+
+    Source: Reimers et al. 2016, "Task-Oriented Intrinsic Evaluation of Semantic Textual
+    Similarity".
+    """
+    texts, others, scores = list(texts), list(others), list(scores)
+    if not len(texts) == len(others) == len(scores) or len(texts) < 2:
+        raise ValueError(
+            f"There are {len(texts)} and {len(others)} texts and {len(scores)} scores; pass two or "
+            "more, and as many of each."
+        )
+    different = list(dict.fromkeys([*texts, *others]))
+    places = {text: place for place, text in enumerate(different)}
+    vectors = unit_vectors(np.asarray(model.embed(different, batch_size=batch_size)))
+    first, second = (vectors[[places[text] for text in column]] for column in (texts, others))
+    cosines = np.einsum("nd,nd->n", first, second)
+    return {"spearman": spearman(scores, cosines), "pearson": pearson(scores, cosines)}
+
+
+def evaluate_clusters(model, texts, labels, batch_size=32, seed=0):
+    """How well groups of near vectors agree with classes: the V-measure of k-means.
+
+    Args:
+        model: a `BertTextEmbedder`, or what `SearchIndex` takes.
+        texts: list of N strings.
+        labels: N classes, of which there are as many as groups.
+        batch_size: int.
+        seed: int. Of k-means.
+
+    Returns:
+        A dict of `v_measure`, from 0 to 1.
+
+    Example:
+
+    >>> class Letters:
+    ...     def embed(self, texts, batch_size=32):
+    ...         return np.array([[text.count(x) for x in "abc"] for text in texts], "float32")
+    >>> evaluate_clusters(Letters(), ["a", "aa", "aab", "c", "cc", "ccb"], [0, 0, 0, 1, 1, 1])
+    {'v_measure': 1.0}
+
+    Sources: Rosenberg and Hirschberg 2007 (the measure); mteb 2 (k-means of batches of 512).
+    """
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.metrics import v_measure_score
+
+    texts, labels = list(texts), list(labels)
+    if len(texts) != len(labels):
+        raise ValueError(f"There are {len(texts)} texts and {len(labels)} labels; pass one each.")
+    count = len(set(labels))
+    if count < 2:
+        raise ValueError("The labels name one class, and clusters need two or more.")
+    vectors = np.asarray(model.embed(texts, batch_size=batch_size))
+    groups = MiniBatchKMeans(count, batch_size=512, n_init="auto", random_state=seed)
+    found = groups.fit_predict(vectors)
+    return {"v_measure": float(v_measure_score(labels, found))}
+
+
+# === Files ===
+
+
+def read_sts(path):
+    """Read pairs of texts with scores of how alike they are.
+
+    Args:
+        path: string. `.tsv` or `.csv` as the STS benchmark has it (seven columns with tabs, the
+            score in the fifth), or with a line of names, as GLUE; `.jsonl` as mteb. Names are
+            `sentence1`, `sentence2` and `score`.
+
+    Returns:
+        `(texts, others, scores)`, as `evaluate_similarity` takes them; and `fit`, as
+        `((texts, others), scores)`.
+
+    Raises:
+        ValueError: in a sentence with the file and the line.
+    """
+    path = os.path.expanduser(os.fspath(path))
+    texts, others, scores = [], [], []
+    for number, row in _sts_rows(path):
+        try:
+            one, other, score = (row[name] for name in ("sentence1", "sentence2", "score"))
+            texts.append(str(one))
+            others.append(str(other))
+            scores.append(float(score))
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"Line {number} of '{path}' is {str(row):.80}; it has to have sentence1, sentence2 "
+                "and score, a number."
+            ) from None
+    if not texts:
+        raise ValueError(f"'{path}' has no pair.")
+    return texts, others, scores
+
+
+def _sts_rows(path):
+    """The number and the fields of each line."""
+    lines = enumerate(_lines(path), start=1)
+    if path.endswith((".jsonl", ".json")):
+        for number, line in lines:
+            try:
+                yield number, json.loads(line)
+            except ValueError:
+                yield number, line
+        return
+    names = None
+    for number, line in lines:
+        mark = "\t" if "\t" in line else ","
+        quoting = csv.QUOTE_NONE if mark == "\t" else csv.QUOTE_MINIMAL
+        cells = next(csv.reader([line], delimiter=mark, quoting=quoting))
+        if names is None and "sentence1" in cells:
+            names = cells
+        elif names is not None:
+            yield number, dict(zip(names, cells))
+        else:  # genre, file, year, number, score, and the two texts; perhaps their sources.
+            yield number, dict(zip(("score", "sentence1", "sentence2"), cells[4:7]))
+
+
 def read_beir(folder, split="test"):
     """Read a folder of the BEIR benchmark (Thakur et al. 2021, arXiv 2104.08663).
 
     Args:
-        folder: string, with `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`.
+        folder: string, with `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`, or `.jsonl`
+            as mteb has it.
         split: string.
 
     Returns:
@@ -144,21 +287,34 @@ def read_beir(folder, split="test"):
         corpus[id] = f"{row.get('title') or ''} {row['text']}".strip()
     texts = {id: row["text"] for id, row in _jsonl(os.path.join(folder, "queries.jsonl"))}
     path = os.path.join(folder, "qrels", f"{split}.tsv")
+    if not os.path.exists(path) and os.path.exists(f"{path.removesuffix('.tsv')}.jsonl"):
+        path = f"{path.removesuffix('.tsv')}.jsonl"
     relevant = {}
     for number, row in enumerate(_lines(path), start=1):
-        cells = next(csv.reader([row], delimiter="\t", quoting=csv.QUOTE_NONE))
-        if number == 1 and cells[0] == "query-id":
+        cells = _judgement(row, path.endswith(".jsonl"))
+        if number == 1 and cells[:1] == ["query-id"]:
             continue
         if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
             raise ValueError(
                 f"Line {number} of '{path}' is {row!r:.80}; it has to be the id of a query, the id "
-                "of a text and a whole number, with tabs between."
+                "of a text and a whole number."
             )
         query, text, grade = cells
         if query not in texts:
             raise ValueError(f"Line {number} of '{path}' has a query {query!r} of no text.")
         relevant.setdefault(query, {})[text] = int(grade)
     return {query: texts[query] for query in relevant}, corpus, relevant
+
+
+def _judgement(line, is_json):
+    """The three cells of a line: ids of a query and of a text, and a grade."""
+    if not is_json:
+        return next(csv.reader([line], delimiter="\t", quoting=csv.QUOTE_NONE))
+    try:
+        row = json.loads(line)
+        return [str(row[name]) for name in ("query-id", "corpus-id", "score")]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def _jsonl(path):

@@ -389,7 +389,9 @@ def test_prompts(tmp_path):
         lambda: again.embed((TEXTS, TEXTS), role="query"): "is of texts, and these are pairs",
         lambda: BertTextEmbedderPreprocessor(**settings, prompts="query: "): "no dict of strings",
         lambda: BertTextEmbedderPreprocessor(**settings, prompts={"query": 1}): "no dict of str",
-        lambda: BertTextEmbedderPreprocessor(**settings, role="question"): "role='question' is unknown",
+        lambda: BertTextEmbedderPreprocessor(
+            **settings, role="question"
+        ): "role='question' is unknown",
     }.items():
         with pytest.raises(ValueError, match=message):
             make()
