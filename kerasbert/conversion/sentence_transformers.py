@@ -136,11 +136,19 @@ class _Joined(collections.ChainMap):
 
 
 def _dense_folder(directory, modules):
-    """The folder with the weights of a dense layer; `None` where there is none, or more."""
+    """The folder with the weights of a dense layer; `None` where there is none that we have."""
     if not _has_modules(directory):
         return directory if colbert.is_stanfords(directory) else None
-    found = [module for module in modules if _kind(module) == "Dense"]
-    return _path(directory, found[0]) if len(found) == 1 else None
+    kinds = [_kind(module) for module in modules]
+    if "Dense" not in kinds or not _is_ours(kinds):
+        return None
+    return _path(directory, modules[kinds.index("Dense")])
+
+
+def _is_ours(kinds):
+    """Whether an embedder does what modules of these kinds do, one after the other."""
+    in_order = [kind for kind in ("Transformer", "Pooling", "Dense", "Normalize") if kind in kinds]
+    return kinds == ["Transformer", "Dense"] or kinds == in_order and kinds[1:2] == ["Pooling"]
 
 
 # === Cross-encoders ===
@@ -306,9 +314,8 @@ def _embedder(directory, modules):
     if colbert.is_stanfords(directory):
         return {"pooling": "tokens", "normalize": True, "projection_dim": colbert.width(directory)}
     kinds = [_kind(module) for module in modules]
-    in_order = [kind for kind in ("Transformer", "Pooling", "Dense", "Normalize") if kind in kinds]
-    of_tokens = kinds == ["Transformer", "Dense"]
-    if not of_tokens and (kinds != in_order or kinds[1:2] != ["Pooling"]):
+    of_tokens = "Pooling" not in kinds
+    if not _is_ours(kinds):
         raise ValueError(
             f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer, "
             "Pooling, Dense and, last, Normalize, each once, or Transformer and Dense. Load its "

@@ -61,7 +61,7 @@ _THEIR_OUTPUTS = {
     "nsp_logits": "seq_relationship_logits",
     "score": "logits",
 }
-INPUTS = ("token_ids", "segment_ids", "padding_mask", "mask_positions")
+INPUTS = ("token_ids", "segment_ids", "padding_mask", "vector_mask", "mask_positions")
 
 
 @contextlib.contextmanager
@@ -263,7 +263,7 @@ def _batch(model, size, length, seed):
     features = {}
     for name, names in axes(model).items():
         shape = [sizes[next(end for end in sizes if axis.endswith(end))] for axis in names]
-        if name.endswith("padding_mask"):
+        if name.endswith(("padding_mask", "vector_mask")):
             lengths = random.integers(1, length + 1, shape[:-1])
             lengths.flat[0] = length
             features[name] = np.arange(length) < lengths[..., None]

@@ -476,20 +476,10 @@ class BertTextEmbedder(BertTask):
         return vectors[0] if single else vectors
 
     def rank(self, query, texts, top_k=None, batch_size=32, return_texts=False):
-        """Put texts in the order in which they fit a query, by `similarity`; see `BertReranker`.
+        """Put texts in the order in which they fit a query, by `similarity`.
 
-        So it can be the `reranker` of a `kerasbert.SearchIndex`.
-
-        Args:
-            query: string.
-            texts: list of strings.
-            top_k: int. How many to return; `None` for all.
-            batch_size: int.
-            return_texts: bool. The texts too.
-
-        Returns:
-            A list of dicts, the best first: `corpus_id`, the place in `texts`, `score`, and
-            perhaps `text`. Equal ones are in the order given.
+        It takes and returns what `BertReranker.rank` does, so that it can be the `reranker` of a
+        `kerasbert.SearchIndex`.
         """
         texts = check_ranked(query, texts, top_k)
         if not texts:

@@ -19,8 +19,8 @@ from kerasbert.models import (
     BertTextEmbedderPreprocessor,
 )
 from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import ENCODERS
-from tests.peers import torch
+from tests.contracts import ENCODERS, perturb
+from tests.peers import sentence_transformers, torch
 
 # Files are read alike on every backend, and PyTorch compiles nothing.
 pytestmark = [pytest.mark.backends("torch"), pytest.mark.peers]
@@ -264,6 +264,30 @@ def test_what_has_no_place(reference, tmp_path, settings):
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.parametrize("activation", ["tanh", None])
+def test_dense(reference, tmp_path, activation):
+    """LaBSE's and distiluse's: read, written, and read by sentence-transformers."""
+    theirs = reference("bert")
+    embedder = BertTextEmbedder(
+        BertBackbone.from_preset(theirs.directory),
+        BertTextEmbedderPreprocessor(BertTokenizer(WORDS), sequence_length=12),
+        pooling="cls",
+        normalize=activation is not None,
+        projection_dim=7,
+        projection_bias=True,
+        projection_activation=activation,
+    )
+    perturb(embedder)
+    kerasbert.convert(embedder, tmp_path / "there")
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "there"), device="cpu")
+    texts = ["good film", "w1 w2 été", ""]
+    expected = embedder.embed(texts)
+    np.testing.assert_allclose(model.encode(texts), expected, atol=1e-5)
+    again = BertTextEmbedder.from_preset(tmp_path / "there")
+    np.testing.assert_allclose(again.embed(texts), expected, atol=1e-6)
+    assert (again.projection_dim, again.projection_activation) == (7, activation)
+
+
 def test_prompts(reference, tmp_path):
     from sentence_transformers import SentenceTransformer
 
@@ -310,8 +334,8 @@ def test_prompts(reference, tmp_path):
         ({"modes": ["mean_sqrt_len_tokens"]}, "pools by 'mean_sqrt_len_tokens'; kerasbert has cls"),
         ({"modes": ["lasttoken"], "new": True}, "pools by 'lasttoken'"),
         (
-            {"kinds": ["Transformer", "Pooling", "Dense", "Normalize"]},
-            "by Transformer, Pooling, Dense, Normalize; kerasbert has",
+            {"kinds": ["Transformer", "Pooling", "Normalize", "Dense"]},
+            "by Transformer, Pooling, Normalize, Dense; kerasbert has",
         ),
         ({"kinds": ["Transformer"]}, "makes its vectors by Transformer; kerasbert has"),
     ],

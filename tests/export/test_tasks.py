@@ -325,6 +325,21 @@ def test_answers_as_the_model(name, export):
 
 
 @pytest.mark.slow
+def test_queries_and_texts_of_late_interaction(export):
+    reading = {"query_length": 12, "expand_queries": True, "skiplist_words": [",", "?"]}
+    reading |= {"query_token": "[", "text_token": "]"}
+    model = tiny.task(
+        "TextEmbedder", preprocessor=reading, pooling="tokens", projection_dim=8, normalize=True
+    )
+    path = export(model)
+    for role in ("query", "text"):
+        found = session_run(path, role, text=RAW)
+        vectors = model.embed(READ, role=role)
+        for row, mask, vector in zip(found["embedding"], found["vector_mask"], vectors):
+            close(row[mask.astype(bool)], vector)
+
+
+@pytest.mark.slow
 def test_masked_lm_with_a_decoder_of_its_own(export):
     model = tiny.task("MaskedLM", tie_weights=False)
     check_masked(model, export(model, top_k=3))

@@ -73,3 +73,96 @@ def test_equals_sentence_transformers(name):
     np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-6)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(ours))
     assert float(again(labels, vectors)) == pytest.approx(value)
+
+
+# --- vectors of tokens ---
+
+# Ours, and PyLate 1.6's formula for the scores (B, N) or (B, B * N) and the teacher's.
+LATE = {
+    "Contrastive": losses.MultipleNegativesRanking(scale=1.0, similarity="maxsim"),
+    "Distillation": losses.DistillKL(similarity="maxsim", normalize_scores=True),
+    "margin": losses.MarginMSE(similarity="maxsim"),
+}
+
+
+def token_vectors(seed=2):
+    """Random vectors (B, C, T, D) of length 1, and zeros at the ends of some rows."""
+    vectors = np.random.default_rng(seed).normal(size=(6, 4, 5, 8))
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    for row in range(6):
+        vectors[row, row % 4, 5 - row % 3 :] = 0
+    return vectors.astype("float32")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", LATE)
+def test_late_interaction(name):
+    import torch
+    from torch.nn import functional as f
+
+    vectors = token_vectors()
+    given = torch.tensor(vectors, requires_grad=True)
+    queries, texts = given[:, 0], given[:, 1:]
+    # `colbert_scores` of all with all; padding is left out, where PyLate makes its products 0.
+    products = torch.einsum("ash,bnth->abnst", queries, texts)
+    is_token = (texts != 0).any(-1)[None, :, :, None]
+    scores = products.masked_fill(~is_token, -torch.inf).max(-1).values.sum(-1)  # (B, B, N)
+    own = scores[torch.arange(6), torch.arange(6)]  # (B, N)
+    teacher = torch.tensor(TEACHER)
+    labels = TEACHER
+    if name == "Contrastive":
+        labels = np.full((6, 4), -1, "int32")
+        expected = f.cross_entropy(scores.flatten(1), torch.arange(6) * 3)
+    elif name == "Distillation":
+        least, most = own.min(1, keepdim=True).values, own.max(1, keepdim=True).values
+        logits = ((own - least) / (most - least + 1e-8)).log_softmax(-1)
+        kl = torch.nn.KLDivLoss(reduction="batchmean", log_target=True)
+        expected = kl(logits, teacher.log_softmax(-1))
+    else:
+        margins = own[:, :1] - own[:, 1:]
+        expected = f.mse_loss(margins, teacher[:, :1] - teacher[:, 1:])
+    expected.backward()
+    value, gradient = value_and_gradient(LATE[name], labels, vectors)
+    assert value == pytest.approx(float(expected.detach()), rel=1e-6)
+    # Zeros are no vectors: nothing pulls at them, though their products may tie with others.
+    there = (vectors != 0).any(-1, keepdims=True)
+    np.testing.assert_allclose(gradient * there, given.grad.numpy() * there, rtol=1e-5, atol=1e-6)
+
+
+def test_max_similarity():
+    """Each pair by itself, without padding; zeros count neither in queries nor in texts."""
+    vectors = token_vectors()
+    queries, texts = -np.abs(vectors[:, 0]), np.abs(vectors[:, 1])  # Padding's 0 would be best.
+    expected = [[max_of(q[q.any(1)] @ t[t.any(1)].T) for t in texts] for q in queries]
+    found = ops.convert_to_numpy(losses.max_similarity(queries, texts))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    longer = np.pad(texts, ((0, 0), (0, 3), (0, 0)))
+    again = ops.convert_to_numpy(losses.max_similarity(queries, longer))
+    np.testing.assert_allclose(again, found, rtol=1e-6)
+    # The metric is the mean of a query's tokens.
+    pairs = np.stack([queries, texts], axis=1)
+    count = queries.any(-1).sum(-1)
+    mean = float(losses.MatchingCosine()(np.zeros((6, 2)), pairs))
+    assert mean == pytest.approx((np.diag(found) / count).mean(), rel=1e-5)
+    assert not ops.convert_to_numpy(losses.max_similarity(queries, 0 * texts)).any()
+
+
+def max_of(products):
+    return products.max(1).sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "labels", "message"),
+    [
+        (losses.MultipleNegativesRanking(), (2, 2, 3, 4), None, "'maxsim' goes with pooling='tok"),
+        (losses.CoSENT(), (2, 2, 3, 4), None, "takes one vector for each text"),
+        (losses.DistillKL(similarity="maxsim"), (2, 3, 4), None, "one vector for each token"),
+        (losses.EmbeddingLoss(), (2, 2, 3, 4), np.ones(2, "float32"), "scores of pairs compare"),
+    ],
+)
+def test_vectors_of_another_kind(loss, shape, labels, message):
+    labels = np.ones((2, 2), "float32") if labels is None else labels
+    with pytest.raises(ValueError, match=message):
+        loss(labels, np.ones(shape, "float32"))
+    with pytest.raises(ValueError, match="use one of cosine, dot, maxsim"):
+        losses.MarginMSE(similarity="max")

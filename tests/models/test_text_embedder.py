@@ -459,6 +459,134 @@ def test_bad_columns(x, y, message):
         make_raw(pooling="tokens").fit((["good"], ["bad"]), [0.5], verbose=0)
 
 
+# --- late interaction ---
+
+LATE_TOKENS = [*TOKENS[:15], "[Q]", "[D]", ",", *TOKENS[18:]]
+LATE = {
+    "query_token": "[Q]",
+    "text_token": "[D]",
+    "query_length": 8,
+    "expand_queries": True,
+    "skiplist_words": [","],
+}
+
+
+def make_late(**settings):
+    preprocessor = BertTextEmbedderPreprocessor(
+        bert_tokenizer(LATE_TOKENS), sequence_length=16, **{**LATE, **settings}
+    )
+    return perturb(
+        BertTextEmbedder(
+            tiny_backbone(dropout=0.0), preprocessor, "tokens", normalize=True, projection_dim=6
+        )
+    )
+
+
+def test_late_interaction():
+    embedder = make_late()
+    query, texts = "good film", ["bad , a", "the film , was fun", ""]
+    (ids,) = array(embedder.preprocessor.for_role("query")([query])["token_ids"])
+    assert ids.tolist() == [2, 15, 5, 7, 3, 4, 4, 4]
+    vectors = embedder.embed(texts, role="text")
+    # First, role and last token; commas have no vector, but others see them.
+    assert [len(row) for row in vectors] == [5, 7, 3]
+    assert len(embedder.embed(query, role="query")) == 8
+    assert np.abs(np.linalg.norm(np.concatenate(vectors), axis=-1) - 1).max() < 1e-5
+    ranked = embedder.rank(query, texts, return_texts=True)
+    padded = embedder.predict(texts, role="text", verbose=0)
+    scores = array(embedder.similarity(embedder.predict([query], role="query", verbose=0), padded))
+    order = np.argsort(-scores[0], kind="stable")
+    assert [row["corpus_id"] for row in ranked] == order.tolist()
+    np.testing.assert_allclose([row["score"] for row in ranked], scores[0][order], atol=1e-5)
+    assert embedder.rank(query, texts, top_k=1, return_texts=True) == ranked[:1]
+    assert embedder.rank(query, []) == []
+
+
+def test_fit_late_interaction():
+    embedder = make_late()
+    embedder.optimizer.learning_rate = 0.01
+    history = embedder.fit((MANY[:6], OTHERS[:6]), epochs=4, batch_size=6, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
+@pytest.mark.backends("torch")
+def test_late_interaction_of_triples_and_files(tmp_path):
+    embedder, columns = make_late(), (MANY, OTHERS, OTHERS[::-1])
+    roles = ("query", "text", "text")
+    parts = [embedder.predict(x, role=r, verbose=0) for x, r in zip(columns, roles, strict=True)]
+    longest = max(part.shape[1] for part in parts)
+    parts = [np.pad(x, ((0, 0), (0, longest - x.shape[1]), (0, 0))) for x in parts]
+    loss = losses.MultipleNegativesRanking(scale=1.0, similarity="maxsim")
+    expected = float(loss(numbers_of(columns), np.stack(parts, axis=1)))
+    found = embedder.evaluate(columns, batch_size=len(MANY), verbose=0)[0]
+    assert found == pytest.approx(expected, abs=1e-4)
+    embedder.fit(columns, batch_size=9, verbose=0, validation_data=((MANY, OTHERS),))
+    embedder.compile(loss=losses.DistillKL(similarity="maxsim"))
+    history = embedder.fit(columns, [[1.0, 0.0]] * 18, batch_size=9, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    embedder.save_to_preset(tmp_path / "preset")
+    embedder.save(tmp_path / "model.keras")
+    expected = embedder.embed("good film", role="query")
+    for again in (
+        BertTextEmbedder.from_preset(tmp_path / "preset"),
+        keras.models.load_model(tmp_path / "model.keras"),
+    ):
+        np.testing.assert_allclose(again.embed("good film", role="query"), expected, atol=1e-6)
+        assert again.preprocessor.skiplist_words == [","]
+
+
+@pytest.mark.backends("torch")
+def test_attention_to_expansion():
+    """By default no token sees those that a query is filled with, and these see all others."""
+    embedder, seeing = make_late(), make_late(attend_to_expansion=True)
+    short = make_late(expand_queries=False).embed("good", role="query")
+    filled = embedder.embed("good", role="query")
+    assert len(short) == 4 and len(filled) == 8
+    np.testing.assert_allclose(filled[:4], short, atol=1e-5)
+    assert np.abs(seeing.embed("good", role="query")[:4] - short).max() > 1e-3
+
+
+@pytest.mark.backends("tensorflow", "torch")
+def test_projection(tmp_path):
+    """After the pooling, as LaBSE's; a new one where a checkpoint has none."""
+    backbone = tiny_backbone()
+    plain = BertTextEmbedder(backbone)
+    embedder = BertTextEmbedder(
+        backbone, projection_dim=5, projection_bias=True, projection_activation="tanh"
+    )
+    perturb(embedder)
+    features = batch(embedder)
+    kernel, bias = embedder.projection.get_weights()
+    assert_close(embedder(features), np.tanh(array(plain(features)) @ kernel + bias))
+    check_roundtrip(embedder, features, tmp_path)
+    make_raw().save_to_preset(tmp_path / "plain")
+    with pytest.warns(UserWarning, match="New, random weights .* projection/kernel"):
+        again = BertTextEmbedder.from_preset(tmp_path / "plain", projection_dim=3)
+    assert again.embed("good").shape == (3,)
+    assert [row["corpus_id"] for row in again.rank("good", ["bad", "good"])][0] == 1
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("make_wrong", "message"),
+    [
+        (lambda: BertTextEmbedder(tiny_backbone(), projection_dim=0), "projection_dim=0 has to be"),
+        (lambda: BertTextEmbedder(tiny_backbone(), projection_bias=True), "pass projection_dim"),
+        (lambda: make_late(query_token="[X]"), "query_token='.X.' is not in the vocabulary"),
+        (lambda: make_late(query_length=1), "query_length=1 has to be a whole number from 3"),
+        (lambda: make_late(skiplist_words=","), "skiplist_words=',' has to be a list of strings"),
+        (lambda: make_late(expand_queries="yes"), "expand_queries='yes' has to be true or false"),
+        (lambda: make_late().embed("a", role="passage"), "use one of query, text"),
+        (lambda: make_late().rank(["a"], ["b"]), "takes one query, a string"),
+        (lambda: make_late().rank("a", "b"), "takes a list of texts"),
+        (lambda: make().embed("a", role="query"), "has no preprocessor"),
+    ],
+)
+def test_wrong_use_of_late_interaction(make_wrong, message):
+    with pytest.raises(ValueError, match=message):
+        make_wrong()
+
+
 @pytest.mark.peers
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_twenty_steps_equal_sentence_transformers(reference, tmp_path, symmetric):
