@@ -93,7 +93,6 @@ class ServedIndex(ServedTasks):
 
     columns = ("query",)
     first = "embedder"
-    fills = {"id": "", "text": "", "score": 0.0}
     _own = {"top_k": 10, "candidates": None}
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
@@ -356,7 +355,7 @@ class ServedIndex(ServedTasks):
         blank = [tf.strings.regex_full_match(x, _BLANK) for x in (query, strings)]
         there &= ~(blank[0][:, None] | blank[1])
         found = self._of_pairs(self.parts["reader"].answer, query, texts, there, _NO_ANSWER)
-        return {"answer_score" if name == "score" else name: x for name, x in found.items()}
+        return _named(found)
 
     def _of_pairs(self, function, query, texts, there, fills):
         """What a function makes of questions (Q,) with texts (Q, C), each different pair once.
@@ -384,69 +383,64 @@ class ServedIndex(ServedTasks):
 
     def probes(self):
         queries = [*SHORT, "Who? " * 40]
-        top_k = [1 + i % 3 for i in range(len(queries))]
         return [
             ("serving_default", {"query": queries[:4]}),
-            ("search", {"query": queries, "top_k": top_k}),
+            ("search", {"query": queries, "top_k": [3] * len(queries)}),
             *super().probes(),
         ]
 
     def expected(self, signature, inputs):
         if signature not in ("serving_default", "search"):
             return super().expected(signature, inputs)
-        index = copy.copy(self.model)
-        index.engine = "exact"
         queries = inputs["query"]
-        counts = inputs.get("top_k", [self.settings["top_k"]] * len(queries))
-        most, rows, clear = min(max(counts), len(index)), [], []
-        for query, count in zip(queries, counts):
-            hits, is_clear = self._hits(index, query, count)
-            rows.append(hits)
-            clear.append(is_clear + [True] * (most - len(hits)))
-        fill = self._fills(rows[0][0])
-        columns = {
-            name: [[hit[name] for hit in hits] + [value] * (most - len(hits)) for hits in rows]
-            for name, value in fill.items()
-        }
-        return {**columns, "count": [len(hits) for hits in rows], "clear": clear}
+        count = inputs.get("top_k", [self.settings["top_k"]])[0]
+        rows, clear = self._hits(queries, count)
+        most = len(rows[0])  # All have as many.
+        columns = {name: [[hit[name] for hit in hits] for hits in rows] for name in rows[0][0]}
+        return {**columns, "count": [most] * len(rows), "clear": clear}
 
-    def _hits(self, index, query, count):
-        """The hits of a question by the index itself, and which are ahead of the next clearly."""
-        reader = self.parts.get("reader")
-        index.reader = None
-        candidates, reaches = self._own["candidates"], True
+    def _hits(self, queries, count):
+        """The hits of questions by the index itself, and which are ahead of the next clearly."""
+        index, own = copy.copy(self.model), self._own["candidates"]
+        index.engine, index.reader, candidates = "exact", None, None
+        reach = np.full(len(queries), True)
         if index.reranker is not None:
-            candidates = max(count, candidates or max(5 * count, 50))
-            vector = index.embedder.embed([index.query_prompt + query])
-            last = [hit["score"] for hit in index.search_vectors(vector, candidates + 1)[0]]
-            reaches = len(last) <= candidates or last[-2] - last[-1] > self.margin
-        hits = index.search(query, count + 1, candidates)
-        scores = [np.inf, *(hit["score"] for hit in hits), *[-np.inf][: count + 1 - len(hits)]]
-        gaps = [a - b > self.margin for a, b in itertools.pairwise(scores)]
-        gaps = [a and b and reaches for a, b in itertools.pairwise([*gaps, True])]
-        hits = hits[:count]
-        gaps = gaps[: len(hits)]
-        for place, hit in enumerate(hits if reader else []):
-            hit |= {"answer_score" if x == "score" else x: y for x, y in _NO_ANSWER.items()}
-            if not (query.strip() and hit["text"].strip()):
-                continue
-            settings = {**reader.settings, "top_k": 2}
-            found = reader.model.answer(query, hit["text"], **settings)
-            best = {name: -1 if x is None else x for name, x in found[0].items()}
-            hit |= {"answer_score" if x == "score" else x: y for x, y in best.items()}
-            second = found[1]["score"] if len(found) > 1 else 0
-            gaps[place] &= found[0]["score"] - second > self.margin
+            candidates = max(count, own or max(5 * count, 50))
+            vectors = index.embedder.embed([index.query_prompt + query for query in queries])
+            for row, hits in enumerate(index.search_vectors(vectors, candidates + 1)):
+                last = [hit["score"] for hit in hits[-2:]]
+                reach[row] = len(hits) <= candidates or last[0] - last[1] > self.margin
+        rows = index.search(queries, count + 1, candidates)
+        scores = np.array([[hit["score"] for hit in hits] for hits in rows])
+        ahead = scores[:, :-1] - scores[:, 1:] > self.margin
+        ahead = np.pad(ahead, [(0, 0), (1, 1)], constant_values=True)
+        clear = (ahead[:, :-1] & ahead[:, 1:] & reach[:, None])[:, :count]
+        rows = [hits[:count] for hits in rows]
+        if "reader" in self.parts:
+            clear &= self._read(queries, rows)
+        return rows, clear
+
+    def _read(self, queries, rows):
+        """Add the reader's answers to hits, and say which are clear: bool (Q, K)."""
+        reader = self.parts["reader"]
+        settings, pairs = {**reader.settings, "top_k": 2}, []
+        clear = np.full((len(rows), len(rows[0])), True)
+        for row, (query, hits) in enumerate(zip(queries, rows)):
+            for place, hit in enumerate(hits):
+                hit |= _named(_NO_ANSWER)
+                if query.strip() and hit["text"].strip():
+                    pairs.append((row, place, query, hit))
+        if not pairs:
+            return clear
+        asked = [query for *_, query, _ in pairs], [hit["text"] for *_, hit in pairs]
+        for (row, place, _, hit), found in zip(pairs, reader.model.answer(*asked, **settings)):
+            best, second = found[0], found[1]["score"] if len(found) > 1 else 0
+            hit |= _named({name: -1 if x is None else x for name, x in best.items()})
+            clear[row, place] = best["score"] - second > self.margin
             threshold = settings["null_threshold"]
             if threshold is not None:
-                gaps[place] &= abs(best["null_score"] - threshold) > self.margin
-        return hits, gaps
-
-    @staticmethod
-    def _fills(hit):
-        """What stands where a row has fewer hits than another."""
-        fills = {"id": "" if isinstance(hit["id"], str) else -1, "text": "", "answer": ""}
-        fills |= {"start": -1, "end": -1}
-        return {name: fills.get(name, 0.0) for name in hit}
+                clear[row, place] &= abs(best["null_score"] - threshold) > self.margin
+        return clear
 
     def warmup_inputs(self, item):
         return ("serving_default", {"query": [item]}) if isinstance(item, str) else None
@@ -460,6 +454,11 @@ class ServedIndex(ServedTasks):
 
 _TINY = np.finfo("float32").tiny
 _BITS = [128, 64, 32, 16, 8, 4, 2, 1]
+
+
+def _named(answer):
+    """An answer with its score by a name beside that of the hit."""
+    return {"answer_score" if name == "score" else name: x for name, x in answer.items()}
 
 
 def _most(counts):

@@ -160,7 +160,7 @@ def test_export(models, export):
 def test_a_client_without_kerasbert(models, tmp_path):
     index = make(models, "reranker", "reader", dtype="binary", ids=list(map(str, range(12))))
     path = export_serving(index, tmp_path / "search", null_threshold=1.5, top_k=4)
-    names = {"serving_default", "search"}
+    names = {"serving_default", "search", "embedder_pair"}
     for part in ("embedder", "reranker", "reader"):
         names |= {part, f"{part}_tokens", f"{part}_preprocess"}
     assert set(tf.saved_model.load(path).signatures) == names
