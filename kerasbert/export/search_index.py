@@ -165,10 +165,12 @@ class ServedIndex(ServedTasks):
     @functools.cached_property
     def variables(self):
         """The rows, by name."""
-        return {
-            name: tf.Variable(_as_tensor(rows), trainable=False, name=name)
-            for name, rows in self.model.rows.items()
-        }
+        # Not in the graph that is traced, where they would be constants first.
+        with tf.init_scope():
+            return {
+                name: tf.Variable(_as_tensor(rows), trainable=False, name=name)
+                for name, rows in self.model.rows.items()
+            }
 
     def more_bytes(self):
         size = 0
@@ -403,18 +405,26 @@ class ServedIndex(ServedTasks):
         """The hits of questions by the index itself, and which are ahead of the next clearly."""
         index, own = copy.copy(self.model), self._own["candidates"]
         index.engine, index.reader, candidates = "exact", None, None
-        reach = np.full(len(queries), True)
-        if index.reranker is not None:
-            candidates = max(count, own or max(5 * count, 50))
+        is_binary, is_reranked = index.dtype == "binary", index.reranker is not None
+        sure = np.full(len(queries), True)
+        if is_binary or is_reranked:
             vectors = index.embedder.embed([index.query_prompt + query for query in queries])
+        if is_binary:  # A bit on the edge chooses other candidates.
+            sure &= np.abs(vectors).min(axis=1) > 0.01 * self.margin * np.abs(vectors).max()
+        if is_reranked:
+            candidates = max(count, own or max(5 * count, 50))
             for row, hits in enumerate(index.search_vectors(vectors, candidates + 1)):
                 last = [hit["score"] for hit in hits[-2:]]
-                reach[row] = len(hits) <= candidates or last[0] - last[1] > self.margin
-        rows = index.search(queries, count + 1, candidates)
+                sure[row] &= len(hits) <= candidates or last[0] - last[1] > self.margin
+        # One more shows whether the last is ahead of the next, where it leaves the candidates.
+        more = candidates != count if is_reranked else not is_binary
+        rows = index.search(queries, count + more, candidates)
         scores = np.array([[hit["score"] for hit in hits] for hits in rows])
         ahead = scores[:, :-1] - scores[:, 1:] > self.margin
-        ahead = np.pad(ahead, [(0, 0), (1, 1)], constant_values=True)
-        clear = (ahead[:, :-1] & ahead[:, 1:] & reach[:, None])[:, :count]
+        is_all = scores.shape[1] < count + more or scores.shape[1] == len(index)
+        ahead = np.pad(ahead, [(0, 0), (1, 0)], constant_values=True)
+        ahead = np.pad(ahead, [(0, 0), (0, 1)], constant_values=bool(is_all))
+        clear = (ahead[:, :-1] & ahead[:, 1:] & sure[:, None])[:, :count]
         rows = [hits[:count] for hits in rows]
         if "reader" in self.parts:
             clear &= self._read(queries, rows)
