@@ -91,12 +91,15 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
         kind = None
     others = _OTHERS if call == "export_serving" else _ENCODER
     kind = next((row for cls, row in others.items() if isinstance(model, cls)), kind)
-    if call == "export_serving" and getattr(model, "kind", None) == SEARCH_INDEX.name:
+    is_class = isinstance(model, type)
+    is_index = getattr(model, "kind", None) == SEARCH_INDEX.name and not is_class
+    if is_index and call == "export_serving":
         kind = SEARCH_INDEX
     if kind is None or not kind.export:
-        is_class = isinstance(model, type)
         wrong = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
-        names = ", ".join(kind.models for kind in (*kinds_with("export"), *others.values()))
+        rows = *kinds_with("export"), *others.values()
+        rows = (*rows, SEARCH_INDEX) if call == "export_serving" else rows
+        names = ", ".join(row.models for row in rows)
         raise TypeError(f"{call} takes one of {names}, not {wrong}.")
     return kind.load("export")(model, preprocessor, labels, settings)
 

@@ -197,6 +197,8 @@ def test_refusals(models, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             export_serving(index, tmp_path / "served", **settings)
+    with pytest.raises(TypeError, match="SearchIndex, not the class SearchIndex"):
+        export_serving(SearchIndex, tmp_path / "served")
     assert os.listdir(tmp_path) == []
 
 
