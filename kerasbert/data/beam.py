@@ -46,13 +46,10 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         ImportError: where Beam is not installed.
         ValueError: as `kerasbert.data.write_examples`.
     """
-    try:
-        import apache_beam as beam
-        from apache_beam.io.filesystems import FileSystems
-    except ImportError as error:
-        raise ImportError(
-            "The pipeline needs Apache Beam; run `pip install kerasbert[beam]`."
-        ) from error
+    need_beam()
+    import apache_beam as beam
+    from apache_beam.io.filesystems import FileSystems
+
     own = BlockExamples.__init__.__kwdefaults__
     make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
     reading = {key: value for key, value in settings.items() if key not in own}
@@ -89,23 +86,41 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         )
 
 
+def need_beam():
+    """Raise an `ImportError` unless Beam is there."""
+    try:
+        import apache_beam  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "The pipeline needs Apache Beam; run `pip install kerasbert[beam]`."
+        ) from error
+
+
 def _documents(path, reading):
     """Yield `((path, number), document)`."""
+    with local_copy(path) as local, contextlib.suppress(NoTextError):  # One of many may be empty.
+        for number, document in enumerate(documents(local, **reading)):
+            yield (path, number), document
+
+
+@contextlib.contextmanager
+def local_copy(path):
+    """The path of a file of this machine with what a file has that Beam can read.
+
+    Readers want one whose name tells what is in it.
+    """
     from apache_beam.io.filesystem import CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
+    if os.path.exists(path):
+        yield path
+        return
     with tempfile.TemporaryDirectory() as folder:
-        local = path
-        if not os.path.exists(path):
-            # Readers want a file of this machine, whose name tells what is in it.
-            local = os.path.join(folder, FileSystems.split(path)[1])
-            raw = CompressionTypes.UNCOMPRESSED
-            with FileSystems.open(path, compression_type=raw) as file, open(local, "wb") as copy:
-                shutil.copyfileobj(file, copy)
-        # One of many files may be empty.
-        with contextlib.suppress(NoTextError):
-            for number, document in enumerate(documents(local, **reading)):
-                yield (path, number), document
+        local = os.path.join(folder, FileSystems.split(path)[1])
+        raw = CompressionTypes.UNCOMPRESSED
+        with FileSystems.open(path, compression_type=raw) as file, open(local, "wb") as copy:
+            shutil.copyfileobj(file, copy)
+        yield local
 
 
 def _size(found):
@@ -136,7 +151,7 @@ def _write_block(block, make, output):
     found = [document for _, document in sorted(found)]
     records, counts = _maker(make)(number, found)
     name = f"examples-{number:05}.tfrecord.gz"
-    _write(output, name, records)
+    write_whole(output, name, records)
     text = hashlib.sha256(json.dumps(found).encode()).hexdigest()
     return {"name": name, "bytes": len(records), "text_sha256": text, **counts}
 
@@ -146,10 +161,10 @@ def _write_manifest(shards, manifest, output):
     if not total(shards)["examples"]:
         raise ValueError("The corpus has no text of which an example could be made.")
     manifest = {**manifest, "shards": shards, "counts": total(shards), "complete": True}
-    _write(output, NAME, json.dumps(manifest, indent=1).encode())
+    write_whole(output, NAME, json.dumps(manifest, indent=1).encode())
 
 
-def _write(folder, name, data):
+def write_whole(folder, name, data):
     """Write a file whole; a worker that repeats another's work writes the same."""
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems

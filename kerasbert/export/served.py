@@ -9,12 +9,15 @@ N texts, T tokens of a row.
 
 import dataclasses
 import functools
+import os
 
 import keras
 import numpy as np
 
+from kerasbert import private_names
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.by_length import by_length
+from kerasbert.files import read_json
 from kerasbert.kinds import KINDS, Kind, kinds_with
 from kerasbert.lineage import ElmoEmbedder, TransformerSeq2SeqLM
 from kerasbert.models import BertBackbone
@@ -30,6 +33,9 @@ _OTHERS = _ENCODER | {
         "seq2seq_lm", models="TransformerSeq2SeqLM", export="ServedSeq2SeqLM"
     ),
 }
+
+# `kerasbert.search` is above this room.
+SEARCH_INDEX = Kind("search_index", models="SearchIndex", export="ServedIndex")
 
 # Texts on which the SavedModel has to answer as the model does.
 SHORT = [
@@ -85,20 +91,49 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
         kind = None
     others = _OTHERS if call == "export_serving" else _ENCODER
     kind = next((row for cls, row in others.items() if isinstance(model, cls)), kind)
+    is_class = isinstance(model, type)
+    is_index = getattr(model, "kind", None) == SEARCH_INDEX.name and not is_class
+    if is_index and call == "export_serving":
+        kind = SEARCH_INDEX
     if kind is None or not kind.export:
-        is_class = isinstance(model, type)
         wrong = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
-        names = ", ".join(kind.models for kind in (*kinds_with("export"), *others.values()))
+        rows = *kinds_with("export"), *others.values()
+        rows = (*rows, SEARCH_INDEX) if call == "export_serving" else rows
+        names = ", ".join(row.models for row in rows)
         raise TypeError(f"{call} takes one of {names}, not {wrong}.")
     return kind.load("export")(model, preprocessor, labels, settings)
 
 
 def saved_class(model):
     """The name under which Keras has the class of ours that a model is or refines."""
+    if getattr(model, "kind", None) == SEARCH_INDEX.name:
+        return SEARCH_INDEX.name
     kind = KINDS.get(getattr(model, "kind", None))
     own = kind and kind.models and keras.saving.get_registered_name(kind.load("models"))
     names = map(keras.saving.get_registered_name, type(model).__mro__)
     return next(name for name in names if name == own or name.startswith("kerasbert>"))
+
+
+def load(preset, name, mode=None):
+    """`(model, preprocessor)` of a preset; in float32, unless it is quantized.
+
+    The preprocessor is `None` where the model has its own.
+    """
+    if name == SEARCH_INDEX.name:
+        return SEARCH_INDEX.load("export").read(preset), None
+    cls = keras.saving.get_registered_object(name)
+    model = cls.from_preset(preset, **({} if mode else {"dtype": "float32"}))
+    preprocessor, own = None, os.path.join(preset, "preprocessor")
+    if os.path.exists(own):
+        name = read_json(os.path.join(own, "preprocessor.json"))["registered_name"]
+        preprocessor = keras.saving.get_registered_object(name).from_preset(own)
+    return model, preprocessor
+
+
+def quantization_modes(model):
+    """In what a model's weights are quantized: a set, empty for floats."""
+    policies = [layer.dtype_policy for layer in private_names.flatten_layers(model)]
+    return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
 
 
 def are_texts(values):
@@ -154,6 +189,32 @@ class Served:
     def model_settings(self):
         """What of `settings` shows in the card."""
         return self.settings
+
+    @property
+    def title(self):
+        """What the card calls the model."""
+        return type(self.model).__name__
+
+    @property
+    def models(self):
+        """The Keras models whose weights are served."""
+        return [self.model]
+
+    # === From process to process ===
+
+    def save(self, folder):
+        """Write what `load` makes the same model of."""
+        self.model.save_to_preset(folder)
+        if self.preprocessor is not None and not isinstance(self.model, BertTask):
+            self.preprocessor.save_to_preset(os.path.join(folder, "preprocessor"))
+
+    def anew(self, folder, name, mode):
+        """The same of the model as `save` wrote it."""
+        return type(self)(*load(folder, name, mode), self.labels, self.settings)
+
+    def more_bytes(self):
+        """How much there is to save beside the weights."""
+        return 0
 
     # === The network ===
 
@@ -412,7 +473,7 @@ class ServedTexts(Served):
         return self.features_in_graph(rows)
 
     @functools.cached_property
-    def _rows_graph(self):
+    def rows_graph(self):
         """`graph`, where its answer has no axis of tokens a few rows of like length at a time."""
         outputs = self.graph.get_concrete_function().structured_outputs
         if len(outputs) > 1 or any(None in x.shape[1:] for x in outputs.values()):
@@ -424,7 +485,7 @@ class ServedTexts(Served):
 
     def answer_rows(self, features):
         """The answer to packed rows, in the graph."""
-        return self.decode(self._rows_graph(features), features)
+        return self.decode(self.rows_graph(features), features)
 
     def decode(self, outputs, features):
         """From what `tokens` gives to the answer, on any backend."""

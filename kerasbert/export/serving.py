@@ -18,12 +18,11 @@ import numpy as np
 from kerasbert import backend, private_names
 from kerasbert._errors import check_choice, check_whole
 from kerasbert.backend.tensorflow import need_tensorflow
-from kerasbert.export.served import MARGIN, saved_class, served
+from kerasbert.export.served import MARGIN, quantization_modes, saved_class, served
 from kerasbert.files import (
     names_in,
     output_folder,
     put,
-    read_json,
     scratch,
     write_json,
     write_text,
@@ -88,6 +87,12 @@ def export_serving(
       `index`, `score` (N,), `scores` (N, C).
     - `BertMaskedLM`, `BertPretrainer`: `token`, `token_id`, `score`, `text` (N, M, K) of each
       hidden token, of which `count` (N,) are there; `BertPretrainer` has a `pair` too.
+    - `kerasbert.SearchIndex` with a `BertTextEmbedder`: `query` -> `id`, `text`, `score` (N, K) of
+      the nearest texts, best first, of which `count` (N,) are there. With a `BertReranker` its
+      `score`, and `vector_score`; with a `BertQuestionAnswering` `answer`, `start`, `end` (-1 for
+      none), `answer_score` and `null_score` (N, K). `search` takes `top_k` (N,) too. Each query is
+      compared with all vectors, also where the index has an engine. `embedder`, `reranker` and
+      `reader` are its models, with names as of a `BertMultiTask`.
     - `BertMultiTask`: those of each task under its name, `name` and `name_tokens` and so on;
       `serving_default` is the first one's.
 
@@ -112,7 +117,8 @@ def export_serving(
             them or a tokenizer that cannot run there.
         preprocessor: of a `BertBackbone`, which has none of its own.
         **settings: of a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
-            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`.
+            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`; of an
+            index `top_k=10` and `candidates=None`, as of its `search`, and those of its reader.
 
     Returns:
         The path of the version's folder.
@@ -169,7 +175,7 @@ def export_serving(
 def _check_model(task, tokens_only):
     """Raise where the model cannot be exported; the mode that it is quantized in, or `None`."""
     model = task.model
-    if not model.built:
+    if not all(one.built for one in task.models):
         raise ValueError("The model has no weights yet; call it once on inputs before the export.")
     is_task = isinstance(model, BertTask)
     if is_task and task.preprocessor is not model.preprocessor:
@@ -187,24 +193,18 @@ def _check_model(task, tokens_only):
                 f"{where} a {name}, or tokens_only=True."
             )
         part.preprocessor.tokenizer.vocabulary_size()  # Raises where it has none yet.
-    modes = quantization_modes(model)
+    modes = set().union(*map(quantization_modes, task.models))
     if modes - {"int8"}:
         raise ValueError(
             f"The model is quantized in {', '.join(sorted(modes))}, and export_serving writes "
             "float32 or int8 weights; export it before `quantize`, or quantize it in int8."
         )
-    if modes and not computes_in_float32(model):
+    if any(quantization_modes(one) and not computes_in_float32(one) for one in task.models):
         raise ValueError(
             "The model is quantized in int8 and computes the rest in another type than float32, "
             "which servers run slowly; load it with dtype='float32' before `quantize`."
         )
     return "int8" if modes else None
-
-
-def quantization_modes(model):
-    """In what a model's weights are quantized: a set, empty for floats."""
-    policies = [layer.dtype_policy for layer in private_names.flatten_layers(model)]
-    return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
 
 
 def _has_lora(model):
@@ -251,7 +251,7 @@ def _check_settings(task, settings):
         if name == "null_threshold":
             if value is not None and not isinstance(value, (int, float, np.number)):
                 raise ValueError(f"null_threshold={value!r} is no number; pass one or None.")
-        else:
+        elif value is not None or known[name] is not None:
             check_whole(name, value)
     plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
     return {**known, **plain}
@@ -338,14 +338,11 @@ def _write_configs(directory):
 def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     """The weights, what to do with them, and how the model answers."""
     preset = os.path.join(folder, "preset")
-    task.model.save_to_preset(preset)
-    if task.preprocessor is not None and not isinstance(task.model, BertTask):
-        task.preprocessor.save_to_preset(os.path.join(preset, "preprocessor"))
+    task.save(preset)
     name = saved_class(task.model)
     # What LoRA adds to an int8 kernel is merged in and rounded anew as it is saved.
-    if not computes_in_float32(task.model) or (mode and _has_lora(task.model)):
-        again = load(preset, name, mode)
-        task = type(task)(*again, task.labels, task.settings)
+    if any(not computes_in_float32(one) or (mode and _has_lora(one)) for one in task.models):
+        task = task.anew(preset, name, mode)
     batches, probes, arrays, strings, off = [], [], {}, [], 0.0
 
     def keep(columns):
@@ -363,7 +360,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
 
     with backend.full_float32():
         # Of a quantized model far more is allowed.
-        nudged = None if mode else neighbouring(task.model.weights)
+        nudged = None if mode else neighbouring([w for one in task.models for w in one.weights])
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
             check_finite(outputs)
@@ -372,7 +369,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
                     off = max(off, rounding(outputs, task.tokens_of(signature, features)))
             if signature in names:
                 batches.append([signature, keep(features), keep(outputs)])
-        for part in task.parts.values():
+        for part in (task, *task.parts.values()):
             part.margin = max(MARGIN[mode], off)
         for signature, inputs in [] if tokens_only else task.probes():
             if signature in names:
@@ -441,20 +438,6 @@ def rounding(outputs, nudged):
         possible = np.abs(values) < -MASKED / 10
         moved = max(moved, float(np.abs(values - nudged[key])[possible].max(initial=0)))
     return ROUNDING * moved
-
-
-def load(preset, name, mode=None):
-    """`(model, preprocessor)` of a preset; in float32, unless it is quantized.
-
-    The preprocessor is `None` where the model has its own.
-    """
-    cls = keras.saving.get_registered_object(name)
-    model = cls.from_preset(preset, **({} if mode else {"dtype": "float32"}))
-    preprocessor, own = None, os.path.join(preset, "preprocessor")
-    if os.path.exists(own):
-        name = read_json(os.path.join(own, "preprocessor.json"))["registered_name"]
-        preprocessor = keras.saving.get_registered_object(name).from_preset(own)
-    return model, preprocessor
 
 
 def run_child(module, folder, nothing):

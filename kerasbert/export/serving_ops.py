@@ -20,24 +20,24 @@ TENSORFLOW_OPS = frozenset(
     MatrixBandPart MatrixDiagV3 Max Maximum Mean MergeV2Checkpoints Min Minimum Mod Mul MulNoNan
     MutableDenseHashTableV2 MutableHashTableOfTensorsV2 MutableHashTableV2 Neg NoOp NotEqual OneHot
     OnesLike Pack Pad PadV2 ParallelDynamicStitch ParseExampleV2 PartitionedCall Placeholder
-    PlaceholderWithDefault Pow PreventGradient Prod RaggedBincount RaggedGather RaggedRange
-    RaggedTensorFromVariant RaggedTensorToTensor RaggedTensorToVariant Range Rank ReadVariableOp
-    RealDiv Reciprocal ReduceJoin RegexFullMatch RegexReplace Relu Relu6 Reshape ResourceGather
-    ResourceGatherNd RestoreV2 Reverse ReverseSequence ReverseV2 RightShift Rint Roll Round Rsqrt
-    SaveV2 ScatterNd SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum Select SelectV2 Selu
-    Shape ShapeN ShardedFilename Sigmoid Sign Sin Sinh Size Slice Snapshot Softmax Softplus Softsign
-    SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze StatefulPartitionedCall
-    StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice
-    StringFormat StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2
-    StringStrip StringToHashBucketFast StringToNumber StringUpper Sub Substr Sum Tan Tanh
-    TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather
-    TensorListGetItem TensorListLength TensorListPushBack TensorListReserve TensorListResize
-    TensorListSetItem TensorListStack TensorScatterAdd TensorScatterMax TensorScatterMin
-    TensorScatterUpdate Tile TopK TopKV2 Transpose TruncateDiv TruncateMod UnicodeDecode
-    UnicodeDecodeWithOffsets UnicodeEncode UnicodeScript UnicodeTranscode Unique UniqueV2
-    UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex UnsortedSegmentJoin UnsortedSegmentMax
-    UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound VarHandleOp
-    VarIsInitializedOp Where While Xdivy Xlog1py Xlogy ZerosLike
+    PlaceholderWithDefault PopulationCount Pow PreventGradient Prod RaggedBincount RaggedGather
+    RaggedRange RaggedTensorFromVariant RaggedTensorToTensor RaggedTensorToVariant Range Rank
+    ReadVariableOp RealDiv Reciprocal ReduceJoin RegexFullMatch RegexReplace Relu Relu6 Reshape
+    ResourceGather ResourceGatherNd RestoreV2 Reverse ReverseSequence ReverseV2 RightShift Rint Roll
+    Round Rsqrt SaveV2 ScatterNd SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum Select
+    SelectV2 Selu Shape ShapeN ShardedFilename Sigmoid Sign Sin Sinh Size Slice Snapshot Softmax
+    Softplus Softsign SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze
+    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace
+    StopGradient StridedSlice StringFormat StringJoin StringLength StringLower StringNGrams
+    StringSplit StringSplitV2 StringStrip StringToHashBucketFast StringToNumber StringUpper Sub
+    Substr Sum Tan Tanh TensorListConcatV2 TensorListElementShape TensorListFromTensor
+    TensorListGather TensorListGetItem TensorListLength TensorListPushBack TensorListReserve
+    TensorListResize TensorListSetItem TensorListStack TensorScatterAdd TensorScatterMax
+    TensorScatterMin TensorScatterUpdate Tile TopK TopKV2 Transpose TruncateDiv TruncateMod
+    UnicodeDecode UnicodeDecodeWithOffsets UnicodeEncode UnicodeScript UnicodeTranscode Unique
+    UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex UnsortedSegmentJoin
+    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound
+    VarHandleOp VarIsInitializedOp Where While Xdivy Xlog1py Xlogy ZerosLike
     """.split()
 )
 

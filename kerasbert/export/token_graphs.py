@@ -20,13 +20,11 @@ from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import to_huggingface
 from kerasbert.export.program import write_program
-from kerasbert.export.served import named_inputs, saved_class, served
+from kerasbert.export.served import load, named_inputs, quantization_modes, saved_class, served
 from kerasbert.export.serving import (
     check_finite,
     computes_in_float32,
-    load,
     neighbouring,
-    quantization_modes,
     rounding,
     run_child,
 )

@@ -13,8 +13,8 @@ from kerasbert import backend
 from kerasbert._errors import first_line
 from kerasbert.backend.onnx import HANDLERS, KERNELS, OF_ANY_LENGTH
 from kerasbert.backend.tensorflow import tf
-from kerasbert.export.served import served
-from kerasbert.export.serving import end_with_parent, load
+from kerasbert.export.served import load, served
+from kerasbert.export.serving import end_with_parent
 from kerasbert.export.token_graphs import axes, input_type, run_task
 from kerasbert.files import read_json, write_files
 

@@ -16,8 +16,8 @@ import numpy as np
 from kerasbert import backend, private_names
 from kerasbert.backend.onnx import KERNELS
 from kerasbert.backend.tensorflow import tf
-from kerasbert.export.served import served
-from kerasbert.export.serving import end_with_parent, load
+from kerasbert.export.served import load, served
+from kerasbert.export.serving import end_with_parent
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
 from kerasbert.files import read_json, write_files, write_json
 from kerasbert.models.spans import MASKED
@@ -111,7 +111,7 @@ def card(task, job, signatures, functions, ops):
 
     found = {
         "name": job["name"],
-        "model": type(task.model).__name__,
+        "model": task.title,
         "parameters": sum(int(np.prod(weight.shape)) for weight in weights_of(task)),
         "weights": job["mode"] or "float32",
         # Not by an import: those point down.
@@ -205,7 +205,7 @@ def weights_of(task):
 def check_size(task, path):
     """Raise where weights are missing or there twice."""
     written = sum(file.stat().st_size for file in os.scandir(os.path.join(path, "variables")))
-    size = sum(weight.numpy().nbytes for weight in weights_of(task))
+    size = sum(weight.numpy().nbytes for weight in weights_of(task)) + task.more_bytes()
     if not size <= written <= 1.01 * size + 2**16:
         raise ValueError(f"The weights are {size:,} bytes, but those written {written:,}.")
 
@@ -260,6 +260,8 @@ def check_rows(name, inputs, outputs):
 
 def _column(key, values):
     """What a client sends for an input; rows of `inputs` become `tf.train.Example`s."""
+    if isinstance(values[0], int):
+        return np.array(values, "int32")
     if key != "inputs":
         return _encoded(values)
     rows = []
@@ -276,7 +278,10 @@ def _column(key, values):
 def _broken(texts):
     """Texts of the same shapes that are no UTF-8."""
     return {
-        key: np.resize(np.array(BROKEN, object), (len(BROKEN), *column.shape[1:]))
+        key: np.resize(
+            np.array(BROKEN, object) if column.dtype == object else column,
+            (len(BROKEN), *column.shape[1:]),
+        )
         for key, column in texts.items()
     }
 
@@ -289,14 +294,19 @@ def _check_finite(name, inputs, outputs):
 
 def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
     """Raise where answers are not the model's, in rows that say so by a margin."""
-    clear = wanted.pop("clear", None)
+    clear = wanted.pop("clear", None)  # Of rows, or of each answer in them.
     if set(found) != set(wanted):
         raise ValueError(f"'{name}' gives {sorted(found)}, but the model {sorted(wanted)}.")
     for key, answers in wanted.items():
         if clear is None or answers.dtype.kind == "f" and key in ("probabilities", "scores"):
             compare(key, found[key], answers, tolerance, scale)
             continue
-        for row in np.flatnonzero(clear):
+        if clear.ndim == 2 and answers.ndim == 2:
+            if np.shape(found[key]) != answers.shape:
+                compare(key, found[key], answers, tolerance, scale)  # It says how they differ.
+            compare(key, np.asarray(found[key])[clear], answers[clear], tolerance, scale)
+            continue
+        for row in np.flatnonzero(clear if clear.ndim == 1 else np.ones(len(clear), bool)):
             ours, theirs = found[key][row], answers[row]
             if np.ndim(theirs):  # Other rows may have more columns.
                 size = min(len(ours), len(theirs))

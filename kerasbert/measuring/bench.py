@@ -18,8 +18,7 @@ from kerasbert import backend
 from kerasbert._errors import check_value, check_whole, did_you_mean, need_packages
 from kerasbert.converter import load_source
 from kerasbert.export import export_litert, export_onnx, export_openvino, export_serving
-from kerasbert.export.served import saved_class, served
-from kerasbert.export.serving import load, quantization_modes
+from kerasbert.export.served import load, quantization_modes, saved_class, served
 from kerasbert.files import write_json
 from kerasbert.kinds import KINDS
 from kerasbert.measuring.contestant import stripped

@@ -1,5 +1,6 @@
 """Vectors to answers: indexes of texts, and how well they find."""
 
+from kerasbert.search.embed_corpus import embed_corpus, read_vectors
 from kerasbert.search.evaluation import (
     evaluate_clusters,
     evaluate_retrieval,
@@ -14,10 +15,12 @@ from kerasbert.search.mteb import MTEBEncoder
 __all__ = [
     "MTEBEncoder",
     "SearchIndex",
+    "embed_corpus",
     "evaluate_clusters",
     "evaluate_retrieval",
     "evaluate_similarity",
     "mine_hard_negatives",
     "read_beir",
     "read_sts",
+    "read_vectors",
 ]

@@ -102,6 +102,8 @@ class SearchIndex:
     [('aab', 0.89), ('abc', 0.58)]
     """
 
+    kind = "search_index"
+
     def __init__(
         self,
         embedder,
@@ -476,12 +478,8 @@ class SearchIndex:
         keep = self._alive
         if self._finder is not None and 10 * (len(keep) - len(self)) < len(keep):
             keep = np.ones(len(keep), bool)
-        columns = self._columns()
         with new_folder(target, by="save") as folder:
-            size = sum(column.size(keep) for column in columns.values())
-            check_space(folder, size, "vectors and texts")
-            for name, column in columns.items():
-                column.write(os.path.join(folder, name), keep)
+            self._write_columns(folder, keep)
             np.save(os.path.join(folder, "removed.npy"), np.flatnonzero(keep & ~self._alive))
             if self._finder is not None and keep.all():
                 self._finder.write(os.path.join(folder, f"engine.{self.engine}"))
@@ -517,6 +515,17 @@ class SearchIndex:
                 f"'{target}' holds a search index already; pass overwrite=True, or name another "
                 "folder."
             )
+
+    def write_rows(self, folder):
+        """Write vectors, texts and ids of the texts that are there to a folder, a file a column."""
+        self._write_columns(folder, self._alive)
+
+    def _write_columns(self, folder, keep):
+        columns = self._columns()
+        size = sum(column.size(keep) for column in columns.values())
+        check_space(folder, size, "vectors and texts")
+        for name, column in columns.items():
+            column.write(os.path.join(folder, name), keep)
 
     def _columns(self):
         """The columns by the names of their files."""

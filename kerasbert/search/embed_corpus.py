@@ -1,0 +1,520 @@
+"""The vectors of a corpus as files, for any index: on one machine, or on many by Apache Beam.
+
+Parquet and .npy are what Vespa, Elasticsearch, OpenSearch and faiss are fed with. A shard has the
+rows of one file of the corpus, in their order, so that a file is read in one place and shards are
+made in many.
+
+N rows of a shard, D width of a vector.
+"""
+
+import csv
+import functools
+import glob
+import gzip
+import hashlib
+import io
+import json
+import os
+
+import keras
+import numpy as np
+
+from kerasbert._errors import check_choice, check_whole, need_packages
+from kerasbert.data.beam import local_copy, need_beam, write_whole
+from kerasbert.data.manifest import describe_tokenizer
+from kerasbert.files import (
+    check_regular,
+    in_use,
+    new_file,
+    output_folder,
+    read_json,
+    write_json,
+)
+from kerasbert.models.text_embedder import BertTextEmbedder
+from kerasbert.search.vectors import unit_vectors
+
+MANIFEST = "vectors.json"
+FORMATS = ("parquet", "npy")
+DTYPES = ("float32", "float16")
+_IDS = ("id", "_id")
+
+
+def embed_corpus(
+    corpus,
+    output,
+    preset,
+    *,
+    text="text",
+    id=None,
+    format="parquet",
+    dtype="float32",
+    dims=None,
+    similarity="cosine",
+    prompt="",
+    rows=10_000,
+    batch_size=32,
+    options=None,
+):
+    """Write the vectors of a corpus as shards, each whole or not at all; go on with what is done.
+
+    The same call again does what is missing. `read_vectors` reads the folder.
+
+    Args:
+        corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
+            (`.csv`, `.tsv`, `.parquet`), JSON lines (`.jsonl`, `.ndjson`) of objects or strings, or
+            plain text with a text a line; all but `.parquet` also as `.gz`. Blank texts are left
+            out.
+        output: path of the folder.
+        preset: a name or a folder of a `BertTextEmbedder`, or, without `options`, one itself.
+        text: string or list of strings. The column with the text, or several that are joined by
+            spaces, such as `["title", "text"]`.
+        id: string. The column with the ids; by default "id" or "_id", and where there is none the
+            name of the file and the number of the row.
+        format: "parquet", columns `id`, `text` and `vector`; or "npy", an array (N, D) a shard,
+            with ids and texts in a `.jsonl` of the same name.
+        dtype: "float32" or "float16".
+        dims: int. Keep the first numbers alone, as `SearchIndex` does.
+        similarity: "cosine" writes vectors of length 1, "dot" those that the model gives.
+        prompt: string in front of each text, such as "passage: ".
+        rows: int. The most rows of a shard.
+        batch_size: int, of the model.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner, for
+            a cluster; paths are Beam's then (`gs://`, `s3://`, `hdfs://`). `None` needs no Beam.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        ValueError: in a sentence for a corpus that cannot be read, and for a folder with vectors of
+            another model, other settings or another corpus.
+        ImportError: where Beam or pyarrow is missing.
+
+    Example:
+
+    >>> import tempfile
+    >>> from kerasbert.models import BertBackbone, BertTextEmbedderPreprocessor, BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=7, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> preprocessor = BertTextEmbedderPreprocessor(BertTokenizer(tokens))
+    >>> embedder = BertTextEmbedder(backbone, preprocessor)
+    >>> folder = tempfile.mkdtemp()
+    >>> with open(os.path.join(folder, "texts.txt"), "w") as file:
+    ...     _ = file.write("good bad\\nbad\\n")
+    >>> vectors = os.path.join(folder, "vectors")
+    >>> embed_corpus(os.path.join(folder, "texts.txt"), vectors, embedder, format="npy")
+    2
+    >>> [(ids, texts, x.shape) for ids, texts, x in read_vectors(vectors)]
+    [(['texts.txt:1', 'texts.txt:2'], ['good bad', 'bad'], (2, 4))]
+    """
+    check_choice("format", format, FORMATS)
+    check_choice("dtype", dtype, DTYPES)
+    check_choice("similarity", similarity, ("cosine", "dot"))
+    check_whole("rows", rows)
+    check_whole("batch_size", batch_size)
+    if dims is not None:
+        check_whole("dims", dims)
+    if format == "parquet":
+        need_packages("format='parquet'", "data", "pyarrow")
+    if options is not None:
+        need_beam()
+        if not isinstance(preset, (str, os.PathLike)):
+            raise ValueError(
+                "A model in memory is in this process alone; save it with save_to_preset, and pass "
+                "a folder that all workers can read."
+            )
+    settings = {
+        "text": [text] if isinstance(text, str) else list(text),
+        "id": id,
+        "format": format,
+        "dtype": dtype,
+        "dims": dims,
+        "similarity": similarity,
+        "prompt": prompt,
+        "rows": rows,
+    }
+    given = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
+    given = [os.fspath(path) for path in given]
+    run = _embed_here if options is None else functools.partial(_embed_by_beam, options=options)
+    return run(given, output=os.fspath(output), preset=preset, settings=settings, size=batch_size)
+
+
+def beam_options(runner, options):
+    """Beam's options of a runner's name and of strings such as "region=eu-west1"."""
+    need_beam()
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    return PipelineOptions([f"--{option}" for option in (f"runner={runner}", *options)])
+
+
+def _embed_here(corpus, output, preset, settings, size):
+    output = output_folder(output, "output")
+    with in_use(output, "embed_corpus"):
+        return _fill(corpus, output, preset, settings, size)
+
+
+def _fill(corpus, output, preset, settings, size):
+    embedder = _embedder(preset)
+    paths = _paths(corpus)
+    files = [[name, os.path.getsize(path)] for name, path in paths]
+    manifest = _manifest(settings, embedder, files)
+    path = os.path.join(output, MANIFEST)
+    if os.path.exists(path):
+        _check_same(read_json(path), manifest, output)
+    else:
+        write_json(path, manifest)
+    shards = []
+    for number, (name, file) in enumerate(paths):
+        for shard, ids, texts in _shards(number, name, file, settings):
+            *parts, last = _names(shard, settings)
+            if not os.path.exists(os.path.join(output, last)):
+                for part, data in _encoded(shard, ids, texts, embedder, settings, size):
+                    with new_file(os.path.join(output, part)) as written:
+                        written.write(data)
+            shards.append({"name": shard, "rows": len(ids)})
+    manifest = _completed(manifest, shards, corpus)
+    write_json(path, manifest)
+    return manifest["count"]
+
+
+def _embed_by_beam(corpus, output, preset, settings, size, options):
+    import apache_beam as beam
+    from apache_beam.io.filesystems import FileSystems
+
+    # A folder is all that is in it.
+    patterns = [FileSystems.join(x, "**") if os.path.isdir(x) else x for x in corpus]
+    matched = [one for match in FileSystems.match(patterns) for one in match.metadata_list]
+    sizes = {one.path: one.size_in_bytes for one in matched if not _is_hidden(one.path)}
+    if not sizes:
+        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
+    paths = sorted(sizes)
+    names = _own_names(paths)
+    files = [[name, sizes[path]] for name, path in zip(names, paths)]
+    preset = os.fspath(preset)
+    manifest = _manifest(settings, _embedder(preset), files)
+    path = FileSystems.join(output, MANIFEST)
+    if FileSystems.exists(path):
+        with FileSystems.open(path) as file:
+            _check_same(json.loads(file.read()), manifest, output)
+    else:
+        write_whole(output, MANIFEST, json.dumps(manifest).encode())
+    work = {"settings": settings, "output": output}
+    with beam.Pipeline(options=options) as pipeline:
+        _ = (
+            pipeline
+            | beam.Create(list(zip(range(len(paths)), names, paths)))
+            | beam.Reshuffle()
+            | "read" >> beam.FlatMap(_read_by_beam, **work)
+            | "to all workers" >> beam.Reshuffle()
+            | "embed"
+            >> beam.Map(_write_by_beam, preset=preset, model=manifest["model"], size=size, **work)
+            | beam.combiners.ToList()
+            | "manifest" >> beam.Map(_end_by_beam, manifest=manifest, corpus=corpus, output=output)
+        )
+    with FileSystems.open(path) as file:
+        return json.loads(file.read())["count"]
+
+
+def _read_by_beam(found, settings, output):
+    """Yield `(shard, ids, texts)` of a file, without them where the shard is there."""
+    from apache_beam.io.filesystems import FileSystems
+
+    number, name, path = found
+    with local_copy(path) as local:
+        for shard, ids, texts in _shards(number, name, local, settings):
+            last = _names(shard, settings)[-1]
+            is_there = FileSystems.exists(FileSystems.join(output, last))
+            yield shard, len(ids), None if is_there else (ids, texts)
+
+
+def _write_by_beam(found, preset, model, settings, output, size):
+    shard, count, rows = found
+    if rows is not None:
+        embedder = _loaded(preset)
+        if _describe(embedder) != model:
+            raise ValueError(f"'{preset}' is another model on this worker; use a folder of all.")
+        for name, data in _encoded(shard, *rows, embedder, settings, size):
+            write_whole(output, name, data)
+    return {"name": shard, "rows": count}
+
+
+def _end_by_beam(shards, manifest, corpus, output):
+    manifest = _completed(manifest, shards, corpus)
+    write_whole(output, MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(preset):
+    return _embedder(preset)
+
+
+# === The folder ===
+
+
+def read_vectors(folder):
+    """Read what `embed_corpus` wrote: for an index of ours, or any other.
+
+        index = kerasbert.SearchIndex(embedder)
+        for ids, texts, vectors in read_vectors("vectors"):
+            index.add(texts, ids, vectors)
+
+    Args:
+        folder: string.
+
+    Yields:
+        `(ids, texts, vectors)` of each shard: two lists of N strings, and an array (N, D).
+
+    Raises:
+        ValueError: if it is not complete, or a shard is missing or damaged.
+    """
+    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    path = os.path.join(folder, MANIFEST)
+    if not os.path.exists(path):
+        raise ValueError(f"'{folder}' has no {MANIFEST}; name a folder that embed_corpus wrote.")
+    manifest = read_json(path)
+    if not manifest.get("complete"):
+        raise ValueError(f"'{folder}' is not complete; run the same embed_corpus again.")
+    for shard in manifest["shards"]:
+        names = _names(os.path.basename(shard["name"]), manifest["settings"])
+        try:
+            ids, texts, vectors = _decoded([os.path.join(folder, name) for name in names])
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"'{error.filename}' is missing; run the same embed_corpus again."
+            ) from None
+        except (ValueError, KeyError, EOFError) as error:
+            raise ValueError(f"'{names[-1]}' in '{folder}' is damaged ({error}).") from None
+        if not len(ids) == len(texts) == len(vectors) == shard["rows"]:
+            raise ValueError(
+                f"'{names[-1]}' in '{folder}' has {len(vectors)} rows of {shard['rows']}; remove "
+                "it, and run the same embed_corpus again."
+            )
+        yield ids, texts, vectors
+
+
+def _names(shard, settings):
+    """The files of a shard, in the order in which they are written."""
+    if settings["format"] == "parquet":
+        return [f"{shard}.parquet"]
+    return [f"{shard}.jsonl", f"{shard}.npy"]
+
+
+def _encoded(shard, ids, texts, embedder, settings, size):
+    """`(name, bytes)` of the files of a shard, one after the other."""
+    vectors = embedder.embed([settings["prompt"] + text for text in texts], batch_size=size)
+    if settings["dims"] is not None and settings["dims"] > vectors.shape[1]:
+        raise ValueError(
+            f"dims={settings['dims']} is more than the {vectors.shape[1]} numbers of a vector."
+        )
+    vectors = vectors[:, : settings["dims"]]
+    if not np.isfinite(vectors).all():
+        raise ValueError(
+            f"A vector of {shard} holds NaN or infinite numbers; look for them in the weights of "
+            "the model, or compute in float32."
+        )
+    if settings["similarity"] == "cosine":
+        vectors = unit_vectors(vectors)
+    vectors = vectors.astype(settings["dtype"])
+    names, data = _names(shard, settings), io.BytesIO()
+    if settings["format"] == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        flat = pyarrow.array(vectors.ravel())
+        lists = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+        table = pyarrow.table({"id": ids, "text": texts, "vector": lists})
+        pyarrow.parquet.write_table(table, data)
+        yield names[0], data.getvalue()
+        return
+    lines = [json.dumps({"id": id, "text": text}) for id, text in zip(ids, texts)]
+    yield names[0], "".join(f"{line}\n" for line in lines).encode()
+    np.save(data, vectors)
+    yield names[1], data.getvalue()
+
+
+def _decoded(paths):
+    for path in paths:
+        check_regular(path)
+    if len(paths) == 1:
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(paths[0]).combine_chunks()
+        vectors = table["vector"].combine_chunks()
+        width = vectors.type.list_size
+        vectors = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+        return table["id"].to_pylist(), table["text"].to_pylist(), vectors
+    with open(paths[0], encoding="utf-8") as file:
+        found = [json.loads(line) for line in file]
+    vectors = np.load(paths[1], mmap_mode="r", allow_pickle=False)
+    return [row["id"] for row in found], [row["text"] for row in found], vectors
+
+
+def _manifest(settings, embedder, files):
+    return {
+        "format": 1,
+        "complete": False,
+        "model": _describe(embedder),
+        "settings": settings,
+        "files": files,
+        "shards": [],
+    }
+
+
+def _completed(manifest, shards, corpus):
+    shards = sorted(shards, key=lambda shard: shard["name"])
+    count = sum(shard["rows"] for shard in shards)
+    if not count:
+        raise ValueError(f"The corpus {corpus!r} has no texts.")
+    return {**manifest, "complete": True, "shards": shards, "count": count}
+
+
+def _check_same(there, manifest, output):
+    for name, what in (("model", "another model"), ("files", "another corpus")):
+        if there.get(name) != manifest[name]:
+            raise ValueError(f"'{output}' has vectors of {what}; name another folder.")
+    for name, value in manifest["settings"].items():
+        made = there["settings"].get(name)
+        if made != value:
+            raise ValueError(
+                f"'{output}' has vectors with {name}={made!r}, not {value!r}; name another folder."
+            )
+
+
+# === The model ===
+
+
+def _embedder(preset):
+    is_name = isinstance(preset, (str, os.PathLike))
+    embedder = BertTextEmbedder.from_preset(os.fspath(preset)) if is_name else preset
+    if getattr(embedder, "kind", None) != BertTextEmbedder.kind or embedder.preprocessor is None:
+        raise ValueError(
+            f"preset={type(embedder).__name__} is no BertTextEmbedder with a preprocessor."
+        )
+    if embedder.pooling == "tokens":
+        raise ValueError(
+            "The embedder has pooling='tokens', a vector for each token; use pooling='mean' or "
+            "'cls'."
+        )
+    return embedder
+
+
+def _describe(embedder):
+    """What the vectors depend on: a dict of plain values."""
+    weights = hashlib.sha256()
+    for weight in embedder.weights:
+        value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
+        weights.update(np.ascontiguousarray(value))
+    model = {
+        "weights_sha256": weights.hexdigest(),
+        "pooling": embedder.pooling,
+        "layers": embedder.layers_used,
+        "normalize": embedder.normalize,
+        "computes_in": embedder.compute_dtype,
+        "sequence_length": embedder.preprocessor.sequence_length,
+        "tokenizer": describe_tokenizer(embedder.preprocessor.tokenizer),
+    }
+    return json.loads(json.dumps(model, default=str))  # As it will be read.
+
+
+# === The corpus ===
+
+
+def _is_hidden(path):
+    return os.path.basename(path).startswith(".")
+
+
+def _paths(corpus):
+    """`(name, path)` of the files, sorted."""
+    found = set()
+    for given in corpus:
+        path = os.path.expanduser(given)
+        inside = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
+        paths = [x for x in glob.glob(inside, recursive=True) if os.path.isfile(x)]
+        paths = [x for x in paths if not _is_hidden(x)]
+        if not paths:
+            raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
+        found.update(map(os.path.abspath, paths))
+    paths = sorted(found)
+    return list(zip(_own_names(paths), paths))
+
+
+def _own_names(paths):
+    """What tells files apart: their paths without the folder that has them all."""
+    above = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])
+    above = above[: above.rfind("/") + 1]
+    return [path.removeprefix(above) for path in paths]
+
+
+def _shards(number, name, path, settings):
+    """Yield `(shard, ids, texts)` of a file; `rows` of each but the last."""
+    ids, texts, place = [], [], 0
+    for id, text in _rows(name, path, settings):
+        ids.append(id)
+        texts.append(text)
+        if len(ids) == settings["rows"]:
+            yield f"vectors-{number:05}-{place:05}", ids, texts
+            ids, texts, place = [], [], place + 1
+    if ids:
+        yield f"vectors-{number:05}-{place:05}", ids, texts
+
+
+def _rows(name, path, settings):
+    """Yield `(id, text)` of a file's rows that are not blank."""
+    for number, row in _records(name, path):
+        if isinstance(row, str):
+            text, id = row, None
+        else:
+            columns = settings["text"]
+            missing = [x for x in [*columns, settings["id"]] if x is not None and x not in row]
+            if missing:
+                raise ValueError(
+                    f"'{name}', row {number}, has no column '{missing[0]}'; its columns are "
+                    f"{', '.join(map(repr, row))}."
+                )
+            text = " ".join(str(row[x]) for x in columns if row[x] not in (None, ""))
+            own = settings["id"] or next((x for x in _IDS if x in row), None)
+            id = row.get(own)
+        if text.strip():
+            yield f"{name}:{number}" if id is None else str(id), text
+
+
+def _records(name, path):
+    """Yield `(number, row)` from 1: a dict, or a string of a text alone."""
+    ending = os.path.splitext(name.removesuffix(".gz"))[1].lower()
+    if ending == ".parquet":
+        need_packages(f"'{name}'", "data", "pyarrow")
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches(1024) for row in batch.to_pylist())
+            yield from enumerate(rows, start=1)
+        return
+    check_regular(path)
+    opened = gzip.open if name.endswith(".gz") else open
+    number = 0
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            if ending in (".csv", ".tsv"):
+                rows = csv.DictReader(file, delimiter="," if ending == ".csv" else "\t")
+            elif ending in (".jsonl", ".ndjson"):
+                rows = (_json(line) for line in file if line.strip())
+            else:
+                rows = (line.rstrip("\r\n") for line in file)
+            for number, row in enumerate(rows, start=1):
+                yield number, row
+    except (
+        UnicodeDecodeError,
+        csv.Error,
+        json.JSONDecodeError,
+        EOFError,
+        gzip.BadGzipFile,
+    ) as error:
+        raise ValueError(f"'{name}' cannot be read after row {number} ({error}).") from None
+
+
+def _json(line):
+    row = json.loads(line)
+    if not isinstance(row, (str, dict)):
+        raise json.JSONDecodeError("neither an object nor a string", line, 0)
+    return row

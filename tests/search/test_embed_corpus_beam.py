@@ -1,0 +1,66 @@
+"""`embed_corpus` on Beam's local runner."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from kerasbert.search import embed_corpus
+from kerasbert.search.embed_corpus import beam_options
+from tests.search.test_embed_corpus import (  # noqa: F401  Fixtures.
+    IDS,
+    corpus,
+    embedder,
+    everything,
+    names,
+    preset,
+)
+
+
+def test_without_beam(monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(ImportError, match=r"pip install kerasbert\[beam\]"):
+        beam_options("DirectRunner", ())
+
+
+@pytest.mark.peers
+def test_the_same_as_on_one_machine(embedder, preset, corpus, tmp_path):  # noqa: F811
+    options, settings = beam_options("DirectRunner", ()), {"rows": 3, "format": "npy"}
+    out = tmp_path / "beam"
+    assert embed_corpus(corpus, out, preset, options=options, **settings) == len(IDS)
+    assert embed_corpus(corpus, tmp_path / "here", embedder, **settings) == len(IDS)
+    assert names(out) == names(tmp_path / "here")
+    for one, other in zip(everything(out), everything(tmp_path / "here")):
+        if isinstance(one, list):
+            assert one == other
+        else:
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    # Only what is missing is done again.
+    times = {name: os.stat(out / name).st_mtime_ns for name in names(out)}
+    (out / "vectors-00000-00001.npy").unlink()
+    assert embed_corpus(corpus, out, preset, options=options, **settings) == len(IDS)
+    changed = {name for name in names(out) if os.stat(out / name).st_mtime_ns != times[name]}
+    assert changed == {"vectors-00000-00001.jsonl", "vectors-00000-00001.npy", "vectors.json"}
+    with pytest.raises(ValueError, match="dims=None, not 3"):
+        embed_corpus(corpus, out, preset, options=options, dims=3, **settings)
+
+
+@pytest.mark.peers
+def test_parquet_of_a_pipeline(preset, corpus, tmp_path):  # noqa: F811
+    options = beam_options("DirectRunner", ())
+    assert embed_corpus(f"{corpus}/*.txt", tmp_path / "out", preset, options=options) == 5
+    ids, texts, vectors = everything(tmp_path / "out")
+    assert ids == IDS[:5] and texts[2] == "서울의 날씨" and vectors.shape == (5, 32)
+
+
+@pytest.mark.peers
+def test_bad_input_of_a_pipeline(embedder, preset, corpus, tmp_path):  # noqa: F811
+    options = beam_options("DirectRunner", ())
+    with pytest.raises(ValueError, match="There is no file"):
+        embed_corpus(str(tmp_path / "no*.txt"), tmp_path / "out", preset, options=options)
+    with pytest.raises(ValueError, match="a folder that all workers can read"):
+        embed_corpus(corpus, tmp_path / "out", embedder, options=options)
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(Exception, match="has no texts"):
+        embed_corpus(tmp_path / "empty.txt", tmp_path / "out", preset, options=options)
