@@ -6,6 +6,7 @@ FOLDER holds what the other process left: `preset/`, `job.json` (what to write, 
 and `expected.npz`, the model's own answers. The result is `FOLDER/saved_model/`.
 """
 
+import gc
 import json
 import os
 import sys
@@ -50,6 +51,8 @@ def main(folder):
     check_size(task, path)
     batches = [(name, arrays(x), arrays(y)) for name, x, y in job["batches"]]
     probes = [(name, inputs, arrays(y)) for name, inputs, y in job["probes"]]
+    del task, model, preprocessor  # The session has weights of its own, and there may be gigabytes.
+    gc.collect()
     tolerance = LOOSE if job["mode"] else TOLERANCE
     check_answers(path, batches, probes, job["warmup"], tolerance, job["rounding"])
 
