@@ -99,6 +99,7 @@ TESTED_IN = {
     "test_hostile_presets.py": "conversion/sizes",
     "test_import.py": "_lazy",
     "tokenizers/test_files.py": "tokenizers/choose",
+    "training/test_advise.py": "cli/advising training/arms",
     "training/test_finetune.py": "training/search",
     "training/test_pretrain.py": "training/pretraining_data",
 }

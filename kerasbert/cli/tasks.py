@@ -15,6 +15,7 @@ from kerasbert.cli.app import (
     PrecisionOption,
     app,
     command,
+    numbers,
     settings,
     show,
     text_columns,
@@ -193,10 +194,10 @@ def finetune(
 
         presets.check(preset)  # Before files are read.
         lists = {
-            "batch_sizes": _list("--batch-sizes", batch_sizes, int),
-            "learning_rates": _list("--learning-rates", learning_rates, float),
-            "epochs": _list("--epochs", epochs, int),
-            "seeds": _list("--seeds", seeds, int),
+            "batch_sizes": numbers("--batch-sizes", batch_sizes, int),
+            "learning_rates": numbers("--learning-rates", learning_rates, float),
+            "epochs": numbers("--epochs", epochs, int),
+            "seeds": numbers("--seeds", seeds, int),
         }
         columns = text_columns(text, text_b)
         own = {
@@ -408,16 +409,3 @@ def _name(path):
     name = os.path.splitext(os.path.basename(path))[0]
     folder = os.path.basename(os.path.dirname(path))
     return folder if folder.strip(".") and name in ("train", "dev", "test") else name
-
-
-def _list(option, text, kind):
-    """Numbers with commas between them."""
-    if text is None:
-        return None
-    try:
-        return [kind(item) for item in text.split(",")]
-    except ValueError:
-        wanted = "whole numbers" if kind is int else "numbers"
-        raise ValueError(
-            f"{option} {text!r} has to be {wanted} with commas between them."
-        ) from None

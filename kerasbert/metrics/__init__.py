@@ -18,6 +18,12 @@ from kerasbert.metrics.answers import (
     squad2,
     with_threshold,
 )
+from kerasbert.metrics.calibration import (
+    expected_calibration_error,
+    fit_temperature,
+    reliability,
+    with_temperature,
+)
 from kerasbert.metrics.callback import ScoreCallback
 from kerasbert.metrics.classes import (
     accuracy,
@@ -74,17 +80,21 @@ __all__ = [
     "distance_spearman",
     "entities",
     "entities_by_type",
+    "expected_calibration_error",
     "f1",
     "f1_from",
+    "fit_temperature",
     "klue_entities",
     "macro_f1",
     "matthews",
     "mean_absolute_error",
     "pearson",
+    "reliability",
     "root_accuracy",
     "spearman",
     "squad",
     "squad2",
     "uuas",
+    "with_temperature",
     "with_threshold",
 ]

@@ -283,6 +283,65 @@ class FinetuneSettings:
         return dataclasses.replace(task, settings=dataclasses.replace(task.settings, **given))
 
 
+@dataclass(frozen=True)
+class AdviseSettings:
+    """The keywords of `advise`, which describes them, checked and the lists as tuples.
+
+    Two are equal where the runs of one can stand beside those of the other.
+
+    >>> AdviseSettings(shares=0.5, arms="tfidf").shares
+    (0.5, 1.0)
+    """
+
+    columns: tuple | None = None
+    label: str | None = None
+    encoding: str | None = None
+    arms: tuple | None = _free(default=None)
+    folds: int = 5
+    seeds: tuple = _free(default=0)
+    shares: tuple = _free(default=(0.25, 0.5, 1.0))
+    metric: str = _free(default="macro_f1")
+    batch_size: int = 32
+    learning_rate: float | None = None
+    epochs: int | None = None
+    lora_rank: int = 8
+    sequence_length: int = 128
+    precision: str | None = None
+    limit: int | None = None
+    label_next: int = _free(default=50)
+    overwrite: bool = _free(default=False)
+    verbose: bool = _free(default=True)
+
+    def __post_init__(self):
+        check_choice("metric", self.metric, ("accuracy", "macro_f1"))
+        check_whole("folds", self.folds, 2)
+        for name in ("batch_size", "epochs", "lora_rank", "sequence_length", "limit", "label_next"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name))
+        if self.learning_rate is not None:
+            _numbers("learning_rate", self.learning_rate, float, 0.0)
+        if self.precision is not None:
+            check_choice("precision", self.precision, PRECISIONS)
+        shares = _numbers("shares", self.shares, float, 0.0)
+        if max(shares) > 1:
+            raise ValueError(f"shares={max(shares):g} is more than all labels; 1 is all of them.")
+        chosen = {
+            "seeds": _numbers("seeds", self.seeds, int, 0),
+            "shares": tuple(sorted({*shares, 1.0})),
+        }
+        for name in ("columns", "arms"):
+            values = getattr(self, name)
+            if values is not None:
+                values = (values,) if isinstance(values, str) else values
+                chosen[name] = tuple(dict.fromkeys(values))
+        for name, value in chosen.items():
+            object.__setattr__(self, name, value)
+
+    def compared(self):
+        """What all runs in one folder have in common: a dict."""
+        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
+
+
 def _numbers(name, values, kind, least):
     """One number or several, as a tuple without repetitions."""
     values = values if isinstance(values, (list, tuple)) else (values,)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from kerasbert import export
-from kerasbert.cli import tasks
+from kerasbert.cli.app import numbers
 from kerasbert.converter import convert
 from kerasbert.models import BertTextEmbedder
 from kerasbert.training import finetune as loop
@@ -397,6 +397,6 @@ def test_export_of_what_a_folder_holds(tiny_preset, tmp_path, monkeypatch, forma
 
 @pytest.mark.backends("torch")
 def test_lists():
-    assert tasks._list("--x", "1,2", int) == [1, 2]
-    assert tasks._list("--x", "5e-5", float) == [5e-5]
-    assert tasks._list("--x", None, int) is None
+    assert numbers("--x", "1,2", int) == [1, 2]
+    assert numbers("--x", "5e-5", float) == [5e-5]
+    assert numbers("--x", None, int) is None

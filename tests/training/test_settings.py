@@ -6,8 +6,8 @@ import inspect
 import pytest
 
 import kerasbert
-from kerasbert.cli import pretraining, tasks
-from kerasbert.training.settings import FinetuneSettings, PretrainSettings
+from kerasbert.cli import advising, pretraining, tasks
+from kerasbert.training.settings import AdviseSettings, FinetuneSettings, PretrainSettings
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,7 @@ from kerasbert.training.settings import FinetuneSettings, PretrainSettings
     [
         (PretrainSettings, kerasbert.pretrain, pretraining.pretrain),
         (FinetuneSettings, kerasbert.finetune, tasks.finetune),
+        (AdviseSettings, kerasbert.advise, advising.advise),
     ],
 )
 def test_the_same_defaults(kind, loop, command):
@@ -25,14 +26,18 @@ def test_the_same_defaults(kind, loop, command):
     seen = 0
     for field in dataclasses.fields(kind):
         assert keywords[field.name].default == field.default
-        if field.name in options and field.name not in ("precision", "seeds"):
+        if field.name in options and field.name not in ("precision", "seeds", "shares"):
             assert options[field.name].default == field.default, field.name
             seen += 1
     assert seen > 10
 
 
 def test_unknown_keywords(tmp_path):
-    for loop, given in ((kerasbert.pretrain, ["a"]), (kerasbert.finetune, ["rte", "b"])):
+    for loop, given in (
+        (kerasbert.pretrain, ["a"]),
+        (kerasbert.finetune, ["rte", "b"]),
+        (kerasbert.advise, ["a.csv", None]),
+    ):
         with pytest.raises(TypeError, match=rf"{loop.__name__}\(\) got .* keyword .*'layers'"):
             loop(*given, str(tmp_path / "out"), layers=2)
 
