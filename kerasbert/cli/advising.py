@@ -44,7 +44,7 @@ def advise(
     ] = None,
     limit: Annotated[int | None, _own(min=1, help="The most rows, to try it out.")] = None,
     arms: Annotated[
-        str | None, _trial(help="Some of tfidf,frozen,lora,full; by default all.")
+        str | None, _trial(help="Some of tfidf,frozen,setfit,lora,full; by default all.")
     ] = None,
     folds: Annotated[int, _trial(min=2, help="Parts, each of which is held out once.")] = 5,
     seeds: Annotated[str, _trial(help="Numbers: 0,1,2; each draws other folds.")] = "0",
@@ -69,9 +69,9 @@ def advise(
 ):
     """Say which way to classify texts is enough, and what to label or check next.
 
-    TF-IDF, a frozen encoder, adapters and full fine-tuning learn the same
-    rows and are scored on the same held-out folds. Stop it when you like:
-    the same command goes on.
+    TF-IDF, a frozen encoder, SetFit, adapters and full fine-tuning learn the
+    same rows and are scored on the same held-out folds. Stop it when you
+    like: the same command goes on.
 
     OUTPUT gets advice.md and .json, label_next.csv, check_labels.csv and
     pictures.

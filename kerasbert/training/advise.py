@@ -14,6 +14,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import time
 from dataclasses import dataclass
 
@@ -46,9 +47,9 @@ from kerasbert.visualize.figures import save
 def advise(data, preset, output, *, settings):
     """Say which way to classify a file's texts is enough, and what to label or check next.
 
-    TF-IDF, an encoder as it comes, adapters and full fine-tuning learn the same rows and are
-    scored on the same held-out folds, with seeds and shares of the labels. If it is stopped, the
-    same call goes on; more arms, seeds or shares in a later call add runs.
+    TF-IDF, an encoder as it comes, SetFit, adapters and full fine-tuning learn the same rows and
+    are scored on the same held-out folds, with seeds and shares of the labels. If it is stopped,
+    the same call goes on; more arms, seeds or shares in a later call add runs.
 
     Args:
         data: string. A table of texts and labels, see `kerasbert.tasks.file_task`; rows with an
@@ -58,14 +59,14 @@ def advise(data, preset, output, *, settings):
         columns: list of strings. The column of text, or two for pairs; "text" by default.
         label: string. The column of labels, "label" by default.
         encoding: string. Of a file that is not UTF-8, such as "cp949" or "shift_jis".
-        arms: list of names in `kerasbert.training.arms.ARMS`; by default all.
+        arms: list of "tfidf", "frozen", "setfit", "lora" and "full"; by default all.
         folds: int. A class with fewer different texts is left out.
         seeds: int or list of ints. Each draws folds of its own.
         shares: floats. Of a fold's labels, to learn from; all of them are always tried.
         metric: string. "macro_f1", which counts all classes alike, or "accuracy"; to choose by.
-        batch_size, learning_rate, epochs: those of fine-tuning; by default the rate that the
-            preset records (1e-4 for small encoders, 3e-5 else), adapters ten times that, and 3
-            epochs, on few rows up to 20.
+        batch_size, learning_rate, epochs: those of full fine-tuning and of adapters; by default
+            the rate that the preset records (1e-4 for small encoders, 3e-5 else), for adapters
+            ten times that, and 3 epochs, on few rows up to 20.
         lora_rank: int. Of the adapters.
         sequence_length: int. The most tokens of a row.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16".
@@ -75,10 +76,11 @@ def advise(data, preset, output, *, settings):
         verbose: bool. Whether to show progress.
 
     Returns:
-        What `advice.json` holds: a dict of `advice` (sentences), `recommended` (an arm), `arms`
-        (scores, costs and calibration), `baseline`, `learning_curve`, `check_labels`,
-        `label_next`, `data`, `notes` and `files`. Intervals hold 95 % of 1,000 resamples of the
-        texts, the same for all arms; they do not count that other training rows may come.
+        What `advice.json` holds: a dict of `advice` (sentences), `recommended` (an arm),
+        `command` (that trains it), `arms` (scores, costs and calibration), `baseline`,
+        `learning_curve`, `check_labels`, `label_next`, `data`, `notes` and `files`. Intervals hold
+        95 % of 1,000 resamples of the texts, the same for all arms; they do not count that other
+        training rows may come.
 
     Raises:
         ValueError: for data, a preset or settings that do not fit, before anything is written.
@@ -91,6 +93,11 @@ def advise(data, preset, output, *, settings):
     if preset is not None:
         presets.check(preset)
     labelled = read_labelled(os.fspath(data), settings)
+    if len(labelled.rows.x) > 1 and "setfit" in chosen:
+        if settings.arms:
+            raise ValueError("The arm 'setfit' compares single texts, and these are pairs.")
+        labelled.notes.append("SetFit is not tried: it compares single texts, and these are pairs.")
+        chosen = tuple(name for name in chosen if name != "setfit")
     output = output_folder(output, "output")
     shared = {
         **settings.compared(),
@@ -111,7 +118,7 @@ def advise(data, preset, output, *, settings):
             # What is wrong with it shows before anything is written.
             _ = trial.arguments.embedder
         trial.begin(json.loads(json.dumps(shared)))
-        return trial.finish(trial.run())
+        return trial.finish(trial.run(), os.fspath(data))
 
 
 @dataclass
@@ -251,8 +258,8 @@ class Trial:
 
     # === What comes out ===
 
-    def finish(self, found):
-        """Compare, and write all files."""
+    def finish(self, found, data):
+        """Compare, and write all files, which say how to go on with the file `data`."""
         settings, labelled = self.settings, self.labelled
         rows = {key: self.rows_of(parts, key[2]) for key, parts in found.items()}
         systems = [(name, share) for name in self.arms for share in settings.shares]
@@ -320,6 +327,9 @@ class Trial:
                 curves[chosen], [spread[chosen, share] for share in settings.shares], metric
             )
         )
+        how = self.how(chosen, data)
+        if how:
+            sentences.append(f"To train it: {how}")
         notes = list(labelled.notes)
         checked = self.check_labels(advice.agreed(calibrated))
         sentences.append(
@@ -341,6 +351,7 @@ class Trial:
         result = {
             "advice": sentences,
             "recommended": chosen,
+            "command": how,
             "best": best,
             "metric": metric,
             "arms": arms,
@@ -367,6 +378,19 @@ class Trial:
         write_text(self.path("advice.md"), report.advice_text(result))
         write_json(self.path("advice.json"), result)
         return result
+
+    def how(self, name, data):
+        """The command that trains what is recommended, `None` for none."""
+        settings, arm = self.settings, ARMS[name](self.arguments, 0, "")
+        # Vectors of pairs are put side by side here alone.
+        if not arm.method or (name == "frozen" and len(self.labelled.rows.x) > 1):
+            return None
+        given = zip(("--text", "--text-b"), settings.columns or ())
+        given = [*given, ("--label", settings.label), ("--encoding", settings.encoding)]
+        words = ["kerasbert", "finetune", os.fspath(self.preset), "model_runs", "--train", data]
+        words += [word for option, value in given if value for word in (option, value)]
+        words += ["--sequence-length", str(settings.sequence_length)]
+        return f"{shlex.join(words)} {arm.options(len(self.labelled))}"
 
     def calibrate(self, name, rows):
         """The mean calibration of an arm over seeds, and its scaled probabilities of each seed."""

@@ -15,18 +15,24 @@ from dataclasses import dataclass
 
 import keras
 import numpy as np
+import scipy.special
 
 from kerasbert import presets
 from kerasbert.files import names_in, new_file, remove
+from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay
 from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from kerasbert.training.setfit import contrastive_pairs, logistic_head
 from kerasbert.training.settings import AdviseSettings
 
 KEEP_AFTER = 60.0  # Seconds that a killed training may lose.
 _BLOCK = 2048  # Texts that are embedded between two files.
 _UPDATES = 300  # At least, of a training on few rows, but for _MOST epochs.
 _MOST = 20
+# SetFit is for few labels: at most 20 pairs of each kind for a text, and of many texts fewer.
+_PAIRS = 10_000
+_PAIR_BATCH, _PAIR_RATE = 16, 2e-5  # As setfit.
 
 
 @dataclass
@@ -70,7 +76,8 @@ class Arms:
 class Arm:
     """What is the same for most."""
 
-    title = ""
+    # For tables, and as `finetune` calls it.
+    title = method = ""
 
     def __init__(self, shared, seed, folder):
         """
@@ -88,11 +95,9 @@ class Arm:
         """Seconds of a training on so many texts that are not those of `fit`."""
         return 0.0
 
-    def _rows(self, model, features):
-        """Probabilities (N, C) of a model that may not have seen each class."""
-        found = np.zeros((features.shape[0], len(self.shared.labels)))
-        found[:, model.classes_] = model.predict_proba(features)
-        return found
+    def options(self, count):
+        """Those of `kerasbert finetune` that train the same on so many rows."""
+        return f"--method {self.method}"
 
 
 class Tfidf(Arm):
@@ -117,7 +122,10 @@ class Tfidf(Arm):
         self.model = LogisticRegression(C=10.0, max_iter=1000).fit(self._features(x), y)
 
     def predict_proba(self, x):
-        return self._rows(self.model, self._features(x))
+        # A small share of the labels may not have each class.
+        found = np.zeros((len(_columns(x)[0]), len(self.shared.labels)))
+        found[:, self.model.classes_] = self.model.predict_proba(self._features(x))
+        return found
 
     def _features(self, x):
         import scipy.sparse
@@ -139,14 +147,13 @@ class Frozen(Arm):
     """
 
     title = "frozen encoder"
+    method = "frozen"
 
     def fit(self, x, y):
-        from sklearn.linear_model import LogisticRegression
-
-        self.model = LogisticRegression(max_iter=1000).fit(self.features(x), y)
+        self.head = logistic_head(self.features(x), np.asarray(y), len(self.shared.labels))
 
     def predict_proba(self, x):
-        return self._rows(self.model, self.features(x))
+        return probabilities(self.features(x), self.head)
 
     def features(self, x):
         """What the classifier reads: floats (N, F)."""
@@ -164,61 +171,35 @@ class Frozen(Arm):
 
     @property
     def megabytes(self):
-        return self.shared.vectors.megabytes + len(pickle.dumps(self.model)) / 1e6
+        return self.shared.vectors.megabytes + self.head[0].nbytes / 1e6
 
 
-class Tuned(Arm):
-    """A classifier of the encoder, of which all weights are trained."""
+class Trained(Arm):
+    """What trains a model by steps, and goes on from its last epoch."""
 
-    title = "full fine-tuning"
-
-    @property
-    def rate(self):
-        """The one that is given, or that the preset records, or by the encoder's width.
-
-        Source of the last: Turc et al. 2019, arXiv 1908.08962, whose small encoders need more.
-        """
-        settings = self.shared.settings
-        given = settings.learning_rate or presets.finetuning_learning_rate(self.shared.preset)
-        small = self.model.backbone.hidden_dim <= 512
-        return given or (1e-4 if small else FINETUNING_LEARNING_RATE)
-
-    def fit(self, x, y):
-        shared, settings = self.shared, self.shared.settings
+    def _from_preset(self, kind, **arguments):
+        """A model with new weights of its own, all by the seed."""
         gc.collect()  # The model before, with its optimizer.
         keras.utils.set_random_seed(self.seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
-            self.model = BertTextClassifier.from_preset(
-                shared.preset, labels=list(shared.labels), **shared.arguments
-            )
-        self._prepare()
-        names = [shared.labels[number] for number in y]
-        batches = self.model.preprocessor.batches(x, names, None, settings.batch_size)
-        steps = int(batches.cardinality())
-        epochs = settings.epochs or min(max(3, -(-_UPDATES // steps)), _MOST)
-        total = steps * epochs
-        self.model.compile(AdamW(LinearDecay(self.rate, total, total // 10)))
+            return kind.from_preset(self.shared.preset, **arguments, **self.shared.arguments)
+
+    def _train(self, model, x, y, batch_size, epochs):
         keep = _Keep(self.folder, epochs)
-        start = keep.go_on(self.model)
+        start = keep.go_on(model)
         # Batches in another order than those of the first epochs.
         keras.utils.set_random_seed(self.seed + 1_000_003 * start)
-        self.model.fit(
+        model.fit(
             x,
-            names,
-            batch_size=settings.batch_size,
+            y,
+            batch_size=batch_size,
             epochs=epochs,
             initial_epoch=start,
             callbacks=[keep],
             verbose=0,
         )
         self._before = keep.before
-
-    def _prepare(self):
-        """Choose what is trained."""
-
-    def predict_proba(self, x):
-        return self.model.predict_proba(x, self.shared.settings.batch_size)
 
     def seconds_before(self, count):
         return self._before
@@ -228,10 +209,87 @@ class Tuned(Arm):
         return _megabytes(self.model)
 
 
+class SetFit(Trained):
+    """The embedder trained on pairs of texts of one class and of two, then as `Frozen`.
+
+    Source: Tunstall et al. 2022, arXiv 2209.11055.
+    """
+
+    title = "SetFit"
+    method = "setfit"
+
+    def fit(self, x, y):
+        pairs = max(1, min(20, _PAIRS // len(y)))
+        first, second, is_same = contrastive_pairs(y, pairs, self.seed)
+        self.model = self._from_preset(BertTextEmbedder)
+        steps = -(-len(first) // _PAIR_BATCH)
+        rate = presets.finetuning_learning_rate(self.shared.preset) or _PAIR_RATE
+        self.model.compile(
+            AdamW(LinearDecay(rate, steps, steps // 10), epsilon=1e-8),
+            loss=CosineRegression(),
+            metrics=None,
+        )
+        columns = tuple([x[row] for row in rows] for rows in (first, second))
+        self._train(self.model, columns, is_same, _PAIR_BATCH, 1)
+        vectors = self.model.embed(x)
+        self.head = logistic_head(vectors, np.asarray(y), len(self.shared.labels))
+
+    def predict_proba(self, x):
+        return probabilities(self.model.embed(x), self.head)
+
+
+class Tuned(Trained):
+    """A classifier of the encoder, of which all weights are trained."""
+
+    title = "full fine-tuning"
+    method = "full"
+
+    @property
+    def rate(self):
+        """The one that is given, or that the preset records, or by the encoder's width.
+
+        Source of the last: Turc et al. 2019, arXiv 1908.08962, whose small encoders need more.
+        """
+        given = self.shared.settings.learning_rate
+        given = given or presets.finetuning_learning_rate(self.shared.preset)
+        small = self.shared.embedder.backbone.hidden_dim <= 512
+        return given or (1e-4 if small else FINETUNING_LEARNING_RATE)
+
+    def epochs(self, count):
+        """How often so many rows are read."""
+        settings = self.shared.settings
+        steps = -(-count // settings.batch_size)
+        return settings.epochs or min(max(3, -(-_UPDATES // steps)), _MOST)
+
+    def fit(self, x, y):
+        labels, size = self.shared.labels, self.shared.settings.batch_size
+        names = [labels[number] for number in y]
+        self.model = self._from_preset(BertTextClassifier, labels=list(labels))
+        self._prepare()
+        epochs = self.epochs(len(y))
+        total = epochs * int(self.model.preprocessor.batches(x, names, None, size).cardinality())
+        self.model.compile(AdamW(LinearDecay(self.rate, total, total // 10)))
+        self._train(self.model, x, names, size, epochs)
+
+    def _prepare(self):
+        """Choose what is trained."""
+
+    def predict_proba(self, x):
+        return self.model.predict_proba(x, self.shared.settings.batch_size)
+
+    def options(self, count):
+        size = self.shared.settings.batch_size
+        return (
+            f"{super().options(count)} --learning-rates {self.rate:g} --batch-sizes {size} "
+            f"--epochs {self.epochs(count)}"
+        )
+
+
 class Lora(Tuned):
     """As `Tuned`, but of the encoder only adapters are trained, at ten times the rate."""
 
     title = "LoRA adapters"
+    method = "lora"
 
     def _prepare(self):
         self.model.backbone.enable_lora(self.shared.settings.lora_rank)
@@ -240,10 +298,12 @@ class Lora(Tuned):
     def rate(self):
         return self.shared.settings.learning_rate or min(10 * super().rate, 1e-3)
 
+    def options(self, count):
+        return f"{super().options(count)} --lora-rank {self.shared.settings.lora_rank}"
 
-# By what they cost, the cheapest first. HERE a few-shot arm of `finetune(method="setfit")` goes,
-# after "frozen": a class with `fit`, `predict_proba`, `megabytes` and `title`.
-ARMS = {"tfidf": Tfidf, "frozen": Frozen, "lora": Lora, "full": Tuned}
+
+# By what they cost, the cheapest first.
+ARMS = {"tfidf": Tfidf, "frozen": Frozen, "setfit": SetFit, "lora": Lora, "full": Tuned}
 
 
 class Vectors:
@@ -310,6 +370,12 @@ class _Keep(keras.callbacks.Callback):
             seconds = self.before + now - self._start
             save_checkpoint(self.folder, self.model, epoch + 1, seconds=seconds)
             self._saved = now
+
+
+def probabilities(vectors, head):
+    """Those (N, C) of vectors (N, D) and what `logistic_head` returns."""
+    kernel, bias = head
+    return scipy.special.softmax(vectors @ kernel + bias, axis=1).astype("float64")
 
 
 def forget(folder):

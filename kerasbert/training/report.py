@@ -51,7 +51,7 @@ def over_seeds(runs, metric, mode="max"):
 def grid_table(results):
     """A rich table of the points of the grid, the one of the best run marked."""
     metric, best = results["metric"], results["best"]
-    table = Table(title=f"{metric} on dev")
+    table = Table(title=f"{metric} on dev, method {results['method']}")
     for name in ("batch", "rate", "epochs", "seeds", "mean", "deviation", "best", ""):
         table.add_column(name, justify="left" if not name else "right")
     for row in results["grid"]:
@@ -82,7 +82,8 @@ def score_table(results):
         metrics += [row["metric"]] if row["metric"] not in metrics else []
     places = dict.fromkeys(row["where"] for row in results["published"])
     caption = "The others are of " + "; ".join(places) + "." if places else None
-    table = Table(title=results["task"], caption=caption)
+    method = f", method {results['method']}" if "method" in results else ""
+    table = Table(title=results["task"] + method, caption=caption)
     table.add_column("score")
     for name in columns:
         table.add_column(name, justify="right")

@@ -75,7 +75,8 @@ def test_all_ways_on_the_same_rows(tmp_path, tiny_preset, monkeypatch):
     monkeypatch.setattr(arms.Tfidf, "fit", noted)
     settings = {"folds": 2, "shares": 1, "epochs": 1, "sequence_length": 16, "verbose": False}
     out = str(tmp_path / "out")
-    found = kerasbert.advise(write(tmp_path / "a.csv"), tiny_preset, out, **settings)
+    path = write(tmp_path / "a.csv", 12, 3)
+    found = kerasbert.advise(path, tiny_preset, out, **settings)
     assert list(found["arms"]) == list(arms.ARMS)
     for name, arm in found["arms"].items():
         assert arm["seconds"] > 0 and arm["megabytes"] > 0, name
@@ -84,8 +85,8 @@ def test_all_ways_on_the_same_rows(tmp_path, tiny_preset, monkeypatch):
     sizes = {name: arm["megabytes"] for name, arm in found["arms"].items()}
     assert sizes["full"] < sizes["lora"] < 1.3 * sizes["full"]
     # Of two folds and, as TF-IDF is enough, of all for the rows without labels.
-    assert [len(x) for x, _ in given] == [12, 12, 24]
-    assert len(found["label_next"]) == 6
+    assert [len(x) for x, _ in given] == [6, 6, 12]
+    assert len(found["label_next"]) == 3
 
     # What is done is not done again; another arm's settings do not fit.
     for kind in set(arms.ARMS.values()):
@@ -94,7 +95,7 @@ def test_all_ways_on_the_same_rows(tmp_path, tiny_preset, monkeypatch):
     assert again == found
     with pytest.raises(ValueError, match="are of epochs 1, not 3; name another folder"):
         kerasbert.advise(str(tmp_path / "a.csv"), tiny_preset, out, **{**settings, "epochs": 3})
-    write(tmp_path / "a.csv", seed=1)
+    write(tmp_path / "a.csv", 12, 3, seed=1)
     with pytest.raises(ValueError, match="are of other labelled rows"):
         kerasbert.advise(str(tmp_path / "a.csv"), tiny_preset, out, **settings)
 
@@ -115,6 +116,16 @@ def test_pairs(tmp_path, tiny_preset):
         verbose=False,
     )
     assert list(found["arms"]) == ["tfidf", "frozen"]
+    with pytest.raises(ValueError, match="'setfit' compares single texts"):
+        kerasbert.advise(
+            str(tmp_path / "a.csv"),
+            tiny_preset,
+            str(tmp_path / "b"),
+            columns=["a", "b"],
+            arms=["setfit"],
+            folds=2,
+            sequence_length=16,
+        )
 
 
 @pytest.mark.backends("torch")

@@ -197,7 +197,9 @@ def search_of(task, tiny_preset, out, **shared):
     shared = {
         "preset": tiny_preset,
         "early_stopping": None,
+        "method": "full",
         "lora_rank": None,
+        "pairs": None,
         "precision": None,
         **shared,
     }
@@ -456,7 +458,7 @@ def test_a_recorded_rate_stays_with_the_encoder(rated_preset, tiny_preset, tmp_p
 def rates_of(task, preset, **settings):
     """The learning rates that `finetune` takes, by the settings of the runs that it would do."""
     notes = []
-    task = finetune._with_rate(task, preset, notes)
+    task = finetune._with_rate(task, preset, "full", notes)
     return [point["learning_rate"] for point in task.settings.grid()], notes
 
 
