@@ -115,7 +115,8 @@ def wrong_labels(y, rows):
     >>> wrong_labels(y, rows)
     [(2, 1)]
 
-    Source: Northcutt, Jiang and Chuang 2021, arXiv 1911.00068, section 3.1.
+    Source: Northcutt, Jiang and Chuang 2021, arXiv 1911.00068, section 3.1; these are the rows that
+    the package cleanlab names by "confident_learning".
     """
     classes = np.unique(y)
     usual = np.full(rows.shape[1], np.inf)
@@ -133,8 +134,8 @@ def wrong_labels(y, rows):
 def agreed(systems):
     """What several systems say together: the geometric mean of their probabilities.
 
-    It is sure only where none of them doubts. Of TREC's questions with 5 % of the labels flipped,
-    59 % of the rows it named were flipped ones, of the best system's 47 %, as many found.
+    It is sure only where none of them doubts: of 500 of TREC's questions, 21 labels of which were
+    flipped, 16 were among the 33 that it named, and among the 52 that the best system named.
 
     Args:
         systems: list of floats (N, C), calibrated.

@@ -219,31 +219,35 @@ def test_the_command(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_killed_at_any_time(tmp_path, tiny_preset):
-    """And again and again: the same scores as of one call."""
-    path = write(tmp_path / "a.csv", 40)
+def test_killed_again_and_again(tmp_path, tiny_preset):
+    """After each second run: the same scores and rows as of one call."""
+    path = write(tmp_path / "a.csv", 24)
     call = (
-        "import sys, kerasbert; kerasbert.advise(*sys.argv[1:4], folds=2, shares=1, epochs=3, "
-        "sequence_length=16)"
+        "import sys, kerasbert; kerasbert.advise(*sys.argv[1:4], folds=2, shares=1, epochs=1, "
+        "sequence_length=16, arms=['tfidf', 'frozen', 'full'])"
     )
 
     def start(out):
         command = [sys.executable, "-c", call, path, tiny_preset, str(out)]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
-    begun, out = time.monotonic(), tmp_path / "whole"
-    assert start(out).wait() == 0
-    took = time.monotonic() - begun
-    for share in (0.5, 0.7, 0.8, 0.9):
-        process = start(tmp_path / "killed")
-        time.sleep(share * took)
+    def done():
+        folder = tmp_path / "killed" / "runs"
+        return len(list(folder.glob("*.npz"))) if folder.exists() else 0
+
+    assert start(tmp_path / "whole").wait() == 0
+    for _ in range(2):
+        before, process = done(), start(tmp_path / "killed")
+        while process.poll() is None and done() < before + 2:
+            time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
     process = start(tmp_path / "killed")
     assert process.wait() == 0, process.stderr.read()
     results = []
     for name in ("whole", "killed"):
-        found = json.loads((tmp_path / name / "advice.json").read_text())
-        results.append({k: (v["accuracy"], v["calibration"]) for k, v in found["arms"].items()})
+        found = json.loads((tmp_path / name / "advice.json").read_text("utf-8"))
+        scores = {k: (v["accuracy"], v["calibration"]) for k, v in found["arms"].items()}
+        results.append((scores, found["label_next"], found["check_labels"]))
         assert not [x for x in os.listdir(tmp_path / name) if x.startswith(".")]
     assert results[0] == results[1]
