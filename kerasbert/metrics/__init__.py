@@ -29,6 +29,7 @@ from kerasbert.metrics.classes import (
     pearson,
     spearman,
 )
+from kerasbert.metrics.ranking import mrr, ndcg
 from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
 from kerasbert.metrics.trees import depth_spearman, distance_spearman, root_accuracy, uuas
 
@@ -50,6 +51,8 @@ METRICS = types.MappingProxyType(
         "jsquad": functools.partial(squad, rules="jsquad"),
         "entities": entities,
         "klue_entities": klue_entities,
+        "ndcg@10": ndcg,
+        "mrr@10": mrr,
     }
 )
 # The score to look at of those that give several.
@@ -80,6 +83,8 @@ __all__ = [
     "macro_f1",
     "matthews",
     "mean_absolute_error",
+    "mrr",
+    "ndcg",
     "pearson",
     "root_accuracy",
     "spearman",
