@@ -86,7 +86,7 @@ TESTED_IN = {
     "models/test_text_embedder.py": "preprocessors/text_embedder",
     "models/test_text_regressor.py": "preprocessors/text_regressor",
     "tasks/test_readers.py": (
-        "tasks/multiple_choice tasks/own tasks/question_answering tasks/tables"
+        "tasks/multiple_choice tasks/own tasks/question_answering tasks/reranker tasks/tables"
         " tasks/text_classifier tasks/text_regressor tasks/token_classifier"
     ),
     "tasks/test_tasks.py": (

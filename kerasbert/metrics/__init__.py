@@ -35,6 +35,7 @@ from kerasbert.metrics.classes import (
     pearson,
     spearman,
 )
+from kerasbert.metrics.ranking import mrr, ndcg
 from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
 from kerasbert.metrics.trees import depth_spearman, distance_spearman, root_accuracy, uuas
 
@@ -56,6 +57,8 @@ METRICS = types.MappingProxyType(
         "jsquad": functools.partial(squad, rules="jsquad"),
         "entities": entities,
         "klue_entities": klue_entities,
+        "ndcg@10": ndcg,
+        "mrr@10": mrr,
     }
 )
 # The score to look at of those that give several.
@@ -88,6 +91,8 @@ __all__ = [
     "macro_f1",
     "matthews",
     "mean_absolute_error",
+    "mrr",
+    "ndcg",
     "pearson",
     "reliability",
     "root_accuracy",

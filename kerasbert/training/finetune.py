@@ -216,11 +216,7 @@ def _cut(task, train, share):
     """`(train, dev)`: dev is a share of the training examples, drawn from a fixed seed."""
     if not 0 < share < 1:
         raise ValueError(f"dev_share={share} has to be between 0 and 1.")
-    if len(train) < 2:
-        raise ValueError(f"'{task.name}' has one example; no dev split can be cut off it.")
-    rows = np.random.default_rng(0).permutation(len(train)).tolist()
-    cut = min(max(round(share * len(rows)), 1), len(rows) - 1)
-    return train.take(sorted(rows[cut:])), train.take(sorted(rows[:cut]))
+    return task.cut(train, share)
 
 
 def _limited(splits, limit, notes):

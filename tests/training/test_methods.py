@@ -125,6 +125,40 @@ def test_a_frozen_encoder_under_another_head(tiny_preset, tmp_path):
     assert model.backbone.trainable and len(model.trainable_weights) > 2
 
 
+def write_queries(path):
+    """A CSV of queries with three texts each, one of them right."""
+    rows = [
+        [f"{name} ?", f"{'ann' if right == 2 else 'it'} was {other}", right]
+        for name in ("who", "who was", "who is", "who is it", "is it", "was it")
+        for other, right in (("good", 0), ("old", 1), ("bad", 2))
+    ]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["query", "text", "label"], *rows])
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "method", ["full", *(pytest.param(x, marks=pytest.mark.slow) for x in ("frozen", "lora"))]
+)
+def test_a_reranker(method, tiny_preset, tmp_path):
+    path = write_queries(tmp_path / "train.csv")
+    task = file_task(train=path, test=path, head="reranker")
+    settings = {"learning_rates": 1e-2, "epochs": 6, "batch_sizes": 8, "dev_share": 0.3}
+    results = finetune(task, tiny_preset, tmp_path / "out", method=method, **settings)
+    assert set(results["scores"]) == {"ndcg@10", "mrr@10"} and results["metric"] == "ndcg@10"
+    assert results["examples"] == {"train": 12, "dev": 6, "test": 18}  # Of two queries of six.
+    if method == "full":
+        assert results["test_scores"]["ndcg@10"] > 0.9
+    model = task.model_class.from_preset(results["model"])
+    scores = model.score([("who ?", "ann was bad"), ("who ?", "it was good")])
+    lines = read(results["predictions"][1]).splitlines()
+    assert [float(lines[row].split("\t")[1]) for row in (3, 1)] == pytest.approx(
+        scores.tolist(), abs=1e-5
+    )
+    found = kerasbert.evaluate(results["model"], path, verbose=False)
+    assert found["scores"] == pytest.approx(results["test_scores"])
+
+
 def test_a_killed_setfit_goes_on(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
     given = {"method": "setfit", "pairs": 2, "learning_rates": 1e-2, "epochs": 3}
