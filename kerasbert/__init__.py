@@ -38,6 +38,7 @@ _MODULES = (
 )
 _FUNCTIONS = {
     "SearchIndex": "search.index",
+    "advise": "training.advise",
     "bench": "measuring.bench",
     "builtin_presets": "presets",
     "convert": "converter",

@@ -90,6 +90,7 @@ _ROWS = (
         models="BertReranker",
         preprocessors="BertRerankerPreprocessor",
         export="ServedReranker",
+        tasks="Reranking",
         like="text_classifier",
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",

@@ -87,7 +87,7 @@ TESTED_IN = {
     "models/test_text_embedder.py": "preprocessors/text_embedder",
     "models/test_text_regressor.py": "preprocessors/text_regressor",
     "tasks/test_readers.py": (
-        "tasks/multiple_choice tasks/own tasks/question_answering tasks/tables"
+        "tasks/multiple_choice tasks/own tasks/question_answering tasks/reranker tasks/tables"
         " tasks/text_classifier tasks/text_regressor tasks/token_classifier"
     ),
     "tasks/test_tasks.py": (
@@ -100,6 +100,7 @@ TESTED_IN = {
     "test_hostile_presets.py": "conversion/sizes",
     "test_import.py": "_lazy",
     "tokenizers/test_files.py": "tokenizers/choose",
+    "training/test_advise.py": "cli/advising training/arms",
     "training/test_finetune.py": "training/search",
     "training/test_pretrain.py": "training/pretraining_data",
 }

@@ -3,7 +3,13 @@
 Each command has the Python call of the same name behind it. A file holds a group of commands.
 """
 
-from kerasbert.cli import checkpoints, pretraining, search, tasks  # noqa: F401  They add their commands.
+from kerasbert.cli import (  # noqa: F401  They add their commands.
+    advising,
+    checkpoints,
+    pretraining,
+    search,
+    tasks,
+)
 from kerasbert.cli.app import app
 
 __all__ = ["app", "main"]

@@ -127,3 +127,16 @@ def text_columns(text, text_b):
     if text is None and text_b is not None:
         raise ValueError("--text-b needs --text, the column of the first text.")
     return [name for name in (text, text_b) if name is not None] or None
+
+
+def numbers(option, text, kind):
+    """Numbers with commas between them."""
+    if text is None:
+        return None
+    try:
+        return [kind(item) for item in text.split(",")]
+    except ValueError:
+        wanted = "whole numbers" if kind is int else "numbers"
+        raise ValueError(
+            f"{option} {text!r} has to be {wanted} with commas between them."
+        ) from None

@@ -15,6 +15,7 @@ from kerasbert.cli.app import (
     PrecisionOption,
     app,
     command,
+    numbers,
     settings,
     show,
     text_columns,
@@ -24,6 +25,7 @@ from kerasbert.kinds import kinds_with
 # The kinds of heads that read data.
 _HEADS = [kind.name for kind in kinds_with("tasks")]
 Head = StrEnum("Head", {name: name for name in _HEADS})
+Method = StrEnum("Method", {name: name for name in ("full", "lora", "frozen", "setfit")})
 
 TaskOption = Annotated[
     str | None, typer.Option(help="A task of the papers; `kerasbert tasks` lists them.")
@@ -147,8 +149,19 @@ def finetune(
     balanced: Annotated[
         bool, _training("--balanced", help="Let rare classes count as much as others.")
     ] = False,
+    method: Annotated[
+        Method | None,
+        _training(
+            metavar="METHOD",
+            help="full, lora (adapters), frozen (the head alone) or setfit (for few labels).",
+        ),
+    ] = None,
     lora_rank: Annotated[
         int | None, _training(min=1, help="Train adapters of this rank, at higher rates.")
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        _training(help="Of setfit: how many for each text, 20; or oversampling, unique, ..."),
     ] = None,
     dev_share: Annotated[
         float, _training(help="Of the training examples, where there is no dev.")
@@ -182,6 +195,7 @@ def finetune(
       kerasbert finetune bert_base_en_uncased out --task mrpc --epochs 3 \\
           --learning-rates 5e-5,2e-5 --batch-sizes 32 --seeds 0,1,2
       kerasbert finetune bert_tiny_en_uncased spam --train sms.csv
+      kerasbert finetune hf://org/embedder spam --train few.csv --method setfit
       kerasbert finetune klue_bert_base_ko ner --head token_classifier \\
           --train train.conll --dev dev.conll
     """
@@ -193,10 +207,10 @@ def finetune(
 
         presets.check(preset)  # Before files are read.
         lists = {
-            "batch_sizes": _list("--batch-sizes", batch_sizes, int),
-            "learning_rates": _list("--learning-rates", learning_rates, float),
-            "epochs": _list("--epochs", epochs, int),
-            "seeds": _list("--seeds", seeds, int),
+            "batch_sizes": numbers("--batch-sizes", batch_sizes, int),
+            "learning_rates": numbers("--learning-rates", learning_rates, float),
+            "epochs": numbers("--epochs", epochs, int),
+            "seeds": numbers("--seeds", seeds, int),
         }
         columns = text_columns(text, text_b)
         own = {
@@ -219,7 +233,9 @@ def finetune(
             warmup=warmup,
             early_stopping=early_stopping,
             class_weights="balanced" if balanced else None,
+            method=None if method is None else str(method),
             lora_rank=lora_rank,
+            pairs=int(pairs) if pairs is not None and pairs.isdecimal() else pairs,
             precision=None if precision is None else str(precision),
             model=settings("--set", model),
             dev_share=dev_share,
@@ -408,16 +424,3 @@ def _name(path):
     name = os.path.splitext(os.path.basename(path))[0]
     folder = os.path.basename(os.path.dirname(path))
     return folder if folder.strip(".") and name in ("train", "dev", "test") else name
-
-
-def _list(option, text, kind):
-    """Numbers with commas between them."""
-    if text is None:
-        return None
-    try:
-        return [kind(item) for item in text.split(",")]
-    except ValueError:
-        wanted = "whole numbers" if kind is int else "numbers"
-        raise ValueError(
-            f"{option} {text!r} has to be {wanted} with commas between them."
-        ) from None

@@ -49,6 +49,13 @@ _ACTIVATIONS = {
 }
 # Where `config.json` says so, since version 4 and before.
 _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
+# What setfit writes of scikit-learn's head is a pickle.
+_SETFIT_HEAD = "model_head.pkl"
+_SETFIT_REFUSAL = (
+    "'{}' keeps the head of setfit in model_head.pkl, a pickle, which could run any code and is "
+    "never opened here; load the encoder with BertTextEmbedder, or train a head anew by "
+    "kerasbert.finetune(..., method='frozen') on the labelled texts."
+)
 # The settings of the encoder's module have had one name a model type.
 _TRANSFORMER_SETTINGS = [
     f"sentence_{name}_config.json"
@@ -114,6 +121,8 @@ def read_checkpoint(directory):
             longest = checkpoint.encoder["max_sequence_length"]
             reading = colbert.read_settings(directory, longest)
             make = functools.partial(colbert.tokenizer, make)
+    if os.path.exists(os.path.join(directory, _SETFIT_HEAD)):
+        refused = {**refused, "text_classifier": _SETFIT_REFUSAL.format(directory)}
     head = functools.partial(read, directory, modules)
     if kind == "text_embedder" and any(_kind(module) == "Pooling" for module in modules):
         reading = {**reading, **_prompts(directory, modules)}

@@ -237,9 +237,12 @@ class ServedIndex(ServedTasks):
     def _vectors(self, query):
         """The vectors of questions (Q,) as they are compared: float32 (Q, D)."""
         part, settings = self.parts["embedder"], self.model.settings
-        if settings["query_prompt"]:
-            query = tf.strings.join([settings["query_prompt"], query])
-        vectors = part.rows_graph(part.pack(query))["embedding"]
+        if settings["query_prompt"] is None:
+            read = part.preprocessor.for_role("query")
+            features = part.features_in_graph(read.pack(read.tokenize((query,))))
+        else:
+            features = part.pack(tf.strings.join([settings["query_prompt"], query]))
+        vectors = part.rows_graph(features)["embedding"]
         vectors = vectors[:, : settings["dims"]]
         if settings["similarity"] == "dot":
             return vectors
@@ -408,7 +411,7 @@ class ServedIndex(ServedTasks):
         is_binary, is_reranked = index.dtype == "binary", index.reranker is not None
         sure = np.full(len(queries), True)
         if is_binary or is_reranked:
-            vectors = index.embedder.embed([index.query_prompt + query for query in queries])
+            vectors = index.query_vectors(queries)
         if is_binary:  # A bit on the edge chooses other candidates.
             sure &= np.abs(vectors).min(axis=1) > 0.01 * self.margin * np.abs(vectors).max()
         if is_reranked:

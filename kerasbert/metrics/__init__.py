@@ -18,6 +18,12 @@ from kerasbert.metrics.answers import (
     squad2,
     with_threshold,
 )
+from kerasbert.metrics.calibration import (
+    expected_calibration_error,
+    fit_temperature,
+    reliability,
+    with_temperature,
+)
 from kerasbert.metrics.callback import ScoreCallback
 from kerasbert.metrics.classes import (
     accuracy,
@@ -29,6 +35,7 @@ from kerasbert.metrics.classes import (
     pearson,
     spearman,
 )
+from kerasbert.metrics.ranking import mrr, ndcg
 from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
 from kerasbert.metrics.trees import depth_spearman, distance_spearman, root_accuracy, uuas
 
@@ -50,6 +57,8 @@ METRICS = types.MappingProxyType(
         "jsquad": functools.partial(squad, rules="jsquad"),
         "entities": entities,
         "klue_entities": klue_entities,
+        "ndcg@10": ndcg,
+        "mrr@10": mrr,
     }
 )
 # The score to look at of those that give several.
@@ -74,17 +83,23 @@ __all__ = [
     "distance_spearman",
     "entities",
     "entities_by_type",
+    "expected_calibration_error",
     "f1",
     "f1_from",
+    "fit_temperature",
     "klue_entities",
     "macro_f1",
     "matthews",
     "mean_absolute_error",
+    "mrr",
+    "ndcg",
     "pearson",
+    "reliability",
     "root_accuracy",
     "spearman",
     "squad",
     "squad2",
     "uuas",
+    "with_temperature",
     "with_threshold",
 ]

@@ -10,6 +10,7 @@ from keras import ops
 
 from kerasbert._errors import check_whole
 from kerasbert._keywords import arguments
+from kerasbert.backend import unit_length
 from kerasbert.families import head_settings
 from kerasbert.layers.block import layer_norm
 from kerasbert.layers.dense import activation_function
@@ -30,6 +31,7 @@ class HeadSettings:
     dropout_first: bool | None = None
     bilstm_units: int | None = None
     output_bias: bool | None = None
+    normalize: bool | None = None
 
 
 class HeadedTask(BertTask):
@@ -61,6 +63,7 @@ class HeadedTask(BertTask):
             "dropout_first": False,
             "output_bias": True,
             "bilstm_units": 0,
+            "normalize": False,
             **head_settings(backbone.family, self.kind),
         }
         # A BiLSTM says something at every token. Left to right, the first token sees only itself.
@@ -101,7 +104,7 @@ class HeadedTask(BertTask):
         )
         self.head_dense = None
         self.head_norm_layer = None
-        if self.head_activation is not None:
+        if self.head_activation not in (None, "none"):
             self.head_dense = dense(
                 backbone.hidden_dim,
                 "head_dense",
@@ -116,6 +119,17 @@ class HeadedTask(BertTask):
 
     def _logits(self, inputs):
         """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
+        x = self._features(inputs)
+        if self.dropout_first:
+            x = self.dropout_layer(x)
+        if self.head_dense is not None:
+            x = self.head_dense(x)
+            if self.head_norm_layer is not None:
+                x = self.head_norm_layer(x)
+        return self.output_dense(self.dropout_layer(x))
+
+    def _features(self, inputs):
+        """What the head reads of the encoder: (B, D), or (B, T, D) with `pooling="tokens"`."""
         if self.pooling in ("pooler", "cls", "last") and self.bilstm is None:
             # Only one token is read, so the last feed-forward computes only that one.
             places = ops.zeros_like(inputs["token_ids"][:, :1])
@@ -133,13 +147,7 @@ class HeadedTask(BertTask):
                 x = self.bilstm(x, padding_mask=mask)  # (B, T, 2 * bilstm_units)
             if self.pooling_layer is not None:
                 x = self.pooling_layer(x, padding_mask=mask)  # (B, D)
-        if self.dropout_first:
-            x = self.dropout_layer(x)
-        if self.head_dense is not None:
-            x = self.head_dense(x)
-            if self.head_norm_layer is not None:
-                x = self.head_norm_layer(x)
-        return self.output_dense(self.dropout_layer(x))
+        return unit_length(x) if self.normalize else x
 
     def get_config(self):
         # What a kind of head fixes, such as its pooling, is no argument of it.

@@ -30,8 +30,8 @@ class BertTextClassifier(HeadedTask):
         dropout: float. Before the logits.
         pooling: "pooler" (`pooled_output`), "cls", "last", "mean" or "max"; by default "last" for
             GPT and "mean" on another left-to-right encoder, whose [CLS] sees nothing else.
-        head_activation: string. A dense layer with this activation before the logits; `None` for
-            none.
+        head_activation: string. A dense layer with this activation before the logits; "none" for
+            no such layer where the family has one.
         head_bias: bool. The bias of that layer.
         head_norm: bool. A norm after it.
         dropout_first: bool. Dropout before that layer too.
@@ -39,8 +39,10 @@ class BertTextClassifier(HeadedTask):
             the pooling, which is "mean" then; 0 for none. For ablations: the paper puts one on a
             left-to-right encoder.
         output_bias: bool. The bias of the logits.
+        normalize: bool. Divide what is pooled by its length, as embedders do whose vectors a head
+            of SetFit reads.
 
-    The last seven follow the encoder's family where they are not given.
+    The last eight follow the encoder's family where they are not given.
 
     Example:
 
@@ -75,6 +77,7 @@ class BertTextClassifier(HeadedTask):
         dropout_first=None,
         bilstm_units=None,
         output_bias=None,
+        normalize=None,
         **kwargs,
     ):
         num_classes, labels = check_classes(num_classes, labels)
@@ -97,6 +100,7 @@ class BertTextClassifier(HeadedTask):
             dropout_first,
             bilstm_units,
             output_bias,
+            normalize,
         )
         self._make_head(num_classes, head)
         # Losses and probabilities are computed in float32 whatever the encoder runs in.

@@ -14,8 +14,16 @@ import numpy as np
 from kerasbert._errors import check_whole, is_whole
 from kerasbert.files import check_regular
 from kerasbert.metrics import pearson, spearman
+from kerasbert.metrics.ranking import average_precision, gain_share, recall, reciprocal_rank
 from kerasbert.search.index import SearchIndex
 from kerasbert.search.vectors import unit_vectors
+
+_SCORES = {
+    "ndcg": gain_share,
+    "mrr": reciprocal_rank,
+    "map": average_precision,
+    "recall": recall,
+}
 
 
 def evaluate_retrieval(model, queries, corpus, relevant, ks=(1, 5, 10), **settings):
@@ -72,36 +80,11 @@ def evaluate_retrieval(model, queries, corpus, relevant, ks=(1, 5, 10), **settin
     ]
     ideal = [np.array(sorted(right.values(), reverse=True), float) for right in grades.values()]
     scores = {}
-    for name, score in (("ndcg", _ndcg), ("mrr", _mrr), ("map", _map), ("recall", _recall)):
+    for name, score in _SCORES.items():
         for k in ks:
             values = [score(gain[:k], best, k) for gain, best in zip(gains, ideal)]
             scores[f"{name}@{k}"] = float(np.mean(values))
     return scores
-
-
-# Each takes the grades of the hits in their order (K,), and those of all right texts, the highest
-# first.
-
-
-def _ndcg(gains, ideal, k):
-    def discounted(values):
-        return (values / np.log2(np.arange(2, len(values) + 2))).sum()
-
-    return discounted(gains) / discounted(ideal[:k])
-
-
-def _mrr(gains, ideal, k):
-    places = np.flatnonzero(gains)
-    return 1 / (places[0] + 1) if len(places) else 0.0
-
-
-def _map(gains, ideal, k):
-    places = np.flatnonzero(gains)
-    return (np.arange(1, len(places) + 1) / (places + 1)).sum() / min(k, len(ideal))
-
-
-def _recall(gains, ideal, k):
-    return np.count_nonzero(gains) / len(ideal)
 
 
 def _grades(relevant, queries):

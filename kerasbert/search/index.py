@@ -269,7 +269,7 @@ class SearchIndex:
             count = max(top_k, candidates or max(5 * top_k, 50))
         results = []
         if queries:
-            vectors = self._embed(queries, "query") if len(self) else None
+            vectors = self.query_vectors(queries) if len(self) else None
             results = self.search_vectors(vectors, count) if len(self) else [[] for _ in queries]
         if self.reranker is not None:
             results = [self._reranked(*pair) for pair in zip(queries, results)]
@@ -277,6 +277,10 @@ class SearchIndex:
         if self.reader is not None:
             self._add_answers(queries, results, answer_settings)
         return results[0] if single else results
+
+    def query_vectors(self, queries):
+        """The vectors (Q, D') of a list of queries, as `search_vectors` takes them."""
+        return self._embed(queries, "query")
 
     def search_vectors(self, vectors, top_k=10):
         """As `search`, of vectors (Q, D') or (D',) of the embedder; without reranker and reader."""

@@ -39,10 +39,11 @@ def file_task(
         train, dev, test: strings, the paths of files, at least one of them.
         head: string. See `Task`.
         columns: list of strings. Those of the text: one, or two for pairs ("text" by default);
-            "question" and "context"; "prompt"; of a table of lists of words "tokens". Of CoNLL's
-            columns the number of the words', 0 by default.
-        label: string. The column of labels, "label" by default; "answers" of questions, "tags"
-            of lists of words. Of CoNLL's columns their number, the last one by default.
+            "question" and "context"; "prompt"; "query" and "text"; of a table of lists of words
+            "tokens". Of CoNLL's columns the number of the words', 0 by default.
+        label: string. The column of labels, "label" by default, of texts for a query numbers from
+            0 on; "answers" of questions, "tags" of lists of words. Of CoNLL's columns their
+            number, the last one by default.
         labels: list of strings. The classes in their order, or the tags; by default those of the
             training file (without one of the first one there is), sorted.
         choices: list of strings. The columns of the choices, or one column of lists.

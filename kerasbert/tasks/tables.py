@@ -69,6 +69,10 @@ class Data:
         """How many predictions there are."""
         return len(data)
 
+    def groups(self, data):
+        """What each example belongs to; those of one stay together where data are cut."""
+        return range(len(data))
+
     def answers(self, task, model, data, batch_size):
         """`(predictions, probabilities)`, see `Task.answers`."""
         raise NotImplementedError

@@ -5,6 +5,8 @@ import itertools
 import os
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from kerasbert.files import write_text
 from kerasbert.kinds import KINDS
 from kerasbert.metrics import MAIN_SCORES, ScoreCallback
@@ -104,9 +106,9 @@ class Task:
         name: string, such as "rte".
         title: string, as papers write it.
         head: string. The kind of model: "text_classifier", "text_regressor", "token_classifier",
-            "question_answering" or "multiple_choice".
+            "question_answering", "multiple_choice" or "reranker".
         columns: tuple. The columns of text: one, or two for pairs; question and context; the
-            prompt; the words and nothing else.
+            prompt; query and text; the words and nothing else.
         metrics: tuple. Names in `kerasbert.metrics.METRICS`, the first one to choose models by.
         label: string. The column of labels.
         labels: tuple. The names of the classes in their order, or the types of entities.
@@ -115,7 +117,8 @@ class Task:
         scheme: string. The tags that are made of types of entities.
         units: string. "words", or "characters": the texts are whole, and the labels spans.
         context: string. "sentence", or "document": sentences of a document are read as one.
-        range: tuple of the least and the greatest number, of regression.
+        range: tuple of the least and the greatest number, of regression, and of texts' grades for
+            a query.
         settings: a `Settings`.
         model: dict. Further arguments of the model's `from_preset`.
         published: tuple of `Published`.
@@ -269,6 +272,33 @@ class Task:
             )
         data = self._data.examples(self, table, split)
         return data if limit is None else data.take(slice(limit))
+
+    def cut(self, data, share):
+        """Some examples and the rest, always the same; texts of one query stay together.
+
+        Args:
+            data: `Examples`.
+            share: float. Of the second part, at least one example as the first has.
+
+        Returns:
+            `(rest, part)`, two `Examples`.
+        """
+        groups = list(self._data.groups(data))
+        names = list(dict.fromkeys(groups))
+        if len(names) < 2:
+            raise ValueError(
+                f"'{self.name}' has one {'query' if len(data) > 1 else 'example'}; no dev split "
+                "can be cut off it."
+            )
+        order = np.random.default_rng(0).permutation(len(names)).tolist()
+        count = min(max(round(share * len(order)), 1), len(order) - 1)
+        chosen = {names[i] for i in order[:count]}
+        is_chosen = [group in chosen for group in groups]
+        rows = range(len(groups))
+        return (
+            data.take([row for row in rows if not is_chosen[row]]),
+            data.take([row for row in rows if is_chosen[row]]),
+        )
 
     def check_model(self, model):
         """Refuse a model of another kind, or of other classes.

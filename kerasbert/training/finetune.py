@@ -23,6 +23,7 @@ from kerasbert.files import fills_output, output_folder
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.search import Search
+from kerasbert.training.setfit import contrastive_pairs
 from kerasbert.training.settings import FinetuneSettings, takes_settings
 
 
@@ -54,8 +55,17 @@ def finetune(task, preset, output, *, settings):
             best epoch; `None` keeps the last one.
         class_weights: dict of class to what its examples count, or "balanced", which counts all
             classes the same. Of text classifiers.
-        lora_rank: int. Freeze the encoder and train adapters of this rank (and higher rates:
-            1e-4 to 1e-3); the saved model holds their sum.
+        method: string. "full" trains all weights; "lora" adapters of the encoder and the head
+            (at higher rates: 1e-4 to 1e-3), and the saved model holds their sum; "frozen" the head
+            alone, of classes of texts by logistic regression on the vectors of `BertTextEmbedder`.
+            "setfit" is for few labels: it trains that embedder on pairs of texts, to be near each
+            other where they are of one class, before the regression. By default "lora" with a
+            `lora_rank`, and else "full". Of "frozen" and "setfit" what is not given of the grid is
+            the method's, in place of the task's.
+        lora_rank: int. The rank of the adapters, of "lora" alone; 8 by default.
+        pairs: int or string. Of "setfit" alone: how many pairs for each text, of its class and of
+            others each, 20 by default; or "oversampling", "undersampling" or "unique", which take
+            them from all pairs, see `kerasbert.training.setfit.contrastive_pairs`.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; `None` is Keras' own
             setting.
         model: dict. Further arguments of `from_preset`, such as `{"doc_stride": 64}`.
@@ -68,8 +78,8 @@ def finetune(task, preset, output, *, settings):
         verbose: bool. Whether to show progress.
 
     Returns:
-        What `results.json` holds: a dict of `task`, `preset`, `metric` (the main one), `best`
-        (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
+        What `results.json` holds: a dict of `task`, `preset`, `method`, `metric` (the main one),
+        `best` (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
         labels), `grid` (the mean over seeds of each of its points), `runs`, `published`,
         `examples`, `model` (its directory), `predictions` (paths), `pictures` (paths) and
         `notes`.
@@ -77,7 +87,8 @@ def finetune(task, preset, output, *, settings):
     Raises:
         ValueError: for data, a preset or settings that do not fit, before anything is written.
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.3.
+    Sources: Devlin et al. 2019, arXiv 1810.04805, appendix A.3; Hu et al. 2021, arXiv 2106.09685
+    (LoRA); Tunstall et al. 2022, arXiv 2209.11055 (SetFit).
     """
     task = get_task(task) if isinstance(task, str) else task
     presets.check(preset)
@@ -86,13 +97,15 @@ def finetune(task, preset, output, *, settings):
     notes = []
     task = settings.of(task)
     if settings.learning_rates is None:
-        task = _with_rate(task, preset, notes)
+        task = _with_rate(task, preset, settings.method, notes)
     train, dev = _train_and_dev(task, settings.data, settings.dev_share, notes)
     test = _test(task, settings.data, notes)
+    if settings.method == "setfit":
+        _check_setfit(task, train)
     train, dev, test = _limited(
         {"training": train, "dev": dev, "test": test}, settings.limit, notes
     )
-    names = ("early_stopping", "class_weights", "lora_rank", "precision")
+    names = ("early_stopping", "class_weights", "method", "lora_rank", "pairs", "precision")
     model = settings.model or {}
     shared = {
         "task": task.as_dict() | {"settings": None},
@@ -143,12 +156,13 @@ def finetune(task, preset, output, *, settings):
 # === What is given ===
 
 
-def _with_rate(task, preset, notes):
-    """The task with the preset's learning rate in place of a paper's, or of none."""
-    rate = presets.finetuning_learning_rate(preset)
+def _with_rate(task, preset, method, notes):
+    """The task with the preset's learning rate in place of a paper's or SetFit's, or of none."""
+    rate = None if method == "frozen" else presets.finetuning_learning_rate(preset)
     official = builtin_tasks().get(task.name)
     rates = task.settings.learning_rates
     is_own = rates is not None and (official is None or rates != official.settings.learning_rates)
+    is_own = is_own and method != "setfit"
     if rate is None or is_own:
         return task
     notes.append(f"The learning rate {rate:g} is the one that '{preset}' records.")
@@ -162,6 +176,21 @@ def _best_rate(grid, mode):
         if row["mean"] is not None:
             means.setdefault(row["learning_rate"], []).append(row["mean"])
     return (min if mode == "min" else max)(means, key=lambda rate: np.mean(means[rate]))
+
+
+def _check_setfit(task, train):
+    """Refuse what SetFit does not train on."""
+    if task.head != "text_classifier":
+        raise ValueError(
+            f"method='setfit' is for classes of texts, and '{task.name}' is for a {task.head}; use "
+            "'full', 'lora' or 'frozen'."
+        )
+    if isinstance(train.x, tuple):
+        raise ValueError(
+            f"method='setfit' compares single texts, and '{task.name}' has pairs of them; use "
+            "'full', 'lora' or 'frozen'."
+        )
+    contrastive_pairs(train.y, 1)
 
 
 def _train_and_dev(task, data, dev_share, notes):
@@ -187,11 +216,7 @@ def _cut(task, train, share):
     """`(train, dev)`: dev is a share of the training examples, drawn from a fixed seed."""
     if not 0 < share < 1:
         raise ValueError(f"dev_share={share} has to be between 0 and 1.")
-    if len(train) < 2:
-        raise ValueError(f"'{task.name}' has one example; no dev split can be cut off it.")
-    rows = np.random.default_rng(0).permutation(len(train)).tolist()
-    cut = min(max(round(share * len(rows)), 1), len(rows) - 1)
-    return train.take(sorted(rows[cut:])), train.take(sorted(rows[:cut]))
+    return task.cut(train, share)
 
 
 def _limited(splits, limit, notes):

@@ -1,5 +1,6 @@
 """Results for people: means over seeds, and tables beside the published scores."""
 
+import re
 import statistics
 
 from rich.table import Table
@@ -50,7 +51,7 @@ def over_seeds(runs, metric, mode="max"):
 def grid_table(results):
     """A rich table of the points of the grid, the one of the best run marked."""
     metric, best = results["metric"], results["best"]
-    table = Table(title=f"{metric} on dev")
+    table = Table(title=f"{metric} on dev, method {results['method']}")
     for name in ("batch", "rate", "epochs", "seeds", "mean", "deviation", "best", ""):
         table.add_column(name, justify="left" if not name else "right")
     for row in results["grid"]:
@@ -81,7 +82,8 @@ def score_table(results):
         metrics += [row["metric"]] if row["metric"] not in metrics else []
     places = dict.fromkeys(row["where"] for row in results["published"])
     caption = "The others are of " + "; ".join(places) + "." if places else None
-    table = Table(title=results["task"], caption=caption)
+    method = f", method {results['method']}" if "method" in results else ""
+    table = Table(title=results["task"] + method, caption=caption)
     table.add_column("score")
     for name in columns:
         table.add_column(name, justify="right")
@@ -90,6 +92,109 @@ def score_table(results):
         cells = [_number(scores.get(metric)) for scores in columns.values()]
         table.add_row(metric, *cells, style="bold" if is_main else None)
     return table
+
+
+def advice_table(results):
+    """A rich table of what `advise` tried, the recommended way marked."""
+    head, *rows = _advice_rows(results)
+    data = results["data"]
+    table = Table(
+        title=f"{data['rows']:,} labels, {data['folds']} folds, {len(data['seeds'])} seed(s)",
+        caption="In brackets 95 % of 1,000 resamples of the texts.",
+    )
+    for name in head:
+        table.add_column(name, justify="right" if name else "left")
+    for row, arm in zip(rows, [*results["arms"], None]):
+        table.add_row(*row, style="bold" if arm == results["recommended"] else None)
+    return table
+
+
+def advice_text(results):
+    """What `advise` found as Markdown."""
+    data, shown = results["data"], 20
+    first, *others = results["advice"]
+    lines = ["# Advice", "", f"**{_plain(first)}**", "", *(f"- {_plain(x)}" for x in others)]
+    lines += ["", "## What was tried", "", *_markdown(_advice_rows(results)), ""]
+    lines += [
+        f"Each way learned {data['rows']:,} labels in {data['folds']} folds and was scored on the "
+        f"rows it had not seen; seeds {', '.join(map(str, data['seeds']))}; the encoder is "
+        f"`{results['preset']}`. TF-IDF and the frozen encoder feed a logistic regression. In "
+        "brackets: 95 % of 1,000 resamples of the texts (a bootstrap, the same texts for all ways; "
+        "it does not count that other training rows may come). "
+        "`behind` is the distance to the best one. Seconds are of one training on a fold's labels, "
+        "megabytes of what is kept. The calibration error is how far confidence is from the share "
+        "that is right, before and after division of the logits by the temperature.",
+        "",
+    ]
+    lines += ["## What more labels would buy", ""]
+    lines += _markdown(
+        [["labels", *(arm["title"] for arm in results["arms"].values())]]
+        + [
+            [f"{points[0]['labels']:,}", *(_within(p[results["metric"]]) for p in points)]
+            for points in zip(*results["learning_curve"].values())
+        ]
+    )
+    names = [path.replace("\\", "/").rpartition("/")[2] for path in results["files"]]
+    pictures = [name for name in names if name.endswith(".png")]
+    lines += ["", *(f"![{name.partition('.')[0]}]({name})" for name in pictures)]
+    for key, title in (
+        ("check_labels", "Labels that look wrong"),
+        ("label_next", "Rows to label next"),
+    ):
+        rows = results[key]
+        lines += ["", f"## {title}", ""]
+        if rows:
+            table = [list(rows[0]), *([str(v) for v in row.values()] for row in rows[:shown])]
+            lines += _markdown(table)
+        more = len(rows) - shown
+        if more > 0 or not rows:
+            lines += ["", f"{more:,} more in {key}.csv." if rows else "None."]
+    lines += ["", "## The data", ""]
+    lines += _markdown([["class", "rows"], *([k, f"{v:,}"] for k, v in data["labels"].items())])
+    lines += ["", f"{data['unlabelled']:,} rows without a label."]
+    lines += ["", *(f"- {_plain(note)}" for note in results["notes"])]
+    return "\n".join([*lines, ""])
+
+
+def _advice_rows(results):
+    """The rows of the table, the first one the head, the last one the most frequent class."""
+    rows = [["", "accuracy", "macro-F1", "behind", "seconds", "MB", "calibration error", "T"]]
+    for arm in results["arms"].values():
+        found = arm["calibration"]
+        rows.append(
+            [
+                arm["title"],
+                *(_within(arm[name]) for name in ("accuracy", "macro_f1", "behind")),
+                f"{arm['seconds']:.1f}",
+                f"{arm['megabytes']:.1f}",
+                f"{found['error']:.3f} to {found['error_after']:.3f}",
+                f"{found['temperature']:.2f}",
+            ]
+        )
+    base = results["baseline"]
+    scores = [_within(base[name]) for name in ("accuracy", "macro_f1")]
+    return [*rows, [f"always {base['label']!r}", *scores, "", "", "", "", ""]]
+
+
+def _within(found):
+    return f"{found['value']:.3f} ({found['low']:.3f}-{found['high']:.3f})"
+
+
+def _markdown(rows):
+    """A table, the first row its head, whatever is in the cells."""
+    cells = [[_plain(cell)[:200] for cell in row] for row in rows]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return ["| " + " | ".join(row) + " |" for row in cells]
+
+
+def _plain(text):
+    """Text that Markdown shows as it is, in one line.
+
+    >>> print(_plain("a|b *c*\\n<d>"))
+    a\\|b \\*c\\* &lt;d>
+    """
+    text = " ".join(str(text).split()).replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
 
 
 def duration(seconds):

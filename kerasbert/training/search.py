@@ -30,6 +30,7 @@ from kerasbert.tasks.task import Task
 from kerasbert.training import report
 from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 from kerasbert.training.evaluation import RECORD, predict_all
+from kerasbert.training.methods import method_of
 from kerasbert.training.recording import Pulse
 from kerasbert.upload import write_card
 from kerasbert.visualize.figures import save
@@ -39,6 +40,7 @@ from kerasbert.visualize.training import finetuning_curves
 # A run keeps its state at the end of an epoch if this many seconds would be lost otherwise.
 KEEP_AFTER = 60.0
 _POINTS = 20  # of the learning curve, in each epoch
+_RECORDED = ("preset", "method", "pairs", "lora_rank", "precision")
 _GRID = ("batch_size", "learning_rate", "epochs", "seed")
 
 
@@ -84,6 +86,8 @@ class Search:
             self.overwrite = True
             return
         there = read_json(settings)
+        # Runs of version 0.1 do not say it.
+        there.setdefault("method", "full" if there.get("lora_rank") is None else "lora")
         for name, value in self.shared.items():
             if there.get(name) != value:
                 difference = f"{name} {there.get(name)!r}, not {value!r}"
@@ -150,7 +154,7 @@ class Search:
             preset = self.path("runs", name, "model")
             model.save_to_preset(preset)
             record = {"run": name, "task": self.task.as_dict(), "scores": run["scores"]}
-            record |= {key: self.shared[key] for key in ("preset", "lora_rank", "precision")}
+            record |= {key: self.shared[key] for key in _RECORDED}
             write_json(os.path.join(preset, RECORD), record)
         # From here on the run is done.
         write_json(self.path("runs", f"{name}.json"), run)
@@ -170,39 +174,41 @@ class Search:
         keras.utils.set_random_seed(point["seed"])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
-            model = self.task.model_class.from_preset(
-                self.shared["preset"], **{**self.task.model_settings(), **self.arguments}
-            )
-        if self.shared["lora_rank"] is not None:
-            model.backbone.enable_lora(self.shared["lora_rank"])
-        training = (self.train.x, self.train.y, self.weights, point["batch_size"])
-        steps = int(model.preprocessor.batches(*training).cardinality())
+            method = method_of(self.shared["method"], self.task.head)(self, point)
+        steps = method.steps()
         for examples in (self.dev, self.test):  # What is wrong shows before anything is written.
             if examples is not None:
-                model.preprocessor.sorted_batches(examples.x)
+                method.model.preprocessor.sorted_batches(examples.x)
         total = steps * point["epochs"]
         warmup = int(total * self.task.settings.warmup)
-        model.compile(AdamW(LinearDecay(point["learning_rate"], total, warmup)))
+        trained = method.trained
+        if trained is not None:
+            rate = LinearDecay(point["learning_rate"], total, warmup)
+            trained.compile(AdamW(rate, **method.optimizer), **method.compiled)
         self.begin()
-        watch = _Watch(self, folder, point, steps)
-        start = watch.go_on(model)
+        watch = _Watch(self, method, folder, point, steps)
+        if trained is None:
+            watch.at_once(method)
+            return method.model, watch
+        start = watch.go_on(trained)
         if start:
             self.say(f"It goes on after epoch {start}.")
         # Batches in another order than those of the first epochs.
         keras.utils.set_random_seed(point["seed"] + 1_000_003 * start)
         if not watch.is_over():
-            model.fit(
-                self.train.x,
-                self.train.y,
-                sample_weight=self.weights,
+            x, y, weights = method.data
+            trained.fit(
+                x,
+                y,
+                sample_weight=weights,
                 batch_size=point["batch_size"],
                 epochs=point["epochs"],
                 initial_epoch=start,
                 callbacks=[watch],
                 verbose=(1 if watch.in_line else 2) if self.verbose else 0,
             )
-        watch.bring_back(model)
-        return model, watch
+        watch.bring_back(trained)
+        return method.finish(), watch
 
     # === What comes out ===
 
@@ -235,6 +241,7 @@ class Search:
         results = {
             "task": self.task.name,
             "preset": self.shared["preset"],
+            "method": self.shared["method"],
             "metric": self.task.main_metric,
             "best": {name: best[name] for name in ("run", *_GRID, "epoch")},
             "scores": scores,
@@ -253,7 +260,7 @@ class Search:
             "notes": notes,
         }
         self.describe(directory, results)
-        write_text(self.path("results.csv"), _csv(runs))
+        write_text(self.path("results.csv"), _csv(runs, self.shared["method"]))
         write_json(self.path("results.json"), results)
         return results
 
@@ -299,15 +306,12 @@ class Search:
         write_json(path, read_json(path) | {"scores": results["scores"], "best": best})
         is_local = os.path.isdir(os.path.expanduser(base))
         name = os.path.basename(os.path.normpath(base)) if is_local else base
-        adapters = self.shared["lora_rank"]
         card = {
             "description": f"{name}, fine-tuned on {task.title}.",
             "base": name,
             "data": f"{task.title}, {results['examples']['train']:,} examples"
             + (f" ({task.source.page})" if task.source.page else "")
-            + f"; {best['epoch']} epochs of batches of {best['batch_size']} at a learning rate of "
-            f"{best['learning_rate']:g}, seed {best['seed']}"
-            + (f", adapters of rank {adapters}" if adapters else ""),
+            + f"; {self.said_of(best)}",
             "scores": {key: round(value, 4) for key, value in results["scores"].items()},
             "scored_on": f"{task.title}, {results['examples']['dev']:,} dev examples",
         }
@@ -331,19 +335,35 @@ class Search:
         place = f"{os.path.basename(os.path.normpath(self.output))}/model"
         write_card(directory, place, card, f"{name.rpartition('/')[2]}-{task.name}")
 
+    def said_of(self, run):
+        """How a run was trained, for the card."""
+        method = self.shared["method"]
+        if method == "frozen" and self.task.head == "text_classifier":
+            return "the encoder as it was, a head by logistic regression"
+        how = {
+            "lora": f", adapters of rank {self.shared['lora_rank']}",
+            "frozen": ", the head alone",
+            "setfit": f", by SetFit with pairs={self.shared['pairs']!r}",
+        }
+        return (
+            f"{run['epoch']} epochs of batches of {run['batch_size']} at a learning rate of "
+            f"{run['learning_rate']:g}, seed {run['seed']}{how.get(method, '')}"
+        )
+
 
 class _Watch(ScoreCallback):
     """Scores each epoch, and keeps what a run needs to go on.
 
     Args:
         search: a `Search`.
+        method: one of `kerasbert.training.methods`, with the model that answers.
         folder: string. Of this run.
         point: dict. Its point of the grid.
         steps: int. Batches of an epoch.
     """
 
-    def __init__(self, search, folder, point, steps):
-        self.search, self.folder, self.point = search, folder, point
+    def __init__(self, search, method, folder, point, steps):
+        self.search, self.method, self.folder, self.point = search, method, folder, point
         self.patience = search.shared["early_stopping"]
         self.every = max(steps // _POINTS, 1)
         self.history = []
@@ -354,8 +374,8 @@ class _Watch(ScoreCallback):
         self.steps = steps
         super().__init__(self._scores)
 
-    def _scores(self, model):
-        task, dev = self.search.task, self.search.dev
+    def _scores(self, trained):
+        task, dev, model = self.search.task, self.search.dev, self.method.ready()
         verbose = self.search.verbose and not self.in_line
         return task.score(dev, predict_all(task, model, dev, self.point["batch_size"], verbose))
 
@@ -370,6 +390,12 @@ class _Watch(ScoreCallback):
         diverged = not self.history[-1]["scores"]
         waited = len(self.history) - self.kept()["epoch"]
         return diverged or waited >= (self.patience or math.inf)
+
+    def at_once(self, method):
+        """Fit a head without epochs, as one of them."""
+        self.set_model(method.model)
+        self.on_epoch_begin(0)
+        self.on_epoch_end(0, {"loss": method.fit_head()})
 
     def on_epoch_begin(self, epoch, logs=None):
         self._start, self._losses, self._sum = time.monotonic(), [], (0, 0.0)
@@ -452,17 +478,17 @@ class _Watch(ScoreCallback):
 
 def _finite(value):
     """A float, `None` for what JSON cannot hold."""
-    value = float(value)
+    value = math.nan if value is None else float(value)
     return value if math.isfinite(value) else None
 
 
-def _csv(runs):
+def _csv(runs, method):
     """The runs as a table, one a line."""
     scores = list(dict.fromkeys(name for run in runs for name in run["scores"]))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["run", *_GRID, "epoch", "seconds", *scores])
+    writer.writerow(["run", "method", *_GRID, "epoch", "seconds", *scores])
     for run in runs:
-        cells = [run[name] for name in ("run", *_GRID, "epoch", "seconds")]
+        cells = [run["run"], method, *(run[name] for name in (*_GRID, "epoch", "seconds"))]
         writer.writerow([*cells, *(run["scores"].get(name, "") for name in scores)])
     return file.getvalue()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kerasbert._errors import PRECISIONS, check_choice, check_whole, need_packages
 from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.preprocessors.electra_pretrainer import MASKING
+from kerasbert.training.setfit import SAMPLING
 
 # Peaks of the rate: BERT's own, and one for batches of some hundreds.
 RATES = {"adamw": 1e-4, "lamb": 1e-3}
@@ -228,12 +229,23 @@ def _multiple(value, unit):
     return max(1, value // unit) * unit
 
 
+METHODS = ("full", "lora", "frozen", "setfit")
+# What setfit 1.2 takes; of the rate, a preset may record another.
+_SETFIT = {"batch_sizes": (16,), "learning_rates": (2e-5,), "epochs": (1,)}
+# A head that is found by logistic regression has neither rate nor epochs.
+_AT_ONCE = {"batch_sizes": (32,), "learning_rates": (0.0,), "epochs": (1,)}
+# A head alone wants a high rate.
+_HEAD = {"learning_rates": (1e-3,)}
+
+
 @dataclass(frozen=True)
 class FinetuneSettings:
     """The keywords of `finetune`, which describes them, checked and the lists as tuples.
 
     >>> FinetuneSettings(epochs=[2, 3, 2], seeds=1).epochs
     (2, 3)
+    >>> FinetuneSettings(lora_rank=4).method, FinetuneSettings(method="lora").lora_rank
+    ('lora', 8)
     """
 
     data: str | None = None
@@ -245,7 +257,9 @@ class FinetuneSettings:
     sequence_length: int | None = None
     early_stopping: int | None = None
     class_weights: dict | str | None = None
+    method: str | None = None
     lora_rank: int | None = None
+    pairs: int | str | None = None
     precision: str | None = None
     model: dict | None = None
     dev_share: float = 0.1
@@ -275,12 +289,105 @@ class FinetuneSettings:
                 object.__setattr__(self, name, int(value))
         if self.precision is not None:
             check_choice("precision", self.precision, PRECISIONS)
+        self._choose_method()
+
+    def _choose_method(self):
+        """Check the method, with what only one of them has."""
+        method = self.method or ("full" if self.lora_rank is None else "lora")
+        check_choice("method", method, METHODS)
+        for name, its, default in (("lora_rank", "lora", 8), ("pairs", "setfit", 20)):
+            value = getattr(self, name)
+            if method != its and value is not None:
+                raise ValueError(
+                    f"{name}={value!r} is of method='{its}' alone; leave it out for '{method}'."
+                )
+            if method == its and value is None:
+                object.__setattr__(self, name, default)
+        if isinstance(self.pairs, str):
+            check_choice("pairs", self.pairs, SAMPLING)
+        elif self.pairs is not None:
+            check_whole("pairs", self.pairs)
+        if self.record_rate and method in ("frozen", "setfit"):
+            raise ValueError(
+                f"record_rate=True records a rate for whole models, which method='{method}' does "
+                "not look for; leave one of the two out."
+            )
+        object.__setattr__(self, "method", method)
 
     def of(self, task):
-        """The task with the settings that are given in place of its own."""
+        """The task with the settings that are given, or else the method's, in place of its own."""
         names = {one.name for one in dataclasses.fields(task.settings)}
         given = {x: value for x, value in vars(self).items() if x in names and value is not None}
-        return dataclasses.replace(task, settings=dataclasses.replace(task.settings, **given))
+        own = _SETFIT if self.method == "setfit" else {}
+        if self.method == "frozen":
+            own = _AT_ONCE if task.head == "text_classifier" else _HEAD
+        for name in ("learning_rates", "epochs") if own is _AT_ONCE else ():
+            if name in given:
+                raise ValueError(
+                    f"{name}={list(given[name])}, and method='frozen' finds the head of classes of "
+                    "texts at once, by logistic regression; leave it out."
+                )
+        settings = dataclasses.replace(task.settings, **{**own, **given})
+        return dataclasses.replace(task, settings=settings)
+
+
+@dataclass(frozen=True)
+class AdviseSettings:
+    """The keywords of `advise`, which describes them, checked and the lists as tuples.
+
+    Two are equal where the runs of one can stand beside those of the other.
+
+    >>> AdviseSettings(shares=0.5, arms="tfidf").shares
+    (0.5, 1.0)
+    """
+
+    columns: tuple | None = None
+    label: str | None = None
+    encoding: str | None = None
+    arms: tuple | None = _free(default=None)
+    folds: int = 5
+    seeds: tuple = _free(default=0)
+    shares: tuple = _free(default=(0.25, 0.5, 1.0))
+    metric: str = _free(default="macro_f1")
+    batch_size: int = 32
+    learning_rate: float | None = None
+    epochs: int | None = None
+    lora_rank: int = 8
+    sequence_length: int = 128
+    precision: str | None = None
+    limit: int | None = None
+    label_next: int = _free(default=50)
+    overwrite: bool = _free(default=False)
+    verbose: bool = _free(default=True)
+
+    def __post_init__(self):
+        check_choice("metric", self.metric, ("accuracy", "macro_f1"))
+        check_whole("folds", self.folds, 2)
+        for name in ("batch_size", "epochs", "lora_rank", "sequence_length", "limit", "label_next"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name))
+        if self.learning_rate is not None:
+            _numbers("learning_rate", self.learning_rate, float, 0.0)
+        if self.precision is not None:
+            check_choice("precision", self.precision, PRECISIONS)
+        shares = _numbers("shares", self.shares, float, 0.0)
+        if max(shares) > 1:
+            raise ValueError(f"shares={max(shares):g} is more than all labels; 1 is all of them.")
+        chosen = {
+            "seeds": _numbers("seeds", self.seeds, int, 0),
+            "shares": tuple(sorted({*shares, 1.0})),
+        }
+        for name in ("columns", "arms"):
+            values = getattr(self, name)
+            if values is not None:
+                values = (values,) if isinstance(values, str) else values
+                chosen[name] = tuple(dict.fromkeys(values))
+        for name, value in chosen.items():
+            object.__setattr__(self, name, value)
+
+    def compared(self):
+        """What all runs in one folder have in common: a dict."""
+        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
 
 
 def _numbers(name, values, kind, least):

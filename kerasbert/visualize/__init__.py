@@ -12,6 +12,7 @@ A notebook shows what they return: a matplotlib `Figure` (`savefig` writes it; t
 `pip install 'kerasbert[plot]'`), and of marked texts an `Html` (`save` writes it).
 """
 
+from kerasbert.visualize.advice import label_curves, reliability_diagram
 from kerasbert.visualize.arcs import dependency_arcs
 from kerasbert.visualize.attention import (
     Attention,
@@ -37,6 +38,8 @@ __all__ = [
     "embedding_map",
     "entities",
     "finetuning_curves",
+    "label_curves",
     "masked_words",
+    "reliability_diagram",
     "training_curves",
 ]

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from kerasbert import export
-from kerasbert.cli import tasks
+from kerasbert.cli.app import numbers
 from kerasbert.converter import convert
 from kerasbert.models import BertTextEmbedder
 from kerasbert.training import finetune as loop
@@ -130,6 +130,11 @@ def other_tasks(folder):
             + ["--head", "text_regressor"],
             "predictions.tsv",
         ),
+        "queries": (
+            ["--train", "pairs.csv", "--text", "question", "--text-b", "answer", "--label", "score"]
+            + ["--head", "reranker"],
+            "predictions.tsv",
+        ),
         "words": (["--train", "words.conll", "--head", "token_classifier"], "predictions.tsv"),
         "questions": (
             ["--task", "squad", "--train", "questions.json", "--dev", "questions.json"]
@@ -145,7 +150,7 @@ def other_tasks(folder):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["pairs", "words", "questions", "choices"])
+@pytest.mark.parametrize("name", ["pairs", "queries", "words", "questions", "choices"])
 def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
     options, submission = other_tasks(tmp_path)[name]
     monkeypatch.chdir(tmp_path)
@@ -211,6 +216,16 @@ def wrong_files(folder):
             [*train, "--head", "text_regressor"],
             "train.csv', line 2: the label 'yes' is no number",
         ),
+        "grades": ([*train, "--head", "reranker"], "the label 'yes' is no number from 0 on"),
+        "rank of nothing": (
+            [*train, "--method", "setfit", "--lora-rank", "4"],
+            "lora_rank=4 is of method='lora' alone; leave it out for 'setfit'",
+        ),
+        "pairs of nothing": ([*train, "--pairs", "4"], "pairs=4 is of method='setfit' alone"),
+        "no way to draw": (
+            [*train, "--method", "setfit", "--pairs", "all"],
+            "pairs='all' is unknown; use one of oversampling, undersampling, unique",
+        ),
         "setting": ([*train, "--set", "dropout"], "--set 'dropout' is not name=value"),
         "length": ([*train, "--sequence-length", "99"], "exceeds the encoder's 48"),
     }
@@ -237,6 +252,10 @@ def wrong_files(folder):
         "metric",
         "no choices",
         "no numbers as labels",
+        "grades",
+        "rank of nothing",
+        "pairs of nothing",
+        "no way to draw",
         "setting",
         "length",
     ],
@@ -397,6 +416,6 @@ def test_export_of_what_a_folder_holds(tiny_preset, tmp_path, monkeypatch, forma
 
 @pytest.mark.backends("torch")
 def test_lists():
-    assert tasks._list("--x", "1,2", int) == [1, 2]
-    assert tasks._list("--x", "5e-5", float) == [5e-5]
-    assert tasks._list("--x", None, int) is None
+    assert numbers("--x", "1,2", int) == [1, 2]
+    assert numbers("--x", "5e-5", float) == [5e-5]
+    assert numbers("--x", None, int) is None

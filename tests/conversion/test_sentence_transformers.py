@@ -348,6 +348,18 @@ def test_what_is_refused(reference, tmp_path, settings, message):
     assert theirs.compare(BertBackbone.from_preset(directory), lengths=(5,)) <= 1e-5
 
 
+def test_a_head_of_setfit_is_not_opened(reference, tmp_path):
+    directory = make(reference("bert", "Model"), tmp_path / "made", normalize=True)
+    with open(os.path.join(directory, "model_head.pkl"), "wb") as file:
+        file.write(b"cos\nsystem\n(S'touch opened'\ntR.")
+    with pytest.raises(ValueError, match="a pickle, which could run any code .* method='frozen'"):
+        BertTextClassifier.from_preset(directory)
+    assert BertTextEmbedder.from_preset(directory).normalize
+    with pytest.warns(UserWarning, match="New, random weights"):
+        BertTextClassifier.from_preset(directory, labels=["a", "b"])
+    assert not os.path.exists("opened")
+
+
 def test_a_case_that_cannot_be_lowered(tmp_path, reference):
     directory = make(reference("bert"), tmp_path, settings={"do_lower_case": True})
     os.remove(os.path.join(directory, "vocab.txt"))

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from kerasbert.families import FAMILIES
-from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
+from kerasbert.models import (
+    BertTextClassifier,
+    BertTextClassifierPreprocessor,
+    BertTextEmbedder,
+)
 from tests.contracts import (
     array,
     arrays,
@@ -75,6 +79,19 @@ def test_head_of_the_family(family):
     # What the caller says stands above the family.
     plain = BertTextClassifier(classifier.backbone, num_classes=2, pooling="mean", dropout=0.3)
     assert plain.pooling == "mean" and plain.dropout == 0.3
+
+
+def test_a_head_on_vectors_of_length_one(tmp_path):
+    """As an embedder with `normalize` gives them, without the dense layer of the family."""
+    settings = {"pooling": "mean", "normalize": True, "head_activation": "none"}
+    classifier = BertTextClassifier(tiny_backbone("roberta"), num_classes=2, **settings)
+    embedder = BertTextEmbedder(classifier.backbone, normalize=True)
+    inputs = batch(classifier)
+    vectors = embedder.predict(inputs, verbose=0)
+    kernel, bias = map(array, classifier.output_dense.weights)
+    assert_close(classifier.predict(inputs, verbose=0), vectors @ kernel + bias)
+    again = BertTextClassifier.from_config(classifier.get_config())
+    assert again.normalize and again.head_dense is None
 
 
 @pytest.mark.backends("torch")

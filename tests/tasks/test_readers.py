@@ -382,6 +382,47 @@ def test_own_questions_in_a_table(tmp_path):
     assert train.y == [(7, 11), None] and train.gold == [["Rome"], []]
 
 
+def test_own_queries(tmp_path):
+    rows = ["query,text,label", "who?,me,2", "who?,noon,0", "언제?,정오,1", "언제?,,0"]
+    train = put(tmp_path, "train.csv", "\n".join(rows))
+    dev = put(tmp_path, "dev.tsv", "query\ttext\tlabel\nwho?\tyou\t3\nwho?\tit\t0.5\n")
+    test = put(tmp_path, "test.jsonl", '{"query": "who?", "text": "you"}\n')
+    task = file_task(train=train, dev=dev, test=test, head="reranker")
+    assert task.metrics == ("ndcg@10", "mrr@10") and task.range == (0.0, 2.0)
+    data = task.read("train")
+    assert data.x == (["who?", "who?", "언제?", "언제?"], ["me", "noon", "정오", ""])
+    # Labels are shares of the highest grade there, and scores count the grades.
+    assert data.y == [1.0, 0.0, 0.5, 0.0]
+    assert data.gold == [("who?", 2.0), ("who?", 0.0), ("언제?", 1.0), ("언제?", 0.0)]
+    assert task.read("dev").y == [1.0, 0.25] and task.read("test").y is None
+    assert task.score(data, [0.9, 0.1, 0.2, 0.1]) == {"ndcg@10": 1.0, "mrr@10": 1.0}
+    assert task.score(data, [0.1, 0.9, 0.2, 0.1])["mrr@10"] == 0.75
+    # Texts of one query stay together.
+    rest, part = task.cut(data, 0.25)
+    assert {*rest.x[0]} | {*part.x[0]} == {"who?", "언제?"} and len(rest) == len(part) == 2
+    with pytest.raises(ValueError, match="'own' has one query; no dev split can be cut off it"):
+        task.cut(task.read("dev"), 0.5)
+    (path,) = task.write(tmp_path / "out", data, [0.9, 0.1, 0.25, 0])
+    with open(path, encoding="utf-8") as file:
+        assert file.read().splitlines()[:2] == ["index\tprediction", "0\t0.900000"]
+    # Without a training file there is nothing to take shares of.
+    assert file_task(test=test, head="reranker").range == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["who?,me,yes"], "line 2: the label 'yes' is no number from 0 on"),
+        (["who?,me,1", "who?,it,-1"], "line 3: the label '-1' is no number from 0 on"),
+        (["who?,me,0"], "The column 'label' of .* has no label above 0; right texts have 1"),
+    ],
+)
+def test_queries_that_are_wrong(tmp_path, rows, message):
+    path = put(tmp_path, "train.csv", "\n".join(["query,text,label", *rows]))
+    with pytest.raises(ValueError, match=message):
+        file_task(train=path, head="reranker")
+
+
 def test_own_tags(tmp_path):
     iob1 = ["Ann I-PER", "Lee B-PER", "in O", "", "Rome I-LOC"]
     put(tmp_path, "train.conll", iob1)

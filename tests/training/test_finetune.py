@@ -20,6 +20,7 @@ from kerasbert.tasks.examples import Examples
 from kerasbert.training import finetune, search
 from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint
 from kerasbert.training.search import Search, _Watch
+from kerasbert.training.settings import FinetuneSettings
 from tests.contracts import array
 
 # Trainings, each of which the other backends would compile.
@@ -197,7 +198,9 @@ def search_of(task, tiny_preset, out, **shared):
     shared = {
         "preset": tiny_preset,
         "early_stopping": None,
+        "method": "full",
         "lora_rank": None,
+        "pairs": None,
         "precision": None,
         **shared,
     }
@@ -453,10 +456,10 @@ def test_a_recorded_rate_stays_with_the_encoder(rated_preset, tiny_preset, tmp_p
         BertBackbone(9, 1, 1, 4, 4, finetuning_learning_rate=0)
 
 
-def rates_of(task, preset, **settings):
+def rates_of(task, preset, method="full"):
     """The learning rates that `finetune` takes, by the settings of the runs that it would do."""
     notes = []
-    task = finetune._with_rate(task, preset, notes)
+    task = finetune._with_rate(task, preset, method, notes)
     return [point["learning_rate"] for point in task.settings.grid()], notes
 
 
@@ -471,6 +474,12 @@ def test_whose_rate_it_is(task, rated_preset, tiny_preset, tmp_path):
     assert set(rates_of(get_task("rte"), rated_preset)[0]) == {4e-3}
     assert set(rates_of(get_task("rte"), tiny_preset)[0]) == {5e-5, 3e-5, 2e-5}
     assert rates_of(task, rated_preset)[0] == [1e-2]
+    # SetFit's is the preset's too, a head found at once has none.
+    by_setfit = FinetuneSettings(method="setfit").of(own)
+    assert rates_of(by_setfit, rated_preset, "setfit")[0] == [4e-3]
+    assert rates_of(by_setfit, tiny_preset, "setfit")[0] == [2e-5]
+    frozen = FinetuneSettings(method="frozen").of(own)
+    assert rates_of(frozen, rated_preset, "frozen") == ([0.0], [])
 
 
 @pytest.mark.backends("torch")

@@ -6,8 +6,14 @@ import inspect
 import pytest
 
 import kerasbert
-from kerasbert.cli import pretraining, tasks
-from kerasbert.training.settings import FinetuneSettings, PretrainSettings
+from kerasbert.cli import advising, pretraining, tasks
+from kerasbert.tasks import Task
+from kerasbert.training.settings import (
+    METHODS,
+    AdviseSettings,
+    FinetuneSettings,
+    PretrainSettings,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +21,7 @@ from kerasbert.training.settings import FinetuneSettings, PretrainSettings
     [
         (PretrainSettings, kerasbert.pretrain, pretraining.pretrain),
         (FinetuneSettings, kerasbert.finetune, tasks.finetune),
+        (AdviseSettings, kerasbert.advise, advising.advise),
     ],
 )
 def test_the_same_defaults(kind, loop, command):
@@ -25,14 +32,18 @@ def test_the_same_defaults(kind, loop, command):
     seen = 0
     for field in dataclasses.fields(kind):
         assert keywords[field.name].default == field.default
-        if field.name in options and field.name not in ("precision", "seeds"):
+        if field.name in options and field.name not in ("precision", "seeds", "shares"):
             assert options[field.name].default == field.default, field.name
             seen += 1
     assert seen > 10
 
 
 def test_unknown_keywords(tmp_path):
-    for loop, given in ((kerasbert.pretrain, ["a"]), (kerasbert.finetune, ["rte", "b"])):
+    for loop, given in (
+        (kerasbert.pretrain, ["a"]),
+        (kerasbert.finetune, ["rte", "b"]),
+        (kerasbert.advise, ["a.csv", None]),
+    ):
         with pytest.raises(TypeError, match=rf"{loop.__name__}\(\) got .* keyword .*'layers'"):
             loop(*given, str(tmp_path / "out"), layers=2)
 
@@ -49,3 +60,41 @@ def test_numbers_of_a_grid():
         FinetuneSettings(seeds=None)
     with pytest.raises(ValueError, match="epochs is empty"):
         FinetuneSettings(epochs=[])
+
+
+def test_methods_and_what_they_alone_have():
+    assert [str(name) for name in tasks.Method] == list(METHODS)
+    assert FinetuneSettings(method="setfit").pairs == 20
+    assert FinetuneSettings().method == "full" and FinetuneSettings().lora_rank is None
+    with pytest.raises(ValueError, match="method='setfi' is unknown; use one of full, lora, froz"):
+        FinetuneSettings(method="setfi")
+    with pytest.raises(ValueError, match="pairs=0 has to be a whole number"):
+        FinetuneSettings(method="setfit", pairs=0)
+    with pytest.raises(ValueError, match="lora_rank=4 is of method='lora' alone; leave it out"):
+        FinetuneSettings(method="frozen", lora_rank=4)
+    with pytest.raises(ValueError, match="record_rate=True records a rate for whole models"):
+        FinetuneSettings(method="setfit", record_rate=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "grid"),
+    [
+        ("full", "text_classifier", ((16, 32), (5e-5, 3e-5, 2e-5), (2, 3, 4))),
+        ("setfit", "text_classifier", ((16,), (2e-5,), (1,))),
+        ("frozen", "text_classifier", ((32,), (0.0,), (1,))),
+        ("frozen", "token_classifier", ((16, 32), (1e-3,), (2, 3, 4))),
+    ],
+)
+def test_what_a_method_takes_by_default(method, head, grid):
+    task = Task("t", "T", head, ("text",), ("accuracy",))
+    names = ("batch_sizes", "learning_rates", "epochs")
+    found = FinetuneSettings(method=method).of(task).settings
+    assert tuple(getattr(found, name) for name in names) == grid
+    found = FinetuneSettings(method=method, batch_sizes=7).of(task).settings
+    assert found.batch_sizes == (7,) and found.epochs == grid[2]
+
+
+def test_a_head_found_at_once_has_no_epochs():
+    task = Task("t", "T", "text_classifier", ("text",), ("accuracy",))
+    with pytest.raises(ValueError, match=r"epochs=\[3\], and method='frozen' finds the head of"):
+        FinetuneSettings(method="frozen", epochs=3).of(task)

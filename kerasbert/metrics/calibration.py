@@ -1,0 +1,112 @@
+"""Whether probabilities mean what they say, and one number that mends them.
+
+N examples, C classes.
+"""
+
+import numpy as np
+
+_LEAST = 1e-12
+
+
+def reliability(y, probabilities, bins=15):
+    """How often predictions of each confidence are right: what a reliability diagram shows.
+
+    Args:
+        y: class numbers (N,).
+        probabilities: (N, C), rows that sum to 1.
+        bins: int. Parts of equal width from 0 to 1.
+
+    Returns:
+        List of dicts of `confidence` (the mean in the bin), `accuracy` and `share` (of the N), of
+        the bins that are not empty.
+
+    Raises:
+        ValueError: for shapes that do not fit, and rows that are no probabilities.
+
+    >>> reliability([0, 0], [[0.9, 0.1], [0.8, 0.2]], bins=2)
+    [{'confidence': 0.85, 'accuracy': 1.0, 'share': 1.0}]
+    """
+    y, rows = _checked(y, probabilities)
+    confidence, right = rows.max(axis=1), rows.argmax(axis=1) == y
+    # A bin holds its upper end, as in the paper.
+    places = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    found = []
+    for place in np.unique(places):
+        here = places == place
+        found.append(
+            {
+                "confidence": round(float(confidence[here].mean()), 6),
+                "accuracy": round(float(right[here].mean()), 6),
+                "share": round(float(here.mean()), 6),
+            }
+        )
+    return found
+
+
+def expected_calibration_error(y, probabilities, bins=15):
+    """The mean distance of confidence and accuracy over the bins, weighted by what they hold.
+
+    Args:
+        y, probabilities, bins: see `reliability`.
+
+    >>> round(expected_calibration_error([0, 1], [[0.9, 0.1], [0.9, 0.1]]), 4)
+    0.4
+
+    Source: Guo et al. 2017, arXiv 1706.04599, equation 3.
+    """
+    rows = reliability(y, probabilities, bins)
+    return float(sum(row["share"] * abs(row["confidence"] - row["accuracy"]) for row in rows))
+
+
+def fit_temperature(y, probabilities):
+    """The temperature that makes held-out probabilities most likely; above 1 they were too sure.
+
+    Args:
+        y, probabilities: see `reliability`, of examples that the model was not trained on.
+
+    >>> round(fit_temperature([0, 0, 0, 1], [[0.99, 0.01]] * 4), 1)
+    4.2
+
+    Source: Guo et al. 2017, arXiv 1706.04599, section 4.2.
+    """
+    import scipy.optimize
+
+    y, rows = _checked(y, probabilities)
+    logits = np.log(np.maximum(rows, _LEAST))
+
+    def loss(log_temperature):
+        scaled = logits / np.exp(log_temperature)
+        top = scaled.max(axis=1, keepdims=True)
+        total = np.log(np.exp(scaled - top).sum(axis=1)) + top[:, 0]
+        return float(np.mean(total - scaled[np.arange(len(y)), y]))
+
+    # Where all are right the best one would be 0, where none is it has no end.
+    found = scipy.optimize.minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded")
+    return float(np.exp(found.x))
+
+
+def with_temperature(probabilities, temperature):
+    """Probabilities (N, C) as they are when their logits are divided by a temperature.
+
+    >>> with_temperature([[0.8, 0.2]], 2.0).round(4).tolist()
+    [[0.6667, 0.3333]]
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature!r} has to be a number above 0.")
+    scaled = np.log(np.maximum(np.asarray(probabilities, "float64"), _LEAST)) / temperature
+    scaled = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return scaled / scaled.sum(axis=-1, keepdims=True)
+
+
+def _checked(y, probabilities):
+    y, rows = np.asarray(y), np.asarray(probabilities, "float64")
+    if rows.ndim != 2 or y.shape != rows.shape[:1] or not len(rows):
+        raise ValueError(
+            f"y has the shape {y.shape} and probabilities {rows.shape}; pass (N,) and (N, C) of at "
+            "least one example."
+        )
+    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= rows.shape[1]:
+        raise ValueError(f"y has to hold numbers of the {rows.shape[1]} classes, from 0.")
+    if not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, atol=1e-3):
+        raise ValueError("probabilities have to be from 0, and each row has to sum to 1.")
+    return y, rows

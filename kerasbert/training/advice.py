@@ -1,0 +1,306 @@
+"""From out-of-fold probabilities to what `advise` says.
+
+N rows, C classes, G groups of equal texts, R resamples, S systems that are compared.
+"""
+
+import numpy as np
+
+from kerasbert.metrics import expected_calibration_error, fit_temperature, with_temperature
+from kerasbert.training.report import duration
+
+METRICS = ("accuracy", "macro_f1")
+NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
+_RESAMPLES = 1000
+_CLOSE = 0.02  # What a difference may be and still not matter.
+
+
+# === Scores ===
+
+
+def scores_of(confusion):
+    """`(accuracy, macro-F1)` of a confusion matrix (C, C), of right classes by predicted ones.
+
+    >>> scores_of(np.array([[3, 1], [0, 4]]))
+    array([0.875     , 0.87301587])
+    """
+    hits, sizes = np.diag(confusion), confusion.sum(axis=0) + confusion.sum(axis=1)
+    there = sizes > 0
+    return np.array([hits.sum() / confusion.sum(), np.mean(2 * hits[there] / sizes[there])])
+
+
+def resampled(y, predictions, groups, classes, seed=0):
+    """Scores of systems, and those on resamples of the texts, the same for all systems.
+
+    Args:
+        y: int array (N,).
+        predictions: list of S lists of int arrays (N,), one a seed, whose scores are averaged.
+        groups: int array (N,), see `Labelled`.
+        classes: int. C.
+
+    Returns:
+        `(values, samples)`, floats (S, 2) and (R, S, 2) of accuracy and macro-F1.
+
+    Source: Efron and Tibshirani 1993, the bootstrap of pairs; by groups, as equal texts are no
+    independent rows.
+    """
+    cells = [[y * classes + column for column in columns] for columns in predictions]
+
+    def scores(weights):
+        confusions = (
+            np.bincount(cell, weights, minlength=classes**2).reshape(classes, classes)
+            for columns in cells
+            for cell in columns
+        )
+        found = iter([scores_of(confusion) for confusion in confusions])
+        return np.array([np.mean([next(found) for _ in columns], axis=0) for columns in cells])
+
+    random, count = np.random.default_rng(seed), int(groups.max()) + 1
+    samples = []
+    for _ in range(_RESAMPLES):
+        drawn = np.bincount(random.integers(0, count, count), minlength=count)
+        samples.append(scores(drawn[groups].astype("float64")))
+    return scores(np.ones(len(y))), np.array(samples)
+
+
+def interval(value, samples):
+    """A number with the 95 % of its resamples: a dict of `value`, `low` and `high`."""
+    low, high = np.percentile(samples, [2.5, 97.5])
+    return {
+        name: round(float(x), 4) for name, x in zip(("value", "low", "high"), (value, low, high))
+    }
+
+
+def calibration(y, rows, folds):
+    """How far probabilities are to be trusted, before and after a temperature.
+
+    Args:
+        y: int array (N,).
+        rows: floats (N, C), out of fold.
+        folds: int array (N,). A row's temperature is that of the other folds.
+
+    Returns:
+        `(facts, after)`: a dict of `temperature` (of all rows), `error` and `error_after`; and
+        the scaled probabilities (N, C).
+    """
+    after = np.empty_like(rows)
+    for fold in np.unique(folds):
+        here = folds == fold
+        after[here] = with_temperature(rows[here], fit_temperature(y[~here], rows[~here]))
+    facts = {
+        "temperature": fit_temperature(y, rows),
+        "error": expected_calibration_error(y, rows),
+        "error_after": expected_calibration_error(y, after),
+    }
+    return {name: round(value, 4) for name, value in facts.items()}, after
+
+
+# === Rows ===
+
+
+def wrong_labels(y, rows):
+    """Rows whose label looks wrong, the most doubtful first, by confident learning.
+
+    A row is named where the model is as sure of another class as it is, on average, of rows that
+    have that class as their label, and holds it for more likely than the row's own.
+
+    Args:
+        y: int array (N,).
+        rows: floats (N, C), out of fold.
+
+    Returns:
+        List of `(row, class)`, the class being what it looks like.
+
+    >>> y = np.array([0, 0, 0, 1, 1])
+    >>> rows = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
+    >>> wrong_labels(y, rows)
+    [(2, 1)]
+
+    Source: Northcutt, Jiang and Chuang 2021, arXiv 1911.00068, section 3.1; these are the rows that
+    the package cleanlab names by "confident_learning".
+    """
+    classes = np.unique(y)
+    usual = np.full(rows.shape[1], np.inf)
+    usual[classes] = [rows[y == number, number].mean() for number in classes]
+    # Sums of rounded numbers may be a little below the mean of equal ones.
+    sure = np.where(rows >= usual - 1e-6, rows, 0.0)
+    looks = sure.argmax(axis=1)
+    own = rows[np.arange(len(y)), y]
+    found = (sure.max(axis=1) > 0) & (looks != y) & (rows.argmax(axis=1) != y)
+    named = np.flatnonzero(found)
+    order = named[np.argsort(own[named], kind="stable")]
+    return [(int(row), int(looks[row])) for row in order]
+
+
+def agreed(systems):
+    """What several systems say together: the geometric mean of their probabilities.
+
+    It is sure only where none of them doubts: of 500 of TREC's questions, 21 labels of which were
+    flipped, 16 were among the 33 that it named, and among the 52 that the best system named.
+
+    Args:
+        systems: list of floats (N, C), calibrated.
+
+    Returns:
+        Floats (N, C).
+    """
+    logs = np.mean([np.log(np.maximum(rows, 1e-12)) for rows in systems], axis=0)
+    found = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return found / found.sum(axis=1, keepdims=True)
+
+
+def contradictions(y, groups, known):
+    """Rows whose very text has another label more often, or as often.
+
+    Args:
+        y, groups: int arrays (N,).
+        known: list of rows that are named already.
+
+    Returns:
+        List of `(row, class)`.
+
+    >>> contradictions(np.array([0, 1, 1, 0]), np.array([5, 5, 5, 6]), [])
+    [(0, 1)]
+    """
+    found, known = [], set(known)
+    order = np.argsort(groups, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        classes, counts = np.unique(y[rows], return_counts=True)
+        if len(classes) > 1:
+            usual = dict(zip(classes.tolist(), counts.tolist()))
+            for row in set(rows.tolist()) - known:
+                others = {name: n for name, n in usual.items() if name != y[row]}
+                other = max(others, key=others.get)
+                if others[other] >= usual[int(y[row])]:
+                    found.append((row, other))
+    return sorted(found)
+
+
+def most_useful(rows, features, count):
+    """Rows to label next: those that the model can tell least, and that differ from each other.
+
+    Of several times as many rows with the least distance between the two likeliest classes, made
+    into `count` clusters, the least sure one of each.
+
+    Args:
+        rows: floats (P, C) of rows without labels.
+        features: floats (P, F), dense or sparse.
+        count: int.
+
+    Returns:
+        List of ints, the least sure first.
+
+    Source: Zhdanov 2019, arXiv 1901.05954.
+    """
+    margins = margins_of(rows)
+    nearest = np.argsort(margins, kind="stable")[: 5 * count]
+    if len(nearest) <= count:
+        return nearest.tolist()
+    from sklearn.cluster import KMeans
+
+    clusters = KMeans(count, n_init=1, random_state=0).fit_predict(features[nearest])
+    _, first = np.unique(clusters, return_index=True)
+    return nearest[np.sort(first)].tolist()
+
+
+def margins_of(rows):
+    """The distance (P,) of the two likeliest classes."""
+    ordered = np.sort(rows, axis=1)
+    return ordered[:, -1] - ordered[:, -2]
+
+
+# === Sentences ===
+
+
+def choose(arms, samples, metric):
+    """The cheapest arm of which the rows do not show that it is worse than the best one.
+
+    Args:
+        arms: dict of name to what the table says, the cheapest first; each gets `behind`, how far
+            it is behind the best one, with an interval of the same resamples.
+        samples: dict of name to floats (R, 2), and of "majority".
+        metric: string.
+
+    Returns:
+        The name.
+    """
+    place = METRICS.index(metric)
+    best = max(arms, key=lambda name: arms[name][metric]["value"])
+    for name, arm in arms.items():
+        gap = arms[best][metric]["value"] - arm[metric]["value"]
+        arm["behind"] = interval(gap, samples[best][:, place] - samples[name][:, place])
+    return next(name for name, arm in arms.items() if arm["behind"]["low"] <= 0)
+
+
+def recommend(arms, chosen, baseline, metric):
+    """The recommendation: a list of sentences.
+
+    Args:
+        arms: see `choose`.
+        chosen: string.
+        baseline: dict of the scores of the most frequent class.
+        metric: string.
+    """
+    said, score = NAMES[metric], arms[chosen][metric]
+    best = max(arms, key=lambda name: arms[name][metric]["value"])
+    if score["low"] <= baseline[metric]["value"]:
+        return [
+            "Nothing here is shown to be better than always saying the most frequent class "
+            f"({said} {baseline[metric]['value']:.3f}): label more rows, or check whether the "
+            "texts say what the labels ask."
+        ]
+    title = arms[chosen]["title"]
+    gap = arms[chosen]["behind"]
+    if chosen == "tfidf":
+        start = "TF-IDF is enough" if gap["high"] <= _CLOSE else "Begin with TF-IDF"
+        first = f"{start}: {said} {_of(score)}, in {duration(arms[chosen]['seconds'])}."
+    else:
+        first = f"Take {title}: {said} {_of(score)}."
+    if len(arms) == 1:
+        return [f"Only one way was tried, {title}: {said} {_of(score)}."]
+    sentences = [first]
+    others = [name for name in arms if name != chosen]
+    if chosen != best:
+        sentences.append(
+            f"The best, {arms[best]['title']}, is {gap['value']:.3f} ahead ({gap['low']:.3f} to "
+            f"{gap['high']:.3f}), "
+            + (
+                "which is too little to matter."
+                if gap["high"] <= _CLOSE
+                else "which may be chance: with these rows the two cannot be told apart."
+            )
+        )
+    cheaper = [name for name in others if list(arms).index(name) < list(arms).index(chosen)]
+    if cheaper:
+        gaps = (f"{arms[x]['title']} by {_of(arms[x]['behind'])}" for x in cheaper)
+        sentences.append(f"What is cheaper is behind the best one: {'; '.join(gaps)}.")
+    return sentences
+
+
+def curve_sentence(curve, samples, metric):
+    """What more labels would buy, from the last doubling: a sentence.
+
+    Args:
+        curve: list of dicts of `share`, `labels` and the metric, the last of all labels.
+        samples: list of floats (R, 2), as long.
+        metric: string.
+    """
+    half = min(range(len(curve)), key=lambda i: abs(np.log(curve[i]["share"] / 0.5)))
+    if len(curve) < 2 or curve[half]["share"] == 1:
+        return "With one share of the labels (shares=1) nothing is said of what more would buy."
+    place, said = METRICS.index(metric), NAMES[metric]
+    gain = curve[-1][metric]["value"] - curve[half][metric]["value"]
+    gain = interval(gain, samples[-1][:, place] - samples[half][:, place])
+    few, many = curve[half]["labels"], curve[-1]["labels"]
+    value, low, high = (f"{gain[x]:+.3f}" for x in ("value", "low", "high"))
+    start = f"From {few:,} to {many:,} labels {said} went {value} ({low} to {high})"
+    if gain["low"] > 0 and gain["value"] >= _CLOSE / 2:
+        return (
+            f"{start}: more labels help; as many again would buy about {gain['value']:.3f} or less."
+        )
+    if gain["high"] < _CLOSE:
+        return f"{start}: more labels of this kind would buy little."
+    return f"{start}: these rows cannot say whether more labels help."
+
+
+def _of(found):
+    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"

@@ -1,0 +1,393 @@
+"""What `advise` compares: ways to learn classes from texts, cheap ones first.
+
+Each is made with an `Arms`, has `fit(x, y)` and `predict_proba(x)` (N, C), where `x` is a list of
+texts or a tuple of two lists, and `y` are numbers of classes, and says what it takes, in
+`megabytes` and, where a part of the work was done before, in `seconds_before(count)`.
+"""
+
+import functools
+import gc
+import os
+import pickle
+import time
+import warnings
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import scipy.special
+
+from kerasbert import presets
+from kerasbert.files import names_in, new_file, remove
+from kerasbert.losses import CosineRegression
+from kerasbert.models import BertTextClassifier, BertTextEmbedder
+from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay
+from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from kerasbert.training.setfit import contrastive_pairs, logistic_head
+from kerasbert.training.settings import AdviseSettings
+
+KEEP_AFTER = 60.0  # Seconds that a killed training may lose.
+_BLOCK = 2048  # Texts that are embedded between two files.
+_UPDATES = 300  # At least, of a training on few rows, but for _MOST epochs.
+_MOST = 20
+# SetFit is for few labels: at most 20 pairs of each kind for a text, and of many texts fewer.
+_PAIRS = 10_000
+_PAIR_BATCH, _PAIR_RATE = 16, 2e-5  # As setfit.
+
+
+@dataclass
+class Arms:
+    """What all runs share.
+
+    Args:
+        preset: string.
+        labels: tuple of names, one a class.
+        settings: an `AdviseSettings`.
+        folder: string. For vectors of texts.
+        texts: list of all texts that may come.
+    """
+
+    preset: str
+    labels: tuple
+    settings: AdviseSettings
+    folder: str
+    texts: list
+
+    @functools.cached_property
+    def embedder(self):
+        """The encoder as it comes, `None` without a preset."""
+        if self.preset is None:
+            return None
+        return BertTextEmbedder.from_preset(self.preset, **self.arguments)
+
+    @functools.cached_property
+    def vectors(self):
+        """Its `Vectors`."""
+        return Vectors(self)
+
+    @property
+    def arguments(self):
+        """Those of `from_preset`."""
+        dtype = self.settings.precision
+        length = {"sequence_length": self.settings.sequence_length}
+        return length if dtype is None else {**length, "dtype": dtype}
+
+
+class Arm:
+    """What is the same for most."""
+
+    # For tables, and as `finetune` calls it.
+    title = method = ""
+
+    def __init__(self, shared, seed, folder):
+        """
+        Args:
+            shared: an `Arms`.
+            seed: int.
+            folder: string. What a training that is stopped goes on from; it need not be there.
+        """
+        self.shared, self.seed, self.folder = shared, seed, folder
+
+    def prepare(self):
+        """Do what is done only once for all runs."""
+
+    def seconds_before(self, count):
+        """Seconds of a training on so many texts that are not those of `fit`."""
+        return 0.0
+
+    def options(self, count):
+        """Those of `kerasbert finetune` that train the same on so many rows."""
+        return f"--method {self.method}"
+
+
+class Tfidf(Arm):
+    """Logistic regression on words, pairs of words, and parts of words.
+
+    The last serve endings, and languages without blanks.
+    """
+
+    title = "TF-IDF"
+
+    def fit(self, x, y):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_union
+
+        words = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b"}
+        parts = {"ngram_range": (2, 5), "sublinear_tf": True, "analyzer": "char_wb"}
+        self.readers = [
+            make_union(TfidfVectorizer(**words), TfidfVectorizer(**parts)).fit(column)
+            for column in _columns(x)
+        ]
+        self.model = LogisticRegression(C=10.0, max_iter=1000).fit(self._features(x), y)
+
+    def predict_proba(self, x):
+        # A small share of the labels may not have each class.
+        found = np.zeros((len(_columns(x)[0]), len(self.shared.labels)))
+        found[:, self.model.classes_] = self.model.predict_proba(self._features(x))
+        return found
+
+    def _features(self, x):
+        import scipy.sparse
+
+        found = [reader.transform(column) for reader, column in zip(self.readers, _columns(x))]
+        return scipy.sparse.hstack(found).tocsr()
+
+    @property
+    def megabytes(self):
+        return len(pickle.dumps((self.readers, self.model))) / 1e6
+
+
+class Frozen(Arm):
+    """Logistic regression on vectors of the encoder as it comes.
+
+    Of pairs on both, their distance and their product.
+
+    Source of the last: Reimers and Gurevych 2019, arXiv 1908.10084, table 6.
+    """
+
+    title = "frozen encoder"
+    method = "frozen"
+
+    def fit(self, x, y):
+        self.head = logistic_head(self.features(x), np.asarray(y), len(self.shared.labels))
+
+    def predict_proba(self, x):
+        return probabilities(self.features(x), self.head)
+
+    def features(self, x):
+        """What the classifier reads: floats (N, F)."""
+        found = [self.shared.vectors.of(column) for column in _columns(x)]
+        if len(found) == 1:
+            return found[0]
+        a, b = found
+        return np.concatenate([a, b, np.abs(a - b), a * b], axis=1)
+
+    def prepare(self):
+        _ = self.shared.vectors
+
+    def seconds_before(self, count):
+        return self.shared.vectors.seconds * count
+
+    @property
+    def megabytes(self):
+        return self.shared.vectors.megabytes + self.head[0].nbytes / 1e6
+
+
+class Trained(Arm):
+    """What trains a model by steps, and goes on from its last epoch."""
+
+    def _from_preset(self, kind, **arguments):
+        """A model with new weights of its own, all by the seed."""
+        gc.collect()  # The model before, with its optimizer.
+        keras.utils.set_random_seed(self.seed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "New, random weights")
+            return kind.from_preset(self.shared.preset, **arguments, **self.shared.arguments)
+
+    def _train(self, model, x, y, batch_size, epochs):
+        keep = _Keep(self.folder, epochs)
+        start = keep.go_on(model)
+        # Batches in another order than those of the first epochs.
+        keras.utils.set_random_seed(self.seed + 1_000_003 * start)
+        model.fit(
+            x,
+            y,
+            batch_size=batch_size,
+            epochs=epochs,
+            initial_epoch=start,
+            callbacks=[keep],
+            verbose=0,
+        )
+        self._before = keep.before
+
+    def seconds_before(self, count):
+        return self._before
+
+    @property
+    def megabytes(self):
+        return _megabytes(self.model)
+
+
+class SetFit(Trained):
+    """The embedder trained on pairs of texts of one class and of two, then as `Frozen`.
+
+    Source: Tunstall et al. 2022, arXiv 2209.11055.
+    """
+
+    title = "SetFit"
+    method = "setfit"
+
+    def fit(self, x, y):
+        pairs = max(1, min(20, _PAIRS // len(y)))
+        first, second, is_same = contrastive_pairs(y, pairs, self.seed)
+        self.model = self._from_preset(BertTextEmbedder)
+        steps = -(-len(first) // _PAIR_BATCH)
+        rate = presets.finetuning_learning_rate(self.shared.preset) or _PAIR_RATE
+        self.model.compile(
+            AdamW(LinearDecay(rate, steps, steps // 10), epsilon=1e-8),
+            loss=CosineRegression(),
+            metrics=None,
+        )
+        columns = tuple([x[row] for row in rows] for rows in (first, second))
+        self._train(self.model, columns, is_same, _PAIR_BATCH, 1)
+        vectors = self.model.embed(x)
+        self.head = logistic_head(vectors, np.asarray(y), len(self.shared.labels))
+
+    def predict_proba(self, x):
+        return probabilities(self.model.embed(x), self.head)
+
+
+class Tuned(Trained):
+    """A classifier of the encoder, of which all weights are trained."""
+
+    title = "full fine-tuning"
+    method = "full"
+
+    @property
+    def rate(self):
+        """The one that is given, or that the preset records, or by the encoder's width.
+
+        Source of the last: Turc et al. 2019, arXiv 1908.08962, whose small encoders need more.
+        """
+        given = self.shared.settings.learning_rate
+        given = given or presets.finetuning_learning_rate(self.shared.preset)
+        small = self.shared.embedder.backbone.hidden_dim <= 512
+        return given or (1e-4 if small else FINETUNING_LEARNING_RATE)
+
+    def epochs(self, count):
+        """How often so many rows are read."""
+        settings = self.shared.settings
+        steps = -(-count // settings.batch_size)
+        return settings.epochs or min(max(3, -(-_UPDATES // steps)), _MOST)
+
+    def fit(self, x, y):
+        labels, size = self.shared.labels, self.shared.settings.batch_size
+        names = [labels[number] for number in y]
+        self.model = self._from_preset(BertTextClassifier, labels=list(labels))
+        self._prepare()
+        epochs = self.epochs(len(y))
+        total = epochs * int(self.model.preprocessor.batches(x, names, None, size).cardinality())
+        self.model.compile(AdamW(LinearDecay(self.rate, total, total // 10)))
+        self._train(self.model, x, names, size, epochs)
+
+    def _prepare(self):
+        """Choose what is trained."""
+
+    def predict_proba(self, x):
+        return self.model.predict_proba(x, self.shared.settings.batch_size)
+
+    def options(self, count):
+        size = self.shared.settings.batch_size
+        return (
+            f"{super().options(count)} --learning-rates {self.rate:g} --batch-sizes {size} "
+            f"--epochs {self.epochs(count)}"
+        )
+
+
+class Lora(Tuned):
+    """As `Tuned`, but of the encoder only adapters are trained, at ten times the rate."""
+
+    title = "LoRA adapters"
+    method = "lora"
+
+    def _prepare(self):
+        self.model.backbone.enable_lora(self.shared.settings.lora_rank)
+
+    @property
+    def rate(self):
+        return self.shared.settings.learning_rate or min(10 * super().rate, 1e-3)
+
+    def options(self, count):
+        return f"{super().options(count)} --lora-rank {self.shared.settings.lora_rank}"
+
+
+# By what they cost, the cheapest first.
+ARMS = {"tfidf": Tfidf, "frozen": Frozen, "setfit": SetFit, "lora": Lora, "full": Tuned}
+
+
+class Vectors:
+    """The encoder's mean vectors of all texts, made once and kept in files.
+
+    Args:
+        shared: an `Arms`.
+    """
+
+    def __init__(self, shared):
+        self.shared = shared
+        texts = list(dict.fromkeys(shared.texts))
+        self._place = {text: place for place, text in enumerate(texts)}
+        blocks, seconds = [], 0.0
+        for start in range(0, len(texts), _BLOCK):
+            path = os.path.join(shared.folder, f"vectors-{start:09}.npz")
+            if not os.path.exists(path):
+                self._make(path, texts[start : start + _BLOCK])
+            with np.load(path) as file:
+                blocks.append(file["vectors"])
+                seconds += float(file["seconds"])
+                self.megabytes = float(file["megabytes"])
+        self._vectors = np.concatenate(blocks)
+        self.seconds = seconds / len(texts)  # a text
+
+    def of(self, texts):
+        """float32 (N, D) of texts."""
+        return self._vectors[[self._place[text] for text in texts]]
+
+    def _make(self, path, texts):
+        embedder = self.shared.embedder
+        embedder.embed(texts[:2])  # What is compiled once is not counted.
+        start = time.perf_counter()
+        vectors = embedder.embed(texts)
+        seconds = time.perf_counter() - start
+        os.makedirs(self.shared.folder, exist_ok=True)
+        with new_file(path) as file:
+            np.savez(file, vectors=vectors, seconds=seconds, megabytes=_megabytes(embedder))
+
+
+class _Keep(keras.callbacks.Callback):
+    """Keeps, at ends of epochs, what a training goes on from."""
+
+    def __init__(self, folder, epochs):
+        super().__init__()
+        self.folder, self.epochs = folder, epochs
+        self.before = 0.0  # Seconds of earlier calls.
+        self._start = self._saved = time.monotonic()
+
+    def go_on(self, model):
+        """Take what an earlier call left, and return after how many epochs that is."""
+        path = find_checkpoint(self.folder)
+        if path is None:
+            return 0
+        model.optimizer.build(model.trainable_variables)
+        facts, _ = load_checkpoint(path, model)
+        self.before = facts["seconds"]
+        return facts["step"]
+
+    def on_epoch_end(self, epoch, logs=None):
+        now = time.monotonic()
+        if now - self._saved >= KEEP_AFTER and epoch + 1 < self.epochs:
+            os.makedirs(self.folder, exist_ok=True)
+            seconds = self.before + now - self._start
+            save_checkpoint(self.folder, self.model, epoch + 1, seconds=seconds)
+            self._saved = now
+
+
+def probabilities(vectors, head):
+    """Those (N, C) of vectors (N, D) and what `logistic_head` returns."""
+    kernel, bias = head
+    return scipy.special.softmax(vectors @ kernel + bias, axis=1).astype("float64")
+
+
+def forget(folder):
+    """Remove what a training that is done would have gone on from."""
+    if names_in(folder):
+        remove(folder)
+
+
+def _columns(x):
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _megabytes(model):
+    """What the weights take on a disk, in float32."""
+    return 4e-6 * sum(int(np.prod(weight.shape)) for weight in model.weights)

@@ -1,0 +1,279 @@
+"""A file of texts, some with labels, as rows that can be shared out to folds.
+
+N rows with labels, C classes.
+"""
+
+import hashlib
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kerasbert.tasks.own import file_task
+from kerasbert.tasks.tables import column_of, first_table, name_in, texts_of, written
+
+
+@dataclass
+class Rows:
+    """Texts of a file, with where they stand.
+
+    Args:
+        x: tuple of one list of N texts, or of two for pairs.
+        places: list of N ints, their lines, or numbers of rows.
+        unit: string. "line" or "row".
+        names: tuple. The columns of text.
+    """
+
+    x: tuple
+    places: list
+    unit: str
+    names: tuple
+
+    def __len__(self):
+        return len(self.places)
+
+    def take(self, rows):
+        """The columns of some rows, a list of ints, as models take them."""
+        columns = tuple([column[row] for row in rows] for column in self.x)
+        return columns if len(columns) > 1 else columns[0]
+
+    def part(self, rows):
+        """Some of the rows, as `Rows`."""
+        columns = tuple([column[row] for row in rows] for column in self.x)
+        return Rows(columns, [self.places[row] for row in rows], self.unit, self.names)
+
+    def keys(self):
+        """What is the same for texts that differ in case, width and blanks alone."""
+        return [tuple(map(plain, texts)) for texts in zip(*self.x)]
+
+
+@dataclass
+class Labelled:
+    """What a file has for `advise`.
+
+    Args:
+        rows: `Rows` with labels.
+        y: int array (N,) of numbers of classes.
+        labels: tuple of the C classes, by which `y` counts.
+        groups: int array (N,): equal texts have one number.
+        pool: `Rows` without labels, each text once, and none that has a label elsewhere.
+        notes: list of sentences on what was left out.
+    """
+
+    rows: Rows
+    y: np.ndarray
+    labels: tuple
+    groups: np.ndarray
+    pool: Rows
+    notes: list = field(default_factory=list)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def digest(self):
+        """What says whether two files have the same labelled texts."""
+        named = [self.labels[number] for number in self.y]
+        return digest_of(*self.rows.x, named)
+
+    def folds(self, count, seed):
+        """The fold (N,) of each row: classes shared out alike, equal texts together."""
+        from sklearn.model_selection import StratifiedKFold
+
+        _, first, inverse = np.unique(self.groups, return_index=True, return_inverse=True)
+        found = np.zeros(len(first), int)
+        split = StratifiedKFold(count, shuffle=True, random_state=seed)
+        for fold, (_, held_out) in enumerate(split.split(first, self.y[first])):
+            found[held_out] = fold
+        return found[inverse]
+
+    def subset(self, rows, share, seed):
+        """A share of some rows, at least one of each class; a smaller share is part of a larger.
+
+        Args:
+            rows: int array of rows.
+            share: float.
+            seed: int or list of ints.
+        """
+        rows = np.random.default_rng(seed).permutation(rows)
+        kept = []
+        for number in range(len(self.labels)):
+            own = rows[self.y[rows] == number]
+            kept.append(own[: max(1, round(share * len(own)))] if len(own) else own)
+        return np.sort(np.concatenate(kept))
+
+
+def plain(text):
+    """A text without what people do not see as a difference.
+
+    >>> plain("Ｇood  Film ") == plain("good film")
+    True
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def digest_of(*columns):
+    """A short digest of columns of strings."""
+    digest = hashlib.sha256()
+    for column in columns:
+        for value in column:
+            digest.update(repr(value).encode("utf-8", "surrogatepass"))
+        digest.update(b"|")
+    return digest.hexdigest()[:16]
+
+
+def read_labelled(data, settings):
+    """Read a file for `advise`.
+
+    Args:
+        data: string. See `kerasbert.tasks.file_task`; rows with an empty label are the pool.
+        settings: `AdviseSettings`.
+
+    Raises:
+        ValueError: in a sentence where no classes can be learned from it.
+    """
+    task = file_task(
+        train=data,
+        columns=settings.columns,
+        label=settings.label,
+        encoding=settings.encoding,
+        name="advise",
+    )
+    table, notes = first_table(task), []
+    unit = table.unit
+    x = tuple(texts_of(table, column_of(task, table, name)) for name in task.columns)
+    every = Rows(x, list(table.numbers), unit, task.columns)
+    values = table.column(name_in(task, table, task.label), " for the labels")
+    labels = [written(value) for value in values]
+
+    blank = [i for i, texts in enumerate(zip(*x)) if not any(text.strip() for text in texts)]
+    if blank:
+        notes.append(
+            f"{_count(len(blank), 'row')} without text {_are(len(blank))} left out, the first one "
+            f"in {unit} {every.places[blank[0]]}."
+        )
+    there = sorted(set(range(len(every))) - set(blank))
+    marked = _drawn([i for i in there if labels[i]], settings.limit, "rows with labels", notes)
+    others = [i for i in there if not labels[i]]
+    if not marked:
+        raise ValueError(f"{table.source} has no text with a label; label some rows first.")
+    _check_classes(table.source, [labels[i] for i in marked])
+
+    keys = every.keys()
+    marked = _frequent(marked, labels, keys, settings.folds, table.source, notes)
+    there = {labels[i] for i in marked}
+    names = [name for name in task.labels if name in there]
+    number = {name: place for place, name in enumerate(names)}
+    group = {}
+    groups = [group.setdefault(keys[i], len(group)) for i in marked]
+    y = np.asarray([number[labels[i]] for i in marked])
+    _note_equal(groups, y, notes)
+
+    known, fresh = set(group), []
+    for i in others:
+        if keys[i] not in known:
+            known.add(keys[i])
+            fresh.append(i)
+    if len(fresh) < len(others):
+        notes.append(
+            f"{_count(len(others) - len(fresh), 'row')} without a label "
+            f"{_are(len(others) - len(fresh))} the same as another row."
+        )
+    fresh = _drawn(fresh, settings.limit, "rows without labels", notes)
+    return Labelled(
+        every.part(marked), y, tuple(names), np.asarray(groups), every.part(fresh), notes
+    )
+
+
+def _drawn(rows, limit, what, notes):
+    """No more than so many rows, drawn at random, always the same."""
+    if limit is None or len(rows) <= limit:
+        return rows
+    notes.append(f"With limit={limit}, {limit:,} of the {len(rows):,} {what} are drawn.")
+    return sorted(np.random.default_rng(0).permutation(rows)[:limit].tolist())
+
+
+def _check_classes(source, labels):
+    """Refuse labels of one kind, and what looks like scores."""
+    counts = Counter(labels)
+    if len(counts) == 1:
+        raise ValueError(
+            f"All {len(labels)} labels in {source} are {labels[0]!r}: there is nothing to tell "
+            "apart; label rows of another class too."
+            if len(labels) > 1
+            else f"{source} has one row with a label; label at least two rows of each class."
+        )
+    try:
+        numbers = {float(label) for label in counts}
+    except ValueError:
+        numbers = set()
+    if len(numbers) > 20 or (len(numbers) > 5 and any(not x.is_integer() for x in numbers)):
+        raise ValueError(
+            f"The labels in {source} are {len(numbers)} different numbers ({min(numbers):g} to "
+            f"{max(numbers):g}), which are scores rather than classes: train on them by `kerasbert "
+            "finetune --head text_regressor`, or write names where they are classes."
+        )
+    if len(labels) > 50 and len(counts) > 0.5 * len(labels):
+        raise ValueError(
+            f"The labels in {source} are {len(counts):,} different ones for {len(labels):,} rows, "
+            "which are no classes; is another column the label?"
+        )
+
+
+def _frequent(marked, labels, keys, folds, source, notes):
+    """The rows of classes that each fold can have a text of."""
+    texts = {}
+    for i in marked:
+        # Equal texts stay in one fold, by the class of the first.
+        texts.setdefault(keys[i], labels[i])
+    counts = Counter(texts.values())
+    rare = {labels[i]: counts[labels[i]] for i in marked if counts[labels[i]] < folds}
+    kept = [i for i in marked if labels[i] not in rare]
+    if len({labels[i] for i in kept}) < 2:
+        shown = ", ".join(f"{name!r} {count}" for name, count in sorted(rare.items())[:5])
+        raise ValueError(
+            f"{source} has too few labels for folds={folds}: each of at least two classes needs as "
+            f"many different texts, and there are of {shown}; label more"
+            + (", or give --folds 2 (folds=2)." if folds > 2 else ".")
+        )
+    if rare:
+        shown = ", ".join(map(repr, sorted(rare)[:5])) + (", ..." if len(rare) > 5 else "")
+        missing = _count(len(marked) - len(kept), "row")
+        notes.append(
+            f"{_count(len(rare), 'class')} with fewer different texts than the {folds} folds "
+            f"({shown}; {missing}) {_are(len(rare))} left out: no score could be given for them."
+        )
+        kept = _frequent(kept, labels, keys, folds, source, notes)
+    return kept
+
+
+def _note_equal(groups, y, notes):
+    """Say how many texts stand there more than once, and with several labels."""
+    sizes = Counter(groups)
+    repeated = sum(size - 1 for size in sizes.values())
+    several = len(set(zip(groups, y.tolist()))) - len(sizes)
+    if repeated:
+        notes.append(
+            f"{_count(repeated, 'row')} {'repeats' if repeated == 1 else 'repeat'} the text of "
+            "another row; equal texts are kept in one fold, so that no score comes from "
+            "remembering them."
+        )
+    if several:
+        notes.append(
+            f"{_count(several, 'text')} {'stands' if several == 1 else 'stand'} there with more "
+            "than one label; see check_labels.csv."
+        )
+
+
+def _count(number, what):
+    """A number with its noun.
+
+    >>> _count(1, "row"), _count(2000, "class")
+    ('1 row', '2,000 classes')
+    """
+    end = "" if number == 1 else "es" if what.endswith("s") else "s"
+    return f"{number:,} {what}{end}"
+
+
+def _are(number):
+    return "is" if number == 1 else "are"
