@@ -77,7 +77,7 @@ class MTEBEncoder:
 
     def similarity_pairwise(self, embeddings1, embeddings2):
         """Products of each with its own: (N, D) twice to (N,)."""
-        return np.einsum("nd,nd->n", np.atleast_2d(embeddings1), np.atleast_2d(embeddings2))
+        return (np.atleast_2d(embeddings1) * np.atleast_2d(embeddings2)).sum(axis=1)
 
     @property
     def mteb_model_meta(self):
