@@ -1,6 +1,7 @@
 """Directories of sentence-transformers: a Hugging Face encoder, and how it makes vectors of texts.
 
-Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits.
+Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits. Or a
+masked language model, a sparse encoder, and how it makes weights of words.
 
 Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
 """
@@ -23,6 +24,16 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLINGS = ("cls", "max", "mean")
+# A masked language model was a module of its own before version 5.4.
+_ENCODERS = ("Transformer", "MLMTransformer")
+_SPLADE = "SpladePooling"
+# What comes first where queries are read by another model than texts, or by a table alone.
+_SEVERAL = ("Router", "SparseStaticEmbedding")
+# Our settings of a sparse embedder: theirs, and what each can be, the default first.
+_SPLADE_SETTINGS = {
+    "pooling": ("pooling_strategy", ("max", "sum")),
+    "activation": ("activation_function", ("relu", "log1p_relu")),
+}
 # What a cross-encoder makes of its logits, by our names.
 _ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
@@ -38,10 +49,10 @@ _TRANSFORMER_SETTINGS = [
 
 
 def is_mine(directory):
-    """Whether its first module is a Hugging Face encoder."""
+    """Whether its first module is a Hugging Face encoder, or several of them."""
     if not _has_modules(directory):
         return is_cross_encoder(directory)
-    return _kind(_modules(directory)[0]) == "Transformer"
+    return _kind(_modules(directory)[0]) in (*_ENCODERS, *_SEVERAL)
 
 
 def is_cross_encoder(directory):
@@ -52,6 +63,11 @@ def is_cross_encoder(directory):
     return not {_SINCE_4, _BEFORE_4}.isdisjoint(json_in(directory, "config.json"))
 
 
+def is_sparse(directory):
+    """Whether its vectors are weights of words."""
+    return _has_modules(directory) and _SPLADE in map(_kind, _modules(directory))
+
+
 def _has_modules(directory):
     return os.path.exists(os.path.join(directory, "modules.json"))
 
@@ -60,9 +76,15 @@ def read_checkpoint(directory):
     """Describe such a directory; returns the `Checkpoint` of its encoder, with more settings.
 
     Raises:
-        ValueError: as for a Hugging Face directory, or for a list of modules that is broken.
+        ValueError: as for a Hugging Face directory, or for a list of modules that is broken, or
+            that has no encoder for both queries and texts.
     """
     modules = _modules(directory) if _has_modules(directory) else [{"path": ""}]
+    if len(modules[0]) > 1 and _kind(modules[0]) in _SEVERAL:
+        raise ValueError(
+            f"'{directory}' begins with {_kind(modules[0])}, which reads queries otherwise than "
+            "texts, and kerasbert has one encoder for both; load one of its encoders by its folder."
+        )
     folder = _path(directory, modules[0])
     checkpoint = huggingface.read_checkpoint(folder)
     found = (json_in(folder, name) for name in _TRANSFORMER_SETTINGS)
@@ -79,6 +101,9 @@ def read_checkpoint(directory):
         kind, read = "reranker", _reranker
         refusal = _no_reranker(directory, modules)
         refused = {kind: refusal, **refused} if refusal else refused
+    elif is_sparse(directory):
+        kind, read = "sparse_embedder", _sparse_embedder
+        checkpoint.head["text_embedder"] = functools.partial(_embedder, directory, modules)
     head = functools.partial(read, directory, modules)
     return dataclasses.replace(
         checkpoint,
@@ -136,6 +161,41 @@ def _no_reranker(directory, modules):
     return None
 
 
+# === Sparse encoders ===
+
+
+def _sparse_embedder(directory, modules):
+    """Arguments of `BertSparseEmbedder`."""
+    kinds = [_kind(module) for module in modules]
+    if len(kinds) != 2 or kinds[0] not in _ENCODERS or kinds[1] != _SPLADE:
+        raise ValueError(
+            f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer and "
+            f"{_SPLADE}. Load its encoder with BertMaskedLM, and make of that what you need."
+        )
+    path = os.path.join(_path(directory, modules[1]), "config.json")
+    config = read_json(path)
+    found = {}
+    for ours, (theirs, choices) in _SPLADE_SETTINGS.items():
+        found[ours] = config.get(theirs, choices[0])
+        if found[ours] not in choices:
+            raise ValueError(
+                f"'{path}' has {theirs}={found[ours]!r}; kerasbert has {', '.join(choices)}."
+            )
+    _warn_of_prompt(directory)
+    return found
+
+
+def write_sparse_modules(embedder, directory):
+    """Write how a sparse embedder makes its weights beside the model of `to_huggingface`."""
+    config = {theirs: getattr(embedder, x) for x, (theirs, _) in _SPLADE_SETTINGS.items()}
+    kinds = {"MLMTransformer": None, _SPLADE: config}
+    _write_modules(embedder, directory, kinds, "sentence_transformers.sparse_encoder.models")
+    write_json(
+        os.path.join(directory, "config_sentence_transformers.json"),
+        {"model_type": "SparseEncoder", "prompts": {}, "default_prompt_name": None},
+    )
+
+
 # === Embedders ===
 
 
@@ -157,28 +217,36 @@ def write_modules(embedder, directory):
     if not has_place_for(embedder):
         return
     modes = _modes(embedder)
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedder.normalize else [])]
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": "" if i == 0 else f"{i}_{kind}",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for i, kind in enumerate(kinds)
-    ]
-    for module in modules[1:]:
-        os.mkdir(os.path.join(directory, module["path"]))
     # The flags are what every version reads, but they have one order alone.
     poolings = {flag: mode in modes for flag, mode in _FLAGS.items()}
     if modes != [mode for flag, mode in _FLAGS.items() if poolings[flag]]:
         poolings = {"pooling_mode": modes}
     config = {"word_embedding_dimension": embedder.backbone.hidden_dim, **poolings}
+    kinds = {"Transformer": None, "Pooling": config}
+    kinds |= {"Normalize": None} if embedder.normalize else {}
+    _write_modules(embedder, directory, kinds, "sentence_transformers.models")
+
+
+def _write_modules(embedder, directory, kinds, package):
+    """Write the list of modules, a dict of each class to its configuration, or `None`."""
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if i == 0 else f"{i}_{kind}",
+            "type": f"{package}.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    for module, config in zip(modules[1:], [*kinds.values()][1:], strict=True):
+        folder = os.path.join(directory, module["path"])
+        os.mkdir(folder)
+        if config is not None:
+            write_json(os.path.join(folder, "config.json"), config)
     most = embedder.backbone.max_sequence_length
     length = getattr(embedder.preprocessor, "sequence_length", most)
     settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's own does.
     write_json(os.path.join(directory, "modules.json"), modules)
-    write_json(os.path.join(directory, "1_Pooling", "config.json"), config)
     write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
 
 
@@ -211,11 +279,13 @@ def _path(directory, module):
 def _embedder(directory, modules):
     """Arguments of `BertTextEmbedder`."""
     kinds = [_kind(module) for module in modules]
+    way_out = "Load its encoder with BertBackbone, and make of that what you need."
+    if _SPLADE in kinds:
+        way_out = "Load it with BertSparseEmbedder."
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ValueError(
             f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer, "
-            "Pooling and, last, Normalize. Load its encoder with BertBackbone, and make of that "
-            "what you need."
+            f"Pooling and, last, Normalize. {way_out}"
         )
     path = os.path.join(_path(directory, modules[1]), "config.json")
     config = read_json(path)

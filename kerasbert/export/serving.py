@@ -68,6 +68,8 @@ def export_serving(
       `pooled_output` and `default` where there is a pooler. All take pairs in `pair`, and the
       first two `tf.train.Example`s in `classify` and `regress`.
     - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
+    - `BertSparseEmbedder`: `token`, `token_id`, `weight` (N, K) of the heaviest words, of which
+      `count` (N,) are there; also in `pair`.
     - `BertReranker`: `text`, a query, `text_b` -> `score` (N,).
     - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, of which
       the first `count` (N,) are there.

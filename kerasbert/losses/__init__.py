@@ -18,6 +18,7 @@ from kerasbert.losses.logits import (
     token_cross_entropy,
 )
 from kerasbert.losses.vectors import (
+    ActiveWords,
     BatchHardTriplet,
     Contrastive,
     CoSENT,
@@ -28,10 +29,13 @@ from kerasbert.losses.vectors import (
     MatchingCosine,
     Matryoshka,
     MultipleNegativesRanking,
+    Sparse,
     Triplet,
+    flops,
 )
 
 __all__ = [
+    "ActiveWords",
     "BatchHardTriplet",
     "BinaryTokenAccuracy",
     "BinaryTokenCrossEntropy",
@@ -51,11 +55,13 @@ __all__ = [
     "PairSquaredError",
     "Perplexity",
     "PositiveShare",
+    "Sparse",
     "TokenAccuracy",
     "TokenCrossEntropy",
     "TokenMean",
     "TreeLoss",
     "Triplet",
+    "flops",
     "is_first_choice",
     "token_cross_entropy",
 ]
