@@ -57,7 +57,8 @@ TESTED_IN = {
         "export/causal_lm export/encoder export/masked_lm export/multi_task export/multiple_choice"
         " export/next_sentence_predictor export/pretrainer export/question_answering"
         " export/replaced_token_detector export/reranker export/sparse_embedder"
-        " export/structural_probe export/text_embedder export/text_regressor export/token_classifier"
+        " export/structural_probe export/text_embedder export/text_regressor"
+        " export/token_classifier"
     ),
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",
