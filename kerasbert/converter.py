@@ -70,7 +70,7 @@ def convert(
     Args:
         source: string or model. What `from_preset` takes, or an encoder or task of ours.
         target: string. The directory to write.
-        format: "huggingface" (for an embedder also what sentence-transformers reads), "google"
+        format: "huggingface" (for embedders also what sentence-transformers reads), "google"
             (BERT alone), "keras_hub" or "kerasbert".
         task: string or class. What to read from the source: "encoder", "text_classifier",
             "text_regressor", ...; by default what the source holds.

@@ -114,7 +114,8 @@ def export_serving(
             them or a tokenizer that cannot run there.
         preprocessor: of a `BertBackbone`, which has none of its own.
         **settings: of a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
-            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`.
+            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`,
+            of a `BertSparseEmbedder` `top_k=256`.
 
     Returns:
         The path of the version's folder.

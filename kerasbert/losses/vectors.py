@@ -497,7 +497,7 @@ def flops(vectors):
     >>> float(flops(np.array([[1.0, 0.0], [3.0, 0.0]])))
     4.0
 
-    Source: Paria et al. 2020, arXiv 2004.05665.
+    Source: arXiv 2004.05665, "Minimizing FLOPs to Learn Efficient Sparse Representations".
     """
     return ops.sum(ops.square(ops.mean(vectors, axis=0)))
 
