@@ -70,7 +70,7 @@ def convert(
     Args:
         source: string or model. What `from_preset` takes, or an encoder or task of ours.
         target: string. The directory to write.
-        format: "huggingface" (for an embedder also what sentence-transformers reads), "google"
+        format: "huggingface" (for embedders also what sentence-transformers reads), "google"
             (BERT alone), "keras_hub" or "kerasbert".
         task: string or class. What to read from the source: "encoder", "text_classifier",
             "text_regressor", ...; by default what the source holds.
@@ -203,12 +203,14 @@ def class_in(directory, format=None):
     is_theirs = sentence_transformers.is_mine(directory)
     scores_pairs = is_theirs and sentence_transformers.is_cross_encoder(directory)
     if is_theirs and not scores_pairs and format in ("huggingface", "kerasbert"):
-        return models.BertTextEmbedder
+        is_sparse = sentence_transformers.is_sparse(directory)
+        return models.BertSparseEmbedder if is_sparse else models.BertTextEmbedder
     checkpoint = read_checkpoint(directory)
     if checkpoint.family in lineage.CLASSES:
         return _lineage_class(checkpoint.family, json_in(directory, "config.json"))
     config = json_in(directory, "config.json") if huggingface.is_mine(directory) else {}
-    known = {tables_of(cls): cls for cls in tasks().values() if tables_of(cls)}
+    # Of the kinds with the same weights the first one, whose own these are.
+    known = {tables_of(cls): cls for cls in reversed(tasks().values()) if tables_of(cls)}
     known["text_classifier"] = _text_class(config, scores_pairs)
     kinds = {
         kind

@@ -149,6 +149,17 @@ _ROWS = (
         usage='fill_mask("A text with a [MASK] word.")',
     ),
     Kind(
+        name="sparse_embedder",
+        models="BertSparseEmbedder",
+        preprocessors="BertSparseEmbedderPreprocessor",
+        export="ServedSparseEmbedder",
+        like="masked_lm",
+        huggingface="ForMaskedLM",
+        keras_hub="MaskedLM",
+        pipeline="feature-extraction",
+        usage='decode(model.embed("A text."), top_k=10)',
+    ),
+    Kind(
         name="pretrainer",
         models="BertPretrainer",
         preprocessors="BertPretrainerPreprocessor",

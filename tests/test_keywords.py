@@ -24,6 +24,7 @@ TASKS = {
     models.BertQuestionAnswering: {},
     models.BertReplacedTokenDetector: {},
     models.BertReranker: {},
+    models.BertSparseEmbedder: {},
     models.BertStructuralProbe: {},
     models.BertTextClassifier: {"num_classes": 2},
     models.BertTextEmbedder: {},
@@ -53,6 +54,7 @@ LAYERS = {
     layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.TransformerDecoderBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.WordMean: {},
+    layers.WordWeights: {"token_embedding": None},
 }
 
 

@@ -56,8 +56,9 @@ TESTED_IN = {
     "export/test_tasks.py": (
         "export/causal_lm export/encoder export/masked_lm export/multi_task export/multiple_choice"
         " export/next_sentence_predictor export/pretrainer export/question_answering"
-        " export/replaced_token_detector export/reranker export/structural_probe"
-        " export/text_embedder export/text_regressor export/token_classifier"
+        " export/replaced_token_detector export/reranker export/sparse_embedder"
+        " export/structural_probe export/text_embedder export/text_regressor"
+        " export/token_classifier"
     ),
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",
@@ -84,7 +85,8 @@ TESTED_IN = {
     "models/test_shared_parts.py": "parts",
     "models/test_structural_probe.py": "layers/probe preprocessors/structural_probe",
     "models/test_text_classifier.py": "models/headed_task",
-    "models/test_text_embedder.py": "preprocessors/text_embedder",
+    "models/test_text_embedder.py": "models/comparing_task preprocessors/text_embedder",
+    "models/test_sparse_embedder.py": "preprocessors/sparse_embedder",
     "models/test_text_regressor.py": "preprocessors/text_regressor",
     "tasks/test_readers.py": (
         "tasks/multiple_choice tasks/own tasks/question_answering tasks/reranker tasks/tables"

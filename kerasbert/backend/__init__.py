@@ -146,6 +146,16 @@ def matmul_transposed(x, y):
 
 
 @kernel
+def highest_of_tokens(x):
+    """The largest of each feature over the tokens: (B, T, V) -> (B, V).
+
+    >>> highest_of_tokens(ops.convert_to_tensor([[[1, 5], [4, 2]]])).shape[-1]
+    2
+    """
+    return ops.max(x, axis=1)
+
+
+@kernel
 def norm(x, gamma, beta, epsilon, training=False):
     """Layer normalization over the last axis, with statistics in float32.
 

@@ -141,6 +141,18 @@ def _to_erf(graph, node, name, arguments):
     graph.remove_node(node.name)
 
 
+def _to_log(graph, node, name, arguments):
+    """log(1 + x), which ONNX has no op for."""
+    shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
+    one = graph.make_const(name + "_one", np.ones((), "float32")).output[0]
+    inputs = [node.input[0], one]
+    for operation in ("Add", "Log"):
+        made = graph.make_node(operation, inputs, shapes=[shape], dtypes=[dtype])
+        inputs = made.output
+    graph.replace_all_inputs(node.output[0], made.output[0])
+    graph.remove_node(node.name)
+
+
 def _to_where(graph, node, name, arguments):
     """tf2onnx's own way multiplies by 0 and 1, which makes NaN of what is infinite."""
     node.type = "Where"
@@ -159,5 +171,6 @@ HANDLERS = {
     "EnsureShape": (_to_reshape, []),
     "Erfc": (_to_erf, []),
     "FusedBatchNormV3": (_to_layer_normalization, []),
+    "Log1p": (_to_log, []),
     "SelectV2": (_to_where, []),
 }

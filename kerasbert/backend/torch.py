@@ -101,6 +101,11 @@ def _onednn_function():
     return Product
 
 
+def highest_of_tokens(x):
+    """With a gradient that knows where each stood, in half the memory of one that looks again."""
+    return x.max(dim=1).values
+
+
 def norm(x, gamma, beta, epsilon, training=False):
     """By PyTorch's own kernel in the type of `x`: inside it computes in float32 anyway."""
     import torch

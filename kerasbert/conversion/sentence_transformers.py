@@ -1,7 +1,8 @@
 """Directories of sentence-transformers: a Hugging Face encoder, and how it makes vectors of texts.
 
-Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits; or a
-ColBERT, of PyLate or of Stanford.
+Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits; a
+masked language model, a sparse encoder, and how it makes weights of words; or a ColBERT, of PyLate
+or of Stanford.
 
 Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
 """
@@ -42,6 +43,16 @@ _DENSE_ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     None: "torch.nn.modules.linear.Identity",
 }
+# A masked language model was a module of its own before version 5.4.
+_ENCODERS = ("Transformer", "MLMTransformer")
+_SPLADE = "SpladePooling"
+# What comes first where queries are read by another model than texts, or by a table alone.
+_SEVERAL = ("Router", "SparseStaticEmbedding")
+# Our settings of a sparse embedder: theirs, and what each can be, the default first.
+_SPLADE_SETTINGS = {
+    "pooling": ("pooling_strategy", ("max", "sum")),
+    "activation": ("activation_function", ("relu", "log1p_relu")),
+}
 # What a cross-encoder makes of its logits, by our names.
 _ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
@@ -64,10 +75,10 @@ _TRANSFORMER_SETTINGS = [
 
 
 def is_mine(directory):
-    """Whether its first module is a Hugging Face encoder."""
+    """Whether its first module is a Hugging Face encoder, or several of them."""
     if not _has_modules(directory):
         return is_cross_encoder(directory) or colbert.is_stanfords(directory)
-    return _kind(_modules(directory)[0]) == "Transformer"
+    return _kind(_modules(directory)[0]) in (*_ENCODERS, *_SEVERAL)
 
 
 def is_cross_encoder(directory):
@@ -78,6 +89,11 @@ def is_cross_encoder(directory):
     return not {_SINCE_4, _BEFORE_4}.isdisjoint(json_in(directory, "config.json"))
 
 
+def is_sparse(directory):
+    """Whether its vectors are weights of words."""
+    return _has_modules(directory) and _SPLADE in map(_kind, _modules(directory))
+
+
 def _has_modules(directory):
     return os.path.exists(os.path.join(directory, "modules.json"))
 
@@ -86,10 +102,16 @@ def read_checkpoint(directory):
     """Describe such a directory; returns the `Checkpoint` of its encoder, with more settings.
 
     Raises:
-        ValueError: as for a Hugging Face directory, or for a list of modules that is broken.
+        ValueError: as for a Hugging Face directory, or for a list of modules that is broken, or
+            that has no encoder for both queries and texts.
     """
     alone = [{"path": "", "type": "Transformer"}]
     modules = _modules(directory) if _has_modules(directory) else alone
+    if _kind(modules[0]) in _SEVERAL:
+        raise ValueError(
+            f"'{directory}' begins with {_kind(modules[0])}, which reads queries otherwise than "
+            "texts, and kerasbert has one encoder for both; load one of its encoders by its folder."
+        )
     folder = _path(directory, modules[0])
     checkpoint = huggingface.read_checkpoint(folder)
     found = (json_in(folder, name) for name in _TRANSFORMER_SETTINGS)
@@ -108,6 +130,9 @@ def read_checkpoint(directory):
         kind, read = "reranker", _reranker
         refusal = _no_reranker(directory, modules)
         refused = {kind: refusal, **refused} if refusal else refused
+    elif is_sparse(directory):
+        kind, read = "sparse_embedder", _sparse_embedder
+        checkpoint.head["text_embedder"] = functools.partial(_embedder, directory, modules)
     elif dense is not None:
         tensors = checkpoint.tensors
         if dense != folder:
@@ -206,6 +231,41 @@ def _no_reranker(directory, modules):
     return None
 
 
+# === Sparse encoders ===
+
+
+def _sparse_embedder(directory, modules):
+    """Arguments of `BertSparseEmbedder`."""
+    kinds = [_kind(module) for module in modules]
+    if len(kinds) != 2 or kinds[0] not in _ENCODERS or kinds[1] != _SPLADE:
+        raise ValueError(
+            f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer and "
+            f"{_SPLADE}. Load its encoder with BertMaskedLM, and make of that what you need."
+        )
+    path = os.path.join(_path(directory, modules[1]), "config.json")
+    config = read_json(path)
+    found = {}
+    for ours, (theirs, choices) in _SPLADE_SETTINGS.items():
+        found[ours] = config.get(theirs, choices[0])
+        if found[ours] not in choices:
+            raise ValueError(
+                f"'{path}' has {theirs}={found[ours]!r}; kerasbert has {', '.join(choices)}."
+            )
+    _warn_of_prompt(directory)
+    return found
+
+
+def write_sparse_modules(embedder, directory):
+    """Write how a sparse embedder makes its weights beside the model of `to_huggingface`."""
+    config = {theirs: getattr(embedder, x) for x, (theirs, _) in _SPLADE_SETTINGS.items()}
+    kinds = {"MLMTransformer": None, _SPLADE: config}
+    _write_modules(embedder, directory, kinds, "sentence_transformers.sparse_encoder.models")
+    write_json(
+        os.path.join(directory, "config_sentence_transformers.json"),
+        {"model_type": "SparseEncoder", "prompts": {}, "default_prompt_name": None},
+    )
+
+
 # === Embedders ===
 
 
@@ -239,40 +299,48 @@ def write_modules(embedder, directory):
     if not has_place_for(embedder):
         return
     is_late, modes = embedder.has_late_interaction, _modes(embedder)
-    kinds = {
-        "Transformer": True,
-        "Pooling": not is_late,
-        "Dense": embedder.projection is not None,
-        "Normalize": embedder.normalize and not is_late,
-    }
-    types = {"Dense": "pylate.models.Dense.Dense"} if is_late else {}
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": "" if i == 0 else f"{i}_{kind}",
-            "type": types.get(kind, f"sentence_transformers.models.{kind}"),
-        }
-        for i, kind in enumerate(kind for kind, is_there in kinds.items() if is_there)
-    ]
-    for module in modules[1:]:
-        os.mkdir(os.path.join(directory, module["path"]))
-    if embedder.projection is not None:
-        _write_dense(embedder, os.path.join(directory, f"{2 - is_late}_Dense"))
     # The flags are what every version reads, but they have one order alone.
     poolings = {flag: mode in modes for flag, mode in _FLAGS.items()}
     if modes != [mode for flag, mode in _FLAGS.items() if poolings[flag]]:
         poolings = {"pooling_mode": modes}
     config = {"word_embedding_dimension": embedder.backbone.hidden_dim, **poolings}
+    kinds = {"Transformer": None} | ({} if is_late else {"Pooling": config})
+    if embedder.projection is not None:
+        kinds["Dense"] = _dense_config(embedder)
+    if embedder.normalize and not is_late:
+        kinds["Normalize"] = None
+    types = {"Dense": "pylate.models.Dense.Dense"} if is_late else {}
+    _write_modules(embedder, directory, kinds, "sentence_transformers.models", types)
+    if embedder.projection is not None:
+        place = list(kinds).index("Dense")
+        _write_dense(embedder, os.path.join(directory, f"{place}_Dense"))
+    if is_late:
+        colbert.write_settings(embedder.preprocessor, directory)
+    else:
+        _write_prompts(embedder.preprocessor, directory)
+
+
+def _write_modules(embedder, directory, kinds, package, types=None):
+    """Write the list of modules, a dict of each class to its configuration, or `None`."""
+    types = {kind: f"{package}.{kind}" for kind in kinds} | (types or {})
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if i == 0 else f"{i}_{kind}",
+            "type": types[kind],
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    for module, config in zip(modules[1:], [*kinds.values()][1:], strict=True):
+        folder = os.path.join(directory, module["path"])
+        os.mkdir(folder)
+        if config is not None:
+            write_json(os.path.join(folder, "config.json"), config)
     most = embedder.backbone.max_sequence_length
     length = getattr(embedder.preprocessor, "sequence_length", most)
     settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's own does.
     write_json(os.path.join(directory, "modules.json"), modules)
-    if is_late:
-        colbert.write_settings(embedder.preprocessor, directory)
-    else:
-        write_json(os.path.join(directory, "1_Pooling", "config.json"), config)
-        _write_prompts(embedder.preprocessor, directory)
     write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
 
 
@@ -283,13 +351,15 @@ def _write_dense(embedder, folder):
     values = {weight.path: np.asarray(ops.convert_to_numpy(weight)) for weight in weights}
     tensors = named_tensors(values, colbert.PROJECTION, "sentence-transformers")
     save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
-    config = {
+
+
+def _dense_config(embedder):
+    return {
         "in_features": embedder.projection.kernel.shape[0],
         "out_features": embedder.projection_dim,
         "bias": embedder.projection_bias,
         "activation_function": _DENSE_ACTIVATIONS[embedder.projection_activation],
     }
-    write_json(os.path.join(folder, "config.json"), config)
 
 
 def _modules(directory):
@@ -323,12 +393,15 @@ def _embedder(directory, modules):
     if colbert.is_stanfords(directory):
         return {"pooling": "tokens", "normalize": True, "projection_dim": colbert.width(directory)}
     kinds = [_kind(module) for module in modules]
+    way_out = "Load its encoder with BertBackbone, and make of that what you need."
+    if _SPLADE in kinds:
+        way_out = "Load it with BertSparseEmbedder."
     of_tokens = "Pooling" not in kinds
     if not _is_ours(kinds):
         raise ValueError(
             f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer, "
-            "Pooling, Dense and, last, Normalize, each once, or Transformer and Dense. Load its "
-            "encoder with BertBackbone, and make of that what you need."
+            "Pooling, Dense and, last, Normalize, each once, or Transformer and Dense. "
+            f"{way_out}"
         )
     settings = {"normalize": of_tokens or kinds[-1] == "Normalize"}
     if "Dense" in kinds:

@@ -46,7 +46,7 @@ def architecture(family, kind):
 
 
 def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
-    """Write a model as transformers saves it, an embedder as sentence-transformers does.
+    """Write a model as transformers saves it, embedders as sentence-transformers does.
 
     Args:
         model: an encoder or a task of ours.
@@ -103,6 +103,8 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     _save(tensors, directory, max_shard_size)
     if getattr(model, "kind", None) == "text_embedder":
         sentence_transformers.write_modules(model, directory)
+    elif getattr(model, "kind", None) == "sparse_embedder":
+        sentence_transformers.write_sparse_modules(model, directory)
     return name, changed
 
 

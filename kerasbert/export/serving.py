@@ -67,6 +67,8 @@ def export_serving(
       `pooled_output` and `default` where there is a pooler. All take pairs in `pair`, and the
       first two `tf.train.Example`s in `classify` and `regress`.
     - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
+    - `BertSparseEmbedder`: `token`, `token_id`, `weight` (N, K) of the heaviest words, of which
+      `count` (N,) are there; also in `pair`.
     - `BertReranker`: `text`, a query, `text_b` -> `score` (N,).
     - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, of which
       the first `count` (N,) are there.
@@ -117,8 +119,9 @@ def export_serving(
             them or a tokenizer that cannot run there.
         preprocessor: of a `BertBackbone`, which has none of its own.
         **settings: of a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
-            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`; of an
-            index `top_k=10` and `candidates=None`, as of its `search`, and those of its reader.
+            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`; of a
+            `BertSparseEmbedder` `top_k=256`; of an index `top_k=10` and `candidates=None`, as of
+            its `search`, and those of its reader.
 
     Returns:
         The path of the version's folder.

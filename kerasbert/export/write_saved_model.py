@@ -301,7 +301,11 @@ def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
     if set(found) != set(wanted):
         raise ValueError(f"'{name}' gives {sorted(found)}, but the model {sorted(wanted)}.")
     for key, answers in wanted.items():
-        if clear is None or answers.dtype.kind == "f" and key in ("probabilities", "scores"):
+        if (
+            clear is None
+            or answers.dtype.kind == "f"
+            and key in ("probabilities", "scores", "weight")
+        ):
             compare(key, found[key], answers, tolerance, scale)
             continue
         if clear.ndim == 2 and answers.ndim == 2:

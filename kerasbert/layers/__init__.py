@@ -13,6 +13,7 @@ from kerasbert.layers.heads import (
     Pooling,
     RowsToChoices,
     ScalarMix,
+    WordWeights,
 )
 from kerasbert.layers.norm import TokenNorm
 from kerasbert.layers.probe import StructuralProbe, WordMean
@@ -39,4 +40,5 @@ __all__ = [
     "TransformerBlock",
     "TransformerDecoderBlock",
     "WordMean",
+    "WordWeights",
 ]

@@ -8,12 +8,16 @@ import keras
 from keras import ops
 
 from kerasbert import backend, private_names
+from kerasbert._errors import check_choice
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function
 
 # The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
 MISSING = -1e9
+# What makes one weight a word of those that its tokens give it.
+WORD_POOLINGS = ("max", "sum")
+SPARSITIES = ("relu", "log1p_relu")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -283,14 +287,20 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         Without positions, all tokens: to (B, T, V).
         """
         x = inputs if mask_positions is None else tokens_at(inputs, mask_positions)  # (B, P, D)
-        batch, slots, _ = ops.shape(x)
-        if self.transform:
-            x = self.layer_norm(self.dense(x))  # (B, P, E)
-        x = ops.reshape(x, (-1, self.token_embedding.output_dim))  # (B * P, E)
-        logits = ops.cast(self._project(x), "float32")  # (B * P, V)
-        if self.bias is not None:
-            logits = logits + ops.cast(self.bias, logits.dtype)
+        return self._biased(self._projected(self._transformed(x)))
+
+    def _transformed(self, x):
+        """Map (B, P, D) to (B, P, E)."""
+        return self.layer_norm(self.dense(x)) if self.transform else x
+
+    def _projected(self, x):
+        """Map (B, P, E) to float32 (B, P, V), without the bias."""
+        batch, slots, width = ops.shape(x)
+        logits = ops.cast(self._project(ops.reshape(x, (-1, width))), "float32")
         return ops.reshape(logits, (batch, slots, self.token_embedding.input_dim))
+
+    def _biased(self, logits):
+        return logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
 
     def _project(self, x):
         """Map (B * P, E) to (B * P, V)."""
@@ -325,6 +335,62 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         return cls(**{**config, "token_embedding": embedding})
 
 
+class WordWeights(MaskedLMHead):
+    """What the words of the vocabulary weigh in a text, by what `MaskedLMHead` says of its tokens.
+
+    A weight is log(1 + relu(logit)), of all tokens the largest or their sum; most are 0. Logits of
+    all tokens are large, so the largest is taken before all else that can follow it.
+
+    Args:
+        pooling: "max" or "sum", over the tokens that are no padding.
+        sparsity: "relu", or "log1p_relu" for another log(1 + x) of each weight of a token.
+        **kwargs: as of `MaskedLMHead`.
+
+    Example:
+
+    >>> layer = WordWeights(keras.layers.ReversibleEmbedding(9, 4))
+    >>> tuple(layer(np.ones((2, 5, 8), "float32"), padding_mask=np.ones((2, 5), "int32")).shape)
+    (2, 9)
+
+    Sources: Formal et al. 2021, SPLADE, arXiv 2107.05720 (the sum) and 2109.10086 (the maximum);
+    Geng et al. 2025, arXiv 2504.14839 (two logarithms).
+    """
+
+    def __init__(self, token_embedding, pooling="max", sparsity="relu", **kwargs):
+        check_choice("pooling", pooling, WORD_POOLINGS)
+        check_choice("sparsity", sparsity, SPARSITIES)
+        super().__init__(token_embedding, **kwargs)
+        self.pooling = pooling
+        self.sparsity = sparsity
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        super().build(inputs_shape)
+
+    def call(self, inputs, padding_mask):
+        """Map (B, T, D) and a mask (B, T) to float32 (B, V); a row of padding alone gives zeros."""
+        mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
+        x = self._transformed(inputs)  # (B, T, E)
+        if self.pooling == "sum":
+            weights = self._weights(self._biased(self._projected(x)))  # (B, T, V)
+            return ops.sum(ops.where(mask, weights, 0.0), axis=1)
+        # Another copy of the first token changes no maximum, and costs less than hiding logits.
+        first = ops.argmax(ops.cast(padding_mask, "int32"), axis=1)[:, None]
+        x = ops.where(mask, x, tokens_at(x, first))
+        weights = self._weights(self._biased(backend.highest_of_tokens(self._projected(x))))
+        return ops.where(ops.any(mask, axis=1), weights, 0.0)
+
+    def _weights(self, logits):
+        weights = ops.log1p(ops.relu(logits))
+        return weights if self.sparsity == "relu" else ops.log1p(weights)
+
+    def compute_output_spec(self, inputs, padding_mask):
+        return keras.KerasTensor((inputs.shape[0], self.token_embedding.input_dim), dtype="float32")
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling, "sparsity": self.sparsity}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
 class ScalarMix(ChecksKeywords, keras.layers.Layer):
     """A learned average of layers: `gamma * sum(softmax(scalars) * layers)`.
 

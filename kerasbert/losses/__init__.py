@@ -18,6 +18,7 @@ from kerasbert.losses.logits import (
     token_cross_entropy,
 )
 from kerasbert.losses.vectors import (
+    ActiveWords,
     BatchHardTriplet,
     Contrastive,
     CoSENT,
@@ -28,11 +29,14 @@ from kerasbert.losses.vectors import (
     MatchingCosine,
     Matryoshka,
     MultipleNegativesRanking,
+    Sparse,
     Triplet,
+    flops,
     max_similarity,
 )
 
 __all__ = [
+    "ActiveWords",
     "BatchHardTriplet",
     "BinaryTokenAccuracy",
     "BinaryTokenCrossEntropy",
@@ -52,11 +56,13 @@ __all__ = [
     "PairSquaredError",
     "Perplexity",
     "PositiveShare",
+    "Sparse",
     "TokenAccuracy",
     "TokenCrossEntropy",
     "TokenMean",
     "TreeLoss",
     "Triplet",
+    "flops",
     "is_first_choice",
     "max_similarity",
     "token_cross_entropy",

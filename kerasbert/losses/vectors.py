@@ -522,8 +522,25 @@ class DistillKL(_VectorLoss):
         return ops.sum(found, axis=-1) * self.temperature**2
 
 
+class _AroundLoss(keras.losses.Loss):
+    """Base of the losses that have another one, `loss`, an object or its config."""
+
+    def __init__(self, loss, name, dtype):
+        super().__init__(name=name, reduction=None, dtype=dtype)
+        if isinstance(loss, dict):
+            loss = keras.saving.deserialize_keras_object(loss)
+        if not isinstance(loss, keras.losses.Loss):
+            raise ValueError(f"loss={loss!r} is no loss object; pass one of kerasbert.losses.")
+        self.loss = loss
+
+    def get_config(self):
+        config = super().get_config()
+        config.pop("reduction")
+        return {**config, "loss": keras.saving.serialize_keras_object(self.loss)}
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
-class Matryoshka(keras.losses.Loss):
+class Matryoshka(_AroundLoss):
     """Another loss on the first few numbers of each vector, at several lengths, added up.
 
     What is trained so can be cut to any of these lengths. A cut vector is divided by its length.
@@ -545,11 +562,7 @@ class Matryoshka(keras.losses.Loss):
     """
 
     def __init__(self, loss, dims, weights=None, name="matryoshka", dtype=None):
-        super().__init__(name=name, reduction=None, dtype=dtype)
-        if isinstance(loss, dict):
-            loss = keras.saving.deserialize_keras_object(loss)
-        if not isinstance(loss, keras.losses.Loss):
-            raise ValueError(f"loss={loss!r} is no loss object; pass one of kerasbert.losses.")
+        super().__init__(loss, name, dtype)
         dims = list(dims) if hasattr(dims, "__len__") else [dims]
         for dim in dims:
             check_value("dims", dim, "count")
@@ -558,7 +571,7 @@ class Matryoshka(keras.losses.Loss):
             raise ValueError(
                 f"dims={dims} and weights={weights} have to be of the same number, at least one."
             )
-        self.loss, self.dims, self.weights = loss, dims, weights
+        self.dims, self.weights = dims, weights
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         width = y_pred.shape[-1]
@@ -575,10 +588,62 @@ class Matryoshka(keras.losses.Loss):
         return total
 
     def get_config(self):
-        config = super().get_config()
-        config.pop("reduction")
-        loss = keras.saving.serialize_keras_object(self.loss)
-        return {**config, "loss": loss, "dims": self.dims, "weights": self.weights}
+        return {**super().get_config(), "dims": self.dims, "weights": self.weights}
+
+
+def flops(vectors):
+    """What a search with these vectors (B, V) costs: the sum over words of squared mean weights.
+
+    No weight is negative.
+
+    >>> float(flops(np.array([[1.0, 0.0], [3.0, 0.0]])))
+    4.0
+
+    Source: arXiv 2004.05665, "Minimizing FLOPs to Learn Efficient Sparse Representations".
+    """
+    return ops.sum(ops.square(ops.mean(vectors, axis=0)))
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class Sparse(_AroundLoss):
+    """Another loss, and `flops` of queries and of texts, which make most weights of words 0.
+
+    Vectors are (B, C, V), of which the first column are queries and all others texts, or (B, V) of
+    texts alone.
+
+    Args:
+        loss: a loss of vectors.
+        query_weight: float. What the `flops` of queries count, 0 for nothing.
+        text_weight: float. What those of texts count.
+        name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> vectors = np.array([[[1, 0], [1, 0]], [[1, 0], [1, 0]]], "float32")
+    >>> loss = Sparse(CosineRegression(), query_weight=0.5, text_weight=0.25)
+    >>> float(loss(np.array([1.0, 1.0]), vectors))
+    0.75
+
+    Source: Formal et al. 2021, arXiv 2109.10086; weights as in sentence-transformers' example.
+    """
+
+    def __init__(self, loss, query_weight=5e-5, text_weight=3e-5, name="sparse", dtype=None):
+        super().__init__(loss, name, dtype)
+        check_value("query_weight", query_weight, "number")
+        check_value("text_weight", text_weight, "number")
+        self.query_weight, self.text_weight = query_weight, text_weight
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        total = self.loss(y_true, y_pred, sample_weight)
+        if len(y_pred.shape) == 2:
+            return total + self.text_weight * flops(y_pred)
+        texts = ops.reshape(y_pred[:, 1:], (-1, y_pred.shape[-1]))
+        total = total + self.query_weight * flops(y_pred[:, 0])
+        return total + self.text_weight * flops(texts)
+
+    def get_config(self):
+        weights = {"query_weight": self.query_weight, "text_weight": self.text_weight}
+        return {**super().get_config(), **weights}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -591,7 +656,9 @@ class EmbeddingLoss(keras.losses.Loss):
     - Texts, (B, D), with numbers of classes: `BatchHardTriplet`; with vectors: the mean squared
       error.
 
-    Takes the arguments of `keras.losses.Loss` but `reduction`.
+    Args:
+        similarity: "cosine" or "dot", of the ranking.
+        name, dtype: as of `keras.losses.Loss`.
 
     Example:
 
@@ -601,8 +668,10 @@ class EmbeddingLoss(keras.losses.Loss):
     0.3125
     """
 
-    def __init__(self, name="embedding_loss", dtype=None):
+    def __init__(self, similarity="cosine", name="embedding_loss", dtype=None):
+        check_choice("similarity", similarity, ("cosine", "dot"))
         super().__init__(name=name, reduction=None, dtype=dtype)
+        self.similarity = similarity
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         return self.fitting(y_true, y_pred)(y_true, y_pred, sample_weight)
@@ -634,6 +703,8 @@ class EmbeddingLoss(keras.losses.Loss):
         if is_whole and of_tokens:
             # A MaxSim adds up many cosines.
             return MultipleNegativesRanking(scale=1.0, similarity="maxsim")
+        if is_whole and self.similarity == "dot":
+            return MultipleNegativesRanking(scale=1.0, similarity="dot")  # They have no bound.
         if is_whole:
             return MultipleNegativesRanking()
         raise ValueError(
@@ -645,7 +716,31 @@ class EmbeddingLoss(keras.losses.Loss):
     def get_config(self):
         config = super().get_config()
         config.pop("reduction")
-        return config
+        return {**config, "similarity": self.similarity}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ActiveWords(keras.metrics.Mean):
+    """How many words have a weight, the mean over vectors (B, C, V) or (B, V).
+
+    Example:
+
+    >>> float(ActiveWords()(np.zeros(2), np.array([[0.0, 2.0, 1.0], [0.0, 1.0, 0.0]])))
+    1.5
+    """
+
+    def __init__(self, name="active_words", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self._direction = "down"
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        counts = ops.sum(ops.cast(ops.not_equal(y_pred, 0), "float32"), axis=-1)  # (B, C) or (B,)
+        if len(y_pred.shape) == 3:
+            counts = ops.mean(counts, axis=1)
+        return super().update_state(counts, sample_weight)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

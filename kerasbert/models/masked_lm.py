@@ -34,10 +34,10 @@ class MaskedHeadSettings:
     tie_weights: bool | None = None
 
 
-def vocabulary_head(task, name):
+def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
     """The `MaskedLMHead` of a task's encoder and of its `MaskedHeadSettings`."""
     backbone = task.backbone
-    return MaskedLMHead(
+    return cls(
         backbone.token_embedding,
         activation=task.head_activation,
         layer_norm_epsilon=task.head_norm_epsilon,
@@ -49,11 +49,12 @@ def vocabulary_head(task, name):
         kernel_initializer=keras.initializers.TruncatedNormal(stddev=backbone.initializer_range),
         dtype=backbone.dtype_policy,
         name=name,
+        **settings,
     )
 
 
-class MaskedTask(BertTask):
-    """Base of the tasks that predict hidden tokens."""
+class HasVocabularyHead:
+    """What tasks with the head of a masked language model share."""
 
     @classmethod
     def needs_pooler(cls, settings):
@@ -63,8 +64,8 @@ class MaskedTask(BertTask):
     def output_weight(cls, settings):
         return "mlm_head/bias" if settings.get("output_bias", True) else "mlm_head/dense/kernel"
 
-    def _make_mlm_head(self, given):
-        """Make the head of `MaskedHeadSettings`; returns the model's inputs."""
+    def _make_mlm_head(self, given, cls=MaskedLMHead, **settings):
+        """Make the head of `MaskedHeadSettings`, and of more settings of its class."""
         backbone = self.backbone
         defaults = {
             "head_activation": backbone.activation,
@@ -75,9 +76,20 @@ class MaskedTask(BertTask):
             **head_settings(backbone.family, "masked_lm"),
         }
         self._set_given(vars(given), defaults)
-        self.mlm_head = vocabulary_head(self, "mlm_head")
+        self.mlm_head = vocabulary_head(self, "mlm_head", cls, **settings)
+
+    def get_config(self):
+        names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(self))]
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+class MaskedTask(HasVocabularyHead, BertTask):
+    """Base of the tasks that predict hidden tokens."""
+
+    def _masked_inputs(self):
+        """The encoder's inputs, and the places of what is hidden."""
         positions = keras.Input((None,), dtype="int32", name="mask_positions")
-        return {**backbone.input, "mask_positions": positions}
+        return {**self.backbone.input, "mask_positions": positions}
 
     def fill_in(self, inputs):
         """Without positions, every token is predicted."""
@@ -220,10 +232,6 @@ class MaskedTask(BertTask):
     def _mlm_logits(self, outputs):
         return np.asarray(outputs)
 
-    def get_config(self):
-        names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(self))]
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMaskedLM(MaskedTask):
@@ -280,7 +288,8 @@ class BertMaskedLM(MaskedTask):
         head = MaskedHeadSettings(
             head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
         )
-        inputs = self._make_mlm_head(head)
+        self._make_mlm_head(head)
+        inputs = self._masked_inputs()
         encoded = backbone(backbone.input, positions=inputs["mask_positions"])
         outputs = self.mlm_head(encoded["sequence_output"])  # (B, P, D) -> (B, P, V)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)

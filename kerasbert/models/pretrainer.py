@@ -87,11 +87,12 @@ class BertPretrainer(MaskedTask):
         self.next_sentence = next_sentence
         row = head_settings(backbone.family, self.kind)
         self._set_given({"sentence_order": sentence_order, "dropout": dropout}, row)
-        inputs = self._make_mlm_head(
+        self._make_mlm_head(
             MaskedHeadSettings(
                 head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
             )
         )
+        inputs = self._masked_inputs()
         positions = inputs["mask_positions"]
         if self.pooling == "mean":
             states = backbone(backbone.input)["sequence_output"]  # (B, T, D)

@@ -44,6 +44,10 @@ _SETTINGS = (
     "text_prompt",
     "batch_size",
 )
+_NO_SPARSE = (
+    "an index takes dense vectors, as of a BertTextEmbedder. Compare sparse ones by products of "
+    "SciPy's matrices, such as embedder.similarity(queries, texts)."
+)
 
 
 def embed_in_role(embedder, texts, role, batch_size, prompt=None):
@@ -146,6 +150,8 @@ class SearchIndex:
                 "The embedder has pooling='tokens', a vector for each token, and an index takes "
                 "one a text; use pooling='mean' or 'cls'."
             )
+        if getattr(embedder, "kind", None) == "sparse_embedder":
+            raise ValueError(f"The embedder is a {type(embedder).__name__}; {_NO_SPARSE}")
         self.embedder, self.reranker, self.reader = embedder, reranker, reader
         self.dtype, self.dims, self.rescore, self.engine = dtype, dims, rescore, engine
         self.engine_options, self.similarity = dict(engine_options or {}), similarity
@@ -285,8 +291,8 @@ class SearchIndex:
     def search_vectors(self, vectors, top_k=10):
         """As `search`, of vectors (Q, D') or (D',) of the embedder; without reranker and reader."""
         check_whole("top_k", top_k)
-        vectors = np.asarray(vectors, "float32")
-        single = vectors.ndim == 1
+        single = np.ndim(vectors) == 1
+        vectors = vectors if hasattr(vectors, "tocsr") else np.asarray(vectors, "float32")
         queries = self._kept(self._checked(vectors[None] if single else vectors))
         rows, scores = self._nearest(queries, top_k)
         results = []
@@ -366,6 +372,8 @@ class SearchIndex:
 
     def _checked(self, vectors, count=None):
         """Vectors (N, D') as float32; raises a `ValueError` in a sentence for others."""
+        if hasattr(vectors, "tocsr"):
+            raise ValueError(f"The vectors are sparse; {_NO_SPARSE}")
         vectors = np.asarray(vectors)
         if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.shape[1]:
             raise ValueError(

@@ -142,6 +142,7 @@ CASES = {
     "dense, no training": (dense(keras.activations.gelu, False), X, WEIGHTS, BIAS),
     "dense, no bias": (dense(keras.activations.gelu), X, WEIGHTS),
     "matmul_transposed": (lambda kernel, x, y: kernel(x, y), X, normal(2, 9, 16)),
+    "highest_of_tokens": (lambda kernel, x: kernel(x), X),
     "norm": (lambda kernel, *x: kernel(*x, 1e-12), 3 * X + 1, normal(16), normal(16)),
     "norm, no bias": (lambda kernel, *x: kernel(*x, None, 1e-12), 3 * X + 1, normal(16)),
     "norm, training": (

@@ -14,6 +14,8 @@ import pytest
 import kerasbert
 from kerasbert.models import (
     BertBackbone,
+    BertMaskedLM,
+    BertSparseEmbedder,
     BertTextClassifier,
     BertTextEmbedder,
     BertTextEmbedderPreprocessor,
@@ -358,6 +360,45 @@ def test_a_head_of_setfit_is_not_opened(reference, tmp_path):
     with pytest.warns(UserWarning, match="New, random weights"):
         BertTextClassifier.from_preset(directory, labels=["a", "b"])
     assert not os.path.exists("opened")
+
+
+@pytest.mark.parametrize("kind", ["Transformer", "MLMTransformer"])
+def test_sparse_encoders(reference, tmp_path, kind):
+    """Of version 6 and before; other tasks read what they have a place for."""
+    theirs = reference("bert", "ForMaskedLM")
+    directory = make(theirs, tmp_path / "a", kinds=[kind, "SpladePooling"], settings={})
+    pooling = os.path.join(directory, "1_SpladePooling", "config.json")
+    write(pooling, {"pooling_strategy": "sum", "activation_function": "relu"})
+    embedder = BertSparseEmbedder.from_preset(directory)
+    assert (embedder.pooling, embedder.activation) == ("sum", "relu")
+    inputs = {name: x for name, x in theirs.inputs(9).items() if name in embedder.input}
+    mask = inputs["padding_mask"][:, :, None]
+    logits = np.array(BertMaskedLM.from_preset(directory, preprocessor=None)(inputs).detach())
+    found = np.array(embedder(inputs).detach())
+    np.testing.assert_allclose(found, (np.log1p(logits.clip(0)) * mask).sum(1), atol=1e-5)
+    said = kerasbert.convert(directory, tmp_path / "b")
+    assert said["model"] == "BertSparseEmbedder" and said["written"] == "BertForMaskedLM"
+    again = BertSparseEmbedder.from_preset(tmp_path / "b")
+    assert (again.pooling, again.preprocessor.sequence_length) == ("sum", 32)
+    with pytest.raises(ValueError, match="SpladePooling; .* Load it with BertSparseEmbedder"):
+        BertTextEmbedder.from_preset(directory)
+    write(pooling, {"pooling_strategy": "mean"})
+    with pytest.raises(ValueError, match="has pooling_strategy='mean'; kerasbert has max, sum"):
+        BertSparseEmbedder.from_preset(directory)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (["Router", "SpladePooling"], "begins with Router, which reads queries otherwise"),
+        (["SparseStaticEmbedding"], "begins with SparseStaticEmbedding, which reads queries"),
+        (["Transformer", "SpladePooling", "Normalize"], "by Transformer, SpladePooling, Normalize"),
+    ],
+)
+def test_sparse_encoders_that_are_refused(reference, tmp_path, kinds, message):
+    directory = make(reference("bert", "ForMaskedLM"), tmp_path, kinds=kinds)
+    with pytest.raises(ValueError, match=message):
+        BertSparseEmbedder.from_preset(directory, preprocessor=None)
 
 
 def test_a_case_that_cannot_be_lowered(tmp_path, reference):

@@ -185,6 +185,19 @@ def check_reranker(model, path):
     assert (found > 0).all() and (found < 1).all() and np.ptp(found) > 0.01
 
 
+def check_words(model, path):
+    vectors = model.embed(READ)
+    found = session_run(path, "serving_default", text=RAW)
+    for row, tokens, weights, count in zip(
+        model.decode(vectors, 3), found["token"], found["weight"], found["count"], strict=True
+    ):
+        close(weights[:count], [weight for _, weight in row])
+        words = [token.encode() for token, _ in row]
+        assert tokens[:count].tolist() == words or np.abs(np.diff(weights)).min() < 1e-5
+    paired = session_run(path, "pair", text=RAW, text_b=RAW[::-1])["weight"]
+    close(paired, -np.sort(-model.embed((READ, READ[::-1])).toarray())[:, :3])
+
+
 def check_pretrainer(model, path):
     check_masked(model, path)
     found = session_run(path, "pair", text=[b"a", b""], text_b=[b"b", b"b"])["probability"]
@@ -299,6 +312,7 @@ CHECKS = {
     "TextRegressor": check_regressor,
     "NextSentencePredictor": check_next_sentence,
     "Reranker": check_reranker,
+    "SparseEmbedder": check_words,
     "TextEmbedder": check_embedder,
     "TokenClassifier": check_tagger,
     "QuestionAnswering": check_reader,
@@ -318,7 +332,7 @@ FAST = ("TokenClassifier",)
 )
 def test_answers_as_the_model(name, export):
     model = tiny.task(name, encoder_settings=CAUSAL if name == "CausalLM" else None)
-    settings = {"top_k": 3} if name in ("MaskedLM", "Pretrainer") else {}
+    settings = {"top_k": 3} if name in ("MaskedLM", "Pretrainer", "SparseEmbedder") else {}
     path = export(model, warmup=WARMUP.get(name, ["short", "long " * 99]), **settings)
     CHECKS[name](model, path)
     check_card(model, path)

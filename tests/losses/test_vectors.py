@@ -52,6 +52,40 @@ def value_and_gradient(loss, labels, vectors):
 
 
 @pytest.mark.peers
+@pytest.mark.parametrize("columns", [2, 4])
+def test_sparse_equals_sentence_transformers(monkeypatch, columns):
+    import torch
+    from sentence_transformers.sparse_encoder import losses as theirs
+    from sentence_transformers.sparse_encoder.losses import splade
+
+    vectors = np.random.default_rng(1).normal(size=(6, columns, 8)).clip(0).astype("float32")
+    parts = [torch.tensor(vectors[:, i], requires_grad=True) for i in range(columns)]
+    monkeypatch.setattr(splade, "embed_columns", lambda *arguments, **settings: parts)
+    model = torch.nn.Identity()
+    inner = theirs.SparseMultipleNegativesRankingLoss(model)
+    expected = sum(theirs.SpladeLoss(model, inner, 0.3, 0.5)([]).values())
+    expected.backward()
+    ours = losses.Sparse(losses.EmbeddingLoss(similarity="dot"), 0.5, 0.3)
+    labels = np.full((6, columns), -1, "int32")
+    value, gradient = value_and_gradient(ours, labels, vectors)
+    assert value == pytest.approx(float(expected.detach()), rel=1e-6)
+    wanted = np.stack([part.grad.numpy() for part in parts], 1)
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-6)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(ours))
+    assert float(again(labels, vectors)) == pytest.approx(value)
+
+
+def test_sparse_of_single_texts():
+    """All are texts; queries count nothing."""
+    vectors = np.array([[1.0, 0.0], [3.0, 2.0]], "float32")
+    loss = losses.Sparse(losses.EmbeddingLoss(), query_weight=9.0, text_weight=0.5)
+    assert float(loss(vectors, vectors)) == pytest.approx(0.5 * (4 + 1))
+    metric = losses.ActiveWords()
+    metric.update_state(None, np.stack([vectors, vectors], 1))
+    assert float(metric.result()) == 1.5
+
+
+@pytest.mark.peers
 @pytest.mark.parametrize("name", PARITY)
 def test_equals_sentence_transformers(name):
     import torch

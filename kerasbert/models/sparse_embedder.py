@@ -1,0 +1,167 @@
+"""Weights of words in texts, for search by words that also finds those that are not there.
+
+N texts, B batch, C columns of texts, T tokens, V tokens of the vocabulary.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert._errors import check_whole
+from kerasbert.layers.heads import WordWeights
+from kerasbert.losses import ActiveWords, EmbeddingLoss, MatchingCosine, Sparse
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.comparing_task import ComparingTask
+from kerasbert.models.masked_lm import HasVocabularyHead, MaskedHeadSettings
+from kerasbert.parts import own_preprocessor
+from kerasbert.preprocessors.sparse_embedder import BertSparseEmbedderPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
+    """SPLADE: weighs each word of the vocabulary by what a masked language model says of a text.
+
+    The output is float32 (B, V), most of it 0 after training; the products of two vectors say how
+    similar texts are. `fit` takes what that of `BertTextEmbedder` takes, where the first text of a
+    row is a query: pairs, triples and more, pairs with scores, texts with classes or with vectors.
+    By default similarities are products, and `kerasbert.losses.Sparse` keeps vectors sparse.
+
+        embedder = BertSparseEmbedder.from_preset("distilbert_base_en_uncased")
+        embedder.fit((questions, passages), epochs=1)
+        embedder.decode(embedder.embed("how tall are giraffes?"), top_k=5)
+
+    `from_preset` takes masked language models of any format, and directories of
+    sentence-transformers' SparseEncoder.
+
+    Args:
+        backbone: a `BertBackbone`; it needs no pooler.
+        preprocessor: a `BertSparseEmbedderPreprocessor`, or `None` for ready arrays.
+        pooling: "max" or "sum": how the weights that its tokens give a word become one.
+        activation: "relu", a weight is log(1 + relu(logit)), or "log1p_relu" for log(1 + x) of
+            that once more.
+        head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights: see `BertMaskedLM`.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> embedder = BertSparseEmbedder(backbone)
+    >>> embedder.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3, 100)
+
+    Sources: Formal et al. 2021, arXiv 2107.05720 and 2109.10086; names as in sentence-transformers.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertSparseEmbedderPreprocessor
+    kind = "sparse_embedder"
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        pooling="max",
+        activation="relu",
+        head_activation=None,
+        head_bias=None,
+        head_norm_epsilon=None,
+        output_bias=None,
+        tie_weights=None,
+        **kwargs,
+    ):
+        self.backbone = backbone
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self.pooling = pooling
+        self.activation = activation
+        head = MaskedHeadSettings(
+            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+        )
+        self._make_mlm_head(head, WordWeights, pooling=pooling, sparsity=activation)
+        inputs = backbone.input
+        states = backbone(inputs)["sequence_output"]  # (B, T, D)
+        outputs = self.mlm_head(states, padding_mask=inputs["padding_mask"])  # (B, V)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def default_loss(self):
+        """What fits the labels, by products, and few words; see `kerasbert.losses.Sparse`."""
+        return Sparse(EmbeddingLoss(similarity="dot"))
+
+    def default_metrics(self):
+        """The cosine of what belongs together, and how many words have a weight."""
+        return [MatchingCosine(), ActiveWords()]
+
+    def embed(self, texts, top_k=None, batch_size=32):
+        """The weights of words in texts, of any number: they run sorted by length, in batches.
+
+        Args:
+            texts: a string, a list of strings, or a tuple of two of either for pairs.
+            top_k: int. How many words of a text to keep, those that weigh most; `None` for all.
+            batch_size: int.
+
+        Returns:
+            A `scipy.sparse.csr_array` of float32 (N, V), (1, V) for a single text.
+        """
+        from scipy import sparse
+
+        if top_k is not None:
+            check_whole("top_k", top_k)
+        texts, _ = self._as_lists(texts, "embed()")
+        batches, order = self._sorted_batches(texts, batch_size=batch_size)
+        parts = []
+        for _, weights in self._batch_outputs(batches, verbose=0):
+            weights = np.array(weights, "float32")
+            if top_k is not None and top_k < weights.shape[1]:
+                least = np.argpartition(-weights, top_k - 1, axis=1)[:, top_k:]
+                np.put_along_axis(weights, least, 0, axis=1)
+            parts.append(sparse.csr_array(weights))
+        return sparse.vstack(parts, format="csr")[np.argsort(order)]
+
+    def decode(self, vectors, top_k=None):
+        """The words that have weights, as sentence-transformers' `decode`.
+
+        Args:
+            vectors: (N, V), sparse or dense, or (V,).
+            top_k: int. How many words of a text; `None` for all.
+
+        Returns:
+            A list of N lists of tuples `(token, weight)`, the heaviest first; one list for (V,).
+            Rows of the encoder's table beyond the tokenizer's last token have no name and stay out.
+
+        Raises:
+            ValueError: for vectors of another width.
+        """
+        from scipy import sparse
+
+        if self.preprocessor is None:
+            raise ValueError("decode() gives tokens, and this model has no preprocessor.")
+        if top_k is not None:
+            check_whole("top_k", top_k)
+        if keras.ops.is_tensor(vectors):
+            vectors = keras.ops.convert_to_numpy(vectors)
+        width = self.backbone.vocabulary_size
+        shape = np.shape(vectors)
+        if len(shape) not in (1, 2) or shape[-1] != width:
+            raise ValueError(
+                f"decode() takes vectors (N, {width}) of this model, and these have the shape "
+                f"{shape}; pass what embed() gives."
+            )
+        single = len(shape) == 1
+        rows = sparse.csr_array(vectors[None] if single else vectors)
+        tokenizer = self.preprocessor.tokenizer
+        count = tokenizer.vocabulary_size()
+        found = []
+        for start, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
+            ids, weights = rows.indices[start:end], rows.data[start:end]
+            is_named = (ids < count) & (weights != 0)
+            ids, weights = ids[is_named], weights[is_named]
+            order = np.lexsort((ids, -weights))[:top_k]
+            found.append([(tokenizer.id_to_token(int(ids[i])), float(weights[i])) for i in order])
+        return found[0] if single else found
+
+    def similarity(self, query_embeddings, document_embeddings):
+        """The products of vectors (M, V) and (N, V), sparse or dense, as float32 (M, N)."""
+        products = query_embeddings @ document_embeddings.T
+        return products.toarray() if hasattr(products, "toarray") else np.asarray(products)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling, "activation": self.activation}

@@ -1,0 +1,180 @@
+"""The sparse embedder: contract, weights against NumPy and sentence-transformers, raw texts, `fit`.
+
+N texts, V tokens of the vocabulary.
+"""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from scipy import sparse
+
+import kerasbert
+from kerasbert import losses
+from kerasbert.models import (
+    BertMaskedLM,
+    BertSparseEmbedder,
+    BertSparseEmbedderPreprocessor,
+    BertTextEmbedder,
+)
+from tests.contracts import (
+    array,
+    assert_close,
+    batch,
+    bert_tokenizer,
+    model_contract,
+    perturb,
+    tiny_backbone,
+)
+
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was it 좋 ##은 日 本".split()
+TOKENS += [f"word{i}" for i in range(28 - len(TOKENS))]
+TEXTS = ["good film", "a", "it was the bad bad bad bad film", "", "좋은 日本", "the film"]
+
+
+def make(family="bert", pooling="max", activation="relu", **settings):
+    backbone = tiny_backbone(family, **settings)
+    return perturb(BertSparseEmbedder(backbone, None, pooling, activation))
+
+
+def make_raw(**settings):
+    preprocessor = BertSparseEmbedderPreprocessor(bert_tokenizer(TOKENS), sequence_length=16)
+    return perturb(
+        BertSparseEmbedder(tiny_backbone(dropout=0.0, num_layers=1), preprocessor, **settings)
+    )
+
+
+@model_contract("bert", checks=(), without=("gpt", "gpt2", "modernbert_decoder"))
+def test_contract(family, check, tmp_path):
+    check(functools.partial(make, family), tmp_path)
+
+
+# --- the numbers ---
+
+
+@pytest.mark.parametrize("settings", [{}, {"pooling": "sum", "activation": "log1p_relu"}])
+def test_weights_are_those_of_the_formula(settings):
+    model = make(**settings)
+    masked = BertMaskedLM(model.backbone)
+    masked.mlm_head.set_weights(model.mlm_head.get_weights())
+    features = batch(model)
+    logits = array(masked(features))  # (B, T, V)
+    weights = np.log1p(np.maximum(logits, 0)) * features["padding_mask"][:, :, None]
+    if settings:
+        expected = np.log1p(weights).sum(axis=1)
+    else:
+        expected = weights.max(axis=1)
+    assert 0.1 < (expected == 0).mean() < 0.9 or settings
+    assert_close(model(features), expected)
+    empty = {name: x[:1] for name, x in features.items()}
+    empty["padding_mask"] = 0 * empty["padding_mask"]
+    assert_close(model(empty), np.zeros((1, 30)), atol=0)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_equals_sentence_transformers(reference, tmp_path, family):
+    """Read from their directory, and by them from ours."""
+    import torch
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    def vectors(encoder, inputs):
+        given = {"input_ids": inputs["token_ids"], "attention_mask": inputs["padding_mask"]}
+        with torch.no_grad():
+            given = {name: torch.tensor(x, dtype=torch.long) for name, x in given.items()}
+            return encoder.eval()(given)["sentence_embedding"].numpy()
+
+    theirs = reference(family, "ForMaskedLM")
+    modules = [Transformer(theirs.directory, transformer_task="fill-mask", max_seq_length=12)]
+    modules += [SpladePooling("max" if family == "bert" else "sum", "log1p_relu")]
+    SparseEncoder(modules=modules, device="cpu").save_pretrained(str(tmp_path / "theirs"))
+    ours = BertSparseEmbedder.from_preset(str(tmp_path / "theirs"), preprocessor=None)
+    assert (ours.pooling, ours.activation) == (modules[1].pooling_strategy, "log1p_relu")
+    inputs = {x: ids for x, ids in theirs.inputs(9).items() if x in ("token_ids", "padding_mask")}
+    expected = vectors(SparseEncoder(str(tmp_path / "theirs"), device="cpu"), inputs)
+    assert 0 < (expected == 0).mean() < 0.9
+    assert_close(ours(inputs), expected)
+    kerasbert.convert(ours, tmp_path / "ours", tokenizer=False)
+    modules = [Transformer(str(tmp_path / "ours"), transformer_task="fill-mask")]
+    modules += [SpladePooling.load(str(tmp_path / "ours"), subfolder="1_SpladePooling")]
+    assert_close(ours(inputs), vectors(SparseEncoder(modules=modules, device="cpu"), inputs))
+
+
+# --- raw texts ---
+
+
+def test_embed_and_decode():
+    model = make_raw()
+    vectors = model.embed(TEXTS)
+    assert sparse.issparse(vectors) and vectors.dtype == "float32" and vectors.shape == (6, 30)
+    assert_close(vectors.toarray(), model.predict(TEXTS, verbose=0))
+    few = model.embed(TEXTS, top_k=3, batch_size=2)
+    found, best = model.decode(vectors, top_k=3), model.decode(few)
+    assert [len(row) for row in found] == [3] * 6
+    for row, other, whole in zip(found, best, vectors.toarray(), strict=True):
+        assert [word for word, _ in row] == [word for word, _ in other]
+        order = [i for i in np.argsort(-whole) if i < len(TOKENS)]
+        assert [word for word, _ in row] == [TOKENS[i] for i in order[:3]]
+    single = model.embed("good film")
+    assert single.shape == (1, 30)
+    assert_close(single.toarray(), vectors[:1].toarray())
+    assert model.decode(single)[0] == model.decode(single.toarray()[0])
+    products = model.similarity(vectors, few)
+    assert_close(products, vectors.toarray() @ few.toarray().T)
+    assert_close(model.similarity(vectors.toarray(), few.toarray()), products)
+    pairs = model.embed((["good"], ["bad film"]))
+    assert pairs.shape == (1, 30)
+
+
+def test_wrong_use(tmp_path):
+    model = make_raw()
+    unread = make()
+    for call, message in (
+        (lambda: model.embed(TEXTS, top_k=0), "top_k=0 has to be a whole number from 1"),
+        (lambda: model.decode(np.ones((2, 9))), r"vectors \(N, 30\) of this model.* \(2, 9\)"),
+        (lambda: unread.decode(np.ones((1, 30))), "has no preprocessor"),
+        (lambda: unread.embed("a"), "has no preprocessor"),
+        (lambda: make(pooling="mean"), "pooling='mean' is unknown; use one of max, sum"),
+        (lambda: make(activation="gelu"), "'gelu' is unknown; use one of relu, log1p_relu"),
+        (lambda: kerasbert.SearchIndex(model), "is a BertSparseEmbedder; an index takes dense"),
+        (
+            lambda: kerasbert.SearchIndex(None).search_vectors(model.embed(TEXTS)),
+            "The vectors are sparse; an index takes dense",
+        ),
+        (lambda: losses.Sparse("mse"), "loss='mse' is no loss object"),
+        (lambda: losses.Sparse(losses.CoSENT(), -1.0), "query_weight=-1.0 has to be a number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    BertTextEmbedder(model.backbone).save_to_preset(tmp_path)
+    with pytest.raises(ValueError, match="has no head for a BertSparseEmbedder; pass new_head"):
+        BertSparseEmbedder.from_preset(tmp_path)
+
+
+def test_learns_from_pairs_with_few_words(tmp_path):
+    model = make_raw()
+    queries = ["good", "bad", "film", "좋은"] * 2
+    passages = ["a film", "word1 the", "was it", "日本"] * 2
+    assert isinstance(model.loss, losses.Sparse)
+    loss = losses.Sparse(losses.EmbeddingLoss(similarity="dot"), 0.01, 0.01)
+    model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=model.default_metrics())
+    history = model.fit((queries, passages), epochs=30, verbose=0).history
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+    assert history["active_words"][-1] < history["active_words"][0]
+    # Equal texts count as one: the right passage is the best of the four.
+    scores = model.similarity(*map(model.embed, (queries[:4], passages[:4])))
+    assert (scores.argmax(axis=1) == np.arange(4)).all()
+    model.save_to_preset(tmp_path / "preset")
+    again = BertSparseEmbedder.from_preset(tmp_path / "preset")
+    assert_close(again.embed(queries).toarray(), model.embed(queries).toarray(), atol=1e-6)
+
+
+def test_labels_may_be_sparse():
+    preprocessor = make_raw().preprocessor
+    labels = sparse.csr_array(np.eye(3, dtype="float32"))
+    assert_close(preprocessor(TEXTS[:3], labels)[1], np.eye(3), atol=0)
