@@ -64,6 +64,7 @@ TESTED_IN = {
     "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
     "search/test_embed_corpus.py": "cli/search",
+    "search/test_evaluation.py": "search/mteb",
     "lineage/test_elmo.py": "conversion/bilm layers/elmo",
     "lineage/test_elmo_pretrainer.py": "export/elmo_embedder",
     "lineage/test_transformer_xl.py": "layers/adaptive lineage/memory",

@@ -384,9 +384,9 @@ def test_own_questions_in_a_table(tmp_path):
 
 def test_own_queries(tmp_path):
     rows = ["query,text,label", "who?,me,2", "who?,noon,0", "언제?,정오,1", "언제?,,0"]
-    train = put(tmp_path, "train.csv", "\n".join(rows))
-    dev = put(tmp_path, "dev.tsv", "query\ttext\tlabel\nwho?\tyou\t3\nwho?\tit\t0.5\n")
-    test = put(tmp_path, "test.jsonl", '{"query": "who?", "text": "you"}\n')
+    train = put(tmp_path, "train.csv", "\n".join(rows)) + "/train.csv"
+    dev = put(tmp_path, "dev.tsv", "query\ttext\tlabel\nwho?\tyou\t3\nwho?\tit\t0.5\n") + "/dev.tsv"
+    test = put(tmp_path, "test.jsonl", '{"query": "who?", "text": "you"}\n') + "/test.jsonl"
     task = file_task(train=train, dev=dev, test=test, head="reranker")
     assert task.metrics == ("ndcg@10", "mrr@10") and task.range == (0.0, 2.0)
     data = task.read("train")
@@ -418,7 +418,7 @@ def test_own_queries(tmp_path):
     ],
 )
 def test_queries_that_are_wrong(tmp_path, rows, message):
-    path = put(tmp_path, "train.csv", "\n".join(["query,text,label", *rows]))
+    path = put(tmp_path, "train.csv", "\n".join(["query,text,label", *rows])) + "/train.csv"
     with pytest.raises(ValueError, match=message):
         file_task(train=path, head="reranker")
 
