@@ -172,6 +172,14 @@ class ServedIndex(ServedTasks):
                 for name, rows in self.model.rows.items()
             }
 
+    def _rows_of(self, name, rows):
+        """The rows of a variable.
+
+        Read first: once `tf.gather` has read a variable itself, each other reading copies all of
+        it, which took a second with a million vectors.
+        """
+        return tf.gather(self.variables[name].read_value(), rows)
+
     def more_bytes(self):
         size = 0
         for rows in self.model.rows.values():
@@ -222,9 +230,9 @@ class ServedIndex(ServedTasks):
         there = tf.sequence_mask(top_k, _most(top_k))  # (Q, K)
         place = found.pop("row")[:, : tf.shape(there)[1]]
         found = {name: x[:, : tf.shape(there)[1]] for name, x in found.items()}
-        texts = tf.gather(self.variables["text_of"], place)  # (Q, K)
-        found["id"] = tf.gather(self.variables["ids"], place)
-        found["text"] = tf.gather(self.variables["texts"], texts)
+        texts = self._rows_of("text_of", place)  # (Q, K)
+        found["id"] = self._rows_of("ids", place)
+        found["text"] = self._rows_of("texts", texts)
         fills = {"text": "", "id": "" if found["id"].dtype == tf.string else -1}
         found = {
             name: tf.where(there, x, tf.constant(fills.get(name, 0), x.dtype))
@@ -324,15 +332,15 @@ class ServedIndex(ServedTasks):
     def _taken(self, rows):
         """The vectors (Q, C, D) of rows (Q, C), in the highest precision that is kept."""
         if "vectors" not in self.variables:
-            bits = tf.gather(self.variables["bits"], rows)
+            bits = self._rows_of("bits", rows)
             bits = tf.bitcast(bits, tf.uint8)[..., None]  # (Q, C, words, 8, 1)
             ones = tf.bitwise.bitwise_and(bits, tf.constant(_BITS, tf.uint8)) > 0
             width = self._width
             ones = tf.reshape(ones, [*tf.unstack(tf.shape(rows)), -1])[..., :width]
             return tf.where(ones, 1.0, -1.0) / np.float32(np.sqrt(width))
-        vectors = tf.cast(tf.gather(self.variables["vectors"], rows), tf.float32)
+        vectors = tf.cast(self._rows_of("vectors", rows), tf.float32)
         if "scales" in self.variables:
-            vectors *= tf.gather(self.variables["scales"], rows)[..., None]
+            vectors *= self._rows_of("scales", rows)[..., None]
         return vectors
 
     # === What reads question and text together ===
@@ -343,7 +351,7 @@ class ServedIndex(ServedTasks):
         counts = tf.maximum(top_k, candidates or tf.maximum(5 * top_k, 50))
         counts = tf.where(top_k > 0, tf.minimum(counts, rows), 0)
         found = self._nearest(vectors, counts)
-        texts = tf.gather(self.variables["text_of"], found["row"])
+        texts = self._rows_of("text_of", found["row"])
         part = self.parts["reranker"]
 
         def logits(query, text):
@@ -374,9 +382,7 @@ class ServedIndex(ServedTasks):
         pairs = tf.where(there)  # (P, 2)
         keys = pairs[:, 0] * width + tf.cast(tf.boolean_mask(texts, there), tf.int64)
         keys, place = tf.unique(keys)
-        found = function(
-            tf.gather(query, keys // width), tf.gather(self.variables["texts"], keys % width)
-        )
+        found = function(tf.gather(query, keys // width), self._rows_of("texts", keys % width))
         # 0 is what is filled in, and then come the pairs.
         place = tf.scatter_nd(pairs, place + 1, tf.shape(texts, tf.int64))
         return {

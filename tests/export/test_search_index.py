@@ -119,6 +119,19 @@ def test_the_graph_finds_what_the_index_finds(models, tmp_path, parts, settings)
 
 
 @pytest.mark.backends("tensorflow")
+def test_no_variable_is_copied(models, tmp_path):
+    """What `tf.gather` reads is copied whole whenever something else reads it."""
+    ServedIndex(make(models, dtype="int8")).save(tmp_path)
+    task = ServedIndex(ServedIndex.read(tmp_path))
+    graph = task._graph.get_concrete_function().graph
+    handles = {id(variable.handle) for variable in task.variables.values()}
+    own = {inner.name for outer, inner in graph.captures if id(outer) in handles}
+    assert len(own) == len(handles) == 5
+    reading = [op.type for op in graph.get_operations() if op.inputs and op.inputs[0].name in own]
+    assert "ReadVariableOp" in reading and "ResourceGather" not in reading
+
+
+@pytest.mark.backends("tensorflow")
 def test_vectors_in_blocks(models, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     index = SearchIndex(models["embedder"])
