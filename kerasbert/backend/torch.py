@@ -431,6 +431,7 @@ def of_all_replicas(x):
     return torch.cat([*parts[rank:], *parts[:rank]])
 
 
+@functools.cache
 def _gathered():
     import torch
     from torch import distributed

@@ -31,7 +31,7 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_PROMPTS = "config_sentence_transformers.json"
+_CONFIG = colbert.PYLATE  # PyLate writes into the same file.
 # What texts that are searched are called there; we call them by the first of these.
 _TEXT_ROLES = ("text", "document", "passage", "corpus")
 _POOLINGS = ("cls", "max", "mean")
@@ -84,7 +84,7 @@ def is_mine(directory):
 def is_cross_encoder(directory):
     """Whether it scores or classifies pairs, and makes no vectors."""
     if _has_modules(directory):
-        config = json_in(directory, _PROMPTS)
+        config = json_in(directory, _CONFIG)
         return config.get("model_type") == "CrossEncoder"
     return not {_SINCE_4, _BEFORE_4}.isdisjoint(json_in(directory, "config.json"))
 
@@ -197,7 +197,7 @@ def _activation(directory, modules):
     """What is made of logits: our name, `None` for one that we do not have, and theirs."""
     config = json_in(_path(directory, modules[0]), "config.json")
     found = (
-        json_in(directory, _PROMPTS).get("activation_fn"),
+        json_in(directory, _CONFIG).get("activation_fn"),
         (config.get(_SINCE_4) or {}).get("activation_fn"),
         config.get(_BEFORE_4),
     )
@@ -261,7 +261,7 @@ def write_sparse_modules(embedder, directory):
     kinds = {"MLMTransformer": None, _SPLADE: config}
     _write_modules(embedder, directory, kinds, "sentence_transformers.sparse_encoder.models")
     write_json(
-        os.path.join(directory, "config_sentence_transformers.json"),
+        os.path.join(directory, _CONFIG),
         {"model_type": "SparseEncoder", "prompts": {}, "default_prompt_name": None},
     )
 
@@ -451,7 +451,7 @@ def _dense(folder):
 
 
 def _warn_of_prompt(directory):
-    config = json_in(directory, _PROMPTS)
+    config = json_in(directory, _CONFIG)
     prompt = (config.get("prompts") or {}).get(config.get("default_prompt_name"))
     if prompt:
         warnings.warn(
@@ -463,7 +463,7 @@ def _warn_of_prompt(directory):
 
 def _prompts(directory, modules):
     """Settings of the preprocessor: prompts by their role, and the role of other texts."""
-    config = json_in(directory, _PROMPTS)
+    config = json_in(directory, _CONFIG)
     prompts = {role: prompt for role, prompt in (config.get("prompts") or {}).items() if prompt}
     if not prompts:
         return {}
@@ -493,7 +493,7 @@ def _write_prompts(preprocessor, directory):
         "prompts": {names.get(role, role): prompt for role, prompt in prompts.items()},
         "default_prompt_name": names.get(preprocessor.role, preprocessor.role),
     }
-    write_json(os.path.join(directory, _PROMPTS), config)
+    write_json(os.path.join(directory, _CONFIG), config)
 
 
 def _lowercase(make, directory, **overrides):

@@ -182,9 +182,11 @@ class MultipleNegativesRanking(_VectorLoss):
         )
 
     def call(self, y_true, y_pred):
-        anchors, seconds, *_ = self.columns(y_pred)
+        anchors, seconds, *_ = columns = self.columns(y_pred)
         # Of a step that several devices take, the texts of all: A rows, this device's first.
-        columns = self.columns(of_all_replicas(y_pred))
+        every = of_all_replicas(y_pred)
+        is_alone = every is y_pred
+        columns = columns if is_alone else self.columns(every)
         count = len(columns) - 1  # N
         # The column changes slowest, so that the right texts of all rows come first.
         others = ops.concatenate(columns[1:])  # (N * A, ...)
@@ -198,9 +200,12 @@ class MultipleNegativesRanking(_VectorLoss):
         right = ops.sum(ops.where(is_own, scores[:, :total], 0.0), axis=-1)  # (B,)
         loss = logarithm_of_odds(scores) - right
         if self.symmetric:
-            back = self.scale * _all_similar(self.similarity, columns[0], seconds)  # (A, B)
-            back = ops.transpose(back)
-            if excluded is not None:  # Who may not be told apart, may not be either way.
+            back = scores[:, :total]
+            if not is_alone:
+                back = self.scale * _all_similar(self.similarity, columns[0], seconds)  # (A, B)
+            back = ops.transpose(back)  # (B, A)
+            if not is_alone and excluded is not None:
+                # Who may not be told apart, may not be either way.
                 back = ops.where(excluded[:, :total], NEVER, back)
             loss = (loss + logarithm_of_odds(back) - right) / 2
         return loss
