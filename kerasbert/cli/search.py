@@ -39,7 +39,9 @@ def embed(
     similarity: Annotated[
         Similarity, typer.Option(help="cosine: vectors of length 1; dot: as the model gives them.")
     ] = Similarity.cosine,
-    prompt: Annotated[str, typer.Option(help="In front of each text, as 'passage: '.")] = "",
+    prompt: Annotated[
+        str, typer.Option(help="In front of each text; by default the preset's.")
+    ] = "",
     rows: Annotated[int, typer.Option(min=1, help="The most rows of a file.")] = 10_000,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 32,
     runner: Annotated[

@@ -31,6 +31,7 @@ from kerasbert.files import (
     write_json,
 )
 from kerasbert.models.text_embedder import BertTextEmbedder
+from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
 MANIFEST = "vectors.json"
@@ -75,7 +76,8 @@ def embed_corpus(
         dtype: "float32" or "float16".
         dims: int. Keep the first numbers alone, as `SearchIndex` does.
         similarity: "cosine" writes vectors of length 1, "dot" those that the model gives.
-        prompt: string in front of each text, such as "passage: ".
+        prompt: string in front of each text, such as "passage: "; by default what the embedder's
+            preprocessor has as that of "text", as of a `SearchIndex`.
         rows: int. The most rows of a shard.
         batch_size: int, of the model.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner, for
@@ -302,7 +304,7 @@ def _names(shard, settings):
 
 def _encoded(shard, ids, texts, embedder, settings, size):
     """`(name, bytes)` of the files of a shard, one after the other."""
-    vectors = embedder.embed([settings["prompt"] + text for text in texts], batch_size=size)
+    vectors = embed_in_role(embedder, texts, "text", size, settings["prompt"] or None)
     if settings["dims"] is not None and settings["dims"] > vectors.shape[1]:
         raise ValueError(
             f"dims={settings['dims']} is more than the {vectors.shape[1]} numbers of a vector."
@@ -414,6 +416,9 @@ def _describe(embedder):
         "sequence_length": embedder.preprocessor.sequence_length,
         "tokenizer": describe_tokenizer(embedder.preprocessor.tokenizer),
     }
+    prompt = embedder.preprocessor.for_role("text").prompt
+    if prompt:
+        model["prompt"] = prompt
     return json.loads(json.dumps(model, default=str))  # As it will be read.
 
 

@@ -163,6 +163,22 @@ def test_the_command(preset, corpus, tmp_path):
     assert result.exit_code == 2 and "--beam 'region=x' is for a --runner" in result.output
 
 
+def test_prompts_are_those_of_an_index(embedder, corpus, tmp_path):
+    bare = embedder.preprocessor
+    settings = {**bare.get_config(), "tokenizer": bare.tokenizer, "prompts": {"text": "a good "}}
+    model = type(embedder)(embedder.backbone, type(bare).from_config(settings), embedder.pooling)
+    file = str(corpus / "lines.txt")
+    embed_corpus(file, tmp_path / "own", model, format="npy")
+    embed_corpus(file, tmp_path / "given", embedder, format="npy", prompt="a good ")
+    ((_, texts, found),) = read_vectors(tmp_path / "own")
+    ((_, _, expected),) = read_vectors(tmp_path / "given")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    hit = SearchIndex(model, texts, query_prompt="a good ").search(texts[0], 1)[0]
+    assert hit["text"] == texts[0] and hit["score"] == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="vectors of another model"):
+        embed_corpus(file, tmp_path / "own", embedder, format="npy")
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on(preset, tmp_path):
     texts = "\n".join(f"text number {i}" for i in range(400))
