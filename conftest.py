@@ -1,7 +1,11 @@
 """What the examples in docstrings may use without importing it, and the marks they cannot bear."""
 
+import gc
+
 import numpy as np
 import pytest
+
+gc.disable()  # Until all tests are collected: hardly anything that imports leave is garbage.
 
 
 def pytest_configure(config):
@@ -21,6 +25,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if isinstance(item, pytest.DoctestItem) and item.name in _PEERS:
             item.add_marker(pytest.mark.peers)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

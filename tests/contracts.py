@@ -4,7 +4,6 @@ B batch, T tokens, D width.
 """
 
 import functools
-import gc
 import json
 import os
 
@@ -18,10 +17,6 @@ from kerasbert.families import FAMILIES
 from kerasbert.layers import TransformerBlock
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
-
-# Keras collects garbage for each weight that it quantizes, through all that imports have left.
-gc.collect()
-gc.freeze()
 
 # Every axis of a family is there, at a size that costs nothing.
 SETTINGS = {

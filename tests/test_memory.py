@@ -1,4 +1,4 @@
-"""How the process asks for memory: what a user has set stays."""
+"""How the process asks for memory and looks for garbage: what a user has set stays."""
 
 import ctypes
 import platform
@@ -63,3 +63,29 @@ def test_large_blocks_are_kept_until_given_back():
     first, again, kept, after = map(int, printed.split())
     # The system hands out a block anew where it was given back: page by page, whatever their size.
     assert min(first, again, after) > 100 > kept
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_garbage_is_collected_once(frozen):
+    code = """
+import gc, weakref
+from kerasbert._memory import collect_once
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+gc.disable()
+gc.unfreeze()
+if FROZEN:
+    gc.freeze()
+before = weakref.ref(Cycle())
+with collect_once():
+    gc.collect()
+    assert before() is not None
+    inside = weakref.ref(Cycle())
+assert inside() is None
+assert (before() is None) != FROZEN
+assert (gc.get_freeze_count() > 1000) == FROZEN
+"""
+    subprocess.run([sys.executable, "-c", code.replace("FROZEN", str(frozen))], check=True)

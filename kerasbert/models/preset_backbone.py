@@ -8,6 +8,7 @@ import keras_hub
 
 from kerasbert import private_names
 from kerasbert._errors import check_value
+from kerasbert._memory import collect_once
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.block import only_blocks_remat
@@ -55,7 +56,8 @@ class PresetBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
 
     def quantize(self, mode=None, **kwargs):
         """Quantize projections and embeddings, say to "int8"; see `keras.Model.quantize`."""
-        with warnings.catch_warnings():
+        # Keras collects garbage for each weight that it replaces.
+        with collect_once(), warnings.catch_warnings():
             # Keras names each layer that has nothing to quantize.
             warnings.filterwarnings("ignore", ".*does not have a `quantize` method")
             super().quantize(mode, **kwargs)

@@ -14,6 +14,8 @@ import real_data
 from kerasbert.data import blocks, documents
 from kerasbert.data import corpus as corpus_module
 
+pytestmark = pytest.mark.backends("tensorflow")  # It is made without a backend.
+
 TWO = [["It rains.", "It pours."], ["The sun shines."]]
 TWO_TEXT = "It rains.\nIt pours.\n\nThe sun shines.\n"
 

@@ -23,6 +23,8 @@ from tests.data import reference_examples
 from tests.data.test_sentence_pairs import compare_with_reference as pairs_with_reference
 from tests.data.test_sentence_pairs import same_distribution
 
+pytestmark = pytest.mark.backends("tensorflow")  # It is made without a backend.
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"{a}{b}" for a in "bcdfghklmn" for b in "aeiou"]
 PIECES = [f"##{word}" for word in WORDS[:40]]

@@ -16,6 +16,8 @@ from kerasbert.data.masking import (
     word_starts,
 )
 
+pytestmark = pytest.mark.backends("tensorflow")  # It is made without a backend.
+
 MASK, VOCABULARY = 4, 1000
 
 

@@ -7,6 +7,8 @@ import tensorflow as tf
 import kerasbert
 from tests.contracts import tiny_backbone
 
+pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+
 GELU = {"activation": "gelu", "pooler": False}
 ROWS = [
     ("BertTokenizer", "bert", {}),

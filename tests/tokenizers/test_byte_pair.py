@@ -9,6 +9,8 @@ import tokenizers
 from kerasbert.tokenizers import ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.byte_pair import byte_characters
 
+pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+
 BYTES = {character: id for id, character in enumerate(byte_characters())}
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 

@@ -7,6 +7,8 @@ import pytest
 from kerasbert.tokenizers import GPTTokenizer, tokenizer_from_files
 from tests.peers import transformers
 
+pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+
 # Which differ by decision: private use is deleted by one and not by the other.
 OTHERS = ("\ue000", "<")
 

@@ -140,6 +140,7 @@ def test_served(directory, tmp_path):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("tensorflow")  # The same graph on every backend.
 def test_written_files_are_read_there(directory, tmp_path):
     tokenizer = MarianTokenizer.from_files(directory)
     backbone = TransformerSeq2SeqBackbone(tokenizer.vocabulary_size(), 1, 2, 8, 16)

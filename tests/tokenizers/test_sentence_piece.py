@@ -14,6 +14,8 @@ from kerasbert.tokenizers import (
 from kerasbert.tokenizers.sentence_piece import model_protos
 from tests.peers import transformers
 
+pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+
 
 @pytest.fixture
 def directory(tmp_path, xlmr_model, albert_model):

@@ -135,6 +135,7 @@ def test_offsets_go_forward(tokenizer, hard, sentences):
         assert all(0 <= s < e <= len(text) for s, e in zip(starts, ends, strict=True))
 
 
+@pytest.mark.backends("tensorflow")  # The same graph on every backend.
 def test_tf_data_and_function(tokenizer, hard, sentences):
     texts = hard + sentences
     want = tokenizer(texts)
@@ -151,6 +152,7 @@ def test_tf_data_and_function(tokenizer, hard, sentences):
     assert [x.decode() for x in text.numpy()] == tokenizer.detokenize(want)
 
 
+@pytest.mark.backends("tensorflow")  # The same graph on every backend.
 def test_works_when_first_called_in_a_graph(make):
     for name in ("BertTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer"):
         data = tf.data.Dataset.from_tensors(["the fox"]).map(make(name))
@@ -223,6 +225,7 @@ def test_save_to_preset(tokenizer, tmp_path):
     assert copy("the quick fox") == tokenizer("the quick fox")
 
 
+@pytest.mark.backends("tensorflow")  # The same graph on every backend.
 def test_pickle(tokenizer):
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy("the quick fox") == tokenizer("the quick fox")

@@ -11,6 +11,8 @@ from kerasbert.tokenizers.sentence_piece import read_proto
 from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.peers import transformers
 
+pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+
 FAMILIES = {
     "BertTokenizer": "bert",
     "RobertaTokenizer": "roberta",
