@@ -149,7 +149,7 @@ def read_checkpoint(directory):
     if os.path.exists(os.path.join(directory, _SETFIT_HEAD)):
         refused = {**refused, "text_classifier": _SETFIT_REFUSAL.format(directory)}
     head = functools.partial(read, directory, modules)
-    if kind == "text_embedder" and any(_kind(module) == "Pooling" for module in modules):
+    if any(_kind(module) in ("Pooling", _SPLADE) for module in modules):
         reading = {**reading, **_prompts(directory, modules)}
     return dataclasses.replace(
         checkpoint,
@@ -251,7 +251,6 @@ def _sparse_embedder(directory, modules):
             raise ValueError(
                 f"'{path}' has {theirs}={found[ours]!r}; kerasbert has {', '.join(choices)}."
             )
-    _warn_of_prompt(directory)
     return found
 
 
@@ -260,10 +259,8 @@ def write_sparse_modules(embedder, directory):
     config = {theirs: getattr(embedder, x) for x, (theirs, _) in _SPLADE_SETTINGS.items()}
     kinds = {"MLMTransformer": None, _SPLADE: config}
     _write_modules(embedder, directory, kinds, "sentence_transformers.sparse_encoder.models")
-    write_json(
-        os.path.join(directory, _CONFIG),
-        {"model_type": "SparseEncoder", "prompts": {}, "default_prompt_name": None},
-    )
+    config = {"model_type": "SparseEncoder", **_prompts_config(embedder.preprocessor)}
+    write_json(os.path.join(directory, _CONFIG), config)
 
 
 # === Embedders ===
@@ -317,7 +314,9 @@ def write_modules(embedder, directory):
     if is_late:
         colbert.write_settings(embedder.preprocessor, directory)
     else:
-        _write_prompts(embedder.preprocessor, directory)
+        config = _prompts_config(embedder.preprocessor)
+        if config["prompts"]:
+            write_json(os.path.join(directory, _CONFIG), config)
 
 
 def _write_modules(embedder, directory, kinds, package, types=None):
@@ -484,16 +483,14 @@ def _prompts(directory, modules):
     return {"prompts": prompts, "role": role if role in prompts else None}
 
 
-def _write_prompts(preprocessor, directory):
-    prompts = getattr(preprocessor, "prompts", None)
-    if not prompts:
-        return
+def _prompts_config(preprocessor):
+    """What their settings say of the prompts of a preprocessor, which may be `None`."""
+    prompts, role = getattr(preprocessor, "prompts", {}), getattr(preprocessor, "role", None)
     names = {"text": _TEXT_ROLES[1]}
-    config = {
-        "prompts": {names.get(role, role): prompt for role, prompt in prompts.items()},
-        "default_prompt_name": names.get(preprocessor.role, preprocessor.role),
+    return {
+        "prompts": {names.get(name, name): prompt for name, prompt in prompts.items()},
+        "default_prompt_name": names.get(role, role) if prompts else None,
     }
-    write_json(os.path.join(directory, _CONFIG), config)
 
 
 def _lowercase(make, directory, **overrides):

@@ -8,7 +8,7 @@ from keras import ops
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.program import of_texts
-from kerasbert.export.served import ServedTexts
+from kerasbert.export.text_embedder import ServedInRoles
 
 _WORDS = """\
 found = []
@@ -19,14 +19,14 @@ return found
 """
 
 
-class ServedSparseEmbedder(ServedTexts):
+class ServedSparseEmbedder(ServedInRoles):
     """`BertSparseEmbedder`."""
 
-    output = "embedding"
     settings = {"top_k": 256}
 
     def program(self):
-        return of_texts("The words that weigh most", _WORDS.format(**self.settings))
+        prompt = getattr(self.preprocessor, "prompt", "")
+        return of_texts("The words that weigh most", _WORDS.format(**self.settings), prompt=prompt)
 
     def decode(self, outputs, features):
         """Ids and weights of the K heaviest words; -1 and 0 where there are fewer."""

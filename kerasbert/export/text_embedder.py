@@ -13,8 +13,8 @@ from kerasbert.export.program import of_texts
 from kerasbert.export.served import SHORT, Served, ServedTexts, Signature
 
 
-class ServedEmbedder(ServedTexts):
-    """`BertTextEmbedder`."""
+class ServedInRoles(ServedTexts):
+    """Base of what is served of tasks that compare texts."""
 
     output = "embedding"
 
@@ -33,6 +33,19 @@ class ServedEmbedder(ServedTexts):
         read = self.preprocessor.for_role(role)
         return self.answer_rows(self.features_in_graph(read.pack(read.tokenize((text,)))))
 
+    def probes(self):
+        return [*super().probes(), *((role, {"text": SHORT}) for role in self.roles)]
+
+    def read(self, signature, inputs):
+        read = self.preprocessor
+        if signature in self.roles:
+            read = read.for_role(signature)
+        return self.model.fill_in(read(tuple(inputs.values())))
+
+
+class ServedEmbedder(ServedInRoles):
+    """`BertTextEmbedder`."""
+
     def features_in_graph(self, features):
         if self.model.has_late_interaction:
             # A preprocessor without roles does not say it.
@@ -43,15 +56,6 @@ class ServedEmbedder(ServedTexts):
         if not self.model.has_late_interaction:
             return super().random_features()
         return [{**x, "vector_mask": x["padding_mask"]} for x in super().random_features()]
-
-    def probes(self):
-        return [*super().probes(), *((role, {"text": SHORT}) for role in self.roles)]
-
-    def read(self, signature, inputs):
-        read = self.preprocessor
-        if signature in self.roles:
-            read = read.for_role(signature)
-        return self.model.fill_in(read(tuple(inputs.values())))
 
     def program(self):
         if self.model.has_late_interaction:

@@ -369,15 +369,21 @@ class WordWeights(MaskedLMHead):
     def call(self, inputs, padding_mask):
         """Map (B, T, D) and a mask (B, T) to float32 (B, V); a row of padding alone gives zeros."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
-        x = self._transformed(inputs)  # (B, T, E)
         if self.pooling == "sum":
-            weights = self._weights(self._biased(self._projected(x)))  # (B, T, V)
+            logits = self._biased(self._projected(self._transformed(inputs)))
+            weights = self._weights(logits)  # (B, T, V)
             return ops.sum(ops.where(mask, weights, 0.0), axis=1)
+        weights = self._weights(self.highest_logits(inputs, padding_mask))
+        return ops.where(ops.any(mask, axis=1), weights, 0.0)
+
+    def highest_logits(self, inputs, padding_mask):
+        """The largest logit of each word over the tokens that are no padding: float32 (B, V)."""
+        mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
+        x = self._transformed(inputs)  # (B, T, E)
         # Another copy of the first token changes no maximum, and costs less than hiding logits.
         first = ops.argmax(ops.cast(padding_mask, "int32"), axis=1)[:, None]
         x = ops.where(mask, x, tokens_at(x, first))
-        weights = self._weights(self._biased(backend.highest_of_tokens(self._projected(x))))
-        return ops.where(ops.any(mask, axis=1), weights, 0.0)
+        return self._biased(backend.highest_of_tokens(self._projected(x)))
 
     def _weights(self, logits):
         weights = ops.log1p(ops.relu(logits))

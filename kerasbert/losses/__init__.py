@@ -19,6 +19,7 @@ from kerasbert.losses.logits import (
 )
 from kerasbert.losses.vectors import (
     ActiveWords,
+    AdaptiveLayer,
     BatchHardTriplet,
     Contrastive,
     CoSENT,
@@ -37,6 +38,7 @@ from kerasbert.losses.vectors import (
 
 __all__ = [
     "ActiveWords",
+    "AdaptiveLayer",
     "BatchHardTriplet",
     "BinaryTokenAccuracy",
     "BinaryTokenCrossEntropy",

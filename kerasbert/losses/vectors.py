@@ -9,6 +9,8 @@ those of sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084)
 name.
 """
 
+import math
+
 import keras
 from keras import ops
 
@@ -536,6 +538,12 @@ class _AroundLoss(keras.losses.Loss):
             loss = keras.saving.deserialize_keras_object(loss)
         if not isinstance(loss, keras.losses.Loss):
             raise ValueError(f"loss={loss!r} is no loss object; pass one of kerasbert.losses.")
+        if isinstance(loss, AdaptiveLayer):
+            own = type(self).__name__
+            raise ValueError(
+                f"{own} is around AdaptiveLayer, which has to be the outermost loss; write "
+                f"AdaptiveLayer({own}(...))."
+            )
         self.loss = loss
 
     def get_config(self):
@@ -594,6 +602,139 @@ class Matryoshka(_AroundLoss):
 
     def get_config(self):
         return {**super().get_config(), "dims": self.dims, "weights": self.weights}
+
+
+class _DivergenceFromLast(keras.losses.Loss):
+    """The Kullback-Leibler divergence of a layer's vectors from those of the last.
+
+    A vector divided by the temperature, as logits, gives shares of its numbers. The last layer is
+    the teacher: no gradient reaches it.
+    """
+
+    def __init__(self, temperature, dtype):
+        super().__init__(name="divergence", dtype=dtype)
+        self.temperature = temperature
+
+    def call(self, last, vectors):
+        last = ops.log_softmax(ops.stop_gradient(last) / self.temperature, axis=-1)
+        own = ops.log_softmax(vectors / self.temperature, axis=-1)
+        found = ops.sum(ops.exp(last) * (last - own), axis=-1)  # (B,) or (B, C)
+        return ops.mean(ops.reshape(found, (ops.shape(found)[0], -1)), axis=-1)
+
+
+# What the loss of layer i counts, the embeddings being 0.
+LAYER_WEIGHTINGS = {
+    "uniform": lambda i: 1.0,
+    "log": lambda i: 1 / (1 + math.log(1 + i)),
+    "linear": lambda i: 1 / (1 + i),
+}
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class AdaptiveLayer(_AroundLoss):
+    """Another loss on the vectors of the last layer and on those of layers before it.
+
+    What is trained so can be cut after any layer: `embedder.with_layers(range(3))` is the embedder
+    of the first three, which takes half the time of six. A `BertTextEmbedder` with `layers="last"`
+    gives this loss the vectors (B, C, L + 1, D), or (B, L + 1, D) of single texts: of the
+    embeddings, which are layer 0, and of each of L layers, all pooled, projected and normalized as
+    the last one. Metrics see the last one. Around `Matryoshka` it is the 2D Matryoshka loss.
+
+    The sum is `last_layer_weight` times the loss of the last layer; `prior_layers_weight` times the
+    mean of the losses of the drawn layers, each times its weight; and for each of these
+    `kl_div_weight` times `kl_temperature` times the divergence of its vectors from the last.
+
+    Args:
+        loss: a loss of vectors.
+        n_layers_per_step: int. How many of the layers before the last are drawn at random in each
+            step; -1 takes all.
+        last_layer_weight, prior_layers_weight, kl_div_weight: floats.
+        kl_temperature: float. What vectors are divided by for the divergence; 0 leaves it out.
+        layer_weighting: what layer i weighs: "uniform" 1, "log" 1 / (1 + ln(1 + i)), "linear"
+            1 / (1 + i).
+        seed: int. Of the drawing; processes that train together need one and the same.
+        name, dtype: as of `keras.losses.Loss`.
+
+    Example:
+
+    >>> texts = np.stack([np.eye(2, 4), np.eye(2, 4)], axis=1)  # (B, C, D)
+    >>> layers = np.stack([texts, texts, texts], axis=2).astype("float32")  # (B, C, L + 1, D)
+    >>> loss = AdaptiveLayer(MultipleNegativesRanking(scale=1.0))
+    >>> round(float(loss(np.zeros(2), layers)), 4)
+    0.6265
+
+    Source: Li et al. 2024, "2D Matryoshka Sentence Embeddings", arXiv 2402.14776; names and
+    defaults as in sentence-transformers.
+    """
+
+    def __init__(
+        self,
+        loss,
+        n_layers_per_step=1,
+        last_layer_weight=1.0,
+        prior_layers_weight=1.0,
+        kl_div_weight=1.0,
+        kl_temperature=0.3,
+        layer_weighting="uniform",
+        seed=None,
+        name="adaptive_layer",
+        dtype=None,
+    ):
+        super().__init__(loss, name, dtype)
+        if n_layers_per_step != -1:
+            check_value("n_layers_per_step", n_layers_per_step, "count")
+        check_choice("layer_weighting", layer_weighting, LAYER_WEIGHTINGS)
+        self.settings = {
+            "n_layers_per_step": n_layers_per_step,
+            "last_layer_weight": last_layer_weight,
+            "prior_layers_weight": prior_layers_weight,
+            "kl_div_weight": kl_div_weight,
+            "kl_temperature": kl_temperature,
+            "layer_weighting": layer_weighting,
+            "seed": seed,
+        }
+        for key, value in self.settings.items():
+            if key.endswith(("_weight", "_temperature")):
+                check_value(key, value, "number")
+            setattr(self, key, value)
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    @property
+    def variables(self):
+        """The state of the drawing, which a model that trains by this loss carries along."""
+        return [self.seed_generator.state]
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if len(y_pred.shape) not in (3, 4):
+            raise ValueError(
+                "AdaptiveLayer takes the vectors of all layers, as a BertTextEmbedder gives them, "
+                f"and was given the shape {tuple(y_pred.shape)}; compile another model with the "
+                "loss that is inside."
+            )
+        count = y_pred.shape[-2] - 1  # L
+        last, layers = y_pred[..., -1, :], y_pred[..., :-1, :]
+        weights = ops.convert_to_tensor(
+            [LAYER_WEIGHTINGS[self.layer_weighting](i) for i in range(count)], last.dtype
+        )
+        if 0 < self.n_layers_per_step < count:
+            # By indices, so that one graph serves all draws.
+            order = ops.argsort(keras.random.uniform((count,), seed=self.seed_generator))
+            count = self.n_layers_per_step
+            layers = ops.take(layers, order[:count], axis=-2)
+            weights = ops.take(weights, order[:count])
+        weights = weights * (self.prior_layers_weight / count)
+        total = self.last_layer_weight * self.loss(y_true, last, sample_weight)
+        divergence = self.kl_temperature and _DivergenceFromLast(self.kl_temperature, self.dtype)
+        for i in range(count):
+            vectors = layers[..., i, :]
+            total = total + weights[i] * self.loss(y_true, vectors, sample_weight)
+            if divergence:
+                found = divergence(last, vectors, sample_weight)
+                total = total + self.kl_div_weight * self.kl_temperature * found
+        return total
+
+    def get_config(self):
+        return {**super().get_config(), **self.settings}
 
 
 def flops(vectors):

@@ -3,6 +3,8 @@
 N texts, B batch, C columns of texts, T tokens, D' width of a vector.
 """
 
+import contextlib
+import contextvars
 import functools
 import itertools
 
@@ -13,8 +15,12 @@ from keras import ops
 from kerasbert._errors import check_whole
 from kerasbert.backend import is_known, lengthen
 from kerasbert.layers.remat import in_chunks
+from kerasbert.losses import AdaptiveLayer
 from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, passes, split
 from kerasbert.models.task import BertTask
+
+# The `_layers_model` of the model that is in a step of training or evaluation.
+_IN_STEP = contextvars.ContextVar("_IN_STEP", default=None)
 
 
 class ComparingTask(BertTask):
@@ -25,6 +31,8 @@ class ComparingTask(BertTask):
     """
 
     chunk_size = None
+    # What gives the vectors (B, L + 1, D') of all layers, where the loss is an `AdaptiveLayer`.
+    _layers_model = None
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, (list, tuple)):
@@ -34,8 +42,12 @@ class ComparingTask(BertTask):
     def call(self, inputs, training=None, mask=None, **kwargs):
         if isinstance(inputs, (list, tuple)):  # `fit` on JAX comes in here.
             return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
+        # Known before chunks are computed a second time, which may be in another thread.
+        gives_layers = self._layers_model is not None and _IN_STEP.get() is self._layers_model
 
         def embed(inputs):
+            if gives_layers:
+                return self._layers_model(self.fill_in(inputs), training=training)
             return super(ComparingTask, self).call(inputs, training=training, **kwargs)
 
         if training and self.chunk_size is not None:
@@ -55,12 +67,50 @@ class ComparingTask(BertTask):
         """
         if chunk_size is not None:
             check_whole("chunk_size", chunk_size)
+        needs_layers = any(isinstance(one, AdaptiveLayer) for one in keras.tree.flatten(loss))
+        layers_model = self._of_all_layers() if needs_layers else None
         self.chunk_size = chunk_size
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
+        # Not by `setattr`, as its weights are this model's.
+        self.__dict__["_layers_model"] = layers_model
 
     def get_compile_config(self):
         config = super().get_compile_config()
         return config and {**config, "chunk_size": self.chunk_size}
+
+    # === Vectors of all layers, which `AdaptiveLayer` compares ===
+
+    def _of_all_layers(self):
+        """A model of this one's inputs and weights with the vectors of all layers."""
+        raise ValueError(
+            f"AdaptiveLayer takes the vectors of all layers, and a {type(self).__name__} has those "
+            "of the last; compile with the loss that is inside."
+        )
+
+    @property
+    def variables(self):
+        losses = keras.tree.flatten(self.loss) if self._layers_model is not None else []
+        drawing = [one.variables for one in losses if isinstance(one, AdaptiveLayer)]
+        return [*super().variables, *itertools.chain(*drawing)]
+
+    # Not by `super()`: with several processes on PyTorch `self` is something that calls the model.
+
+    def train_step(self, *args):
+        with _step_of(self):
+            return keras.Model.train_step(self, *args)
+
+    def test_step(self, *args):
+        with _step_of(self):
+            return keras.Model.test_step(self, *args)
+
+    def _has_layers(self, x, vectors):
+        """Whether the vectors of inputs are those of all layers."""
+        has_columns = isinstance(x, (list, tuple))
+        return self._layers_model is not None and len(vectors.shape) == 3 + has_columns
+
+    def _last(self, x, vectors):
+        """The vectors of inputs, where all layers have one those of the last."""
+        return vectors[..., -1, :] if self._has_layers(x, vectors) else vectors
 
     def fit(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
         """Train; see the class for what it takes, and `keras.Model.fit`.
@@ -166,6 +216,23 @@ class ComparingTask(BertTask):
             return columns
         return (*columns, *columns) if y is None else None
 
+    def predict(self, x=None, batch_size=None, role=None, **kwargs):
+        """Vectors in the order of `x`, on raw texts or on ready arrays.
+
+        `role` says what texts are, as of `embed`.
+        """
+        preprocessor = self._for_role(role)
+        if not self._is_raw(x):
+            return super().predict(x, batch_size=batch_size, **kwargs)
+        return self._predict_texts(x, batch_size, preprocessor, **kwargs)
+
+    def _for_role(self, role):
+        if self.preprocessor is None and role is None:
+            return None
+        if not hasattr(self.preprocessor, "for_role"):
+            raise ValueError(f"role={role!r} is for texts, and this model has no preprocessor.")
+        return self.preprocessor.for_role(role)
+
     def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         """One step, on what `fit` takes; see `keras.Model.train_on_batch`."""
         return super().train_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
@@ -180,10 +247,15 @@ class ComparingTask(BertTask):
         return x, y, sample_weight
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        y = self._labels(y, y_pred)
+        if self._layers_model is not None and not self._has_layers(x, y_pred):
+            # Before the first step Keras comes here with what a call outside of a step gives.
+            with _step_of(self):
+                y_pred = self(x, training=training)
+        y = self._labels(y, self._last(x, y_pred))
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        y_pred = self._last(x, y_pred)
         y = self._labels(y, y_pred)  # Keras may come here before the loss.
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
@@ -208,8 +280,18 @@ class ComparingTask(BertTask):
         return y
 
 
+@contextlib.contextmanager
+def _step_of(model):
+    """A context in which the model gives the vectors of all layers, where its loss takes them."""
+    token = _IN_STEP.set(model._layers_model)
+    try:
+        yield
+    finally:
+        _IN_STEP.reset(token)
+
+
 def _stacked(columns, embed):
-    """The vectors (B, D') of each column, as (B, C, D'); of tokens as (B, C, T, D')."""
+    """The vectors (B, ...) of each column, as (B, C, ...); of tokens all padded to one length."""
     vectors = [embed(column) for column in columns]
     if len(vectors[0].shape) == 3:
         sizes = [ops.shape(x)[1] for x in vectors]

@@ -6,6 +6,7 @@ N texts, B batch, C columns of texts, T tokens, V tokens of the vocabulary.
 import keras
 import numpy as np
 
+from kerasbert import backend
 from kerasbert._errors import check_whole
 from kerasbert.layers.heads import WordWeights
 from kerasbert.losses import ActiveWords, EmbeddingLoss, MatchingCosine, Sparse
@@ -26,6 +27,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
     By default similarities are products, and `kerasbert.losses.Sparse` keeps vectors sparse.
 
         embedder = BertSparseEmbedder.from_preset("distilbert_base_en_uncased")
+        embedder.shift_logits(passages[:200])
         embedder.fit((questions, passages), epochs=1)
         embedder.decode(embedder.embed("how tall are giraffes?"), top_k=5)
 
@@ -90,13 +92,62 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         """The cosine of what belongs together, and how many words have a weight."""
         return [MatchingCosine(), ActiveWords()]
 
-    def embed(self, texts, top_k=None, batch_size=32):
+    def shift_logits(self, texts, active_words=50, batch_size=32):
+        """Add one number to all logits, by which texts have so many active words in the mean.
+
+        A masked language model is taught by a softmax, to which it makes no difference whether
+        its logits are around 0 or around 10, and this changes nothing of what it predicts. Weights
+        of words do start at 0: where almost all logits are above, all texts are alike, the loss is
+        in the hundreds, and training breaks the model before it learns to tell them apart. Call it
+        before `fit`, on texts like those that follow; a hundred are enough.
+
+        Args:
+            texts: a list of strings, or a tuple of two lists for pairs.
+            active_words: int. How many words of a text get a weight, below V.
+            batch_size: int.
+
+        Returns:
+            What was added to `mlm_head.bias`, a float.
+
+        Raises:
+            ValueError: for a head without a bias of its output.
+        """
+        check_whole("active_words", active_words)
+        vocabulary_size = self.backbone.vocabulary_size
+        if active_words >= vocabulary_size:
+            raise ValueError(
+                f"active_words={active_words} has to be below the {vocabulary_size} words of the "
+                "vocabulary."
+            )
+        if self.mlm_head.bias is None:
+            raise ValueError(
+                "shift_logits() changes the bias of the output, and this head has none; make the "
+                "model with output_bias=True."
+            )
+        texts, _ = self._as_lists(texts, "shift_logits()")
+        batches, _ = self._sorted_batches(texts, batch_size=batch_size)
+        found = []
+        for batch in batches:
+            features = self.fill_in(keras.utils.unpack_x_y_sample_weight(batch)[0])
+            with backend.without_gradients():
+                states = self.backbone(features, training=False)["sequence_output"]
+                logits = self.mlm_head.highest_logits(states, features["padding_mask"])
+            found.append(keras.ops.convert_to_numpy(logits))
+        logits = np.concatenate(found)  # (N, V)
+        count = active_words * len(logits)
+        nearest = np.partition(logits, (-count - 1, -count), axis=None)[[-count - 1, -count]]
+        shift = -float(nearest.mean())
+        self.mlm_head.bias.assign(self.mlm_head.bias + shift)
+        return shift
+
+    def embed(self, texts, top_k=None, batch_size=32, role=None):
         """The weights of words in texts, of any number: they run sorted by length, in batches.
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             top_k: int. How many words of a text to keep, those that weigh most; `None` for all.
             batch_size: int.
+            role: as of `BertTextEmbedder.embed`.
 
         Returns:
             A `scipy.sparse.csr_array` of float32 (N, V), (1, V) for a single text.
@@ -106,7 +157,9 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         if top_k is not None:
             check_whole("top_k", top_k)
         texts, _ = self._as_lists(texts, "embed()")
-        batches, order = self._sorted_batches(texts, batch_size=batch_size)
+        batches, order = self._sorted_batches(
+            texts, batch_size=batch_size, preprocessor=self._for_role(role)
+        )
         parts = []
         for _, weights in self._batch_outputs(batches, verbose=0):
             weights = np.array(weights, "float32")

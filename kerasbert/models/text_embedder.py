@@ -9,6 +9,7 @@ from keras import ops
 
 from kerasbert._errors import check_whole
 from kerasbert.backend import unit_length
+from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import Pooling, ScalarMix
 from kerasbert.losses import EmbeddingLoss, MatchingCosine, max_similarity
@@ -52,8 +53,9 @@ class BertTextEmbedder(ComparingTask):
         embedder.fit(texts, vectors)                     # towards given ones: mean squared error
 
     Texts in columns are not packed together; the vectors that the loss gets are (B, C, D'). Large
-    batches, which ranking asks for, fit into memory by `compile(chunk_size=32)`. As every Keras
-    model it can be a part of another.
+    batches, which ranking asks for, fit into memory by `compile(chunk_size=32)`. Trained by
+    `kerasbert.losses.AdaptiveLayer`, the model can be cut after any layer by `with_layers`. As
+    every Keras model it can be a part of another.
 
     Late interaction, ColBERT's, is `pooling="tokens"` with a projection. It takes one input more,
     `vector_mask`, which tokens have a vector, by default those that are no padding. Trained on
@@ -167,12 +169,13 @@ class BertTextEmbedder(ComparingTask):
         inputs = dict(backbone.input)
         if self.has_late_interaction:
             inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
-        if pooling == "pooler":
-            x = ops.cast(backbone.output["pooled_output"], "float32")  # (B, D)
-        else:
-            x = self._pool(self._combine(backbone.hidden_states), inputs["padding_mask"])
-        x = x if self.projection is None else self.projection(x)
-        x = unit_length(x) if normalize else x
+        modes = [pooling] if isinstance(pooling, str) else pooling
+        self._poolings = [
+            Pooling(mode, dtype="float32", name=f"{mode}_pooling")
+            for mode in modes
+            if mode in _LISTED
+        ]
+        x = self._vectors(self._combine(backbone.hidden_states), inputs["padding_mask"])
         if pooling == "tokens":
             mask = inputs.get("vector_mask", inputs["padding_mask"])
             x = ops.where(ops.cast(mask, "bool")[:, :, None], x, 0.0)
@@ -194,16 +197,33 @@ class BertTextEmbedder(ComparingTask):
             return ops.concatenate(chosen, axis=-1)
         return sum(chosen[1:], chosen[0])
 
-    def _pool(self, x, padding_mask):
-        """(B, T, D') -> (B, D'), or as it is for tokens."""
-        if self.pooling == "tokens":
-            return x
-        modes = [self.pooling] if isinstance(self.pooling, str) else self.pooling
-        pooled = [
-            Pooling(mode, dtype="float32", name=f"{mode}_pooling")(x, padding_mask=padding_mask)
-            for mode in modes
-        ]
-        return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+    def _vectors(self, x, padding_mask):
+        """Outputs (B, T, D) as vectors (B, D'), or as (B, T, D') for tokens."""
+        if self.pooling == "pooler":
+            x = ops.cast(self.backbone.pooled_dense(x[:, 0, :]), "float32")
+        elif self._poolings:
+            pooled = [pool(x, padding_mask=padding_mask) for pool in self._poolings]
+            x = pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+        x = x if self.projection is None else self.projection(x)
+        return unit_length(x) if self.normalize else x
+
+    def _of_all_layers(self):
+        if self.pooling == "tokens" or self.layers_used != "last":
+            raise ValueError(
+                "AdaptiveLayer takes a vector for each text from the last layer and from those "
+                f"before, and this embedder has pooling={self.pooling!r} and layers="
+                f"{self.layers_used!r}; use layers='last' and another pooling than 'tokens'."
+            )
+        embeddings, *outputs = self.backbone.hidden_states
+        norm = self.backbone.final_layer_norm
+        if norm is not None:  # As a model has it that ends there.
+            outputs = [*map(norm, outputs[:-1]), outputs[-1]]
+        mask = self.input["padding_mask"]
+        layers = (ops.cast(x, "float32") for x in (embeddings, *outputs))
+        vectors = ops.stack([self._vectors(x, mask) for x in layers], axis=1)  # (B, L + 1, D')
+        model = keras.Model(self.input, vectors, name="all_layers")
+        only_blocks_remat(model.operations)
+        return model
 
     @property
     def has_late_interaction(self):
@@ -239,23 +259,13 @@ class BertTextEmbedder(ComparingTask):
         With `pooling="tokens"`, T is the longest text's number of vectors; `embed` gives the same
         without padding. `role` is that of `embed`.
         """
-        preprocessor = self._for_role(role)
-        if not self._is_raw(x):
-            return super().predict(x, batch_size=batch_size, **kwargs)
-        if self.pooling != "tokens":
-            return self._predict_texts(x, batch_size, preprocessor, **kwargs)
-        rows = self._token_vectors(x, batch_size, preprocessor, **kwargs)
+        if self.pooling != "tokens" or not self._is_raw(x):
+            return super().predict(x, batch_size, role, **kwargs)
+        rows = self._token_vectors(x, batch_size, self._for_role(role), **kwargs)
         vectors = np.zeros((len(rows), max(map(len, rows)), rows[0].shape[-1]), "float32")
         for vector, row in zip(vectors, rows, strict=True):
             vector[: len(row)] = row
         return vectors
-
-    def _for_role(self, role):
-        if self.preprocessor is None and role is None:
-            return None
-        if not hasattr(self.preprocessor, "for_role"):
-            raise ValueError(f"role={role!r} is for texts, and this model has no preprocessor.")
-        return self.preprocessor.for_role(role)
 
     def embed(self, texts, batch_size=32, role=None):
         """The vectors of texts, of any number: they run sorted by length, in batches.

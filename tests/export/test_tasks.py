@@ -354,6 +354,15 @@ def test_queries_and_texts_of_late_interaction(export):
 
 
 @pytest.mark.slow
+def test_queries_of_a_sparse_embedder(export):
+    model = tiny.task("SparseEmbedder", preprocessor={"prompts": {"query": "who "}})
+    path = export(model, top_k=3)
+    for signature, role in (("query", "query"), ("serving_default", None)):
+        weights = np.sort(model.embed(READ, role=role).toarray(), axis=1)[:, :-4:-1]
+        close(session_run(path, signature, text=RAW)["weight"], weights)
+
+
+@pytest.mark.slow
 def test_masked_lm_with_a_decoder_of_its_own(export):
     model = tiny.task("MaskedLM", tie_weights=False)
     check_masked(model, export(model, top_k=3))

@@ -1,5 +1,7 @@
 """Losses of vectors: values and gradients against sentence-transformers', labels, wrong use."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -51,6 +53,21 @@ def value_and_gradient(loss, labels, vectors):
     return float(value), vectors - ops.convert_to_numpy(table.embeddings).reshape(vectors.shape)
 
 
+def assert_equal(ours, labels, vectors, expected, parts):
+    """Loss and gradients are those of PyTorch, `expected`, and of the saved loss again."""
+    expected.backward()
+    columns = vectors.shape[1]
+    if columns == 1:
+        vectors = vectors[:, 0]
+    labels = np.full((6, columns), -1, "int32") if labels is None else labels
+    value, gradient = value_and_gradient(ours, labels, vectors)
+    assert value == pytest.approx(float(expected.detach()), rel=1e-6)
+    wanted = np.stack([part.grad.numpy() for part in parts], 1).reshape(vectors.shape)
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-6)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(ours))
+    assert float(again(labels, vectors)) == pytest.approx(value)
+
+
 @pytest.mark.peers
 @pytest.mark.parametrize("columns", [2, 4])
 def test_sparse_equals_sentence_transformers(monkeypatch, columns):
@@ -97,16 +114,110 @@ def test_equals_sentence_transformers(name):
     given = None if labels is None else torch.tensor(labels)
     expected = getattr(theirs, cls)(torch.nn.Identity(), **arguments)
     expected = expected.compute_loss_from_embeddings(parts, given)
-    expected.backward()
-    if columns == 1:
-        vectors = vectors[:, 0]
-    labels = np.full((6, columns), -1, "int32") if labels is None else labels
-    value, gradient = value_and_gradient(ours, labels, vectors)
-    assert value == pytest.approx(float(expected.detach()), rel=1e-6)
-    wanted = np.stack([part.grad.numpy() for part in parts], 1).reshape(vectors.shape)
-    np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-6)
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(ours))
-    assert float(again(labels, vectors)) == pytest.approx(value)
+    assert_equal(ours, labels, vectors, expected, parts)
+
+
+# --- vectors of all layers ---
+
+RANKING = losses.MultipleNegativesRanking()
+# Ours, the inner class of sentence-transformers, arguments of AdaptiveLayerLoss, columns, labels.
+ADAPTIVE = {
+    "uniform": (RANKING, "MultipleNegativesRankingLoss", {}, 3, None),
+    "log": (losses.CoSENT(), "CoSENTLoss", {"layer_weighting": "log"}, 2, SCORES),
+    "linear": (
+        losses.BatchHardTriplet(),
+        "BatchHardTripletLoss",
+        {"layer_weighting": "linear", "kl_temperature": 0},
+        1,
+        PAIR_LABELS,
+    ),
+    "two dimensions": (
+        losses.Matryoshka(losses.Triplet(), [8, 4]),
+        "TripletLoss",
+        {
+            "last_layer_weight": 2.0,
+            "prior_layers_weight": 0.5,
+            "kl_div_weight": 3.0,
+            "kl_temperature": 0.7,
+        },
+        3,
+        None,
+    ),
+}
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_layer_equals_sentence_transformers(name):
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses as theirs
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    class Given(Transformer):
+        """Texts of one token, whose layers are given."""
+
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+            self.model = torch.nn.Module()
+            self.model.config = SimpleNamespace(output_hidden_states=False)
+
+        def forward(self, features):
+            layers = features["layers"].unbind(1)
+            features |= {"all_layer_embeddings": layers, "token_embeddings": layers[-1]}
+            return features
+
+    ours, cls, arguments, columns, labels = ADAPTIVE[name]
+    vectors = np.random.default_rng(1).normal(size=(6, columns, 4, 8)).astype("float32")
+    parts = [torch.tensor(vectors[:, i, :, None], requires_grad=True) for i in range(columns)]
+    model = SentenceTransformer(modules=[Given(), Pooling(8, "mean")], device="cpu")
+    inner = getattr(theirs, cls)(model)
+    if isinstance(ours, losses.Matryoshka):
+        inner = theirs.MatryoshkaLoss(model, inner, ours.dims)
+    expected = theirs.AdaptiveLayerLoss(model, inner, n_layers_per_step=-1, **arguments)
+    features = [{"layers": part, "attention_mask": torch.ones(6, 1)} for part in parts]
+    expected = expected(features, None if labels is None else torch.tensor(labels))
+    assert_equal(losses.AdaptiveLayer(ours, -1, **arguments), labels, vectors, expected, parts)
+
+
+def test_drawn_layers():
+    """One of three a step, each in its turn, the same ones by the same seed."""
+    vectors = RANDOM.normal(size=(6, 2, 4, 8)).astype("float32")
+    labels = np.full((6, 2), -1, "int32")
+    each = [float(RANKING(labels, vectors[:, :, i])) for i in range(4)]
+    drawn = []
+    for _ in range(2):
+        loss = losses.AdaptiveLayer(RANKING, 1, kl_temperature=0, seed=0)
+        drawn.append([float(loss(labels, vectors)) - each[3] for _ in range(16)])
+    assert drawn[0] == drawn[1]
+    assert np.unique(np.round(drawn[0], 4)) == pytest.approx(sorted(each[:3]), abs=1e-3)
+    two = losses.AdaptiveLayer(RANKING, 2, kl_temperature=0, seed=0)
+    found = {round(float(two(labels, vectors)) - each[3], 3) for _ in range(16)}
+    pairs = [(each[0] + each[1]) / 2, (each[0] + each[2]) / 2, (each[1] + each[2]) / 2]
+    assert sorted(found) == pytest.approx(sorted(pairs), abs=2e-3)  # Never one twice.
+    # Weights of texts count in the divergence too.
+    loss = losses.AdaptiveLayer(losses.CosineRegression(), -1)
+    half = loss(SCORES, vectors, np.array([1, 1, 1, 0, 0, 0]))
+    assert float(half) * 2 == pytest.approx(float(loss(SCORES[:3], vectors[:3])), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make_wrong", "message"),
+    [
+        (lambda: losses.AdaptiveLayer(RANKING, 0), "n_layers_per_step=0"),
+        (lambda: losses.AdaptiveLayer(RANKING, kl_temperature="x"), "kl_temperature='x'"),
+        (lambda: losses.AdaptiveLayer(RANKING, layer_weighting="x"), "uniform, log, linear"),
+        (lambda: losses.AdaptiveLayer("mse"), "is no loss object"),
+        (
+            lambda: losses.Matryoshka(losses.AdaptiveLayer(RANKING), [2]),
+            r"write AdaptiveLayer\(Matryoshka\(",
+        ),
+        (lambda: losses.AdaptiveLayer(RANKING)(np.ones(2), np.ones((2, 4))), "all layers"),
+    ],
+)
+def test_wrong_use_of_adaptive_layer(make_wrong, message):
+    with pytest.raises(ValueError, match=message):
+        make_wrong()
 
 
 # --- vectors of tokens ---

@@ -4,6 +4,7 @@ N texts, V tokens of the vocabulary.
 """
 
 import functools
+import json
 
 import keras
 import numpy as np
@@ -28,7 +29,11 @@ from tests.contracts import (
     tiny_backbone,
 )
 
-pytestmark = pytest.mark.filterwarnings("error::UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "error::UserWarning",
+    # Keras transposes the scales of int8 so on PyTorch.
+    r"ignore:[\s\S]*The use of `x.T` on tensors:UserWarning",
+)
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was it 좋 ##은 日 本".split()
 TOKENS += [f"word{i}" for i in range(28 - len(TOKENS))]
@@ -131,6 +136,51 @@ def test_embed_and_decode():
     assert pairs.shape == (1, 30)
 
 
+@pytest.mark.parametrize("settings", [{}, {"pooling": "sum", "activation": "log1p_relu"}])
+def test_shift_logits(settings):
+    model = make_raw(**settings)
+    masked = BertMaskedLM(model.backbone)
+    masked.mlm_head.set_weights(model.mlm_head.get_weights())
+    features = model.preprocessor(TEXTS)
+    before = array(keras.ops.softmax(masked(features)))
+    shifts = []
+    for count in (3, 20, 1):
+        shifts.append(model.shift_logits(TEXTS, active_words=count))
+        assert (model.predict(TEXTS, verbose=0) > 0).sum() == count * len(TEXTS)
+    assert shifts[1] > 0 > shifts[2]
+    masked.mlm_head.set_weights(model.mlm_head.get_weights())
+    assert_close(keras.ops.softmax(masked(features)), before)
+
+
+def test_prompts(tmp_path):
+    """They are read from sentence-transformers' directories, and written there."""
+    tokenizer = bert_tokenizer(TOKENS)
+    prompts = {"query": "was ", "text": "it the "}
+    preprocessor = BertSparseEmbedderPreprocessor(
+        tokenizer, sequence_length=16, prompts=prompts, role="text"
+    )
+    backbone = tiny_backbone(dropout=0.0, num_layers=1, pooler=False)
+    model = perturb(BertSparseEmbedder(backbone, preprocessor))
+    expected = {role: model.embed(TEXTS, role=role).toarray() for role in (None, "query", "text")}
+    plain = BertSparseEmbedder(
+        model.backbone, BertSparseEmbedderPreprocessor(tokenizer, sequence_length=16)
+    )
+    plain.mlm_head.set_weights(model.mlm_head.get_weights())
+    for role, prompt in {None: "it the ", **prompts}.items():
+        found = plain.embed([prompt + text for text in TEXTS]).toarray()
+        assert_close(expected[role], found)
+        assert_close(model.predict(TEXTS, role=role, verbose=0), found)
+    assert np.abs(expected["query"] - expected["text"]).max() > 0.01
+    kerasbert.convert(model, tmp_path / "there")
+    with open(tmp_path / "there" / "config_sentence_transformers.json") as file:
+        config = json.load(file)
+    assert config["prompts"] == {"query": "was ", "document": "it the "}
+    assert (config["model_type"], config["default_prompt_name"]) == ("SparseEncoder", "document")
+    again = BertSparseEmbedder.from_preset(tmp_path / "there")
+    assert (again.preprocessor.prompts, again.preprocessor.role) == (prompts, "text")
+    assert_close(again.embed(TEXTS, role="query").toarray(), expected["query"], atol=1e-5)
+
+
 def test_wrong_use(tmp_path):
     model = make_raw()
     unread = make()
@@ -145,6 +195,12 @@ def test_wrong_use(tmp_path):
         (
             lambda: kerasbert.SearchIndex(None).search_vectors(model.embed(TEXTS)),
             "The vectors are sparse; an index takes dense",
+        ),
+        (lambda: model.shift_logits(TEXTS, 30), "active_words=30 has to be below the 30 words"),
+        (lambda: unread.shift_logits(TEXTS, 2), "has no preprocessor"),
+        (
+            lambda: make_raw(output_bias=False).shift_logits(TEXTS, 2),
+            "this head has none; make the model with output_bias=True",
         ),
         (lambda: losses.Sparse("mse"), "loss='mse' is no loss object"),
         (lambda: losses.Sparse(losses.CoSENT(), -1.0), "query_weight=-1.0 has to be a number"),

@@ -12,6 +12,7 @@ from kerasbert import losses
 from kerasbert.backend.tensorflow import tf
 from kerasbert.models import (
     BertBackbone,
+    BertSparseEmbedder,
     BertTextClassifier,
     BertTextEmbedder,
     BertTextEmbedderPreprocessor,
@@ -323,15 +324,18 @@ def test_a_text_and_itself():
     embedder.fit(MANY, np.ones((18, 16)), verbose=0)
 
 
-@pytest.mark.parametrize("name", ["triples", "classes"])
+@pytest.mark.parametrize("name", ["triples", "classes", "all layers"])
 def test_in_chunks(name, tmp_path):
     """The memory of a few rows, and what all at once give; saved and loaded too."""
-    x, y, _ = COMPARED[name]
+    x, y, _ = COMPARED["pairs" if name == "all layers" else name]
     found = []
     for size in (None, 4):
         keras.utils.set_random_seed(0)
         embedder = make_raw()
-        embedder.compile(optimizer=keras.optimizers.SGD(0.1), chunk_size=size)
+        loss = "auto"
+        if name == "all layers":
+            loss = losses.AdaptiveLayer(losses.EmbeddingLoss(), -1, layer_weighting="log")
+        embedder.compile(keras.optimizers.SGD(0.1), loss, chunk_size=size)
         found.append([float(embedder.train_on_batch(x, y)[0]) for _ in range(3)])
     assert found[1] == pytest.approx(found[0], rel=1e-5)
     assert found[0][2] < found[0][0]
@@ -343,6 +347,87 @@ def test_in_chunks(name, tmp_path):
     )
     with pytest.raises(ValueError, match="chunk_size=0"):
         embedder.compile(chunk_size=0)
+
+
+# --- vectors of all layers ---
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"family": "modernbert", "projection_dim": 3}, {"pooling": ["max", "cls"]}],
+    ids=["bert", "norms and a projection", "poolings"],
+)
+def test_a_cut_embedder_gives_what_its_layer_gave(settings):
+    """What `AdaptiveLayer` trains is what `with_layers` cuts, by the loss of both."""
+    settings = dict(settings)
+    backbone = tiny_backbone(settings.pop("family", "bert"), num_layers=3, dropout=0.0)
+    embedder = perturb(BertTextEmbedder(backbone, normalize=True, **settings))
+    columns = [batch(backbone, seed=seed) for seed in (0, 1)]
+    models = [embedder.with_layers(range(count)) for count in (1, 2, 3)]
+    cut = [np.stack([model.predict(c, verbose=0) for c in columns], 1) for model in models]
+    inner = losses.MultipleNegativesRanking(scale=5.0)
+    labels = np.full((len(cut[0]), 2), -1, "int32")
+    for weights in ((1.0, 0.0), (0.0, 1.0)):
+        loss = losses.AdaptiveLayer(inner, -1, *weights, kl_temperature=0)
+        embedder.compile(loss=loss, run_eagerly=True)
+        found = embedder.test_on_batch(tuple(columns), return_dict=True)
+        each = [float(inner(labels, vectors)) for vectors in cut]
+        if weights[0]:
+            assert found["loss"] == pytest.approx(each[2], rel=1e-4)
+            continue
+        # The embeddings, layer 0, are no embedder of `with_layers`.
+        first = BertTextEmbedder(backbone, normalize=True, **settings, layers="embeddings")
+        if first.projection is not None:
+            first.projection.set_weights(embedder.projection.get_weights())
+        zeroth = np.stack([first.predict(c, verbose=0) for c in columns], 1)
+        expected = np.mean([float(inner(labels, zeroth)), *each[:2]])
+        assert found["loss"] == pytest.approx(expected, rel=1e-4)
+    cosines = (cut[2][:, 0] * cut[2][:, 1]).sum(-1)
+    assert found["cosine"] == pytest.approx(cosines.mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["pairs", "classes"])
+def test_adaptive_layer(name):
+    """Raw texts with and without labels; other vectors than the last stay inside of `fit`."""
+    x, y, _ = COMPARED[name]
+    embedder = make_raw()
+    loss = losses.AdaptiveLayer(losses.Matryoshka(losses.EmbeddingLoss(), [16, 4]), seed=1)
+    embedder.compile(keras.optimizers.SGD(0.1), loss)
+    state = array(loss.seed_generator.state).tolist()
+    fitted = embedder.fit(x, y, epochs=3, batch_size=9, verbose=0).history["loss"]
+    assert fitted[2] < fitted[0]
+    assert array(loss.seed_generator.state).tolist() == [state[0], state[1] + 6]  # A draw a step.
+    assert embedder.embed(TEXTS).shape == (5, 16)
+    assert embedder(batch(embedder.backbone), training=True).shape == (3, 16)
+    embedder.compile(run_eagerly=True)  # The usual loss gets the last layer alone.
+    assert embedder.test_on_batch(x, y)[0] < fitted[2]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_adaptive_layer_in_half_precision(dtype):
+    """Vectors and losses are float32."""
+    found = []
+    for kind in ("float32", dtype):
+        keras.utils.set_random_seed(0)
+        embedder = BertTextEmbedder(tiny_backbone(dropout=0.0, dtype=kind))
+        embedder.compile(loss=losses.AdaptiveLayer(losses.MultipleNegativesRanking(scale=1.0), -1))
+        columns = tuple(batch(embedder.backbone, seed=seed) for seed in (0, 1))
+        found.append(float(embedder.train_on_batch(columns)[0]))
+    assert found[1] == pytest.approx(found[0], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("make_wrong", "message"),
+    [
+        (lambda: make(layers="sum_all"), "layers='sum_all'; use layers='last'"),
+        (lambda: make(layers="last", pooling="tokens"), "pooling='tokens' and"),
+        (lambda: BertSparseEmbedder(tiny_backbone()), "BertSparseEmbedder has those of the last"),
+    ],
+)
+def test_wrong_use_of_adaptive_layer(make_wrong, message):
+    with pytest.raises(ValueError, match=message):
+        make_wrong().compile(loss=losses.AdaptiveLayer(losses.CoSENT()))
 
 
 def test_prompts(tmp_path):
@@ -588,8 +673,8 @@ def test_wrong_use_of_late_interaction(make_wrong, message):
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_twenty_steps_equal_sentence_transformers(reference, tmp_path, symmetric):
+@pytest.mark.parametrize("kind", ["one way", "symmetric", "all layers"])
+def test_twenty_steps_equal_sentence_transformers(reference, tmp_path, kind):
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import losses as theirs
@@ -600,8 +685,13 @@ def test_twenty_steps_equal_sentence_transformers(reference, tmp_path, symmetric
     model = SentenceTransformer(modules=modules, device="cpu").eval()
     ours = BertTextEmbedder.from_preset(path, preprocessor=None, dropout=0.0, attention_dropout=0.0)
     arguments = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
-    loss = theirs.MultipleNegativesRankingLoss(model, **(arguments if symmetric else {}))
-    ours.compile(keras.optimizers.SGD(0.05), losses.MultipleNegativesRanking(symmetric=symmetric))
+    is_symmetric = kind == "symmetric"
+    loss = theirs.MultipleNegativesRankingLoss(model, **(arguments if is_symmetric else {}))
+    own_loss = losses.MultipleNegativesRanking(symmetric=is_symmetric)
+    if kind == "all layers":
+        loss = theirs.AdaptiveLayerLoss(model, loss, n_layers_per_step=-1)
+        own_loss = losses.AdaptiveLayer(own_loss, -1)
+    ours.compile(keras.optimizers.SGD(0.05), own_loss)
     step = torch.optim.SGD(model.parameters(), 0.05)
     random = np.random.default_rng(0)
     for _ in range(20):
