@@ -13,6 +13,8 @@ import contextlib
 import csv
 import hashlib
 import html
+import importlib
+import inspect
 import io
 import lzma
 import os
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -211,6 +214,37 @@ def wikipedia_sample():
     return [text for text in texts if len(text) > 1000]
 
 
+def python_library():
+    """List of `(question, passage)`, some 1,500: what Python writes of its own library.
+
+    The first paragraph of a documentation says in a sentence what the rest explains.
+    """
+    skipped = {"antigravity", "this", "idlelib", "test"}  # Importing some of these does something.
+    pairs = {}
+    for name in sorted(sys.stdlib_module_names - skipped):
+        if not name.startswith("_"):
+            with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
+                module = importlib.import_module(name)
+                pairs |= dict.fromkeys(_summaries(module))
+    return list(pairs)
+
+
+def _summaries(owner):
+    """`(first paragraph, rest)` of what has both in a module or a class."""
+    for key, thing in sorted(vars(owner).items()):
+        thing = getattr(thing, "__func__", thing)
+        is_class = inspect.isclass(thing)
+        if key.startswith("_") or not (is_class or inspect.isroutine(thing)):
+            continue
+        if inspect.ismodule(owner) and thing.__module__ != owner.__name__:
+            continue  # It is another module's.
+        first, _, rest = inspect.cleandoc(thing.__doc__ or "").partition("\n\n")
+        if len(first.split()) > 3 and len(rest.split()) > 7:
+            yield " ".join(first.split()), " ".join(rest.split())
+        if is_class:
+            yield from _summaries(thing)
+
+
 def sms_spam():
     """List of `(label, text)`: 4,837 messages, 638 of them "spam", the others "ham"."""
     if not SMS_SPAM.is_file():
@@ -384,7 +418,8 @@ def _move(folder, target):
 
 def main():
     print(f"cache: {cache_dir()}")
-    for source in (film_reviews, trec_questions, sms_spam, korean_text, japanese_text):
+    tables = (film_reviews, trec_questions, python_library, sms_spam, korean_text, japanese_text)
+    for source in tables:
         _show(source, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
     _show(chinese_text, lambda rows: f"{len(rows):,} rows, for example {rows[len(rows) // 2]!r}")
     for source in (state_of_the_union, shakespeare, jane_austen, wikipedia_sample):

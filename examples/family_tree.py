@@ -211,7 +211,7 @@ def linear_accuracy(vectors, labels, others, wanted, epochs=15):
     classifier.compile(keras.optimizers.Adam(3e-3), loss)
     targets = np.array([known[label] for label in labels])
     classifier.fit((vectors - middle) / spread, targets, batch_size=256, epochs=epochs, verbose=0)
-    logits = classifier.predict((others - middle) / spread, batch_size=4096, verbose=0)
+    logits = keras.ops.convert_to_numpy(classifier((others - middle) / spread))
     targets = np.array([known.get(label, -1) for label in wanted])
     return float((logits.argmax(-1) == targets).mean())
 

@@ -79,6 +79,8 @@ def test_python_blocks_of_other_languages(file, handle, labels, tmp_path, monkey
         found = names["text"][entity["start"] : entity["end"]]
         assert (" " if file == "README.ja.md" else "").join(found) == entity["text"]
     assert str(names["shown"]).count("<mark") == len(names["entities"])
+    assert names["hits"][0]["text"] in names["answers"]
+    assert (tmp_path / "faq_index").is_dir()
     assert pathlib.Path(names["path"], "saved_model.pb").is_file()
 
 

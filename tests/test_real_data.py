@@ -49,6 +49,13 @@ def test_trec_questions():
     assert ("DESC", "manner", "How did serfdom develop in and then leave Russia ?") in questions
 
 
+def test_python_library():
+    pairs = real_data.python_library()
+    assert 1200 < len(pairs) == len(set(pairs))
+    passage = dict(pairs)["Collapse and truncate the given text to fit in the given width."]
+    assert passage.startswith("The text first has its whitespace collapsed.")
+
+
 def test_brown_tagged():
     documents = real_data.or_skip(real_data.brown_tagged)
     sentences = [sentence for document in documents for sentence in document]

@@ -35,7 +35,7 @@ def run(notebook, directory, **told):
     client = NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": directory}}
     )
-    environment = {"PYTHONPATH": str(EXAMPLES.parent), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {"PYTHONPATH": f"{EXAMPLES.parent}:{EXAMPLES}", "TF_CPP_MIN_LOG_LEVEL": "2"}
     client.execute(env={**os.environ, **environment})
     parameters.source = stored
     notebook.metadata.language_info = {"name": "python"}  # Not the version that was at hand.

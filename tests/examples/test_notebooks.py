@@ -17,9 +17,16 @@ SMALL = {
     "attention": {},
     "classify_spam": {"SAMPLES": 100, "EPOCHS": 1},
     "export_and_call": {"SAMPLES": 32},
+    "family_tree": {"ROWS": 40, "EPOCHS": 1, "SENTENCES": 20},
     "features_by_layer": {"SAMPLES": 40},
     "fill_masks": {},
     "pretrain": {"STEPS": 4, "TOPICS": 6},
+    "search_documents": {
+        "PRESET": "bert_tiny_demo_en_uncased",
+        "PASSAGES": 60,
+        "HELD_OUT": 4,
+        "EPOCHS": 1,
+    },
     "syntax_in_layers": {"PRESET": "bert_tiny_demo_en_uncased", "SENTENCES": 30, "EPOCHS": 1},
     "tag_and_answer": {"SAMPLES": 32, "EPOCHS": 1},
 }
