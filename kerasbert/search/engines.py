@@ -148,6 +148,8 @@ class UsearchEngine:
 
     def read(self, path):
         try:
+            # `load` believes the sizes that a file names, and asks for as much memory.
+            self._index.metadata(path)
             self._index.load(path)
         except (RuntimeError, ValueError) as error:
             raise ValueError(_damaged(path, error)) from None

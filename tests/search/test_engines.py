@@ -54,6 +54,27 @@ def test_engines(engine, dtype, tmp_path):
 
 
 @pytest.mark.peers
+def test_a_damaged_file_is_not_believed(tmp_path, monkeypatch):
+    """Its first bytes are sizes: text there makes 14 GB."""
+    from usearch.index import Index
+
+    index = fill(SearchIndex(None, engine="usearch"), np.eye(9))
+    index.search_vectors(np.eye(9)[0], 1)
+    index.save(tmp_path / "index")
+    path = tmp_path / "index" / "engine.usearch"
+    whole = path.read_bytes()
+    loaded, load = [], Index.load
+    monkeypatch.setattr(Index, "load", lambda *args: loaded.append(args) or load(*args))
+    for damaged in (b"no index", b"", whole[: len(whole) // 2], b"\xff" * 100 + whole[100:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is damaged .* remove it, and it is made again"):
+            SearchIndex.load(tmp_path / "index")
+    assert len(loaded) == 1  # Half of a file begins with sizes that are right.
+    path.write_bytes(whole)
+    assert len(SearchIndex.load(tmp_path / "index")) == 9
+
+
+@pytest.mark.peers
 def test_options():
     vectors = np.random.default_rng(0).normal(size=(1000, 32))
     options = {"factory": "IVF8,Flat", "search": 8}
