@@ -231,8 +231,12 @@ class Trial:
             arm.prepare()
             start = time.perf_counter()
             arm.fit(texts, y)
-            seconds = time.perf_counter() - start + arm.seconds_before(len(learned))
-            rows = arm.predict_proba(asked.take(range(len(asked))))
+            seconds = time.perf_counter() - start
+            asked_texts = asked.take(range(len(asked)))
+            start = time.perf_counter()
+            rows = arm.predict_proba(asked_texts)
+            seconds_asked = (time.perf_counter() - start) / len(asked)
+            vectors = arm.seconds_a_text * len(self.labelled.rows.x)
             if not np.isfinite(rows).all():
                 raise ValueError(
                     f"The run '{run}' diverged: its loss is no number; give a lower learning rate."
@@ -242,7 +246,8 @@ class Trial:
                     file,
                     rows=rows.astype("float32"),
                     labels=len(learned),
-                    seconds=seconds,
+                    seconds=seconds + arm.seconds_before + vectors * len(learned),
+                    milliseconds=1000 * (seconds_asked + vectors),
                     megabytes=arm.megabytes,
                 )
         forget(folder)
@@ -293,6 +298,7 @@ class Trial:
                 "title": ARMS[name].title,
                 **scores[name, 1.0],
                 "seconds": round(float(np.mean([run["seconds"] for run in runs])), 3),
+                "milliseconds": round(float(np.mean([run["milliseconds"] for run in runs])), 3),
                 "megabytes": round(float(np.mean([run["megabytes"] for run in runs])), 2),
                 "calibration": facts,
             }

@@ -2,7 +2,7 @@
 
 Each is made with an `Arms`, has `fit(x, y)` and `predict_proba(x)` (N, C), where `x` is a list of
 texts or a tuple of two lists, and `y` are numbers of classes, and says what it takes, in
-`megabytes` and, where a part of the work was done before, in `seconds_before(count)`.
+`megabytes` and, where a part of the work was done before, in `seconds_before` and `seconds_a_text`.
 """
 
 import functools
@@ -78,6 +78,8 @@ class Arm:
 
     # For tables, and as `finetune` calls it.
     title = method = ""
+    # Of a training that was stopped before, and of the vectors of each text.
+    seconds_before = seconds_a_text = 0.0
 
     def __init__(self, shared, seed, folder):
         """
@@ -90,10 +92,6 @@ class Arm:
 
     def prepare(self):
         """Do what is done only once for all runs."""
-
-    def seconds_before(self, count):
-        """Seconds of a training on so many texts that are not those of `fit`."""
-        return 0.0
 
     def options(self, count):
         """Those of `kerasbert finetune` that train the same on so many rows."""
@@ -166,8 +164,9 @@ class Frozen(Arm):
     def prepare(self):
         _ = self.shared.vectors
 
-    def seconds_before(self, count):
-        return self.shared.vectors.seconds * count
+    @property
+    def seconds_a_text(self):
+        return self.shared.vectors.seconds
 
     @property
     def megabytes(self):
@@ -199,10 +198,7 @@ class Trained(Arm):
             callbacks=[keep],
             verbose=0,
         )
-        self._before = keep.before
-
-    def seconds_before(self, count):
-        return self._before
+        self.seconds_before = keep.before
 
     @property
     def megabytes(self):

@@ -79,7 +79,7 @@ def test_all_ways_on_the_same_rows(tmp_path, tiny_preset, monkeypatch):
     found = kerasbert.advise(path, tiny_preset, out, **settings)
     assert list(found["arms"]) == list(arms.ARMS)
     for name, arm in found["arms"].items():
-        assert arm["seconds"] > 0 and arm["megabytes"] > 0, name
+        assert min(arm["seconds"], arm["milliseconds"], arm["megabytes"]) > 0, name
         assert arm["behind"]["low"] <= arm["behind"]["value"] <= arm["behind"]["high"]
         assert 0 <= arm["calibration"]["error_after"] <= 1
     sizes = {name: arm["megabytes"] for name, arm in found["arms"].items()}
@@ -155,7 +155,7 @@ def test_a_training_goes_on_from_its_last_epoch(tmp_path, tiny_preset, monkeypat
     again = arms.Tuned(shared, 0, folder)
     again.fit(x, y)
     assert int(again.model.optimizer.iterations) == int(whole.model.optimizer.iterations) == 4
-    assert again.seconds_before(8) > 0
+    assert again.seconds_before > 0
     arms.forget(folder)
     assert not os.path.exists(folder)
 
