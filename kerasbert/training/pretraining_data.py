@@ -166,14 +166,14 @@ class Data:
     def __init__(self, parts, tokenizer, **settings):
         self.parts, self.settings = parts, {"tokenizer": tokenizer, **settings}
 
-    def training(self, phase, accumulate, seed, start):
+    def training(self, phase, accumulate, seed, start, masker):
         """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
         return read_examples(
             **self.parts[phase.sequence_length][0],
             batch_size=phase.batch_size // accumulate,
             seed=seed,
             start_step=start,
-            **self.settings,
+            **{**self.settings, "masker": masker},
         )
 
     def held_out(self, phase, accumulate, examples=None):

@@ -579,6 +579,36 @@ def test_settings_of_the_masker(written, bert):
         read_examples(folder, 4, masker={"mask_selection_rate": 2})
 
 
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_a_rate_that_changes(written, bert, unit):
+    folder, _ = written
+    settings = {"tokenizer": bert, "repeat": True, "seed": 1}
+    for first, last in ((0.5, 0.1), (0.1, 0.5)):
+        masker = {"mask_selection_rate": (first, last, 8), "unit": unit}
+        batches = list(read_examples(folder, 64, masker=masker, **settings).take(10))
+        widths = []
+        for number, (x, y, weights) in enumerate(batches):
+            rate = first + (last - first) * min(number / 8, 1)
+            n = x["padding_mask"].numpy().sum(axis=1)
+            hidden = weights["mlm_logits"].numpy().sum(axis=1)
+            expected = np.maximum(1, np.minimum(np.round(rate * n), n - 3))
+            if unit == "token":
+                np.testing.assert_allclose(hidden, expected, atol=1)
+            assert abs(hidden.mean() - expected.mean()) < 0.5
+            widths.append(y["mlm_logits"].shape[1])
+            assert x["mask_positions"].shape[1] == widths[-1] >= hidden.max()
+        assert len(set(widths)) <= 4 and widths[0] != widths[-1]
+        # A later start hides the same.
+        same(
+            batches[6],
+            next(iter(read_examples(folder, 64, start_step=6, masker=masker, **settings))),
+        )
+    with pytest.raises(ValueError, match="mask_selection_rate: batches=0 has to be a whole number"):
+        read_examples(folder, 4, masker={"mask_selection_rate": (0.3, 0.1, 0)})
+    with pytest.raises(ValueError, match="mask_selection_rate=2 has to be a number from 0 to 1"):
+        read_examples(folder, 4, masker={"mask_selection_rate": (0.3, 2, 5)})
+
+
 @pytest.mark.parametrize("shuffle_buffer", [100, 1 << 16])
 def test_a_batch_depends_on_its_number_alone(written, shuffle_buffer):
     folder, manifest = written
