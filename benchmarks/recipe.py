@@ -48,6 +48,7 @@ BASE = {
 ROWS = {
     "base": {},
     "next sentence": {"objective": "next_sentence"},
+    "cut sentences": {"cut_sentences": True},
     "15% hidden": {"masker": {"mask_selection_rate": 0.15}},
     "40% hidden": {"masker": {"mask_selection_rate": 0.4}},
     "40 to 15% hidden": {"masker": {"mask_selection_rate": (0.4, 0.15)}},
@@ -117,12 +118,14 @@ def vocabulary(train, output, settings):
     return folder
 
 
-def examples(text, output, tokenizer, length, objective, *name):
+def examples(text, output, tokenizer, length, objective, cut, *name):
     """The folder of examples, which are made unless they are there."""
     from kerasbert.data import write_examples
 
-    folder = output / "examples" / "-".join((*name, objective, str(length)))
+    rows = ("cut",) if cut else ()
+    folder = output / "examples" / "-".join((*name, objective, *rows, str(length)))
     settings = {"sequence_length": length, "objective": objective, "sentences": "lines"}
+    settings["cut_sentences"] = cut
     write_examples(str(text), str(folder), tokenizer, **settings)
     return str(folder)
 
@@ -162,9 +165,9 @@ def train(row, corpus, output, budget, seed, precision):
     from kerasbert.tokenizers import tokenizer_from_files
 
     tokenizer = tokenizer_from_files(str(words), "bert")
-    rows = settings["objective"]
+    rows = settings["objective"], settings.get("cut_sentences", False)
     made = {
-        length: examples(text, output, tokenizer, length, rows, words.name)
+        length: examples(text, output, tokenizer, length, *rows, words.name)
         for length, _, _ in settings["phases"]
     }
 
@@ -217,7 +220,7 @@ def score(preset, held_out, output, tokenizer, name):
     from kerasbert.models import BertMaskedLM
 
     model = BertMaskedLM.from_preset(preset)
-    folder = examples(held_out, output, tokenizer, LENGTH, "full_sentences", "held-out", name)
+    folder = examples(held_out, output, tokenizer, LENGTH, "full_sentences", True, "held-out", name)
     hiding = {"mask_selection_rate": HIDDEN, "mask_token_rate": 1.0, "random_token_rate": 0.0}
     batches = read_examples(
         folder,

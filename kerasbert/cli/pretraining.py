@@ -134,6 +134,9 @@ def pretrain(
     objective: Annotated[
         str, _examples(help="next_sentence, sentence_order, full_sentences or replaced_tokens.")
     ] = "next_sentence",
+    cut_sentences: Annotated[
+        bool, _examples("--cut-sentences", help="Fill rows of one text to the last token.")
+    ] = False,
     masking: Annotated[
         str, _examples(help="dynamic: other tokens are hidden in each epoch; or static.")
     ] = "dynamic",
@@ -235,6 +238,7 @@ def pretrain(
             lowercase=not cased,
             reading=settings("--reading", reading),
             objective=objective,
+            cut_sentences=cut_sentences,
             steps=steps,
             batch_size=batch_size,
             phases=phase and [_phase(text) for text in phase],

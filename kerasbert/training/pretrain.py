@@ -116,6 +116,8 @@ def pretrain(corpus, output, *, settings):
             encoder is then of the family "electra" if none is named, and narrower than 768 it has
             tables of 128; `preset` is its detector, and the folder `generator` beside it the
             generator, as a `BertMaskedLM`.
+        cut_sentences: bool. Rows of one text are filled to the last token, and sentences cut there;
+            without it a sentence that does not fit is the first of the next row.
         steps: int. Updates of the weights, for the default of `phases`.
         batch_size: int. Examples of an update, also for that default.
         phases: list of `(sequence_length, steps, batch_size)`, one after the other.
@@ -272,7 +274,7 @@ def _is_resumed(output, settings):
     if not before:
         return False
     # What the version that wrote it did not know.
-    before = {"schedule": "linear", **before}
+    before = {"schedule": "linear", "cut_sentences": False, **before}
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
     if names:
         said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)

@@ -37,7 +37,7 @@ def given_examples(corpus):
 def make_examples(corpus, output, tokenizer, settings, resumed, line):
     """Examples by sequence length: a dict of folders."""
     arguments = {"objective": settings.rows, "copies": settings.copies, "seed": settings.seed}
-    arguments |= settings.reading or {}
+    arguments |= {"cut_sentences": settings.cut_sentences, **(settings.reading or {})}
     if settings.masking == "static":
         # `write_examples` has another name for one setting of `mask_tokens`.
         names = {"unit": "mask_unit"}
@@ -119,6 +119,11 @@ def _check_manifest(manifest, folder, length, settings):
         raise ValueError(
             f"The examples in '{folder}' are for objective={made['objective']!r}, not "
             f"{settings.rows!r}{read}; pass that."
+        )
+    if settings.cut_sentences and not made.get("cut_sentences"):
+        raise ValueError(
+            f"The examples in '{folder}' were made without cut_sentences=True; leave that out, or "
+            "pass the text."
         )
     if made["sequence_length"] != length:
         raise ValueError(

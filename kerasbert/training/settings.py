@@ -78,6 +78,7 @@ class PretrainSettings:
     lowercase: bool = True
     reading: dict | None = None
     objective: str = "next_sentence"
+    cut_sentences: bool = False
     steps: int = _free(default=1_000_000)
     batch_size: int = _free(default=256)
     phases: list | None = None
@@ -142,6 +143,11 @@ class PretrainSettings:
             raise ValueError(
                 f"generator={self.generator!r} is of objective='replaced_tokens' alone; leave it "
                 f"out for {self.objective!r}."
+            )
+        if self.cut_sentences and self.has_pairs:
+            raise ValueError(
+                "cut_sentences=True is for rows of one text: take objective='full_sentences' or "
+                f"'replaced_tokens', or leave it out for {self.objective!r}."
             )
         self._choose(phases=self._phases())
         if self.learning_rate is None:

@@ -481,6 +481,25 @@ def test_a_full_disk(which, corpus, bert, written, tmp_path, monkeypatch):
     assert write(corpus, tmp_path, bert) == manifest and files(tmp_path) == files(folder)
 
 
+def test_rows_that_are_full(corpus, tmp_path, bert):
+    """Sentences are cut: the same tokens in the same order, and no padding but in the last row."""
+    settings = {"objective": "full_sentences", "sequence_length": 32, "workers": 1}
+    whole, cut = (
+        write(corpus, tmp_path / str(one), bert, **settings, cut_sentences=one)
+        for one in (False, True)
+    )
+    assert "cut_sentences" not in whole["settings"] and cut["settings"]["cut_sentences"]
+    lengths = [parsed(tmp_path / str(one))["input_mask"].sum(axis=1) for one in (False, True)]
+    # Rows are in another order; a block has one last row.
+    assert (lengths[1] < 32).sum() <= 0.02 * len(lengths[1]) + len(cut["shards"]) * 20
+    assert lengths[0].mean() < 30 < lengths[1].mean() and len(lengths[1]) < len(lengths[0])
+    # Only [CLS] and [SEP] of rows, and separators at their ends, are more or fewer.
+    tokens = [(x - 2).sum() for x in lengths]
+    assert abs(int(tokens[0]) - int(tokens[1])) <= whole["counts"]["documents"]
+    with pytest.raises(ValueError, match="cut_sentences=True is of objective='full_sentences' al"):
+        write(corpus, tmp_path / "no", bert, cut_sentences=True)
+
+
 # === Reading ===
 
 

@@ -298,7 +298,7 @@ def test_the_file_of_settings(examples, vocabulary, unbroken):
         ("num_heads", 2), ("intermediate_dim", None), ("family", None), ("encoder", None),
         ("generator", None), ("vocabulary", vocabulary), ("vocabulary_size", 30522),
         ("lowercase", True), ("reading", None), ("objective", "next_sentence"),
-        ("phases", [[16, 10, 8]]),
+        ("cut_sentences", False), ("phases", [[16, 10, 8]]),
         ("optimizer", "adamw"), ("learning_rate", 0.003), ("schedule", "linear"),
         ("warmup_steps", 2), ("decay_share", None), ("weight_decay", 0.01),
         ("ema_momentum", None), ("optimizer_state", "new"), ("accumulate", 2),
@@ -311,7 +311,7 @@ def test_the_file_of_settings(examples, vocabulary, unbroken):
 def test_a_run_of_an_earlier_version_goes_on(examples, vocabulary, unbroken, tmp_path):
     output = shutil.copytree(unbroken[0], tmp_path / "out")
     settings = json.loads((output / "settings.json").read_text())
-    for name in ("schedule", "decay_share", "ema_momentum"):
+    for name in ("cut_sentences", "schedule", "decay_share", "ema_momentum"):
         del settings[name]
     (output / "settings.json").write_text(json.dumps(settings))
     assert train(examples, vocabulary, output)["scores"] == unbroken[1]["scores"]
@@ -514,6 +514,7 @@ def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
     [
         ({"objective": "next"}, "objective='next' is unknown; use one of next_sentence,"),
         ({"optimizer": "sgd"}, "optimizer='sgd' is unknown; use one of adamw, lamb, muon"),
+        ({"cut_sentences": True}, "is for rows of one text: take objective='full_sentences'"),
         ({"schedule": "cosine"}, "schedule='cosine' is unknown; use one of linear, wsd"),
         ({"decay_share": 0.2}, "decay_share=0.2 is of schedule='wsd' alone; leave it out"),
         ({"schedule": "wsd", "decay_share": 0}, "decay_share=0 has to be a share above 0, up to 1"),
