@@ -338,9 +338,12 @@ class Muon(_ByWeight, keras.optimizers.Muon):
 
     What is no matrix between two hidden states (biases, norms, embeddings, the last layer of a
     head) steps by Adam. Steps of matrices are as long as Adam's usually are (`rms_rate`), so one
-    rate and one decay are for both. To `keras.optimizers.Muon` this adds what all optimizers here
-    have, and `parts`: queries, keys and values are one matrix in this package, and each of the
-    three is made alike by itself.
+    rate and one decay are for both. Adam corrects its averages here, as that of Keras does. Without
+    that, as `pretrain` has it for "adamw", some hundred first steps are longer: compare the two at
+    rates of their own.
+
+    To `keras.optimizers.Muon` this adds what all optimizers here have, and `parts`: queries, keys
+    and values are one matrix in this package, and each of the three is made alike by itself.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
