@@ -21,6 +21,9 @@ NO_DECAY = ("bias", "gamma", "beta")
 # (arXiv 1810.04805, appendix A.3). Small encoders want ten times as much and more.
 FINETUNING_LEARNING_RATE = 3e-5
 
+# What one weight of an encoder here holds several matrices of.
+MUON_PARTS = {"qkv": 3}
+
 
 class _ByWeight(ChecksKeywords):
     """Mixin, first among the bases: which weights decay, and at what share of the rate each trains.
@@ -329,6 +332,107 @@ def _norm(x):
     return ops.sqrt(ops.sum(ops.square(x)))
 
 
+@keras.saving.register_keras_serializable(package="kerasbert")
+class Muon(_ByWeight, keras.optimizers.Muon):
+    """Muon: the step of a matrix is its averaged gradient, with all singular values made alike.
+
+    What is no matrix between two hidden states (biases, norms, embeddings, the last layer of a
+    head) steps by Adam. Steps of matrices are as long as Adam's usually are (`rms_rate`), so one
+    rate and one decay are for both. Adam corrects its averages here, as that of Keras does. Without
+    that, as `pretrain` has it for "adamw", some hundred first steps are longer: compare the two at
+    rates of their own.
+
+    To `keras.optimizers.Muon` this adds what all optimizers here have, and `parts`: queries, keys
+    and values are one matrix in this package, and each of the three is made alike by itself.
+
+    Args:
+        learning_rate: float, or a schedule such as `LinearDecay`.
+        weight_decay: float. Also of what steps by Adam.
+        momentum: float. The share of a matrix' average of gradients that stays at each step.
+        epsilon: float. Of Adam.
+        global_clipnorm: float. The most that the norm of all gradients together may be.
+        parts: dict of parts of paths to ints: into how many matrices of equal width a weight is
+            cut, such as `{"qkv": 3}`.
+        exclude_layers: list of expressions; a weight steps by Adam where one is found in its path.
+        no_decay: list of names of weights, or parts of their paths, that do not decay.
+        learning_rate_multipliers: dict of parts of paths to shares of the rate; see
+            `layerwise_learning_rates`.
+        **kwargs: as in `keras.optimizers.Muon`, for example `ns_steps`.
+
+    Example:
+
+    >>> optimizer = Muon(LinearDecay(1e-3, steps=1000, warmup_steps=100))
+    >>> optimizer.get_config()["parts"]
+    {'qkv': 3}
+
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; lengths of steps Liu et
+    al. 2025, arXiv 2502.16982.
+    """
+
+    def __init__(
+        self,
+        learning_rate=1e-3,
+        weight_decay=0.01,
+        momentum=0.95,
+        epsilon=1e-6,
+        global_clipnorm=1.0,
+        parts=MUON_PARTS,
+        exclude_layers=("logits", "mlm_head/decoder"),
+        no_decay=NO_DECAY,
+        learning_rate_multipliers=None,
+        **kwargs,
+    ):
+        super().__init__(
+            learning_rate,
+            weight_decay=weight_decay,
+            # Keras has two decays; here `_ByWeight` decays all alike.
+            adam_weight_decay=weight_decay,
+            momentum=momentum,
+            epsilon=epsilon,
+            global_clipnorm=global_clipnorm,
+            exclude_layers=list(exclude_layers or ()),
+            no_decay=no_decay,
+            learning_rate_multipliers=learning_rate_multipliers,
+            **kwargs,
+        )
+        self.parts = dict(parts or {})
+        for name, count in self.parts.items():
+            check_whole(f"parts['{name}']", count)
+        self._cuts = {}
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        for variable in variables:
+            if private_names.steps_by_adam(self, variable):
+                continue
+            path, width = f"/{variable.path}/", variable.shape[1]
+            cut = math.prod(count for name, count in self.parts.items() if f"/{name}/" in path)
+            if width % cut:
+                raise ValueError(
+                    f"'{variable.path}' is {width} wide, and parts={self.parts} would cut it into "
+                    f"{cut} matrices; leave that out."
+                )
+            self._cuts[private_names.variable_key(self, variable)] = cut
+
+    def _muon_update_step(self, gradient, variable, lr, m):
+        cut = self._cuts[private_names.variable_key(self, variable)]
+        gradient = ops.cast(gradient, variable.dtype)
+        self.assign_add(m, gradient + (self.momentum - 1) * m)
+        step = gradient + self.momentum * m if self.nesterov else m
+        steps = [
+            self.lr_adjust(self.zeropower_via_newtonschulz5(part, self.ns_steps))
+            for part in ops.split(step, cut, axis=1)
+        ]
+        self.assign_sub(variable, ops.cast(lr, variable.dtype) * ops.concatenate(steps, axis=1))
+
+    def get_config(self):
+        config = {**super().get_config(), "parts": self.parts}
+        del config["adam_weight_decay"]
+        return config
+
+
 # === Schedules ===
 
 
@@ -383,6 +487,63 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "learning_rate": self.learning_rate,
             "steps": self.steps,
             "warmup_steps": self.warmup_steps,
+            "start": self.start,
+        }
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """The rate rises from 0 over the warmup, stays, and falls to 0 over the last steps.
+
+    Until the fall begins nothing hangs on how long the training is to be. It falls as one minus
+    the root of the share of the fall that is done: fast at first.
+
+    Args:
+        learning_rate: float. The peak.
+        steps: int. Batches of the whole training, the warmup's and those of the fall too.
+        warmup_steps: int.
+        decay_steps: int. Batches of the fall.
+        start: int. The step that all this counts from, for an optimizer that has trained before.
+
+    Example:
+
+    >>> schedule = WarmupStableDecay(1.0, steps=10, warmup_steps=2, decay_steps=4)
+    >>> [round(float(schedule(step)), 3) for step in (0, 1, 2, 6, 7, 10, 11)]
+    [0.0, 0.5, 1.0, 1.0, 0.5, 0.0, 0.0]
+
+    Source: Hu et al. 2024, arXiv 2404.06395; the form of the fall Hägele et al. 2024, arXiv
+    2405.18392.
+    """
+
+    def __init__(self, learning_rate, steps, warmup_steps=0, decay_steps=0, start=0):
+        super().__init__()
+        _check_steps(steps)
+        check_whole("warmup_steps", warmup_steps, 0)
+        check_whole("decay_steps", decay_steps, 0)
+        if warmup_steps + decay_steps > steps:
+            raise ValueError(
+                f"warmup_steps={warmup_steps} and decay_steps={decay_steps} are more than the "
+                f"{steps} steps of the whole training; lower one of them."
+            )
+        self.learning_rate = learning_rate
+        self.steps = steps
+        self.warmup_steps = warmup_steps
+        self.decay_steps = decay_steps
+        self.start = start
+
+    def __call__(self, step):
+        step = ops.cast(step - self.start, "float32")
+        fallen = (step - (self.steps - self.decay_steps)) / max(self.decay_steps, 1)
+        fall = 1.0 - ops.sqrt(ops.clip(fallen, 0.0, 1.0))
+        rise = step / max(self.warmup_steps, 1)
+        return self.learning_rate * ops.where(step < self.warmup_steps, rise, fall)
+
+    def get_config(self):
+        return {
+            "learning_rate": self.learning_rate,
+            "steps": self.steps,
+            "warmup_steps": self.warmup_steps,
+            "decay_steps": self.decay_steps,
             "start": self.start,
         }
 

@@ -261,6 +261,21 @@ NAMES = (
         "LAMB's averages, likewise.",
     ),
     Name(
+        "keras.optimizers.Muon",
+        "_muon_update_step",
+        "(self, gradient, variable, lr, m)",
+        "keras 3.11",
+        "Queries, keys and values are one weight here: its three matrices step each by itself.",
+        given=True,
+    ),
+    Name(
+        "keras.optimizers.Muon",
+        "_should_use_adamw",
+        "(self, variable)",
+        "keras 3.11",
+        "Whether a weight steps by Adam: others have to be as wide as so many matrices.",
+    ),
+    Name(
         "keras.optimizers.Optimizer",
         "_trainable_variables _trainable_variables_indices",
         "attribute",
@@ -464,6 +479,11 @@ def averages(optimizer, variable):
     if getattr(optimizer, "amsgrad", False):
         slots.append(optimizer._velocity_hats)
     return [slot[index] for slot in slots]
+
+
+def steps_by_adam(optimizer, variable):
+    """Whether Muon leaves a weight to Adam."""
+    return optimizer._should_use_adamw(variable)
 
 
 def set_trained(optimizer, variables, places):

@@ -1,21 +1,24 @@
-"""WordPiece vocabularies from text.
+"""WordPiece and unigram vocabularies from text.
 
-Words are counted in one pass with memory that has a limit, cleaned as `BertTokenizer` cleans them,
-and merged into pieces by the trainer of the package `tokenizers`.
+Words are counted in one pass with memory that has a limit, and cleaned as `BertTokenizer` or
+`AlbertTokenizer` cleans them. The trainers of pieces are those of the packages `tokenizers` and
+`sentencepiece`.
 """
 
 import collections
 import functools
+import io
 import json
 import os
 import re
 import unicodedata
 import warnings
 
-from kerasbert._errors import check_value, check_whole
+from kerasbert._errors import check_choice, check_value, check_whole, first_line
 from kerasbert.data.corpus import blocks
 from kerasbert.files import fills_output, new_files, output_folder, write_files
 from kerasbert.tokenizers.files import as_lines
+from kerasbert.tokenizers.sentence_piece import WORD_BEGIN
 from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -26,6 +29,10 @@ MOST_KINDS = 1_000_000
 MOST_KINDS_MERGED = 300_000
 MOST_WORDS_MERGED = 50_000_000  # with repetitions
 BLOCK = 1 << 22
+FILES = {"wordpiece": "vocab.txt", "unigram": "spiece.model"}
+# What alone WordPiece has settings for: their defaults, in `vocab`.
+_WORDPIECE = (True, UNUSED, None, 2)
+NO_WORDS = "The corpus has no words: its text is all spaces and control characters."
 
 
 @fills_output
@@ -34,6 +41,7 @@ def vocab(
     output,
     *,
     size=30522,
+    kind="wordpiece",
     lowercase=True,
     strip_accents=None,
     split_on_cjk=True,
@@ -46,18 +54,22 @@ def vocab(
     overwrite=False,
     progress=None,
 ):
-    """Train the WordPiece vocabulary of a corpus, for `BertTokenizer`.
+    """Train a corpus' vocabulary: WordPiece for `BertTokenizer`, unigram for `AlbertTokenizer`.
 
-    The order is BERT's: `[PAD]`, 99 unused entries, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` (ids 100
-    to 103), the other unused entries; then characters, first in a word and inside of one, and
-    pieces from frequent to rare. The same text and settings give the same file, byte for byte.
+    The order of WordPiece is BERT's: `[PAD]`, 99 unused entries, `[UNK]`, `[CLS]`, `[SEP]` and
+    `[MASK]` (ids 100 to 103), the other unused entries; then characters, first in a word and inside
+    of one, and pieces from frequent to rare. A unigram model is SentencePiece's: `<pad>`, `<unk>`,
+    `[CLS]`, `[SEP]` and `[MASK]` (ids 0 to 4), then pieces from likely to unlikely. The same text
+    and settings give the same file, byte for byte.
 
     Args:
         corpus: path of a file, a folder, a pattern or a list of them; see
             `kerasbert.data.documents`.
-        output: string. The folder to write `vocab.txt` and `tokenizer_config.json` to, which
-            `BertTokenizer.from_files` reads.
+        output: string. The folder to write `vocab.txt` (or `spiece.model`) and
+            `tokenizer_config.json` to, which `from_files` of the tokenizer reads.
         size: int. Tokens, with special and unused ones; a small corpus may give fewer.
+        kind: string. "wordpiece" or "unigram". The latter has no settings `split_on_cjk`, `unused`,
+            `max_characters` and `min_frequency`.
         lowercase: bool. `True` for "uncased".
         strip_accents: bool. Drop accents; `None` follows `lowercase`. Korean and Japanese want
             `False`, as Hangul would be taken apart, and kana would lose their marks.
@@ -78,6 +90,8 @@ def vocab(
     Raises:
         ValueError: for text that cannot be read, for none, or for a size that is too small.
 
+    Source: Kudo 2018, arXiv 1804.10959, for unigram models.
+
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "text.txt")
@@ -86,27 +100,40 @@ def vocab(
     ...     print(pathlib.Path(folder, "vocab.txt").read_text().split()[17:])
     ['e', 'l', 'o', 'r', ...]
     """
+    check_choice("kind", kind, FILES)
     check_whole("size", size)
     check_whole("unused", unused, 0)
     check_whole("min_frequency", min_frequency)
     check_value("max_characters", max_characters, "count?")
+    is_unigram = kind == "unigram"
     room = size - len(SPECIAL_TOKENS) - 1 - unused
-    if room < 2:
+    if is_unigram and (split_on_cjk, unused, max_characters, min_frequency) != _WORDPIECE:
+        raise ValueError(
+            "split_on_cjk, unused, max_characters and min_frequency are of kind='wordpiece' alone; "
+            "leave them out for 'unigram'."
+        )
+    if not is_unigram and room < 2:
         raise ValueError(
             f"size={size} leaves no room for words beside {len(SPECIAL_TOKENS) + 1} special and "
             f"{unused} unused tokens; make it larger, or pass unused=0."
         )
     output = output_folder(output, "output")
-    _check_output(output, overwrite)
+    _check_output(output, kind, overwrite)
     if strip_accents is None:
         strip_accents = lowercase
+    report = progress or (lambda *_: None)
+    reading = {"text_key": text_key, "encoding": encoding, "errors": errors}
+    counts = _count(corpus, split_on_cjk and not is_unigram, report, reading)
+    if strip_accents:
+        _warn_of_accents(counts)
+    if is_unigram:
+        done = _unigram(counts, output, size, lowercase, strip_accents, report)
+        if done["size"] < size:
+            _warn_of_size(done["size"], size)
+        return done
     split = functools.partial(
         split_words, lowercase=lowercase, strip_accents=strip_accents, split_on_cjk=split_on_cjk
     )
-    report = progress or (lambda *_: None)
-    counts = _count(corpus, split_on_cjk, report, text_key, encoding, errors)
-    if strip_accents:
-        _warn_of_accents(counts)
     report("cleaning words", 0)
     words = collections.Counter()
     for raw, count in counts.items():
@@ -114,7 +141,7 @@ def vocab(
             words[word] += count
     total, kinds = words.total(), len(words)
     if not words:
-        raise ValueError("The corpus has no words: its text is all spaces and control characters.")
+        raise ValueError(NO_WORDS)
     limits = (min_frequency, max_characters, split_on_cjk)
     first, inside = _characters(words, room // 2, *limits)
     report("merging pieces", 0)
@@ -126,16 +153,14 @@ def vocab(
     tokens += [f"[unused{i}]" for i in range(before, unused)]
     tokens += first + inside + pieces
     if len(tokens) < size - 1:  # One may be left, where the next character needs two.
-        warnings.warn(
-            f"The corpus has words for {len(tokens)} tokens, not for size={size}.", stacklevel=3
-        )
+        _warn_of_size(len(tokens), size)
     config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": lowercase,
         "strip_accents": strip_accents,
         "tokenize_chinese_chars": split_on_cjk,
     }
-    _write(output, tokens, config)
+    _write(output, {"vocab.txt": as_lines(tokens)}, config)
     return {
         "file": os.path.join(output, "vocab.txt"),
         "size": len(tokens),
@@ -174,7 +199,7 @@ def _pattern(pattern):
 # Counting
 
 
-def _count(corpus, split_on_cjk, report, text_key, encoding, errors):
+def _count(corpus, split_on_cjk, report, reading):
     """Counter of raw words: what stands between spaces, and Chinese characters."""
     alone = CJK if split_on_cjk else ""
     # As characters: `re` is faster than `regex`, but knows no categories.
@@ -183,8 +208,7 @@ def _count(corpus, split_on_cjk, report, text_key, encoding, errors):
     alone = _pattern(f"[{alone}]").pattern[1:-1] if alone else ""
     find = re.compile(f"[{alone}]|[^{spaces}{alone}]+" if alone else f"[^{spaces}]+").findall
     counts = collections.Counter()
-    settings = {"text_key": text_key, "encoding": encoding, "errors": errors}
-    for _, block in blocks(corpus, block_bytes=BLOCK, sentences="lines", **settings):
+    for _, block in blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading):
         for lines in block:
             for line in lines:
                 # Printable ASCII has no space but " ", and `split` is the fastest.
@@ -276,17 +300,88 @@ def _repeated(words):
             yield " ".join([word] * min(1000, times - start))
 
 
+# Unigram models
+
+
+def _unigram(counts, output, size, lowercase, strip_accents, report):
+    """Train a unigram model on raw words, each with its count; see `vocab`."""
+    import sentencepiece
+
+    report("cleaning words", 0)
+    words = collections.Counter()
+    for raw, count in counts.items():
+        # As `AlbertTokenizer` does.
+        word = unicodedata.normalize("NFKD", raw) if strip_accents else raw
+        if strip_accents and not word.isascii():
+            word = "".join(c for c in word if not unicodedata.category(c).startswith("M"))
+        for part in (word.lower() if lowercase else word).split():
+            words[part] += count
+    if not words:
+        raise ValueError(NO_WORDS)
+    report("choosing pieces", 0)
+    frequent = sorted(words, key=lambda word: (-words[word], word))[:MOST_KINDS_MERGED]
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(f"{word}\t{words[word]}" for word in frequent),
+            input_format="tsv",
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            hard_vocab_limit=False,
+            # In the order of ALBERT's.
+            pad_id=0,
+            pad_piece="<pad>",
+            unk_id=1,
+            bos_id=2,
+            bos_piece="[CLS]",
+            eos_id=3,
+            eos_piece="[SEP]",
+            control_symbols=["[MASK]"],
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"SentencePiece finds no model of size={size}: {first_line(error)}. Another size may "
+            "do, or more text."
+        ) from None
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    config = {
+        "tokenizer_class": "AlbertTokenizer",
+        "do_lower_case": lowercase,
+        "keep_accents": not strip_accents,
+    }
+    _write(output, {"spiece.model": model.getvalue()}, config)
+    pieces = {processor.id_to_piece(id) for id in range(5, processor.vocab_size())}
+    known = [word for word in words if processor.unk_id() not in processor.encode(word)]
+    return {
+        "file": os.path.join(output, "spiece.model"),
+        "size": processor.vocab_size(),
+        "characters": sum(len(piece) == 1 for piece in pieces - {WORD_BEGIN}),
+        "words": words.total(),
+        "kinds": len(words),
+        "unknown": 1 - sum(map(words.get, known)) / words.total(),
+    }
+
+
 # Writing
 
 
-def _check_output(output, overwrite):
-    path = os.path.join(output, "vocab.txt")
-    if os.path.exists(path) and not overwrite:
-        raise ValueError(f"'{path}' is there; choose another folder, or pass overwrite=True.")
+def _warn_of_size(found, size):
+    warnings.warn(f"The corpus has words for {found} tokens, not for size={size}.", stacklevel=4)
 
 
-def _write(output, tokens, config):
-    """Both files, whole or not at all."""
+def _check_output(output, kind, overwrite):
+    for other, name in FILES.items():
+        path = os.path.join(output, name)
+        if os.path.exists(path) and other != kind:
+            raise ValueError(f"'{path}' is of another kind of vocabulary; choose another folder.")
+        if os.path.exists(path) and not overwrite:
+            raise ValueError(f"'{path}' is there; choose another folder, or pass overwrite=True.")
+
+
+def _write(output, files, config):
+    """A tokenizer's files, whole or not at all."""
     with new_files(output) as folder:
         settings = (json.dumps(config, indent=2) + "\n").encode()
-        write_files(folder, {"vocab.txt": as_lines(tokens), "tokenizer_config.json": settings})
+        write_files(folder, {**files, "tokenizer_config.json": settings})

@@ -81,7 +81,7 @@ def others():
             yield getattr(models, name), {"tokenizer": bert_tokenizer(TOKENS)}
     yield models.BertTokenizer, {"vocabulary": TOKENS}
     yield from LAYERS.items()
-    yield from ((cls, {}) for cls in (optimizers.AdamW, optimizers.Lamb))
+    yield from ((cls, {}) for cls in (optimizers.AdamW, optimizers.Lamb, optimizers.Muon))
 
 
 @pytest.mark.parametrize("kind", ["tasks", "others"])

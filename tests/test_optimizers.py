@@ -12,7 +12,9 @@ from kerasbert.optimizers import (
     GradualUnfreezing,
     Lamb,
     LinearDecay,
+    Muon,
     SlantedTriangular,
+    WarmupStableDecay,
     layerwise_learning_rates,
 )
 from tests.contracts import array, assert_close, batch, tiny_backbone, tiny_classifier
@@ -157,7 +159,65 @@ def test_lamb():
     assert_close(run(Lamb(0.01), zeros, [zeros])["kernel"], zeros["kernel"], atol=0)
 
 
-@pytest.mark.parametrize("cls", [AdamW, Lamb])
+MATRICES = {"layer/qkv/kernel": (4, 12), "layer/output/kernel": (4, 8), "layer/output/bias": (4,)}
+MATRICES |= {"token_embedding/embeddings": (5, 4), "logits/kernel": (4, 2)}
+
+
+def stepped(optimizer, weights, gradients):
+    """The weights, by their paths, after these steps."""
+    variables = [keras.Variable(w, name="weight", dtype="float32") for w in weights.values()]
+    for path, variable in zip(weights, variables):
+        variable._path = path
+    for step in gradients:
+        values = [keras.ops.convert_to_tensor(step[path], "float32") for path in weights]
+        optimizer.apply(values, variables)
+    return {path: array(variable) for path, variable in zip(weights, variables)}
+
+
+def muon_by_hand(weight, gradients):
+    momentum = 0.0
+    for gradient in gradients:
+        momentum = 0.95 * momentum + gradient
+        x = gradient + 0.95 * momentum
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            square = x @ x.T
+            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+        weight = weight * (1 - 0.1 * 0.02) - 0.1 * 0.2 * np.sqrt(max(x.shape)) * x
+    return weight
+
+
+def test_muon():
+    """Queries, keys and values by themselves; Adam for biases, embeddings and the last layer."""
+    random = np.random.default_rng(0)
+    weights, *gradients = [
+        {path: random.normal(size=shape) for path, shape in MATRICES.items()} for _ in range(4)
+    ]
+    settings = {"weight_decay": 0.02, "global_clipnorm": None, "epsilon": 1e-8}
+    found = stepped(Muon(0.1, **settings), weights, gradients)
+    expected = stepped(AdamW(0.1, **settings), weights, gradients)
+    for part, path in (
+        (np.s_[:], "layer/output/kernel"),
+        *((np.s_[:, at : at + 4], "layer/qkv/kernel") for at in (0, 4, 8)),
+    ):
+        by_hand = muon_by_hand(weights[path][part], [step[path][part] for step in gradients])
+        assert_close(found[path][part], by_hand, atol=1e-5)
+        assert np.abs(found[path] - expected[path]).max() > 0.05
+    for path in ("layer/output/bias", "token_embedding/embeddings", "logits/kernel"):
+        assert_close(found[path], expected[path], atol=1e-5)
+
+
+def test_muon_trains():
+    """In `fit`, accumulated, and compiled by XLA where the backend has it."""
+    model = tiny_classifier(dropout=0.0, num_layers=1)
+    compiled = {"run_eagerly": False, "jit_compile": keras.backend.backend() != "torch"}
+    optimizer = Muon(0.01, gradient_accumulation_steps=2)
+    moved = train(model, optimizer, batch(model), Y, steps=4, **compiled)
+    for path, step in moved.items():
+        assert np.isfinite(step).all() and step.any(), path
+
+
+@pytest.mark.parametrize("cls", [AdamW, Lamb, Muon])
 def test_shares_of_the_rate(cls):
     weights, gradients = problem(steps=1)
     base = cls(0.01, weight_decay=0.1)
@@ -199,9 +259,10 @@ def settings():
         gradient_accumulation_steps=2,
     )
     yield Lamb(SlantedTriangular(1e-3, 20, 0.2, 10), beta_1=0.8, no_decay=None)
+    yield Muon(WarmupStableDecay(1e-3, 20, 2, 10), momentum=0.9, parts={"kernel": 2}, ns_steps=4)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_config(number):
     optimizer = list(settings())[number]
     stored = json.loads(json.dumps(keras.saving.serialize_keras_object(optimizer)))
@@ -271,11 +332,24 @@ def test_slanted_triangular():
     np.testing.assert_allclose(float(array(schedule(steps + 9))), 0.01 / ratio, rtol=1e-5)
 
 
+def test_warmup_stable_decay():
+    schedule = WarmupStableDecay(0.5, steps=20, warmup_steps=4, decay_steps=10, start=3)
+    rates = [float(array(schedule(step + 3))) for step in range(22)]
+    falling = [1 - np.sqrt(step / 10) for step in range(11)]
+    expected = [0, 0.25, 0.5, 0.75, *[1] * 6, *falling, 0]
+    np.testing.assert_allclose(rates, 0.5 * np.array(expected), atol=1e-6)
+    # Without a warmup it begins at the peak, without a fall it stays there.
+    assert float(array(WarmupStableDecay(0.5, 20)(0))) == 0.5
+    assert float(array(WarmupStableDecay(0.5, 20)(19))) == 0.5
+    # All of it may fall: what goes on with a training that has no fall yet.
+    assert float(array(WarmupStableDecay(0.5, 4, decay_steps=4)(1))) == 0.25
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "schedule",
-    [LinearDecay(0.1, 4, 2), SlantedTriangular(0.1, 4, 0.5, 10)],
-    ids=["linear", "slanted"],
+    [LinearDecay(0.1, 4, 2), SlantedTriangular(0.1, 4, 0.5, 10), WarmupStableDecay(0.1, 4, 1, 2)],
+    ids=["linear", "slanted", "wsd"],
 )
 def test_schedules_in_fit(schedule):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
@@ -290,6 +364,16 @@ def test_schedules_in_fit(schedule):
     [
         (lambda: LinearDecay(1.0, 0), "steps=0 has to be the number of batches"),
         (lambda: LinearDecay(1.0, 5, 6), "warmup_steps=6 has to be from 0 to the 5 steps"),
+        (lambda: WarmupStableDecay(1.0, 0), "steps=0 has to be the number of batches"),
+        (lambda: WarmupStableDecay(1.0, 5, 3, 3), "warmup_steps=3 and decay_steps=3 are more than"),
+        (lambda: WarmupStableDecay(1.0, 5, -1), "warmup_steps=-1 has to be a whole number from 0"),
+        (lambda: Muon(parts={"qkv": 0}), r"parts\['qkv'\]=0 has to be a whole number from 1"),
+        (
+            lambda: Muon(parts={"kernel": 3}).build(
+                [keras.Variable(np.ones((2, 4)), name="kernel")]
+            ),
+            "'kernel' is 4 wide, and parts={'kernel': 3} would cut it into 3 matrices",
+        ),
         (lambda: SlantedTriangular(1.0, 5), "leaves no step for the rise"),
         (lambda: SlantedTriangular(1.0, 50, ratio=0.5), "ratio=0.5 has to be 1 or more"),
         (lambda: AdamW(learning_rate_multipliers={"a": -1.0}), r"multipliers\['a'\] is -1.0"),

@@ -73,6 +73,7 @@ OBJECTS = {
     "keras.optimizers.Optimizer": lambda: built(keras.optimizers.Adam),
     "keras.optimizers.AdamW": lambda: built(keras.optimizers.AdamW),
     "keras.optimizers.Lamb": lambda: built(keras.optimizers.Lamb),
+    "keras.optimizers.Muon": lambda: built(keras.optimizers.Muon),
     "keras_hub.models.Task": a_task,
 }
 

@@ -10,7 +10,7 @@ import real_data
 
 import kerasbert
 from kerasbert import vocabulary
-from kerasbert.tokenizers import BertTokenizer
+from kerasbert.tokenizers import AlbertTokenizer, BertTokenizer, tokenizer_from_files
 from kerasbert.vocabulary import split_words
 from tests.tokenizers import reference
 
@@ -226,6 +226,37 @@ def test_characters_take_what_pieces_leave(tmp_path):
     assert done["unknown"] == pytest.approx(1 / 6)
 
 
+# Unigram models
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_unigram(tmp_path, lowercase):
+    """ALBERT's order and files; the pieces are those of words as the tokenizer has them."""
+    path = tmp_path / "text.txt"
+    path.write_text("The lowest of the low. Caf\u00e9 IS open, na\u00efve NEWS too.\n" * 20)
+    settings = {"kind": "unigram", "size": 50, "lowercase": lowercase}
+    with pytest.warns(UserWarning, match="not for size=50"):
+        done = kerasbert.vocab(path, tmp_path / "v", **settings)
+    with pytest.warns(UserWarning, match="not for size=50"):
+        kerasbert.vocab(path, tmp_path / "w", **settings)
+    assert sorted(os.listdir(tmp_path / "v")) == ["spiece.model", "tokenizer_config.json"]
+    models = [(tmp_path / name / "spiece.model").read_bytes() for name in "vw"]
+    assert models[0] == models[1]
+    assert done["words"] == 220 and done["kinds"] == (10 if lowercase else 11)
+    assert done["unknown"] == 0
+    tokenizer = tokenizer_from_files(tmp_path / "v", "bert")
+    assert type(tokenizer) is AlbertTokenizer and tokenizer.lowercase == lowercase
+    assert tokenizer.keep_accents != lowercase
+    found = tokenizer.get_vocabulary()
+    assert len(found) == done["size"]
+    assert found[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    ids = tokenizer.tokenize("The low Caf\u00e9 open")
+    assert tokenizer.unk_token_id not in ids
+    text = tokenizer.detokenize(ids)
+    assert text == ("the low cafe open" if lowercase else "The low Caf\u00e9 open")
+
+
 # Bad input
 
 
@@ -239,6 +270,9 @@ def test_characters_take_what_pieces_leave(tmp_path):
         ({"unused": -1}, "unused=-1 has to be a whole number from 0"),
         ({"min_frequency": 0}, "min_frequency=0 has to be"),
         ({"max_characters": 0}, "max_characters=0 has to be"),
+        ({"kind": "bpe"}, "kind='bpe' is unknown; use one of wordpiece, unigram"),
+        ({"kind": "unigram", "unused": 9}, "are of kind='wordpiece' alone; leave them out"),
+        ({"kind": "unigram", "size": 8}, "SentencePiece finds no model of size=8"),
     ],
 )
 def test_settings_that_cannot_be(text, tmp_path, settings, message):
@@ -323,3 +357,12 @@ def test_the_command_on_bad_input(text, tmp_path):
         assert done.exit_code == 2
         assert message in done.output and "Traceback" not in done.output
     assert "Examples" in run("--help").output
+
+
+@pytest.mark.backends("tensorflow")
+def test_the_command_for_unigram(text, tmp_path):
+    done = run(text, "-o", tmp_path / "v", "--kind", "unigram", "--size", 60)
+    assert done.exit_code == 0, done.output
+    assert "60 tokens (8 characters) from 4,000 words" in done.output
+    done = run(text, "-o", tmp_path / "v", "--overwrite")
+    assert done.exit_code == 2 and "is of another kind" in done.output

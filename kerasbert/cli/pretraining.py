@@ -22,6 +22,9 @@ def vocab(
         str, typer.Option("--output", "-o", help="The folder that vocab.txt is written to.")
     ],
     size: Annotated[int, typer.Option(help="Tokens, with special and unused ones.")] = 30522,
+    kind: Annotated[
+        str, typer.Option(help="wordpiece, or unigram: SentencePiece's, into spiece.model.")
+    ] = "wordpiece",
     cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
     keep_accents: Annotated[
         bool, typer.Option("--keep-accents", help="Also if not cased: for Korean and Japanese.")
@@ -38,7 +41,7 @@ def vocab(
     ] = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
 ):
-    """Train a WordPiece vocabulary from text.
+    """Train a vocabulary from text.
 
     \b
     Examples:
@@ -63,6 +66,7 @@ def vocab(
             corpus,
             output,
             size=size,
+            kind=kind,
             lowercase=not cased,
             strip_accents=not (cased or keep_accents),
             unused=unused,
@@ -119,7 +123,9 @@ def pretrain(
     ] = None,
     vocabulary: Annotated[
         str | None,
-        _encoder(help="A vocab.txt or a preset; else the preset's, or one trained on CORPUS."),
+        _encoder(
+            help="Of vocab, a vocab.txt or a preset; else the preset's, or trained on CORPUS."
+        ),
     ] = None,
     vocabulary_size: Annotated[int, _encoder(help="Tokens of one that is trained.")] = 30522,
     cased: Annotated[
@@ -128,12 +134,17 @@ def pretrain(
     objective: Annotated[
         str, _examples(help="next_sentence, sentence_order, full_sentences or replaced_tokens.")
     ] = "next_sentence",
+    cut_sentences: Annotated[
+        bool, _examples("--cut-sentences", help="Fill rows of one text to the last token.")
+    ] = False,
     masking: Annotated[
         str, _examples(help="dynamic: other tokens are hidden in each epoch; or static.")
     ] = "dynamic",
     mask: Annotated[
         list[str] | None,
-        _examples(help="A setting of it, such as mask_selection_rate=0.3 or unit=word."),
+        _examples(
+            help="A setting of it, such as unit=word or mask_selection_rate=0.3; [0.3,0.15] falls."
+        ),
     ] = None,
     reading: Annotated[
         list[str] | None,
@@ -154,13 +165,25 @@ def pretrain(
         ),
     ] = None,
     accumulate: Annotated[int, _training(help="Parts of a batch, to need less memory.")] = 1,
-    optimizer: Annotated[str, _training(help="adamw, or lamb for large batches.")] = "adamw",
+    optimizer: Annotated[
+        str, _training(help="adamw, lamb for large batches, or muon for the layers' matrices.")
+    ] = "adamw",
     learning_rate: Annotated[
         float | None, _training(help="The peak; by default 1e-4, and 1e-3 for lamb.")
     ] = None,
+    schedule: Annotated[
+        str, _training(help="After the warmup: linear, to 0; or wsd, which stays, then falls.")
+    ] = "linear",
     warmup_steps: Annotated[
         int | None,
         _training(help="Updates until the peak; by default 1% of all, at least 1,000 or 20%."),
+    ] = None,
+    decay_share: Annotated[
+        float | None, _training(help="For wsd: the share of the updates that fall; by default 0.2.")
+    ] = None,
+    weight_decay: Annotated[float, _training(help="Not of biases and norms.")] = 0.01,
+    ema_momentum: Annotated[
+        float | None, _training(help="Keep the average of the weights, as 0.999 of it at each.")
     ] = None,
     optimizer_state: Annotated[
         str, _training(help="new, or kept: that of the other pretrain that --preset names.")
@@ -215,12 +238,17 @@ def pretrain(
             lowercase=not cased,
             reading=settings("--reading", reading),
             objective=objective,
+            cut_sentences=cut_sentences,
             steps=steps,
             batch_size=batch_size,
             phases=phase and [_phase(text) for text in phase],
             optimizer=optimizer,
             learning_rate=learning_rate,
+            schedule=schedule,
             warmup_steps=warmup_steps,
+            decay_share=decay_share,
+            weight_decay=weight_decay,
+            ema_momentum=ema_momentum,
             optimizer_state=optimizer_state,
             finetuning_learning_rate=finetuning_learning_rate,
             accumulate=accumulate,

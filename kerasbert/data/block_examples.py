@@ -56,6 +56,7 @@ class BlockExamples:
         sequence_length=128,
         objective="next_sentence",
         copies=1,
+        cut_sentences=False,
         short_sequence_rate=None,
         mask_selection_rate=0.15,
         mask_selection_length=None,
@@ -82,6 +83,11 @@ class BlockExamples:
             mask_selection_length,
             mask_unit,
         )
+        if cut_sentences and objective != "full_sentences":
+            raise ValueError(
+                f"cut_sentences=True is of objective='full_sentences' alone, whose rows are then "
+                f"full; leave it out for {objective!r}."
+            )
         if short_sequence_rate is None:
             short_sequence_rate = 0.0 if objective == "full_sentences" else 0.1
         if not 0 <= short_sequence_rate <= 1:
@@ -102,6 +108,8 @@ class BlockExamples:
             "mask_unit": mask_unit,
             "seed": seed,
         }
+        if cut_sentences:  # Not otherwise: records of before have no such setting.
+            self.settings["cut_sentences"] = True
 
     def __call__(self, number, documents):
         """Make the records of one block.
@@ -156,6 +164,8 @@ class BlockExamples:
         short = self.settings["short_sequence_rate"]
         if objective == "full_sentences":
             end = self.tokenizer.end_token_id
+            if "cut_sentences" in self.settings:  # As if each token were a sentence.
+                sentences, documents = np.arange(len(tokens) + 1), sentences[documents]
             return full_sentences(tokens, sentences, documents, most, end, short, seed)
         choose = next_sentence_pairs if objective == "next_sentence" else sentence_order_pairs
         return tokens, choose(sentences, documents, most, short, seed)

@@ -71,7 +71,9 @@ def read_examples(
             leaves what was hidden when the records were written.
         masker: for dynamic masking, settings of `mask_tokens` as a dict, such as
             `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function
-            `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does.
+            `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does. Here
+            `mask_selection_rate` may be `(first, last, batches)`, a rate that goes evenly from one
+            to the other over so many batches; slots that are no longer used are cut off then.
         next_sentence: bool. Whether there are labels of pairs; `None` is what the manifest says,
             and true without one.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
@@ -362,7 +364,7 @@ def _masker(masker, described, tokenizer):
             "`tokenizer`, or masking='static'."
         )
     masker = {} if masker is None else masker
-    edges = None
+    edges = changing = None
     if isinstance(masker, dict):
         unknown = sorted(set(masker) - _MASKER)
         if unknown:
@@ -370,6 +372,12 @@ def _masker(masker, described, tokenizer):
                 f"masker has {unknown[0]!r}, which is no setting of masking; those are "
                 f"{', '.join(sorted(_MASKER))}."
             )
+        rate = masker.get("mask_selection_rate")
+        if isinstance(rate, (tuple, list)):
+            _, last, batches = changing = rate
+            check_whole("mask_selection_rate: batches", batches)
+            check_rates(**{**_RATES, **masker, "mask_selection_rate": last})
+            masker = {**masker, "mask_selection_rate": max(changing[:2])}
         check_rates(**{**_RATES, **masker})
         if masker.get("unit", "token") != "token":
             if tokenizer is None:
@@ -385,7 +393,13 @@ def _masker(masker, described, tokenizer):
             maskable &= token_ids != special
         if callable(masker):
             return masker(token_ids, maskable, seed, lengths)
-        return mask_tokens(
+        if changing is not None:
+            first, last, batches = changing
+            done = tf.minimum(tf.cast(seed[1], tf.float64) / batches, 1.0)
+            # A lower share of all tokens is the highest share of fewer.
+            share = (first + (last - first) * done) / max(first, last)
+            lengths = share * tf.cast(lengths, tf.float64)
+        hidden = mask_tokens(
             token_ids,
             maskable,
             seed,
@@ -395,8 +409,18 @@ def _masker(masker, described, tokenizer):
             word_starts=None if edges is None else word_starts(token_ids, edges),
             **masker,
         )
+        return hidden if changing is None else _without_empty_slots(hidden)
 
     return mask
+
+
+def _without_empty_slots(hidden):
+    """Cut off slots that no row uses, by quarters: each number of them is compiled once."""
+    slots = hidden["mask_ids"].shape[1] or tf.shape(hidden["mask_ids"])[1]
+    used = tf.reduce_max(tf.reduce_sum(tf.cast(hidden["mask_weights"], tf.int32), axis=1))
+    quarter = (slots + 3) // 4
+    slots = tf.minimum(-(-used // quarter) * quarter, slots)
+    return {name: x if name == "token_ids" else x[:, :slots] for name, x in hidden.items()}
 
 
 # The settings of masking, with those defaults that `check_rates` needs.

@@ -35,8 +35,16 @@ from kerasbert.models import (
     ElectraPretrainerPreprocessor,
 )
 from kerasbert.models.electra_pretrainer import OWN
-from kerasbert.optimizers import AdamW, Lamb, LinearDecay
+from kerasbert.optimizers import (
+    MUON_PARTS,
+    AdamW,
+    Lamb,
+    LinearDecay,
+    Muon,
+    WarmupStableDecay,
+)
 from kerasbert.presets import NoHeadError
+from kerasbert.tokenizers import tokenizer_from_files
 from kerasbert.training.checkpoints import (
     checkpoint_facts,
     find_checkpoint,
@@ -96,8 +104,9 @@ def pretrain(corpus, output, *, settings):
         family: string. That of a new encoder, by default "bert"; see `kerasbert.families`.
         encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
         generator: dict. For "replaced_tokens": see `ElectraPretrainer`.
-        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one. `None` takes
-            the preset's, or trains one on the corpus.
+        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one, such as one of
+            `kerasbert.vocab(..., kind="unigram")`. `None` takes the preset's, or trains one of
+            WordPiece on the corpus.
         vocabulary_size: int. Of one that is trained.
         lowercase: bool. For a vocabulary that is trained, or a plain `vocab.txt`.
         reading: dict. How the corpus is read: settings of `documents`.
@@ -107,15 +116,25 @@ def pretrain(corpus, output, *, settings):
             encoder is then of the family "electra" if none is named, and narrower than 768 it has
             tables of 128; `preset` is its detector, and the folder `generator` beside it the
             generator, as a `BertMaskedLM`.
+        cut_sentences: bool. Rows of one text are filled to the last token, and sentences cut there;
+            without it a sentence that does not fit is the first of the next row.
         steps: int. Updates of the weights, for the default of `phases`.
         batch_size: int. Examples of an update, also for that default.
         phases: list of `(sequence_length, steps, batch_size)`, one after the other.
-        optimizer: string. "adamw", or "lamb" for large batches.
+        optimizer: string. "adamw", "lamb" for large batches, or "muon" for the matrices of the
+            layers, with Adam for the rest; see `kerasbert.optimizers`.
         learning_rate: float. The peak; `None` is 1e-4, and 1e-3 for LAMB.
+        schedule: string. What follows the warmup: "linear" falls to 0 from there on; "wsd" (warmup,
+            stable, decay) stays, and falls to 0 in the last steps, see `WarmupStableDecay`.
         warmup_steps: int. `None` is a hundredth of all steps, as in the paper, but at least 1,000,
             or a fifth of fewer than 5,000: Adam's second moment is of that many steps, and with
             less a small encoder was seen to fall back to the words' frequencies for good.
+        decay_share: float. For "wsd": the share of the steps in which the rate falls, by default
+            0.2.
         weight_decay: float. Not of biases and norms.
+        ema_momentum: float. The preset, and the scores at the end, are of the average of the
+            weights over the steps, of which this share stays at each, as 0.999. `None` is of the
+            last weights. What trains, and stands in the log, are the weights themselves.
         optimizer_state: string. "new", or "kept" to go on with that of an earlier training, whose
             `output` is the `preset`; the schedule begins anew.
         finetuning_learning_rate: float. What the preset records as a good rate to fine-tune it
@@ -124,7 +143,9 @@ def pretrain(corpus, output, *, settings):
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; weights stay in float32.
         masking: string. "dynamic" hides other tokens in each epoch, "static" once.
         masker: dict. How tokens are hidden: settings of `mask_tokens`, as
-            `{"mask_selection_rate": 0.3, "unit": "word"}`.
+            `{"mask_selection_rate": 0.3, "unit": "word"}`. Two rates, as `(0.3, 0.15)`, are those
+            at the beginning and at the end: what is hidden changes from step to step, evenly over
+            all phases; of what is held out, the last share is hidden.
         copies: int. How often the corpus is gone over to make examples.
         held_out: float. The share of the examples, in whole shards, that is kept for evaluation.
         seed: int.
@@ -152,7 +173,8 @@ def pretrain(corpus, output, *, settings):
         KeyboardInterrupt: when stopped; the same call goes on.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
-    1904.00962; replaced tokens Clark et al. 2020, arXiv 2003.10555.
+    1904.00962; replaced tokens Clark et al. 2020, arXiv 2003.10555; more hidden tokens Wettig et
+    al. 2022, arXiv 2202.08005; a rate of hiding that falls Yang et al. 2022, arXiv 2208.10806.
     """
     output = output_folder(output, "output")
     preset, earlier = _earlier_run(settings.preset, settings.optimizer_state)
@@ -181,8 +203,12 @@ def pretrain(corpus, output, *, settings):
     )
     is_kept = earlier is not None and settings.optimizer_state == "kept"
     start = checkpoint_facts(earlier)["batches"] if is_kept else 0
-    model.compile(_optimizer(settings, start), jit_compile=settings.jit_compile)
+    optimizer = _optimizer(settings, start, model.backbone)
+    model.compile(optimizer, jit_compile=settings.jit_compile)
     model.optimizer.build(model.trainable_variables)
+    # Keras puts averages of weights in their place at the end of `fit`, which is called for each
+    # phase. Here they come at the end of all.
+    model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
     write_text(os.path.join(output, SETTINGS), json.dumps(saved, indent=1))
@@ -209,6 +235,8 @@ def pretrain(corpus, output, *, settings):
     with line, handled_signals(recorder.stop):
         for number in range(len(settings.phases)):
             _train(model, number, data, recorder, callbacks, settings)
+    del model.optimizer.finalize_variable_values
+    model.optimizer.finalize_variable_values(model.trainable_variables)
     line.say("evaluating")
     scores = data.scores(model, settings.phases[-1], settings.accumulate, second)
     folder = _write_preset(model, output, recorder.log, scores, saved, settings.card, line)
@@ -245,6 +273,8 @@ def _is_resumed(output, settings):
     before = json_in(output, SETTINGS)
     if not before:
         return False
+    # What the version that wrote it did not know.
+    before = {"schedule": "linear", "cut_sentences": False, **before}
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
     if names:
         said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)
@@ -309,6 +339,8 @@ def _tokenizer(vocabulary, lowercase):
     path = os.path.expanduser(os.fspath(vocabulary))
     if os.path.isdir(path) and os.path.exists(os.path.join(path, "vocab.txt")):
         return BertTokenizer.from_files(path)
+    if os.path.isdir(path) and os.path.exists(os.path.join(path, "spiece.model")):
+        return tokenizer_from_files(path, "albert")
     if not os.path.isfile(path):
         return BertPreprocessor.from_preset(path).tokenizer
     folder, name = os.path.split(path)
@@ -431,21 +463,29 @@ def _copy(source, target):
         weight.assign(values[weight.path.removeprefix("generator/")])
 
 
-def _optimizer(settings, start):
+def _optimizer(settings, start, backbone):
     """The optimizer with its schedule, both of which count batches; `start` are those before."""
     parts = settings.accumulate
-    schedule = LinearDecay(
-        float(settings.learning_rate),
-        settings.total * parts,
-        settings.warmup_steps * parts,
-        start=start,
-    )
-    adamw = functools.partial(AdamW, bias_correction=False)
-    kind = adamw if settings.optimizer == "adamw" else Lamb
-    return kind(
+    steps = settings.total * parts, settings.warmup_steps * parts
+    rate = float(settings.learning_rate)
+    if settings.schedule == "wsd":
+        decay_steps = round(settings.decay_share * settings.total) * parts
+        schedule = WarmupStableDecay(rate, *steps, decay_steps, start=start)
+    else:
+        schedule = LinearDecay(rate, *steps, start=start)
+    own = {}
+    if settings.ema_momentum is not None:
+        # Keras averages after each batch.
+        own = {"use_ema": True, "ema_momentum": settings.ema_momentum ** (1 / parts)}
+    if settings.optimizer == "adamw":
+        own["bias_correction"] = False
+    elif settings.optimizer == "muon" and backbone.gated_mlp:
+        own["parts"] = {**MUON_PARTS, "intermediate": 2}
+    return {"adamw": AdamW, "lamb": Lamb, "muon": Muon}[settings.optimizer](
         schedule,
         weight_decay=settings.weight_decay,
         gradient_accumulation_steps=parts if parts > 1 else None,
+        **own,
     )
 
 
@@ -473,7 +513,7 @@ def _train(model, number, data, recorder, callbacks, settings):
         recorder.start_phase(start, end, facts, tokens)
         first = number_of_first + done // every
         model.fit(
-            data.training(phase, parts, seed, done * parts),
+            data.training(phase, parts, seed, done * parts, settings.hiding_in(number)),
             steps_per_epoch=length * parts,
             initial_epoch=first,
             epochs=first + intervals,

@@ -37,7 +37,7 @@ def given_examples(corpus):
 def make_examples(corpus, output, tokenizer, settings, resumed, line):
     """Examples by sequence length: a dict of folders."""
     arguments = {"objective": settings.rows, "copies": settings.copies, "seed": settings.seed}
-    arguments |= settings.reading or {}
+    arguments |= {"cut_sentences": settings.cut_sentences, **(settings.reading or {})}
     if settings.masking == "static":
         # `write_examples` has another name for one setting of `mask_tokens`.
         names = {"unit": "mask_unit"}
@@ -120,6 +120,11 @@ def _check_manifest(manifest, folder, length, settings):
             f"The examples in '{folder}' are for objective={made['objective']!r}, not "
             f"{settings.rows!r}{read}; pass that."
         )
+    if settings.cut_sentences and not made.get("cut_sentences"):
+        raise ValueError(
+            f"The examples in '{folder}' were made without cut_sentences=True; leave that out, or "
+            "pass the text."
+        )
     if made["sequence_length"] != length:
         raise ValueError(
             f"The examples in '{folder}' have {made['sequence_length']} tokens, not {length}."
@@ -166,14 +171,14 @@ class Data:
     def __init__(self, parts, tokenizer, **settings):
         self.parts, self.settings = parts, {"tokenizer": tokenizer, **settings}
 
-    def training(self, phase, accumulate, seed, start):
+    def training(self, phase, accumulate, seed, start, masker):
         """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
         return read_examples(
             **self.parts[phase.sequence_length][0],
             batch_size=phase.batch_size // accumulate,
             seed=seed,
             start_step=start,
-            **self.settings,
+            **{**self.settings, "masker": masker},
         )
 
     def held_out(self, phase, accumulate, examples=None):

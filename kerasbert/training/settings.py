@@ -12,8 +12,9 @@ from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.preprocessors.electra_pretrainer import MASKING
 from kerasbert.training.setfit import SAMPLING
 
-# Peaks of the rate: BERT's own, and one for batches of some hundreds.
-RATES = {"adamw": 1e-4, "lamb": 1e-3}
+# Peaks of the rate: BERT's own, Muon's too, as its steps are as long as Adam's; and one for batches
+# of some hundreds.
+RATES = {"adamw": 1e-4, "lamb": 1e-3, "muon": 1e-4}
 
 
 def takes_settings(kind):
@@ -77,13 +78,17 @@ class PretrainSettings:
     lowercase: bool = True
     reading: dict | None = None
     objective: str = "next_sentence"
+    cut_sentences: bool = False
     steps: int = _free(default=1_000_000)
     batch_size: int = _free(default=256)
     phases: list | None = None
     optimizer: str = "adamw"
     learning_rate: float | None = None
+    schedule: str = "linear"
     warmup_steps: int | None = None
+    decay_share: float | None = None
     weight_decay: float = 0.01
+    ema_momentum: float | None = None
     optimizer_state: str = "new"
     finetuning_learning_rate: float | None = _free(default=None)
     accumulate: int = 1
@@ -108,6 +113,7 @@ class PretrainSettings:
         for name, known in (
             ("objective", (*OBJECTIVES, "replaced_tokens")),
             ("optimizer", RATES),
+            ("schedule", ("linear", "wsd")),
             ("optimizer_state", ("new", "kept")),
             ("masking", ("dynamic", "static")),
             ("precision", PRECISIONS),
@@ -115,6 +121,19 @@ class PretrainSettings:
             check_choice(name, getattr(self, name), known)
         if isinstance(self.held_out, bool) or not 0 <= self.held_out < 1:
             raise ValueError(f"held_out={self.held_out!r} has to be a share from 0, below 1.")
+        for name in ("decay_share", "ema_momentum"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not 0 < value <= 1):
+                raise ValueError(f"{name}={value!r} has to be a share above 0, up to 1.")
+        if self.schedule == "wsd":
+            self._choose(decay_share=self.decay_share or 0.2)
+        elif self.decay_share is not None:
+            raise ValueError(
+                f"decay_share={self.decay_share!r} is of schedule='wsd' alone; leave it out for "
+                f"{self.schedule!r}."
+            )
+        if self.ema_momentum == 1:
+            raise ValueError("ema_momentum=1 would keep the first weights for good; use 0.999.")
         if self.optimizer_state == "kept" and self.preset is None:
             raise ValueError(
                 "optimizer_state='kept' goes on with an earlier training: pass its output as "
@@ -124,6 +143,11 @@ class PretrainSettings:
             raise ValueError(
                 f"generator={self.generator!r} is of objective='replaced_tokens' alone; leave it "
                 f"out for {self.objective!r}."
+            )
+        if self.cut_sentences and self.has_pairs:
+            raise ValueError(
+                "cut_sentences=True is for rows of one text: take objective='full_sentences' or "
+                f"'replaced_tokens', or leave it out for {self.objective!r}."
             )
         self._choose(phases=self._phases())
         if self.learning_rate is None:
@@ -141,6 +165,7 @@ class PretrainSettings:
                 raise ValueError(f"{name}={value} has to be a multiple of log_every={unit}.")
         self._choose(evaluate_every=every, checkpoint_every=saved)
         self._choose(**{name: getattr(self, name) or None for name in _DICTS})
+        self._check_rates()
         if self.tensorboard:
             need_packages("tensorboard=True", "tensorboard", "tensorboard")
 
@@ -175,6 +200,23 @@ class PretrainSettings:
             )
         return [Phase(*phase) for phase in phases]
 
+    def _check_rates(self):
+        """Check the two rates of hiding, where it changes over the training."""
+        rates = (self.masker or {}).get("mask_selection_rate")
+        if not isinstance(rates, (list, tuple)):
+            return
+        is_rate = [type(rate) in (int, float) and 0 < rate <= 1 for rate in rates]
+        if len(rates) != 2 or not all(is_rate):
+            raise ValueError(
+                f"mask_selection_rate={rates!r} has to be one share of the tokens, or those at the "
+                "beginning and at the end of the training, as (0.3, 0.15)."
+            )
+        if self.masking == "static":
+            raise ValueError(
+                f"mask_selection_rate={rates!r} changes over the training, which masking='static' "
+                "cannot: its tokens are hidden once; use 'dynamic', or one rate."
+            )
+
     @property
     def replaces(self):
         """Whether a generator is trained beside the encoder, which finds the tokens it put in."""
@@ -192,8 +234,24 @@ class PretrainSettings:
 
     @property
     def hiding(self):
-        """How tokens are hidden: settings of `mask_tokens`, or `None` for its own."""
-        return {**MASKING, **(self.masker or {})} if self.replaces else self.masker
+        """How tokens are hidden, at the end: settings of `mask_tokens`, or `None` for its own."""
+        masker = {**MASKING, **(self.masker or {})} if self.replaces else self.masker
+        rates = (masker or {}).get("mask_selection_rate")
+        if isinstance(rates, (list, tuple)):
+            return {**masker, "mask_selection_rate": rates[1]}
+        return masker
+
+    def hiding_in(self, number):
+        """`hiding` in a phase, by its number: a rate that changes as that of `read_examples`."""
+        rates = (self.masker or {}).get("mask_selection_rate")
+        if not isinstance(rates, (list, tuple)):
+            return self.hiding
+        first = sum(phase.steps for phase in self.phases[:number])
+        steps = self.phases[number].steps
+        ends = [
+            rates[0] + (rates[1] - rates[0]) * step / self.total for step in (first, first + steps)
+        ]
+        return {**self.hiding, "mask_selection_rate": (*ends, steps * self.accumulate)}
 
     @property
     def total(self):

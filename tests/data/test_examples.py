@@ -481,6 +481,25 @@ def test_a_full_disk(which, corpus, bert, written, tmp_path, monkeypatch):
     assert write(corpus, tmp_path, bert) == manifest and files(tmp_path) == files(folder)
 
 
+def test_rows_that_are_full(corpus, tmp_path, bert):
+    """Sentences are cut: the same tokens in the same order, and no padding but in the last row."""
+    settings = {"objective": "full_sentences", "sequence_length": 32, "workers": 1}
+    whole, cut = (
+        write(corpus, tmp_path / str(one), bert, **settings, cut_sentences=one)
+        for one in (False, True)
+    )
+    assert "cut_sentences" not in whole["settings"] and cut["settings"]["cut_sentences"]
+    lengths = [parsed(tmp_path / str(one))["input_mask"].sum(axis=1) for one in (False, True)]
+    # Rows are in another order; a block has one last row.
+    assert (lengths[1] < 32).sum() <= 0.02 * len(lengths[1]) + len(cut["shards"]) * 20
+    assert lengths[0].mean() < 30 < lengths[1].mean() and len(lengths[1]) < len(lengths[0])
+    # Only [CLS] and [SEP] of rows, and separators at their ends, are more or fewer.
+    tokens = [(x - 2).sum() for x in lengths]
+    assert abs(int(tokens[0]) - int(tokens[1])) <= whole["counts"]["documents"]
+    with pytest.raises(ValueError, match="cut_sentences=True is of objective='full_sentences' al"):
+        write(corpus, tmp_path / "no", bert, cut_sentences=True)
+
+
 # === Reading ===
 
 
@@ -577,6 +596,36 @@ def test_settings_of_the_masker(written, bert):
         read_examples(folder, 4, masker={"rate": 0.3})
     with pytest.raises(ValueError, match="mask_selection_rate=2 has to be a number"):
         read_examples(folder, 4, masker={"mask_selection_rate": 2})
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_a_rate_that_changes(written, bert, unit):
+    folder, _ = written
+    settings = {"tokenizer": bert, "repeat": True, "seed": 1}
+    for first, last in ((0.5, 0.1), (0.1, 0.5)):
+        masker = {"mask_selection_rate": (first, last, 8), "unit": unit}
+        batches = list(read_examples(folder, 64, masker=masker, **settings).take(10))
+        widths = []
+        for number, (x, y, weights) in enumerate(batches):
+            rate = first + (last - first) * min(number / 8, 1)
+            n = x["padding_mask"].numpy().sum(axis=1)
+            hidden = weights["mlm_logits"].numpy().sum(axis=1)
+            expected = np.maximum(1, np.minimum(np.round(rate * n), n - 3))
+            if unit == "token":
+                np.testing.assert_allclose(hidden, expected, atol=1)
+            assert abs(hidden.mean() - expected.mean()) < 0.5
+            widths.append(y["mlm_logits"].shape[1])
+            assert x["mask_positions"].shape[1] == widths[-1] >= hidden.max()
+        assert len(set(widths)) <= 4 and widths[0] != widths[-1]
+        # A later start hides the same.
+        same(
+            batches[6],
+            next(iter(read_examples(folder, 64, start_step=6, masker=masker, **settings))),
+        )
+    with pytest.raises(ValueError, match="mask_selection_rate: batches=0 has to be a whole number"):
+        read_examples(folder, 4, masker={"mask_selection_rate": (0.3, 0.1, 0)})
+    with pytest.raises(ValueError, match="mask_selection_rate=2 has to be a number from 0 to 1"):
+        read_examples(folder, 4, masker={"mask_selection_rate": (0.3, 2, 5)})
 
 
 @pytest.mark.parametrize("shuffle_buffer", [100, 1 << 16])

@@ -167,6 +167,42 @@ def test_resumed_is_equal_to_the_bit(examples, vocabulary, unbroken, tmp_path):
         np.testing.assert_array_equal(value, values(done["model"])[path], err_msg=path)
 
 
+RECIPE = {
+    "optimizer": "muon",
+    "schedule": "wsd",
+    "decay_share": 0.5,
+    "ema_momentum": 0.5,
+    "masker": {"mask_selection_rate": (0.5, 0.4)},
+}
+
+
+def test_the_settings_of_a_recipe_are_resumed_to_the_bit(examples, vocabulary, tmp_path):
+    """Muon and its averages, the average of the weights, the rate of hiding."""
+    expected = train(examples, vocabulary, tmp_path / "unbroken", **RECIPE)
+    with pytest.raises(Broken):
+        settings = {**RECIPE, "callbacks": [BreakAt(11, raise_broken)]}
+        train(examples, vocabulary, tmp_path / "out", **settings)
+    done = train(examples, vocabulary, tmp_path / "out", **RECIPE)
+    log = log_of(tmp_path / "out")
+    assert log == log_of(tmp_path / "unbroken")
+    assert done["scores"] == expected["scores"]
+    for path, value in values(expected["model"]).items():
+        np.testing.assert_array_equal(value, values(done["model"])[path], err_msg=path)
+    # After the warmup the rate stays until the fifth of the ten steps.
+    assert [row["learning_rate"] == pytest.approx(3e-3) for row in log[:3]] == [True, True, False]
+    assert log[-1]["learning_rate"] == 0
+    # The preset has the average, and the checkpoint the weights beside it.
+    with checkpoints._open(checkpoints.find_checkpoint(tmp_path / "out")) as file:
+        for path, value in values(done["model"]).items():
+            last = file.get_tensor(f"weight/{path}")
+            average = f"optimizer/{path.replace('/', '_')}_average"
+            np.testing.assert_array_equal(value, file.get_tensor(average), err_msg=path)
+            assert (last != value).any(), path
+    again = BertPretrainer.from_preset(done["preset"])
+    for path, value in values(again).items():
+        np.testing.assert_array_equal(value, values(done["model"])[path], err_msg=path)
+
+
 @pytest.mark.slow
 def test_a_signal_stops_after_a_checkpoint(examples, vocabulary, unbroken, tmp_path):
     interrupt = BreakAt(9, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -262,12 +298,23 @@ def test_the_file_of_settings(examples, vocabulary, unbroken):
         ("num_heads", 2), ("intermediate_dim", None), ("family", None), ("encoder", None),
         ("generator", None), ("vocabulary", vocabulary), ("vocabulary_size", 30522),
         ("lowercase", True), ("reading", None), ("objective", "next_sentence"),
-        ("phases", [[16, 10, 8]]),
-        ("optimizer", "adamw"), ("learning_rate", 0.003), ("warmup_steps", 2),
-        ("weight_decay", 0.01), ("optimizer_state", "new"), ("accumulate", 2),
+        ("cut_sentences", False), ("phases", [[16, 10, 8]]),
+        ("optimizer", "adamw"), ("learning_rate", 0.003), ("schedule", "linear"),
+        ("warmup_steps", 2), ("decay_share", None), ("weight_decay", 0.01),
+        ("ema_momentum", None), ("optimizer_state", "new"), ("accumulate", 2),
         ("precision", "float32"), ("masking", "dynamic"), ("masker", None), ("copies", 1),
         ("held_out", 0), ("seed", 0), ("log_every", 2), ("backend", keras.backend.backend()),
     ]  # fmt: skip
+
+
+@pytest.mark.backends("torch")
+def test_a_run_of_an_earlier_version_goes_on(examples, vocabulary, unbroken, tmp_path):
+    output = shutil.copytree(unbroken[0], tmp_path / "out")
+    settings = json.loads((output / "settings.json").read_text())
+    for name in ("cut_sentences", "schedule", "decay_share", "ema_momentum"):
+        del settings[name]
+    (output / "settings.json").write_text(json.dumps(settings))
+    assert train(examples, vocabulary, output)["scores"] == unbroken[1]["scores"]
 
 
 @pytest.mark.slow
@@ -466,7 +513,20 @@ def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
     ("settings", "message"),
     [
         ({"objective": "next"}, "objective='next' is unknown; use one of next_sentence,"),
-        ({"optimizer": "sgd"}, "optimizer='sgd' is unknown; use one of adamw, lamb"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' is unknown; use one of adamw, lamb, muon"),
+        ({"cut_sentences": True}, "is for rows of one text: take objective='full_sentences'"),
+        ({"schedule": "cosine"}, "schedule='cosine' is unknown; use one of linear, wsd"),
+        ({"decay_share": 0.2}, "decay_share=0.2 is of schedule='wsd' alone; leave it out"),
+        ({"schedule": "wsd", "decay_share": 0}, "decay_share=0 has to be a share above 0, up to 1"),
+        ({"schedule": "wsd", "decay_share": 0.9}, "are more than the 20 steps"),
+        ({"ema_momentum": 1}, "ema_momentum=1 would keep the first weights for good"),
+        ({"ema_momentum": -0.1}, "ema_momentum=-0.1 has to be a share above 0"),
+        ({"masker": {"mask_selection_rate": (0.3, 0)}}, "at the beginning and at the end of the"),
+        ({"masker": {"mask_selection_rate": [0.3]}}, r"mask_selection_rate=\[0.3\] has to be one"),
+        (
+            {"masker": {"mask_selection_rate": (0.3, 0.2)}, "masking": "static"},
+            "changes over the training, which masking='static' cannot",
+        ),
         ({"precision": "int8"}, "precision='int8' is unknown"),
         ({"phases": []}, "phases is empty"),
         ({"phases": [(16, 10)]}, r"phases\[0\]=\(16, 10\) has to be \(sequence_length, steps"),

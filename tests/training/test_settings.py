@@ -55,6 +55,16 @@ def test_a_chosen_value_stays():
     assert again.phases == settings.phases and again != settings
 
 
+def test_a_rate_of_hiding_goes_on_from_phase_to_phase():
+    masker = {"mask_selection_rate": (0.4, 0.2), "unit": "word"}
+    settings = PretrainSettings(phases=[(16, 30, 8), (32, 10, 4)], accumulate=2, masker=masker)
+    found = [settings.hiding_in(number) for number in (0, 1)]
+    assert found[0] == {"mask_selection_rate": (0.4, pytest.approx(0.25), 60), "unit": "word"}
+    assert found[1]["mask_selection_rate"] == (pytest.approx(0.25), 0.2, 20)
+    assert settings.hiding == {"mask_selection_rate": 0.2, "unit": "word"}
+    assert PretrainSettings().hiding_in(0) is None
+
+
 def test_numbers_of_a_grid():
     with pytest.raises(ValueError, match="seeds=None has to be a whole number"):
         FinetuneSettings(seeds=None)

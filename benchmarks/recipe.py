@@ -1,0 +1,339 @@
+"""Which recipe of pre-training is worth its time: a log of records, each row in equal time.
+
+    python benchmarks/recipe.py TEXT OUTPUT --seconds 600                 # every row, 2 threads
+    python benchmarks/recipe.py TEXT OUTPUT --seconds 60 --rows base,muon
+    python benchmarks/recipe.py TEXT OUTPUT --tokens 20000000             # equal tokens instead
+
+TEXT is what `kerasbert.pretrain` takes, such as the text of `demo_preset.py`. Every row trains a
+new encoder, in a process of its own, with the settings of `BASE` and those that `ROWS` has for it.
+A schedule has to know how many steps there will be: some steps are trained and timed first, and as
+many are trained then as take the budget. Start-up, compiling and evaluation are not counted.
+
+Rows are compared by the bits that a character of hidden words costs, which vocabularies of every
+kind and size have in common: in documents that are held out, the same for all, words are hidden
+whole until they have 15% of the tokens, each of their pieces behind a mask. The natural logarithms
+of the probabilities of those pieces are added up, and divided by minus ln 2 and by the number of
+characters of the pieces. White space is none of these characters, and an unknown token counts as
+one. Fewer are better. `word_accuracy` is the share of hidden words of which every piece is right.
+
+OUTPUT/records.jsonl has a line a row. What is there is not run again, and what was interrupted goes
+on. The encoders stay in OUTPUT/rows.
+"""
+
+import hashlib
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from contest import console, environment, machine, table
+
+# Beside the encoder of `ablations.py`, of 2 layers and 128 wide. `phases` has shares of the steps
+# in place of steps, and `warmup_steps` is a share too: the budget decides how many there are.
+BASE = {
+    "vocabulary": {"size": 8192, "unused": 20},
+    "objective": "full_sentences",
+    "masker": {"mask_selection_rate": 0.3},
+    "phases": [(32, 1.0, 128)],
+    "learning_rate": 1e-3,
+    "warmup_steps": 0.1,
+}
+# Dicts are put into those of the base; all else takes the place of what is there.
+ROWS = {
+    "base": {},
+    "next sentence": {"objective": "next_sentence"},
+    "cut sentences": {"cut_sentences": True},
+    "15% hidden": {"masker": {"mask_selection_rate": 0.15}},
+    "40% hidden": {"masker": {"mask_selection_rate": 0.4}},
+    "40 to 15% hidden": {"masker": {"mask_selection_rate": (0.4, 0.15)}},
+    "whole words hidden": {"masker": {"unit": "word"}},
+    "muon": {"optimizer": "muon"},
+    "muon 3e-3": {"optimizer": "muon", "learning_rate": 3e-3},
+    "adamw 3e-3": {"learning_rate": 3e-3},
+    "stays then decays": {"schedule": "wsd"},
+    "stays then decays over 40%": {"schedule": "wsd", "decay_share": 0.4},
+    "averaged weights": {"ema_momentum": 0.99},
+    "batches grow": {"phases": [(32, 0.5, 64), (32, 0.5, 192)]},
+    "rows grow": {"phases": [(32, 0.8, 128), (128, 0.2, 32)]},
+    "unigram vocabulary": {"vocabulary": {"kind": "unigram"}},
+    "4096 tokens": {"vocabulary": {"size": 4096}},
+    "4 layers": {"num_layers": 4},
+    "1 layer of 192": {"num_layers": 1, "hidden_dim": 192},
+    "norm first": {"encoder": {"norm_first": True}},
+    "gated": {"encoder": {"gated_mlp": True}, "intermediate_dim": 352},
+    "ModernBERT": {"family": "modernbert", "intermediate_dim": 352},
+}
+LENGTH, HIDDEN = 32, 0.15  # Of the evaluation.
+PROBE = 60  # Steps that are timed first.
+
+
+def settings_of(row):
+    """A row's settings, those of the base among them: a dict."""
+    from ablations import BASE as SMALL
+
+    found = {**SMALL, **BASE}
+    for name, value in ROWS[row].items():
+        found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
+    if found["vocabulary"].get("kind") == "unigram":
+        del found["vocabulary"]["unused"]  # Of WordPiece alone.
+    return found
+
+
+# === What all rows have in common ===
+
+
+def texts(corpus, output, share):
+    """Paths of the text to train on and of what is held out, a JSON line a document."""
+    from kerasbert.data import documents
+    from kerasbert.files import write_text
+
+    paths = [output / "text" / f"{name}.jsonl" for name in ("train", "held_out")]
+    if not all(path.exists() for path in paths):
+        found = list(documents(corpus))
+        if len(found) < 20:  # Parts of long ones, or there may be nothing to hold out.
+            parts = ([one[i : i + 50] for i in range(0, len(one), 50)] for one in found)
+            found = [part for one in parts for part in one]
+        random.Random(0).shuffle(found)
+        first = max(1, round(share * len(found)))
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        for path, part in zip(paths, (found[first:], found[:first])):
+            lines = (json.dumps({"text": "\n".join(one)}, ensure_ascii=False) for one in part)
+            write_text(str(path), "\n".join(lines) + "\n")
+    return paths
+
+
+def vocabulary(train, output, settings):
+    """The folder of a vocabulary, which is trained unless it is there."""
+    import kerasbert
+
+    folder = output / "vocabularies" / _name(settings)
+    if not folder.exists():
+        kerasbert.vocab(str(train), str(folder), **settings)
+    return folder
+
+
+def examples(text, output, tokenizer, length, objective, cut, *name):
+    """The folder of examples, which are made unless they are there."""
+    from kerasbert.data import write_examples
+
+    rows = ("cut",) if cut else ()
+    folder = output / "examples" / "-".join((*name, objective, *rows, str(length)))
+    settings = {"sequence_length": length, "objective": objective, "sentences": "lines"}
+    settings["cut_sentences"] = cut
+    write_examples(str(text), str(folder), tokenizer, **settings)
+    return str(folder)
+
+
+def _name(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+# === Steps for a budget ===
+
+
+def steps_of(phases, total):
+    """Phases with steps in place of shares, at least one each."""
+    return [(length, max(1, round(share * total)), size) for length, share, size in phases]
+
+
+def seconds_of(log):
+    """Seconds of a step in each phase, by its log: the first line of a phase is left out."""
+    found = {}
+    for before, row in zip([{"step": 0}, *log], log):
+        found.setdefault(row["phase"], []).append((row["seconds"], row["step"] - before["step"]))
+    timed = [[x for x in found[phase][1:] if x[0]] for phase in sorted(found)]
+    return [sum(x for x, _ in rows) / sum(n for _, n in rows) for rows in timed]
+
+
+# === A row ===
+
+
+def train(row, corpus, output, budget, seed, precision):
+    """Train a row within its budget; returns what stands in its line."""
+    import kerasbert
+    from kerasbert.files import json_in, read_log, write_text
+
+    settings = settings_of(row)
+    text, held_out = texts(corpus, output, budget["held_out"])
+    words = vocabulary(text, output, settings["vocabulary"])
+    from kerasbert.tokenizers import tokenizer_from_files
+
+    tokenizer = tokenizer_from_files(str(words), "bert")
+    rows = settings["objective"], settings.get("cut_sentences", False)
+    made = {
+        length: examples(text, output, tokenizer, length, *rows, words.name)
+        for length, _, _ in settings["phases"]
+    }
+
+    def run(folder, total, **more):
+        phases = steps_of(settings["phases"], total)
+        total = sum(phase[1] for phase in phases)
+        warmup_steps = round(settings["warmup_steps"] * total)
+        own = {**settings, "vocabulary": str(words), "phases": phases, "warmup_steps": warmup_steps}
+        return kerasbert.pretrain(
+            made, str(folder), **own, precision=precision, held_out=0, seed=seed, **more
+        )
+
+    folder = output / "rows" / _name([row, settings, budget, seed, precision])
+    plan = json_in(str(folder), "plan.json")
+    if not plan:
+        if budget["steps"]:
+            plan = {"steps": budget["steps"]}
+        elif budget["tokens"]:
+            each = sum(length * share * size for length, share, size in settings["phases"])
+            plan = {"steps": round(budget["tokens"] / each)}
+        else:
+            probe = folder / "probe"
+            shares = [share for _, share, _ in settings["phases"]]
+            # Ten steps in each phase at least, of which the first five are not counted.
+            run(probe, max(PROBE, 10 / min(shares)), log_every=5, resume=False, verbose=False)
+            each = seconds_of(read_log(str(probe / "log.jsonl")))
+            pace = sum(share * seconds for share, seconds in zip(shares, each))
+            plan = {"steps": max(1, int(budget["seconds"] / pace))}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(str(folder / "plan.json"), json.dumps(plan))
+    every = max(1, plan["steps"] // 20)
+    done = run(folder / "run", plan["steps"], log_every=every, evaluate_every=every * 1000)
+    log = read_log(str(folder / "run" / "log.jsonl"))
+    timed = [line for line in log if line["seconds"]]
+    seconds = sum(line["seconds"] for line in timed)
+    return {
+        **score(done["preset"], held_out, output, tokenizer, words.name),
+        "seconds": round(seconds, 1),
+        "steps": done["steps"],
+        "tokens": round(sum(x["seconds"] * x["tokens_per_second"] for x in timed)),
+        "parameters": done["model"].count_params(),
+        "training_loss": log[-1]["mlm_loss"] if "mlm_loss" in log[-1] else log[-1]["loss"],
+        "preset": str(Path(done["preset"]).relative_to(output)),
+    }
+
+
+def score(preset, held_out, output, tokenizer, name):
+    """Bits a character of hidden words, and how many of the words are found."""
+    from kerasbert.data import read_examples, word_starts
+    from kerasbert.models import BertMaskedLM
+
+    model = BertMaskedLM.from_preset(preset)
+    folder = examples(held_out, output, tokenizer, LENGTH, "full_sentences", True, "held-out", name)
+    hiding = {"mask_selection_rate": HIDDEN, "mask_token_rate": 1.0, "random_token_rate": 0.0}
+    batches = read_examples(
+        folder,
+        256,
+        tokenizer=tokenizer,
+        masker={**hiding, "unit": "word"},
+        num_segments=min(model.backbone.num_segments, 2),
+        shuffle_buffer=0,
+        repeat=False,
+    )
+    marks = (token.removeprefix("##").replace("\u2581", "") for token in tokenizer.get_vocabulary())
+    characters = np.array([len(token) for token in marks])
+    characters[tokenizer.unk_token_id] = 1
+    edges = tokenizer.word_edges()
+    nats = letters = tokens = right_tokens = words = right_words = 0
+    for x, y, weights in batches.as_numpy_iterator():
+        logits = np.asarray(model.predict_on_batch(x), "float64")  # (B, P, V)
+        rows, slots = np.nonzero(weights["mlm_logits"])
+        logits, ids = logits[rows, slots], y["mlm_logits"][rows, slots]  # (N, V), (N,)
+        high = logits.max(axis=-1)
+        sums = high + np.log(np.exp(logits - high[:, None]).sum(axis=-1))
+        nats += (sums - logits[np.arange(len(ids)), ids]).sum()
+        letters += characters[ids].sum()
+        right = logits.argmax(axis=-1) == ids
+        # The number of the word that each hidden token is of.
+        places = x["mask_positions"][rows, slots]
+        whole = x["token_ids"].copy()
+        whole[rows, places] = ids
+        word = np.cumsum(word_starts(whole, edges), axis=1)[rows, places]
+        _, of_word = np.unique(np.stack([rows, word]), axis=1, return_inverse=True)
+        wrong = np.bincount(of_word.ravel(), ~right)
+        tokens, right_tokens = tokens + len(ids), right_tokens + int(right.sum())
+        words, right_words = words + len(wrong), right_words + int((wrong == 0).sum())
+    return {
+        "bits_per_character": round(float(nats / math.log(2) / letters), 4),
+        "word_accuracy": round(right_words / words, 4),
+        "token_accuracy": round(right_tokens / tokens, 4),
+        "characters_per_token": round(float(letters / tokens), 3),
+        "hidden_words": words,
+    }
+
+
+# === The log ===
+
+
+def known(output):
+    path = output / "records.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def note(output, record):
+    """Put a line into the log, which is whole at any time."""
+    from kerasbert.files import write_text
+
+    lines = [json.dumps(one, ensure_ascii=False) for one in [*known(output), record]]
+    write_text(str(output / "records.jsonl"), "\n".join(lines) + "\n")
+
+
+def main(
+    text: Annotated[Path, typer.Argument(help="a file or folder")],
+    output: Path,
+    rows: Annotated[str, typer.Option(help="names of rows, with commas; all by default")] = "",
+    seconds: Annotated[float, typer.Option(help="of training, a row")] = 600,
+    steps: Annotated[int, typer.Option(help="in place of seconds: so many a row")] = 0,
+    tokens: Annotated[int, typer.Option(help="in place of seconds: so many a row")] = 0,
+    held_out: Annotated[float, typer.Option(help="the share of the documents")] = 0.02,
+    seed: int = 0,
+    precision: str = "float32",
+    backend: str = "tensorflow",
+    threads: int = 2,
+    gpu: bool = False,
+    child: Annotated[bool, typer.Option(hidden=True)] = False,
+):
+    """Train rows, each in equal time, and tabulate."""
+    chosen = rows.split(",") if rows else list(ROWS)
+    for name in chosen:
+        if name not in ROWS:
+            raise typer.BadParameter(f"there is no row {name!r}, only {', '.join(ROWS)}.")
+    output = output.resolve()
+    budget = {"seconds": 0 if steps or tokens else seconds, "steps": steps, "tokens": tokens}
+    budget["held_out"] = held_out
+    same = {**budget, "seed": seed, "precision": precision, "backend": backend, "threads": threads}
+    same["text"] = str(text.resolve().name)
+    if child:
+        found = train(chosen[0], str(text), output, budget, seed, precision)
+        settings = json.loads(json.dumps(settings_of(chosen[0])))
+        note(output, {"row": chosen[0], **found, "budget": same, "settings": settings})
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    done = {}
+    for name in chosen:
+        there = [x for x in known(output) if x["row"] == name and x["budget"] == same]
+        if not there:
+            console.print(f"[bold]{name}[/bold]")
+            options = {"rows": name, "seconds": seconds, "steps": steps, "tokens": tokens}
+            options |= {"held-out": held_out, "seed": seed, "precision": precision}
+            options |= {"backend": backend, "threads": threads}
+            given = [part for x, value in options.items() for part in (f"--{x}", str(value))]
+            subprocess.run(
+                [sys.executable, __file__, str(text), str(output), *given, "--child"],
+                env=environment(f"kerasbert/{backend}", threads, gpu),
+                check=True,
+            )
+            there = [x for x in known(output) if x["row"] == name and x["budget"] == same]
+        done[name] = there[-1]
+    columns = ("bits_per_character", "word_accuracy", "seconds", "steps", "tokens", "parameters")
+    best = sorted(done, key=lambda name: done[name]["bits_per_character"])
+    console.print(machine(threads, gpu))
+    title = f"{backend}, {precision}, seed {seed}"
+    table(title, ("row", *columns), [(x, *(done[x][column] for column in columns)) for x in best])
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    typer.run(main)
