@@ -753,7 +753,7 @@ SOURCES = [
     Source("Home Assistant's pages", "home-assistant-frontend", "ko", APACHE, FREE,
            files((r"/translations/(.*/)?ko-\w+\.json$", strings))),
     Source("Weblate", "weblate", "ko", GPL3, FREE, files((r"/ko/LC_MESSAGES/.*\.mo$", catalogue))),
-    Source("Scratch", "scratch-l10n", "ko", BSD, FREE,
+    Source("Scratch", "scratch-l10n", "ko", "AGPL-3.0", FREE,
            files((r"package/(www|editor)/.*/ko\.json$", strings))),
     *(Source(package, package, "ko", PROGRAMS_LICENCE, FREE, program("ko"))
       for package in PROGRAMS),
@@ -806,7 +806,7 @@ SOURCES = [
     Source("Home Assistant's pages", "home-assistant-frontend", "ja", APACHE, FREE,
            files((r"/translations/(.*/)?ja-\w+\.json$", strings))),
     Source("Weblate", "weblate", "ja", GPL3, FREE, files((r"/ja/LC_MESSAGES/.*\.mo$", catalogue))),
-    Source("Scratch", "scratch-l10n", "ja", BSD, FREE,
+    Source("Scratch", "scratch-l10n", "ja", "AGPL-3.0", FREE,
            files((r"package/(www|editor)/.*/ja\.json$", strings))),
     *(Source(package, package, "ja", PROGRAMS_LICENCE, FREE, program("ja"))
       for package in PROGRAMS),
