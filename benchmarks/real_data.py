@@ -309,7 +309,7 @@ def archive(artefact):
     """
     package, version, kind = artefact
     suffix = {"wheel": ".whl", "sdist": ".tar.gz", "npm": ".tgz", "deb": ".deb"}[kind]
-    target = cache_dir() / f"{package}-{version.replace(':', '_')}{suffix}"
+    target = cache_dir() / re.sub("[:/]", "_", f"{package}-{version}{suffix}")
     if target.is_file():
         return target
     with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
