@@ -17,7 +17,6 @@ import gettext
 import gzip
 import io
 import json
-import os
 import random
 import re
 import struct
@@ -30,6 +29,8 @@ from typing import Annotated, NamedTuple
 
 import real_data
 import typer
+
+from kerasbert.files import write_text
 
 app = typer.Typer(add_completion=False)
 
@@ -835,7 +836,8 @@ def read_once(source, archive, kept):
     found = [[tidy(text) for text in one] for one in source.read(real_data.archive(archive))]
     if path:
         kept.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps(one, ensure_ascii=False) + "\n" for one in found))
+        lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in found)
+        write_text(str(path), "".join(lines))
     return found
 
 
@@ -880,14 +882,6 @@ def total(counts):
     return f"{documents:,} documents, {characters:,} characters"
 
 
-def write_whole(path, pieces):
-    """Write a file under another name and rename it, so that there is never half of it."""
-    part = path.with_name(f".{path.name}.part")
-    with open(part, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(pieces)
-    os.replace(part, path)
-
-
 @app.command()
 def main(
     out: Path,
@@ -903,12 +897,13 @@ def main(
     for language in languages.split(","):
         documents, report[language] = made(language, overlap, treebanks, only, kept)
         pieces = ("\n".join(document.paragraphs) + "\n\n" for document in documents)
-        write_whole(out / f"{language}.txt", pieces)
+        write_text(str(out / f"{language}.txt"), "".join(pieces))
         for name, reason in report[language]["missing"].items():
             print(f"{language} {name}: NOT AVAILABLE: {reason}")
         for name, counts in report[language]["overlap"].items():
             print(f"{language} {name}: {counts}")
-    write_whole(out / "report.json", [json.dumps(report, ensure_ascii=False, indent=1), "\n"])
+    report = json.dumps(report, ensure_ascii=False, indent=1)
+    write_text(str(out / "report.json"), report + "\n")
 
 
 if __name__ == "__main__":

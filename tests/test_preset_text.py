@@ -7,7 +7,6 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from importlib.util import find_spec
 
 import preset_text
 import pytest
@@ -16,11 +15,6 @@ from preset_text import Document
 
 # They know no backend.
 pytestmark = pytest.mark.backends("tensorflow")
-needs_lxml, needs_xxhash, needs_datasketch = (
-    pytest.mark.skipif(find_spec(tool) is None, reason=f"needs {tool}")
-    for tool in ("lxml", "xxhash", "datasketch")
-)
-
 LONG = "The house by the river was so old that nobody in the village knew who had built it."
 OTHER = "She said that there was nothing to see in the garden, and went back to her book."
 KO = "이 문서는 사용자가 프로그램을 처음 설치할 때 알아야 할 내용을 설명합니다."
@@ -32,7 +26,7 @@ def read(reader, content, **settings):
     return [[preset_text.tidy(text) for text in one] for one in reader(content, **settings)]
 
 
-@needs_lxml
+@pytest.mark.peers
 def test_marked_up_html():
     page = f"<html><nav><p>Menu</p></nav><p>{LONG}<pre>x = 1</pre><ul><li>An item</li>"
     page += "<li><p>Another</p></li></ul><table><tr><td><p>1</p></td></tr></table>"
@@ -41,13 +35,13 @@ def test_marked_up_html():
     assert read(preset_text.marked_up, page, block="block") == [["A method."]]
 
 
-@needs_lxml
+@pytest.mark.peers
 def test_marked_up_in_its_encoding():
     page = f"<meta charset=euc-kr><p>{KO}</p>".encode("euc-kr")
     assert read(preset_text.marked_up, page) == [[KO]]
 
 
-@needs_lxml
+@pytest.mark.peers
 def test_marked_up_xml():
     page = '<?xml version="1.0"?><page xmlns="http://projectmallard.org/1.0/"><title>T</title>'
     page += "<p>Open &kate; and <code>x</code><note><p>Inside.</p></note> go on.</p></page>"
@@ -146,7 +140,7 @@ def test_sword(monkeypatch):
     assert list(preset_text.sword(None)) == [["In the beginning.", "And on."], ["Next."]]
 
 
-@needs_lxml
+@pytest.mark.peers
 def test_documented():
     service = {
         "documentation": "<p>One.<p>Two.",
@@ -155,7 +149,7 @@ def test_documented():
     assert read(preset_text.documented, json.dumps(service)) == [["One.", "Two.", "Three."]]
 
 
-@needs_lxml
+@pytest.mark.peers
 def test_electron():
     pages = {"/a": {"sections": [{"html": f"<p>{KO}</p>"}]}, "/b": {"html": "<p>둘</p>"}}
     content = json.dumps({"docs": {"ko-KR": pages, "en-US": {}}})
@@ -202,7 +196,7 @@ def test_what_is_no_prose_goes(language, text):
     assert not preset_text.is_prose(text, language)
 
 
-@needs_xxhash
+@pytest.mark.peers
 def test_repeated_paragraphs_go():
     documents = [Document("a", [LONG, OTHER]), Document("b", [LONG.upper(), "New."])]
     found = list(preset_text.repeated(documents, "en"))
@@ -215,8 +209,7 @@ def test_short_documents_go():
     assert len(list(preset_text.short([Document("a", [KO * 3])], "ko"))) == 1
 
 
-@needs_datasketch
-@needs_xxhash
+@pytest.mark.peers
 def test_documents_alike_go():
     words = [f"word{number}" for number in range(200)]
     text, changed = " ".join(words), " ".join([*words[:195], "an", "other", "end"])
@@ -224,7 +217,7 @@ def test_documents_alike_go():
     assert [one.source for one in preset_text.alike(documents, "en")] == ["a", "c"]
 
 
-@needs_xxhash
+@pytest.mark.peers
 def test_overlap_is_dropped_and_counted():
     sets = [("reviews", [LONG]), ("questions", ["Too short."])]
     quoted = "He wrote: the house by the river was so old, that it fell."
@@ -235,7 +228,7 @@ def test_overlap_is_dropped_and_counted():
     assert counts["questions"] == {"texts": 1, "n-grams": 0, "paragraphs": 0, "characters": 0}
 
 
-@needs_xxhash
+@pytest.mark.peers
 def test_overlap_of_letters():
     kept, counts = preset_text.drop_overlap(
         [Document("a", [f"먼저, {KO}", "다른 문장입니다."])], "ko", [("treebank", [KO])]
@@ -252,8 +245,7 @@ def test_every_source_is_pinned_and_named_once():
         assert source.licence and source.reason and "brown" not in source.package
 
 
-@needs_datasketch
-@needs_xxhash
+@pytest.mark.peers
 def test_made_reads_filters_counts_and_repeats(monkeypatch, tmp_path):
     paragraphs = [LONG, "File", OTHER, LONG]
     source = preset_text.SOURCES[0]._replace(read=lambda path: [paragraphs], language="en")
