@@ -9,7 +9,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.tokenizers.files import ROLES
@@ -66,13 +66,13 @@ def align(ids, starts, ends, points, sizes, joined):
     """
     until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
     position = tf.range(tf.size(until, tf.int64))
-    joined &= position > tf.gather(points.row_starts(), points.value_rowids())
+    joined &= position > tf.gather(points.row_starts(), rows_of(points))
     (own,) = rows_where(~joined, position)
     after = tf.concat([own, [tf.size(until, tf.int64)]], 0)
     start = tf.searchsorted(until, tf.cast(starts, "int64"), side="right", out_type="int64")
     last = tf.searchsorted(until, tf.cast(ends, "int64") - 1, side="right", out_type="int64")
     end = tf.gather(after, tf.searchsorted(own, last, side="right"))
-    first = tf.gather(points.row_starts(), ids.value_rowids())
+    first = tf.gather(points.row_starts(), rows_of(ids))
     return tuple(ids.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
 
 
@@ -89,6 +89,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     # End tokens between the first and the second text of a pair.
     num_separators = 1
+    # Whether the last of these is a start token, with which the second text begins.
+    begins_second = False
 
     def __init__(
         self,
