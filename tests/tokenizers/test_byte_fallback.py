@@ -8,10 +8,12 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from kerasbert.models import BertTextClassifierPreprocessor
+from kerasbert import export_serving
+from kerasbert.models import BertMaskedLM, BertTextClassifierPreprocessor, BertTextEmbedder
 from kerasbert.tokenizers import ByteFallbackTokenizer, tokenizer_from_files
 from kerasbert.tokenizers.byte_fallback import BYTES, PREPEND_SCHEMES, splits_of
 from kerasbert.tokenizers.sentence_piece import read_proto
+from tests.peers import torch, transformers
 
 pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
 
@@ -271,3 +273,64 @@ def test_many_short_texts_beside_a_long_one(make):
     texts = ["fox"] * 20_000 + ["the quick brown fox " * 20_000]
     ids = tokenizer(texts)
     assert ids[0] == ids[-2] and len(ids[-1]) > 20_000
+
+
+@pytest.fixture(scope="module")
+def checkpoints(byte_fallback_models, tmp_path_factory):
+    """Small models in the form of ModernBERT-ja's and mmBERT's folders, with their ids."""
+    folders = {}
+    ids = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
+    for kind, special in (
+        ("unigram", {"cls_token_id": 6, "sep_token_id": 4}),
+        ("bpe", {"cls_token_id": 2, "sep_token_id": 2}),
+    ):
+        rust = rust_tokenizer(byte_fallback_models[kind])
+        torch.manual_seed(1)
+        config = transformers.ModernBertConfig(
+            vocab_size=rust.get_vocab_size(),
+            hidden_size=16,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            intermediate_size=24,
+            local_attention=8,
+            initializer_range=0.5,
+            **{**ids, **special},
+        )
+        folder = tmp_path_factory.mktemp(kind)
+        transformers.ModernBertForMaskedLM(config).save_pretrained(folder)
+        folders[kind] = write(folder, rust, {"add_bos_token": True, "add_eos_token": True})
+    return folders
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_raw_texts_to_the_answers_of_transformers(checkpoints, kind):
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(checkpoints[kind]).eval()
+    encode = transformers.AutoTokenizer.from_pretrained(checkpoints[kind])
+    ours = BertMaskedLM.from_preset(str(checkpoints[kind]))
+    text = "北京は<mask> 𠮷 fox."
+    rows = encode(text, return_tensors="pt")
+    assert rows["input_ids"][0, 0] == 1 and rows["input_ids"][0, -1] == 2
+    with torch.no_grad():
+        logits = theirs(**rows).logits[0]
+    wanted = logits[rows["input_ids"][0] == encode.mask_token_id][0].softmax(-1).topk(3)
+    found = ours.fill_mask(text, top_k=3)
+    assert [answer["token_id"] for answer in found] == wanted.indices.tolist()
+    np.testing.assert_allclose([x["score"] for x in found], wanted.values.numpy(), atol=1e-5)
+    assert all(answer["text"].startswith("北京は") for answer in found)
+    assert all(answer["text"].endswith(" 𠮷 fox.") for answer in found)
+    embedder = BertTextEmbedder.from_preset(str(checkpoints[kind]))
+    row = encode("the fox 𩸽", return_tensors="pt")
+    with torch.no_grad():
+        states = theirs.model(**row).last_hidden_state[0]
+    vector = np.asarray(embedder.embed(["the fox 𩸽"]))[0]
+    gaps = [np.abs(vector - x.numpy()).max() for x in (states.mean(0), states[0])]
+    assert min(gaps) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_served(checkpoints, kind, tmp_path):
+    """A fresh process has to give the answers to raw texts that the model gives here."""
+    export_serving(BertMaskedLM.from_preset(str(checkpoints[kind])), str(tmp_path / "served"))
