@@ -235,9 +235,10 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         proto = self._in_order_of_ids(read_proto(proto), special)
         check_proto(proto)
         kinds = proto.SentencePiece
+        names = set(special.values())
         for piece in proto.pieces:
             # Special tokens are found before the model sees the text, or not at all.
-            if piece.piece in self.special_tokens and piece.type != kinds.UNKNOWN:
+            if piece.piece in names and piece.type != kinds.UNKNOWN:
                 piece.type = kinds.CONTROL
         self.proto = proto.SerializeToString(deterministic=True)
         self._set_tokens([piece.piece for piece in proto.pieces])
