@@ -159,6 +159,16 @@ def rows_where(mask, *tensors):
     return [tf.gather(tensor, rows) for tensor in tensors]
 
 
+def rows_of(ragged):
+    """The row of each value of a `tf.RaggedTensor` (N, None): int64.
+
+    Its own `value_rowids` fills as many rows as there are with as many values as the longest has.
+    """
+    size = tf.size(ragged.flat_values, tf.int64)
+    later = ragged.row_starts()[1:, tf.newaxis]
+    return tf.cumsum(tf.scatter_nd(later, tf.ones_like(later[:, 0]), [size + 1]))[:-1]
+
+
 # === Steps ===
 
 

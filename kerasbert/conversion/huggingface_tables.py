@@ -168,6 +168,20 @@ def _check_head_width(config, path):
 # === ModernBERT's own settings ===
 
 
+def _local_attention(config, path):
+    """How many tokens a local layer sees: `sliding_window` of versions from 5 on is half of it."""
+    local, half = config.get("local_attention", 128), config.get("sliding_window")
+    if half in (None, -1):
+        return local
+    check_value("sliding_window", half, "whole", path)
+    if "local_attention" in config and (local or 0) // 2 != half:
+        raise ValueError(
+            f"'{path}' has local_attention={local!r} beside sliding_window={half!r}, which is not "
+            "half of it; take out the one that the model was not trained with."
+        )
+    return local if "local_attention" in config else 2 * half
+
+
 def _read_modernbert(config, path):
     keys = {"norm_bias": ["norm"], "attention_bias": ["attention"]}
     keys["mlp_bias"] = ["intermediate", "output"]
@@ -201,7 +215,8 @@ def _read_modernbert(config, path):
             )
         base = rope.get("rope_theta", config.get(old))
         bases[ours] = float(default if base is None else base)
-    return {**bases, "global_every": every, "use_bias": use_bias}
+    window = _local_attention(config, path)
+    return {**bases, "global_every": every, "use_bias": use_bias, "local_window": window}
 
 
 def _write_modernbert(settings):
@@ -225,7 +240,7 @@ def _write_modernbert(settings):
 
 
 def _read_modernbert_decoder(config, path):
-    local = config.get("local_attention", 128)
+    local = _local_attention(config, path)
     # Theirs counts the token itself, and half of what the encoder's does.
     window = None if not local else max(2 * (local // 2 - 1), 1)
     return {**_read_modernbert(config, path), "local_window": window}

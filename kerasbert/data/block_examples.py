@@ -175,7 +175,8 @@ class BlockExamples:
         ids, settings = self.tokenizer, self.settings
         length, most = settings["sequence_length"], settings["mask_selection_length"]
         start, end = ids.start_token_id, ids.end_token_id
-        packed = pack_rows(tokens, rows, length, start, end, ids.pad_token_id, ids.num_separators)
+        between = ids.num_separators, ids.begins_second
+        packed = pack_rows(tokens, rows, length, start, end, ids.pad_token_id, *between)
         token_ids, lengths = packed["input_ids"], packed["lengths"]
         used = np.arange(length) < lengths[:, None]
         mask = _masking(

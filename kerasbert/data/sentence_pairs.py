@@ -169,7 +169,9 @@ def truncate_pairs(rows, most, random):
     return rows
 
 
-def pack_rows(tokens, rows, sequence_length, start, end, pad, num_separators=1):
+def pack_rows(
+    tokens, rows, sequence_length, start, end, pad, num_separators=1, begins_second=False
+):
     """Join A and B with special tokens, and pad.
 
     Args:
@@ -177,7 +179,8 @@ def pack_rows(tokens, rows, sequence_length, start, end, pad, num_separators=1):
         rows: int64 (R, 5). Rows without B have A alone.
         sequence_length: int. T; every row has to fit.
         start, end, pad: ints. Special tokens.
-        num_separators: int. End tokens between A and B.
+        num_separators: int. Special tokens between A and B.
+        begins_second: bool. Whether the last of these is the start token, not the end token.
 
     Returns:
         A dict of `input_ids`, int32 (R, T), `segment_ids`, bool (R, T), and `lengths`, int (R,).
@@ -198,6 +201,8 @@ def pack_rows(tokens, rows, sequence_length, start, end, pad, num_separators=1):
     index = np.where(position <= a, a_start - 1 + position, stop)  # (R, T)
     in_second = position >= second
     index = np.where(in_second & (position < second + b), b_start - second + position, index)
+    if begins_second:
+        index = np.where(position == second - 1, begin, index)
     used = position < lengths
     index = np.where(used, index, empty)
     index[:, 0] = begin

@@ -327,6 +327,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             starts_b = starts[1] + tf.size(segments[0].values)
             in_text = in_second & (position < second + kept[1])
             index = tf.where(in_text, starts_b + position - second, index)
+            if ids.begins_second:
+                index = tf.where(position == second - 1, start, index)
         index = tf.where(position < total, index, pad)
         index = tf.where(position == 0, start, index)
         features = {"token_ids": tf.gather(values, index), "padding_mask": position < total}

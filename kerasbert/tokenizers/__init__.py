@@ -1,5 +1,6 @@
 """The tokenizers, which run in TensorFlow's graph."""
 
+from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.choose import tokenizer_from_files
 from kerasbert.tokenizers.gpt import GPTTokenizer
@@ -15,6 +16,7 @@ from kerasbert.tokenizers.wordpiece import BertTokenizer
 CLASSES = (
     AlbertTokenizer,
     BertTokenizer,
+    ByteFallbackTokenizer,
     DebertaV3Tokenizer,
     GPT2Tokenizer,
     GPTTokenizer,

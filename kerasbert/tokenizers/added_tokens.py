@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from kerasbert.backend.tensorflow import rows_where, tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
 from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, valid_utf8
 
 # N texts, S segments of all texts (added tokens and what is between them), P pieces of a text,
@@ -144,8 +144,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         )
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
         parts = tf_text.regex_split(text, pattern, pattern)  # (S, parts)
-        rows = tf.gather(rows, parts.value_rowids())
-        known = tf.gather(known, parts.value_rowids())
+        rows = tf.gather(rows, rows_of(parts))
+        known = tf.gather(known, rows_of(parts))
         text = tf.strings.regex_replace(parts.flat_values, NUL, "\0")
         new = tf.where((known < 0) & tf.strings.regex_full_match(text, pattern))  # (T, 1)
         token = tf.gather_nd(text, new)[:, tf.newaxis]
@@ -189,7 +189,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
             ids = append(ids, known)
             starts = append(starts, tf.zeros_like(known))
             ends = append(ends, lengths)
-        segment = ids.value_rowids()
+        segment = rows_of(ids)
         first = tf.gather(tf.cumsum(lengths, exclusive=True), segment)
         starts, ends = starts.flat_values + first, ends.flat_values + first
         rows = tf.gather(rows, segment)
@@ -217,7 +217,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
         solid = tf.where(~around)[:, 0]
         solid = tf.concat([[-1], solid, [tf.size(index, tf.int64)]], 0)  # (C or less,)
-        rows = starts.value_rowids()
+        rows = rows_of(starts)
         first = tf.gather(points.row_starts(), rows)
         limit = tf.gather(points.row_limits(), rows)
         start = tf.cast(starts.flat_values, "int64") + first
@@ -238,7 +238,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
     def _sizes(self, segments, known):
         """How many bytes of the normalized texts come from each character; what `align` takes."""
         points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
-        row, points = points.value_rowids(), points.flat_values
+        row, points = rows_of(points), points.flat_values
         characters, index = distinct(points)
         # A character and the marks after it normalize together; an added token is one.
         begin = tf.concat([tf.ones_like(row[:1], "bool"), row[1:] != row[:-1]], 0)

@@ -9,7 +9,7 @@ import os
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
 from kerasbert.files import read_json, write_files
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles, as_lines, read_merges, tokens_by_id
@@ -123,7 +123,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             vocabulary = read_json(vocabulary)
         if isinstance(merges, (str, os.PathLike)):
             merges = read_merges(merges)
-        merges = [_merge_text(pair) for pair in merges]
+        merges = [merge_text(pair) for pair in merges]
         if isinstance(vocabulary, dict):
             vocabulary = tokens_by_id(vocabulary)
         self.merges = tuple(merges)
@@ -225,7 +225,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _words(self, text):
         """(S,) segments to (W,) words, and the segment of each."""
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
-        row = points.value_rowids()
+        row = rows_of(points)
         points = points.flat_values
         characters, index = distinct(points)
         kind = tf.fill(tf.shape(characters), OTHERS)
@@ -359,7 +359,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
         ids, begins = self._of_words(words)  # (W, pieces)
         # Where the words are in the segments, without the spaces that were put before them.
-        word = ids.value_rowids()
+        word = rows_of(ids)
         prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
         until = tf.cumsum(tf.strings.length(words))
         first = tf.concat([[0], until], 0)[:-1]
@@ -382,7 +382,8 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return tf.strings.reduce_join(tf.gather(tf.constant(self._tables()["contents"]), ids), -1)
 
 
-def _merge_text(pair):
+def merge_text(pair):
+    """A merge as `"a b"`, whichever way it is written."""
     if isinstance(pair, (list, tuple)) and all(isinstance(part, str) for part in pair):
         pair = " ".join(pair)
     if not isinstance(pair, str) or len(pair.split(" ")) != 2:

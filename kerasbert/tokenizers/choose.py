@@ -3,6 +3,7 @@
 import re
 
 from kerasbert.families import get_family
+from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.tokenizers.files import TokenizerFiles
 from kerasbert.tokenizers.gpt import GPTTokenizer
@@ -20,6 +21,7 @@ KINDS = {
     "WordPiece": (BertTokenizer,),
     "BPE": (RobertaTokenizer, ModernBertTokenizer, GPT2Tokenizer, GPTTokenizer),
     "Unigram": (XLMRobertaTokenizer, AlbertTokenizer, DebertaV3Tokenizer, XLNetTokenizer),
+    "ByteFallback": (ByteFallbackTokenizer,),
 }
 # `tokenizer_class` of Hugging Face, without "Tokenizer" and "Fast".
 CLASSES = {
@@ -36,6 +38,8 @@ CLASSES = {
     "ModernBert": ModernBertTokenizer,
     "GPT2": GPT2Tokenizer,
     "OpenAIGPT": GPTTokenizer,
+    "Llama": ByteFallbackTokenizer,
+    "Gemma": ByteFallbackTokenizer,
 }
 # Names that say nothing about the algorithm.
 GENERIC = ("PreTrained", "TokenizersBackend", "")
@@ -70,8 +74,8 @@ def tokenizer_from_files(directory, family, **overrides):
     if kind is None:
         raise ValueError(
             f"'{directory}' has no tokenizer files: looked for vocab.txt, tokenizer.json, "
-            "vocab.json, spiece.model, sentencepiece.bpe.model and spm.model; fetch them, or load "
-            "the model with preprocessor=None and pass token ids."
+            "vocab.json, spiece.model, sentencepiece.bpe.model, spm.model and tokenizer.model; "
+            "fetch them, or load the model with preprocessor=None and pass token ids."
         )
     if kind not in KINDS:
         raise ValueError(

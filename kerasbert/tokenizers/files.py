@@ -24,6 +24,8 @@ MODEL_FILES = {
     "WordPiece": ("vocab.txt",),
     "BPE": ("vocab.json",),
     "Unigram": ("spiece.model", "sentencepiece.bpe.model", "spm.model"),
+    # A unigram or byte-pair model that writes in bytes what it does not know.
+    "ByteFallback": ("tokenizer.model",),
 }
 # The token of an id that no token has. There may be as many of these as there are tokens, and this
 # many more.
@@ -44,12 +46,15 @@ _CONFIG = {
     "keep_accents": "flag?",
     "split_by_punct": "flag?",
     "add_prefix_space": "flag?",
+    "add_bos_token": "flag?",
+    "add_eos_token": "flag?",
 }
 _JSON = {
     "model": "object?",
     "added_tokens": "list?",
     "normalizer": "object?",
     "pre_tokenizer": "object?",
+    "post_processor": "object?",
 }
 _MODEL = {
     "type": "name?",
@@ -57,6 +62,7 @@ _MODEL = {
     "continuing_subword_prefix": "name?",
     "merges": "list?",
     "unk_id": "whole?",
+    "byte_fallback": "flag?",
 }
 _STEP = {
     "type": "name?",
@@ -67,6 +73,8 @@ _STEP = {
     "add_prefix_space": "flag?",
     "prepend_scheme": "name?",
     "precompiled_charsmap": "name?",
+    "single": "list?",
+    "pair": "list?",
 }
 
 
@@ -135,6 +143,13 @@ def _place(tokens, known, more):
     return tokens
 
 
+def _special_of(part):
+    """The special token of a part of a template; `None` for a text's place."""
+    special = part.get("SpecialToken") if isinstance(part, dict) else None
+    token = special.get("id") if isinstance(special, dict) else None
+    return token if isinstance(token, str) else None
+
+
 class TokenizerFiles:
     """What the tokenizer files of a directory say.
 
@@ -174,7 +189,7 @@ class TokenizerFiles:
         check_fields(model, _MODEL, path)
         if "vocab" not in model:
             raise ValueError(f"The model in '{path}' has no 'vocab'.")
-        kind, vocabulary = self.model_type(), model["vocab"]
+        kind, vocabulary = self._json_type(), model["vocab"]
         check_value("vocab", vocabulary, "list" if kind == "Unigram" else "object", path)
         if kind == "BPE":
             check_value("merges", model.get("merges"), "list", path)
@@ -196,14 +211,18 @@ class TokenizerFiles:
             )
 
     def model_type(self):
-        """ "WordPiece", "BPE" or "Unigram"; `None` if no file tells."""
+        """A kind of `MODEL_FILES`; `None` if no file tells."""
         if self.model:
-            kind = self.model.get("type")
-            if kind is None:  # files of 2020 leave it out
-                kind = "BPE" if "merges" in self.model else "WordPiece"
-                kind = "Unigram" if isinstance(self.model.get("vocab"), list) else kind
-            return kind
+            return "ByteFallback" if self.model.get("byte_fallback") else self._json_type()
         return next((kind for kind, names in MODEL_FILES.items() if self.path(*names)), None)
+
+    def _json_type(self):
+        """The type of the model in the `tokenizer.json`, as that calls it."""
+        kind = self.model.get("type")
+        if kind is None:  # files of 2020 leave it out
+            kind = "BPE" if "merges" in self.model else "WordPiece"
+            kind = "Unigram" if isinstance(self.model.get("vocab"), list) else kind
+        return kind
 
     def require(self, kind, cls):
         """Raise unless the directory has a model of this kind."""
@@ -282,6 +301,28 @@ class TokenizerFiles:
     def _special_token(self, name):
         token = self.config.get(name) or self.special_tokens_map.get(name)
         return token.get("content") if isinstance(token, dict) else token
+
+    def row_tokens(self):
+        """`cls_token`, `sep_token` and `begins_second`: what rows begin and end with.
+
+        Files may name a `cls_token` and a `sep_token` that no row has, beside a `bos_token` and an
+        `eos_token` that each has.
+        """
+        steps = self._steps("post_processor", "processors")
+        template = next((step for step in steps if step.get("type") == "TemplateProcessing"), {})
+        single, pair = (
+            [_special_of(part) for part in template.get(name) or []] for name in ("single", "pair")
+        )
+        flags = [bool(self.config.get(f"add_{name}_token")) for name in ("bos", "eos")]
+        if any(flags) or not single:
+            found = {
+                f"{ours}_token": self._special_token(f"{t}_token") for ours, t in _ALSO.items()
+            }
+            begins = all(flags)
+        else:
+            found = {"cls_token": single[0], "sep_token": single[-1]}
+            begins = single[0] is not None and pair.count(single[0]) == 2
+        return {role: token for role, token in found.items() if token} | {"begins_second": begins}
 
     def settings(self):
         """Further arguments that all tokenizers have."""

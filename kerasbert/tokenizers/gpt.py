@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer, fingerprint
 from kerasbert.tokenizers.subword import distinct, once
 from kerasbert.tokenizers.wordpiece import CJK, PUNCTUATION, SPACE, plain_text
@@ -101,7 +101,7 @@ class GPTTokenizer(BytePairTokenizer):
         characters, index = distinct(points.flat_values)
         sizes = tf.gather(tf.strings.length(characters), index)  # (C,), in bytes
         is_last = tf.range(tf.size(index, tf.int64)) + 1
-        is_last = is_last == tf.gather(points.row_limits(), points.value_rowids())
+        is_last = is_last == tf.gather(points.row_limits(), rows_of(points))
         symbols = tf.gather(characters, index)
         symbols = tf.where(is_last, symbols + END_OF_WORD, symbols)
         prints, ids = self._characters()
@@ -120,9 +120,9 @@ class GPTTokenizer(BytePairTokenizer):
         words, begins, ends = tf_text.regex_split_with_offsets(
             text, f"[{SPACE}{kept}]", f"[{kept}]"
         )  # (S, words)
-        row = words.value_rowids()
+        row = rows_of(words)
         ids, places = self._of_words(words.flat_values)  # (W, pieces)
-        word = ids.value_rowids()
+        word = rows_of(ids)
         starts = tf.gather(tf.cast(begins.flat_values, "int32"), word) + places.flat_values
         # A piece ends where the next one of its word begins, the last one with the word.
         limits = tf.gather(tf.cast(ends.flat_values, "int32"), word)

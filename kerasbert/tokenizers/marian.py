@@ -7,7 +7,7 @@ import pathlib
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
+from kerasbert.backend.tensorflow import rows_of, tf
 from kerasbert.files import read_json
 from kerasbert.tokenizers.byte_pair import fingerprint
 from kerasbert.tokenizers.files import TokenizerFiles, tokens_by_id
@@ -162,7 +162,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         flat, unknown = ids.flat_values, self.unk_token_id
         # What this language's model does not know may still be a token of the other one's.
         sizes = ends.flat_values - starts.flat_values
-        text = tf.gather(words, ids.value_rowids())
+        text = tf.gather(words, rows_of(ids))
         text = tf.strings.substr(text, starts.flat_values, sizes)
         prints, names, others = self._others()
         if len(prints):

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from kerasbert import private_names
-from kerasbert.backend.tensorflow import tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
 from kerasbert.tokenizers.subword import once
@@ -190,9 +190,8 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             **overrides: arguments of the constructor to set otherwise.
         """
         files = TokenizerFiles(directory)
-        files.require("Unigram", cls)
-        path = files.path(*MODEL_FILES["Unigram"])
-        proto = build_proto(files) if path is None else read_proto(pathlib.Path(path).read_bytes())
+        proto = cls._read(files)
+        settings = cls._settings(files, proto)
         arguments = files.special_tokens(cls, [piece.piece for piece in proto.pieces])
         # The order of the ids first, then the added tokens at theirs.
         proto = cls._in_order_of_ids(proto, arguments)
@@ -205,11 +204,18 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             token for token in files.added_tokens().values() if token["content"] not in user_defined
         ]
         arguments["proto"] = proto.SerializeToString()
-        return cls(**arguments | files.settings() | cls._settings(files) | overrides)
+        return cls(**arguments | files.settings() | settings | overrides)
 
     @classmethod
-    def _settings(cls, files):
-        """Further arguments from the files."""
+    def _read(cls, files):
+        """The model of the files."""
+        files.require("Unigram", cls)
+        path = files.path(*MODEL_FILES["Unigram"])
+        return build_proto(files) if path is None else read_proto(pathlib.Path(path).read_bytes())
+
+    @classmethod
+    def _settings(cls, files, proto):
+        """Further arguments from the files, and the model as they have it."""
         return {}
 
     @classmethod
@@ -229,9 +235,10 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         proto = self._in_order_of_ids(read_proto(proto), special)
         check_proto(proto)
         kinds = proto.SentencePiece
+        names = set(special.values())
         for piece in proto.pieces:
             # Special tokens are found before the model sees the text, or not at all.
-            if piece.piece in self.special_tokens and piece.type != kinds.UNKNOWN:
+            if piece.piece in names and piece.type != kinds.UNKNOWN:
                 piece.type = kinds.CONTROL
         self.proto = proto.SerializeToString(deterministic=True)
         self._set_tokens([piece.piece for piece in proto.pieces])
@@ -262,17 +269,21 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         Segmentations of equal score are many ("0" "00" or "00" "0"), and which one wins must not
         hang on how float32 rounds: scores in steps of 2**-14 add up exactly in any order, to 1024.
         """
-        proto = read_proto(self.proto)
+        proto = self._to_run(read_proto(self.proto))
         for piece in proto.pieces:
             piece.score = round(piece.score * 2**14) / 2**14
         return proto.SerializeToString(deterministic=True)
+
+    def _to_run(self, proto):
+        """The model as the op needs it."""
+        return proto
 
     def _split(self, segments, known):
         segments = tf.where(known < 0, segments, "")
         words, begins, _ = tf_text.regex_split_with_offsets(segments, " ", "")  # (S, W)
         unique, index = tf.unique(words.flat_values)
         ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
-        first = tf.cast(tf.gather(begins.flat_values, ids.value_rowids()), "int32")
+        first = tf.cast(tf.gather(begins.flat_values, rows_of(ids)), "int32")
         starts, ends = (x.with_flat_values(x.flat_values + first) for x in (starts, ends))
         return tuple(words.with_flat_values(x).merge_dims(1, 2) for x in (ids, starts, ends))
 
@@ -395,7 +406,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         }
 
     @classmethod
-    def _settings(cls, files):
+    def _settings(cls, files, proto):
         steps = [step.get("type") for step in files.normalizers()]
         unknown = not steps
         lowercase = files.config.get("do_lower_case", unknown or "Lowercase" in steps)
@@ -455,7 +466,7 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
         )
 
     @classmethod
-    def _settings(cls, files):
+    def _settings(cls, files, proto):
         for name in ("do_lower_case", "split_by_punct"):
             if files.config.get(name):
                 raise ValueError(
@@ -516,7 +527,7 @@ class XLNetTokenizer(AlbertTokenizer):
         )
 
     @classmethod
-    def _settings(cls, files):
+    def _settings(cls, files, proto):
         steps = [step.get("type") for step in files.normalizers()]
         lowercase = files.config.get("do_lower_case", "Lowercase" in steps)
         accents = files.config.get("keep_accents", bool(steps) and "StripAccents" not in steps)

@@ -12,6 +12,7 @@ import json
 
 from kerasbert.families import get_family
 from kerasbert.tokenizers.added_tokens import FILLER
+from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer, splits_of
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer
 from kerasbert.tokenizers.choose import tokenizer_class
 from kerasbert.tokenizers.files import ROLES, as_lines
@@ -71,7 +72,8 @@ def transformers_files(
     )
     model, files = described.pop("model"), described.pop("files")
     settings = described.pop("settings")
-    is_usual = tokenizer_class(model["type"], family) is type(tokenizer)
+    kind = "ByteFallback" if model.get("byte_fallback") else model["type"]
+    is_usual = tokenizer_class(kind, family) is type(tokenizer)
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
     added = _added_tokens(tokenizer, also)
@@ -193,6 +195,8 @@ def _post_processor(tokenizer):
     single = [special(cls), text("A"), special(sep)]
     pair = [*single, *[special(sep)] * (tokenizer.num_separators - 1)]
     pair += [text("B", second), special(sep, second)]
+    if tokenizer.begins_second:
+        pair = [*single, special(cls, 1), text("B", 1), special(sep, 1)]
     if not getattr(tokenizer, "marks_ends", True):
         return None if isinstance(tokenizer, GPTTokenizer) else _byte_level(tokenizer)
     if getattr(tokenizer, "marks_last", False):
@@ -359,6 +363,58 @@ def _sentence_piece(tokenizer):
     }
 
 
+def _byte_fallback(tokenizer):
+    proto = read_proto(tokenizer.proto)
+    spec = proto.trainer_spec
+    if spec.model_type not in (spec.UNIGRAM, spec.BPE):
+        raise ValueError(
+            "The tokenizer's SentencePiece model is no unigram and no byte-pair model, and "
+            "transformers has no form for others; convert with tokenizer=False."
+        )
+    if spec.model_type == spec.UNIGRAM:
+        unknown = next(id for id, p in enumerate(proto.pieces) if p.type == p.UNKNOWN)
+        model = {"type": "Unigram", "unk_id": unknown, "vocab": _scored(proto)}
+    else:
+        model = {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": tokenizer.unk_token,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "vocab": {piece.piece: id for id, piece in enumerate(proto.pieces)},
+            "merges": _merges(proto),
+        }
+    scheme = tokenizer.prepend_scheme
+    space = {"type": "Metaspace", "replacement": WORD_BEGIN, "prepend_scheme": scheme}
+    before = None
+    if scheme == "prepend":
+        before = [{"type": "Prepend", "prepend": WORD_BEGIN}, _replace(" ", WORD_BEGIN)]
+        before = {"type": "Sequence", "normalizers": before}
+    decoders = [_replace(WORD_BEGIN, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if scheme != "never":
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {
+        "settings": {},
+        "files": {},
+        "normalizer": before,
+        "pre_tokenizer": {**space, "split": False} if before is None else None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {**model, "byte_fallback": True},
+    }
+
+
+def _merges(proto):
+    """The merges of a byte-pair model, the best first; see `byte_fallback.byte_pair_proto`."""
+    pieces = [piece for piece in proto.pieces if _found(piece)]
+    known = {piece.piece for piece in pieces}
+    # Runs of spaces, which the model finds as wholes, have to be merged before anything else.
+    pieces.sort(
+        key=lambda p: (p.type == p.NORMAL, -p.score if p.type == p.NORMAL else -len(p.piece))
+    )
+    return [f"{a} {b}" for piece in pieces for a, b in splits_of(piece.piece, known)]
+
+
 def _replace(old, new):
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
@@ -400,5 +456,6 @@ _DESCRIBE = {
     BertTokenizer: _word_piece,
     GPTTokenizer: _gpt,
     BytePairTokenizer: _byte_pair,
+    ByteFallbackTokenizer: _byte_fallback,
     SentencePieceTokenizer: _sentence_piece,
 }

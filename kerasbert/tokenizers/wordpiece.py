@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from kerasbert.backend.tensorflow import tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.files import write_files
 from kerasbert.tokenizers.files import (
     ROLES,
@@ -316,7 +316,7 @@ class BertTokenizer(SubwordTokenizer):
     def _rewrite(self, text):
         """Young capitals to small letters; too long words to unknown ones of as many bytes."""
         points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None)
-        rows = points.value_rowids()
+        rows = rows_of(points)
         points = points.flat_values  # (C,)
         if self.lowercase:
             for first, last, distance in YOUNG_CAPITALS:
@@ -344,7 +344,7 @@ class BertTokenizer(SubwordTokenizer):
         kept = self._single_words()
         words, begins, _ = tf_text.regex_split_with_offsets(text, f"[{SPACE}{kept}]", f"[{kept}]")
         ids, starts, ends = wordpiece.tokenize_with_offsets(words.flat_values)  # (N * W, P)
-        begins = tf.gather(begins.flat_values, ids.value_rowids())
+        begins = tf.gather(begins.flat_values, rows_of(ids))
         pieces = words.with_flat_values(ids.with_row_splits_dtype("int64")).merge_dims(1, 2)
         starts = pieces.with_values(starts.flat_values + tf.cast(begins, starts.dtype))
         ends = pieces.with_values(ends.flat_values + tf.cast(begins, ends.dtype))
@@ -367,7 +367,7 @@ class BertTokenizer(SubwordTokenizer):
         sizes = tf.gather(sizes, index)
         accent = tf.gather(accent, index)
         lengths = tf.cast(tf.strings.length(normalized), "int64")  # (N,)
-        first = tf.gather(tf.cumsum(lengths, exclusive=True), ids.value_rowids())
+        first = tf.gather(tf.cumsum(lengths, exclusive=True), rows_of(ids))
         starts, ends = starts.flat_values + first, ends.flat_values + first
         return ids, *align(ids, starts, ends, points, sizes, accent)
 

@@ -98,7 +98,10 @@ def _packed(preprocessor, texts):
     kept = [int(count[0]) for count in preprocessor._kept(segments)]
     tokens = [tokenizer.start_token, *names[0][: kept[0]]]
     if len(texts) == 2:
-        tokens += [tokenizer.end_token] * tokenizer.num_separators + names[1][: kept[1]]
+        tokens += [tokenizer.end_token] * tokenizer.num_separators
+        if tokenizer.begins_second:
+            tokens[-1] = tokenizer.start_token
+        tokens += names[1][: kept[1]]
     return features, [*tokens, tokenizer.end_token]
 
 

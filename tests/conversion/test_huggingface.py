@@ -472,6 +472,34 @@ def test_old_names_of_rotary_bases(reference, tmp_path):
     assert (encoder.rotary_base, encoder.local_rotary_base) == (100.0, 50.0)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        # Files of ModernBERT-ja and mmBERT have both, of which transformers reads one.
+        {"layer_norm_eps": 1e-3},
+        {"layer_norm_eps": 1e-3, "norm_eps": None},
+        {"layer_norm_eps": 1e-5, "norm_eps": 1e-5},
+        {"sliding_window": 2, "local_attention": None},
+        {"sliding_window": 2, "local_attention": 4},
+        {"local_rope_theta": 50.0, "rope_parameters": {"full_attention": {"rope_theta": 100.0}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", ["modernbert", "modernbert_decoder"])
+def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
+    theirs = reference(family)
+    directory = theirs.copy(tmp_path, **settings)
+    read = transformers.AutoConfig.from_pretrained(directory)
+    encoder = BertBackbone.from_preset(directory)
+    assert encoder.layer_norm_epsilon == read.norm_eps
+    own = family == "modernbert_decoder"  # It counts the token itself.
+    assert encoder.local_window == 2 * (read.sliding_window - own)
+    ropes = read.rope_parameters
+    assert encoder.rotary_base == ropes["full_attention"]["rope_theta"]
+    assert encoder.local_rotary_base == ropes["sliding_attention"]["rope_theta"]
+
+
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     "family, settings, message",
@@ -492,6 +520,11 @@ def test_old_names_of_rotary_bases(reference, tmp_path):
             "modernbert",
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
             "scales its rotary positions",
+        ),
+        (
+            "modernbert",
+            {"local_attention": 128, "sliding_window": 128},
+            "local_attention=128 beside sliding_window=128, which is not half",
         ),
         ("nomic_bert", {"activation_function": "gelu"}, "activation_function='gelu', which"),
         ("nomic_bert", {"head_dim": 6}, "head_dim=6 beside hidden_size=36"),

@@ -2,6 +2,7 @@
 
 from tests.tokenizers.conftest import (  # noqa: F401
     albert_model,
+    byte_fallback_models,
     byte_pairs,
     deberta_model,
     gpt_pairs,

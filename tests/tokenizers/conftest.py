@@ -101,12 +101,12 @@ def gpt_pairs():
     return model["vocab"], [tuple(pair) for pair in model["merges"]]
 
 
-def _sentence_piece(**settings):
+def _sentence_piece(sentences=SENTENCES, **settings):
     import sentencepiece
 
     data = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 3),
+        sentence_iterator=iter(sentences * 3),
         model_writer=data,
         hard_vocab_limit=False,
         minloglevel=2,
@@ -144,7 +144,40 @@ def deberta_model():
 
 
 @pytest.fixture(scope="session")
-def make(word_pieces, byte_pairs, gpt_pairs, xlmr_model, albert_model, deberta_model):
+def byte_fallback_models():
+    """SentencePiece models as ModernBERT-ja's and mmBERT's, by type: rare characters are bytes."""
+    settings = {
+        "vocab_size": 700,
+        "byte_fallback": True,
+        "character_coverage": 0.98,
+        # Of special tokens written in a text.
+        "required_chars": "<>/[]",
+        "normalization_rule_name": "identity",
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+        "allow_whitespace_only_pieces": True,
+        "unk_id": 0,
+        "bos_id": 1,
+        "eos_id": 2,
+        "pad_id": 3,
+        "control_symbols": "<sep>,<mask>,<cls>",
+    }
+    sentences = [*SENTENCES, "a  b   c    d", "a mask, a pad, a sep; cls and unk"]
+    return {
+        kind: _sentence_piece(sentences, model_type=kind, **settings) for kind in ("unigram", "bpe")
+    }
+
+
+@pytest.fixture(scope="session")
+def make(
+    word_pieces,
+    byte_pairs,
+    gpt_pairs,
+    xlmr_model,
+    albert_model,
+    deberta_model,
+    byte_fallback_models,
+):
     """`make(name, **settings)` builds a small tokenizer of each class."""
     from kerasbert import tokenizers
 
@@ -164,6 +197,7 @@ def make(word_pieces, byte_pairs, gpt_pairs, xlmr_model, albert_model, deberta_m
         "XLMRobertaTokenizer": {"proto": xlmr_model},
         "AlbertTokenizer": {"proto": albert_model},
         "DebertaV3Tokenizer": {"proto": deberta_model},
+        "ByteFallbackTokenizer": {"proto": byte_fallback_models["unigram"]},
     }
 
     def make(name, /, **settings):
@@ -179,6 +213,7 @@ CLASSES = (
     "XLMRobertaTokenizer",
     "AlbertTokenizer",
     "DebertaV3Tokenizer",
+    "ByteFallbackTokenizer",
     "GPT2Tokenizer",
     "GPTTokenizer",
 )

@@ -20,6 +20,7 @@ FAMILIES = {
     "XLMRobertaTokenizer": "xlm_roberta",
     "AlbertTokenizer": "albert",
     "DebertaV3Tokenizer": "deberta_v3",
+    "ByteFallbackTokenizer": "modernbert",
     "GPT2Tokenizer": "gpt2",
     "GPTTokenizer": "gpt",
 }
@@ -45,6 +46,8 @@ ROWS = [
     ("AlbertTokenizer", {"lowercase": False, "keep_accents": True}),
     ("AlbertTokenizer", {"family": "roberta"}),
     ("DebertaV3Tokenizer", {}),
+    ("ByteFallbackTokenizer", {}),
+    ("ByteFallbackTokenizer", {"prepend_scheme": "prepend", "begins_second": True}),
     ("GPT2Tokenizer", {}),
     ("GPTTokenizer", {}),
 ]
@@ -173,6 +176,8 @@ def test_rows_are_packed_alike(written):
     found = theirs("the fox", "lazy")
     a, b = ours("the fox"), ours("lazy")
     between = [ours.sep_token_id] * ours.num_separators
+    if ours.begins_second:
+        between[-1] = ours.cls_token_id
     expected = [*a, *b]
     if getattr(ours, "marks_ends", True):
         expected = [ours.cls_token_id, *a, *between, *b, ours.sep_token_id]

@@ -1,0 +1,341 @@
+"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, in the graph.
+
+What no piece has is written in bytes, each a piece of its own, so that no text has unknown tokens.
+The models are unigram ones (Llama's tokenizers by name), or byte-pair ones over characters (Gemma's
+and Llama's), and read as `transformers` does: the text is taken as it is, and white space ends no
+word, so that a piece may have a space inside.
+"""
+
+import pathlib
+
+import keras
+import numpy as np
+
+from kerasbert._errors import check_choice
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+from kerasbert.tokenizers.added_tokens import SPACE
+from kerasbert.tokenizers.byte_pair import merge_text
+from kerasbert.tokenizers.files import MODEL_FILES, tokens_by_id
+from kerasbert.tokenizers.sentence_piece import (
+    WORD_BEGIN,
+    SentencePieceTokenizer,
+    build_proto,
+    model_protos,
+    read_proto,
+)
+from kerasbert.tokenizers.subword import once, valid_utf8
+
+# S segments of all texts, C code points of these, W parts between which no piece goes on.
+
+BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
+# Those that are a character by themselves.
+ASCII = {chr(byte): f"<0x{byte:02X}>" for byte in range(128)}
+# A table of characters (see `check_proto`) that has none: 256 units, and no strings.
+NO_CHARSMAP = (1024).to_bytes(4, "little") + bytes(1024 + 1)
+# Where a text gets a space before it: "first" and "always" are those of Metaspace in `tokenizers`,
+# which spare a text that has one, "prepend" is its normalizer of this name, which does not.
+PREPEND_SCHEMES = ("never", "first", "always", "prepend")
+# In place of a segment's -1 where it begins its text.
+_FIRST = -2
+
+
+def splits_of(piece, known):
+    """The two parts that a piece can be merged of, the longest first part first.
+
+    >>> splits_of("abc", {"a", "ab", "c", "bc"})
+    [('ab', 'c'), ('a', 'bc')]
+    """
+    both = ((piece[:i], piece[i:]) for i in range(len(piece) - 1, 0, -1))
+    return [(a, b) for a, b in both if a in known and b in known]
+
+
+def byte_pair_proto(files):
+    """A SentencePiece model from the byte-pair model of a `tokenizer.json`.
+
+    SentencePiece merges the two neighbors whose piece has the highest score, wherever it splits.
+    That is what a list of merges says if it has each piece with all its splits, one piece after the
+    other, as those that were made of a SentencePiece model.
+
+    Args:
+        files: `TokenizerFiles`.
+    """
+    path, model = files.path("tokenizer.json"), files.model
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
+        if model.get(name):
+            raise ValueError(
+                f"'{path}' has {name}={model[name]!r} beside byte_fallback, which no tokenizer "
+                "here has."
+            )
+    protos = model_protos()
+    proto = protos.ModelProto()
+    proto.trainer_spec.model_type = protos.TrainerSpec.BPE
+    kinds = proto.SentencePiece
+    tokens = tokens_by_id(model["vocab"])
+    known = set(tokens)
+    ranks = {}
+    for rank, pair in enumerate(model["merges"]):
+        ranks[tuple(merge_text(pair).split(" "))] = rank
+    found = _isolated(files)
+    last = -1
+    order = {}
+    for (a, b), rank in ranks.items():
+        order.setdefault(a + b, []).append(rank)
+    for piece, own in order.items():
+        is_whole = piece in known and len(own) == len(splits_of(piece, known))
+        # Those that are found before are never merged of parts.
+        if piece not in found and not (is_whole and own[0] > last and own[-1] - own[0] < len(own)):
+            raise ValueError(
+                f"'{path}' has byte_fallback, and merges of {piece!r} that no SentencePiece model "
+                "has; only merges that were made of one can be read."
+            )
+        last = last if piece in found else own[-1]
+    places = {piece: place for place, piece in enumerate(order)}
+    for piece in tokens:
+        kind = kinds.NORMAL
+        if piece in found:
+            kind = kinds.USER_DEFINED
+        elif piece == model.get("unk_token"):
+            kind = kinds.UNKNOWN
+        elif len(piece) > 1 and (piece not in places or not known.issuperset(piece)):
+            kind = kinds.CONTROL  # No text becomes it.
+        proto.pieces.add(piece=piece, score=-float(places.get(piece, len(places))), type=kind)
+    return proto
+
+
+def _isolated(files):
+    """Added tokens that a SentencePiece model finds by itself before it merges anything."""
+    found = set()
+    for token in files.added_tokens().values():
+        others = ("special", "lstrip", "rstrip", "single_word")
+        if not any(token.get(name) for name in others) and " " not in token["content"]:
+            found.add(token["content"])
+    return found
+
+
+def prepend_scheme(files):
+    """Where a `tokenizer.json` puts a space before a text, one of `PREPEND_SCHEMES`.
+
+    Raises:
+        ValueError: if it does anything else to a text before the model sees it.
+    """
+    before = [dict(step) for step in files.normalizers()]
+    words = [dict(step) for step in files.pre_tokenizers()]
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": WORD_BEGIN}
+    prepend = {"type": "Prepend", "prepend": WORD_BEGIN}
+    # After the replacement there is no space that a text could be split at.
+    is_split = [step.get("type") for step in words] == ["Split"]
+    if is_split and words[0].get("pattern") == {"String": " "}:
+        words = []
+    if not words and before == [replace]:
+        return "never"
+    if not words and before == [prepend, replace]:
+        return "prepend"
+    if not before and len(words) == 1 and words[0].get("type") == "Metaspace":
+        step = words[0]
+        old = "always" if step.get("add_prefix_space", True) else "never"
+        scheme = step.get("prepend_scheme", old)
+        if step.get("split") is False and step.get("replacement") == WORD_BEGIN:
+            return scheme
+    kinds = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
+    raise ValueError(
+        f"The tokenizer.json in '{files.directory}' has byte_fallback, and treats texts with "
+        f"{kinds}: a ByteFallbackTokenizer knows a space that becomes {WORD_BEGIN!r}, by Replace "
+        "or by a Metaspace with split=false, and nothing else."
+    )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ByteFallbackTokenizer(SentencePieceTokenizer):
+    """The SentencePiece tokenizers of ModernBERT-ja (unigram) and mmBERT (byte pairs).
+
+    What no piece has becomes the bytes of its UTF-8, `<0x00>` to `<0xFF>`, each of which has the
+    offsets of its whole character. The normalization of the model is not applied, as in
+    `transformers`.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path.
+        prepend_scheme: string. Where a text gets a space before it, so that its first word is a
+            word like the others: "never", "first" (at its beginning), "always" (after added tokens
+            too), or "prepend" (even where there is one).
+        begins_second: bool. Whether the second text of a pair begins with the start token too:
+            `<s> A </s> <s> B </s>`.
+        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
+        **kwargs: `name`, and so on.
+    """
+
+    _around = SPACE
+    _begins_next = False
+
+    def __init__(
+        self,
+        proto=None,
+        prepend_scheme="never",
+        begins_second=False,
+        added_tokens=(),
+        special_tokens_in_strings=False,
+        unk_token="<unk>",
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+        **kwargs,
+    ):
+        check_choice("prepend_scheme", prepend_scheme, PREPEND_SCHEMES)
+        super().__init__(
+            proto,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+        self.prepend_scheme = prepend_scheme
+        self.begins_second = begins_second
+
+    @property
+    def num_separators(self):
+        return 1 + self.begins_second
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "prepend_scheme": self.prepend_scheme,
+            "begins_second": self.begins_second,
+        }
+
+    # Files
+
+    @classmethod
+    def _read(cls, files):
+        files.require("ByteFallback", cls)
+        if not files.model:
+            return read_proto(pathlib.Path(files.path(*MODEL_FILES["ByteFallback"])).read_bytes())
+        is_unigram = isinstance(files.model["vocab"], list)
+        return build_proto(files) if is_unigram else byte_pair_proto(files)
+
+    @classmethod
+    def _settings(cls, files, proto):
+        if files.model:
+            scheme = prepend_scheme(files)
+        else:
+            scheme = "prepend" if proto.normalizer_spec.add_dummy_prefix else "never"
+        return {"prepend_scheme": scheme, **files.row_tokens()}
+
+    @classmethod
+    def _in_order_of_ids(cls, proto, special_tokens):
+        is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
+        names = {piece.piece for piece in proto.pieces}
+        # Byte-pair files of Gemma have a tab where the model has its byte, by which it finds tabs.
+        there = names if is_unigram else names | {ASCII[char] for char in names & set(ASCII)}
+        for name in BYTES:
+            if name not in there:
+                raise ValueError(
+                    f"The vocabulary of {len(names)} pieces lacks the byte {name!r}: a "
+                    f"{cls.__name__} needs all 256 of them."
+                )
+        special = set(special_tokens.values())
+        for piece in proto.pieces:
+            if piece.piece in BYTES:
+                piece.type = piece.BYTE
+            elif piece.piece in special and piece.type == piece.USER_DEFINED:
+                piece.type = piece.CONTROL
+        proto.trainer_spec.byte_fallback = True
+        spec = proto.normalizer_spec
+        spec.Clear()
+        spec.add_dummy_prefix = spec.remove_extra_whitespaces = False
+        spec.escape_whitespaces = True
+        return proto
+
+    def _to_run(self, proto):
+        # Without any table SentencePiece tells the log each time that it has none.
+        proto.normalizer_spec.precompiled_charsmap = NO_CHARSMAP
+        names = {piece.piece for piece in proto.pieces}
+        for piece in proto.pieces:
+            name = ASCII.get(piece.piece)
+            if name is not None and name not in names:
+                piece.piece, piece.type = name, piece.BYTE
+        return proto
+
+    # From text to pieces
+
+    def _as_text(self, token):
+        if token not in BYTES:
+            return super()._as_text(token)
+        data = BYTES[token]
+        # The first bytes of a Chinese or Japanese character stand for one.
+        return "\u4e00" if 0xE3 <= data[0] <= 0xE9 else data.decode("utf-8", "replace")
+
+    def _normalize(self, text):
+        return text
+
+    @once
+    def _joined(self):
+        """Pairs of characters that some piece has side by side, as sorted numbers."""
+        proto = read_proto(self.proto)
+        pieces = [p.piece for p in proto.pieces if p.type in (p.NORMAL, p.USER_DEFINED)]
+        # A character that none has goes between the pieces.
+        points = np.frombuffer("\uffff".join(pieces).encode("utf-32-le"), "<u4").astype("int64")
+        return np.unique(points[:-1] << 21 | points[1:])
+
+    def _segments(self, text):
+        before, (segments, rows, known) = super()._segments(text)
+        is_first = tf.concat([tf.ones_like(rows[:1], "bool"), rows[1:] != rows[:-1]], 0)
+        return before, (segments, rows, tf.where(is_first & (known < 0), _FIRST, known))
+
+    def _prefixes(self, segments, known):
+        """(S,) spaces before the segments, and empty strings."""
+        is_text = (known < 0) & (segments != "")
+        if self.prepend_scheme == "never":
+            is_text = tf.zeros_like(is_text)
+        elif self.prepend_scheme != "prepend":
+            is_text &= ~tf.strings.regex_full_match(segments, f"(?s)[ {WORD_BEGIN}].*")
+        if self.prepend_scheme == "first":
+            is_text &= known == _FIRST
+        return tf.where(is_text, " ", "")
+
+    def _split(self, segments, known):
+        prefixes = self._prefixes(segments, known)
+        text = tf.where(known < 0, prefixes + segments, "")
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
+        row, points = rows_of(points), points.flat_values
+        # Parts that no piece joins are tokenized apart: equal ones once, and sums of scores stay
+        # so small that float32 has them exactly.
+        seen = tf.where(points == ord(" "), ord(WORD_BEGIN), points)
+        pairs = tf.cast(seen[:-1], "int64") * 2**21 + tf.cast(seen[1:], "int64")
+        joined = tf.constant(self._joined())
+        at = tf.minimum(tf.searchsorted(joined, pairs), tf.size(joined) - 1)
+        begins = (row[1:] != row[:-1]) | (tf.gather(joined, at) != pairs)
+        begins = tf.concat([tf.ones_like(row[:1], "bool"), begins], 0)
+        (first,) = rows_where(begins, tf.range(tf.size(row, tf.int64)))
+        splits = tf.concat([first, [tf.size(row, tf.int64)]], 0)
+        parts = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
+        unique, index = tf.unique(tf.strings.unicode_encode(parts, "UTF-8"))
+        ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
+        part = rows_of(ids)
+        # A part begins after the bytes of those before it, counted through all texts.
+        sizes = tf.gather(tf.strings.length(unique), index)
+        row = tf.gather(row, first)
+        offset = tf.cumsum(sizes, exclusive=True) - tf.gather(
+            tf.cumsum(tf.strings.length(text), exclusive=True), row
+        )
+        shift = tf.gather(offset - tf.gather(tf.strings.length(prefixes), row), part)
+        # Of the bytes of a character, SentencePiece gives the last one all of it, the others
+        # nothing: `align` makes the whole character of any of its bytes.
+        ends = tf.maximum(ends.flat_values, starts.flat_values + 1) + shift
+        starts = tf.maximum(starts.flat_values + shift, 0)
+        rows = tf.gather(row, part)
+        count = tf.size(segments, tf.int64)
+        return tuple(
+            tf.RaggedTensor.from_value_rowids(x, rows, count, validate=False)
+            for x in (ids.flat_values, starts, ends)
+        )
+
+    def _detokenize(self, ids):
+        texts = [BYTES.get(t) or t.replace(WORD_BEGIN, " ").encode() for t in self.vocabulary]
+        text = tf.strings.reduce_join(tf.gather(tf.constant(texts), ids), -1)
+        if self.prepend_scheme != "never":
+            text = tf.strings.regex_replace(text, "^ ", "")
+        return valid_utf8(text)
