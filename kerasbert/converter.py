@@ -145,10 +145,6 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
                 f"task={task!r} is for a source that is a name or directory; this one is a "
                 f"{type(source).__name__}: pass its backbone for the encoder alone."
             )
-        if not hasattr(encoder_of(source), "family"):
-            raise ValueError(
-                f"convert() does not write a {type(source).__name__}; call its save_to_preset."
-            )
         model = _by_itself(source)
         if tokenizer is None:
             tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
@@ -169,6 +165,10 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
     else:
         raise ValueError(
             f"source={source!r} is neither a name, a handle or a directory, nor a model of ours."
+        )
+    if not hasattr(encoder_of(model), "family"):
+        raise ValueError(
+            f"convert() does not write a {type(model).__name__}; call its save_to_preset."
         )
     if encoder:
         model = _with_encoder(model, encoder)

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from kerasbert import backend
+from kerasbert._errors import is_whole
 from kerasbert._keywords import ChecksKeywords
 
 
@@ -40,9 +41,10 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
         self.cutoffs = list(cutoffs)
         self.division = division
         ends = [0, *self.cutoffs, vocabulary_size]
-        if any(first >= last for first, last in zip(ends, ends[1:])):
+        is_rising = all(map(is_whole, ends)) and all(a < b for a, b in zip(ends, ends[1:]))
+        if not is_rising:
             raise ValueError(
-                f"cutoffs={self.cutoffs} have to rise, from above 0 to below vocabulary_size="
+                f"cutoffs={self.cutoffs} have to rise in whole numbers, from above 0 to below vocabulary_size="
                 f"{vocabulary_size}."
             )
         width = embedding_dim or hidden_dim

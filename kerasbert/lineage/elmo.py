@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_choice, check_value, check_whole
+from kerasbert._errors import check_choice, check_value, check_whole, is_whole
 from kerasbert._process import check_process
 from kerasbert.conversion import bilm
 from kerasbert.data.batching import sorted_batches
@@ -82,7 +82,11 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
         check_whole("characters_per_token", characters_per_token, 3)
         check_choice("activation", activation, ("relu", "tanh"))
         check_value("dropout", dropout, "share")
-        filters = [(int(width), int(count)) for width, count in filters]
+        check_whole("num_highways", num_highways, 0)
+        for name in ("cell_clip", "projection_clip"):
+            check_value(name, locals()[name], "positive?")
+        check_value("skip_connections", skip_connections, "flag")
+        filters = _checked_filters(filters, characters_per_token)
         # === Layers ===
         self.token_encoder = CharacterEncoder(
             projection_dim,
@@ -146,6 +150,12 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
             `(outputs, states)`.
         """
         mask = inputs["padding_mask"]
+        count = None if states is None else keras.tree.flatten(states)[0].shape[0]
+        if count is not None and mask.shape[0] is not None and count != mask.shape[0]:
+            raise ValueError(
+                f"The states are of {count} texts, and there are {mask.shape[0]}; pass what the "
+                "same texts gave before, or None at their beginning."
+            )
         x = self.token_encoder(inputs["character_ids"])  # (B, T, P)
         found, last = [], []
         for direction, before in zip(self.directions, states or (None, None)):
@@ -198,6 +208,21 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
             "num_characters": self.num_characters,
             "characters_per_token": self.characters_per_token,
         }
+
+
+def _checked_filters(filters, most):
+    """Pairs `(width, count)` of convolutions over at most so many characters."""
+
+    def fits(pair):
+        is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_whole, pair))
+        return is_pair and 1 <= pair[0] <= most and pair[1] >= 1
+
+    if not isinstance(filters, (list, tuple)) or not filters or not all(map(fits, filters)):
+        raise ValueError(
+            f"filters={filters!r} has to be a list of (width, count), whole numbers from 1, with "
+            f"widths of at most characters_per_token={most}."
+        )
+    return [(int(width), int(count)) for width, count in filters]
 
 
 def write_files(model, backbone, options, weights):
@@ -270,8 +295,8 @@ class ElmoEmbedder(ElmoTask):
         """Vectors of the words of sentences.
 
         Args:
-            sentences: a string, whose words are what white space separates, a list of words, or a
-                list of N of either.
+            sentences: a string, whose words are what white space separates, or a list of N such
+                strings or lists of words.
             stateful: bool. Read the sentences in batches in their order, each of which goes on
                 where the one before it ended, as bilm-tf does. The last batch may be smaller.
             batch_size: int.

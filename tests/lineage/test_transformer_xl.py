@@ -186,6 +186,11 @@ def test_layers(tmp_path):
     assert_close(total, np.ones((1, 3)), atol=1e-6)
     again = AdaptiveSoftmax.from_config(softmax.get_config())
     assert again.get_config() == softmax.get_config()
+    for cutoffs in (5, "a"):
+        with pytest.raises(ValueError, match="cutoffs=.* has to be a list"):
+            make(cutoffs=cutoffs)
+    with pytest.raises(ValueError, match="have to rise in whole numbers"):
+        make(cutoffs=[2.5])
     with pytest.raises(ValueError, match="have to rise"):
         AdaptiveEmbedding(10, 8, cutoffs=[6, 3])
     with pytest.raises(ValueError, match="leaves nothing"):
