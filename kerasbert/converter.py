@@ -198,7 +198,8 @@ def _class_of(task):
 def class_in(directory, format=None):
     """The class of what a directory holds, as far as the format can hold it too."""
     if is_own(directory):
-        name = json_in(directory, "task.json").get("registered_name")
+        config = json_in(directory, "task.json") or json_in(directory, "config.json")
+        name = config.get("registered_name")
         return keras.saving.get_registered_object(name) or BertBackbone
     is_theirs = sentence_transformers.is_mine(directory)
     scores_pairs = is_theirs and sentence_transformers.is_cross_encoder(directory)

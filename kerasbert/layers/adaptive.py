@@ -44,8 +44,8 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
         is_rising = all(map(is_whole, ends)) and all(a < b for a, b in zip(ends, ends[1:]))
         if not is_rising:
             raise ValueError(
-                f"cutoffs={self.cutoffs} have to rise in whole numbers, from above 0 to below vocabulary_size="
-                f"{vocabulary_size}."
+                f"cutoffs={self.cutoffs} have to rise in whole numbers, from above 0 to below "
+                f"vocabulary_size={vocabulary_size}."
             )
         width = embedding_dim or hidden_dim
         if width // division ** len(self.cutoffs) < 1:

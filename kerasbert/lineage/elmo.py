@@ -17,6 +17,7 @@ from kerasbert.data.batching import sorted_batches
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMs
 from kerasbert.layers.heads import ScalarMix
+from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.elmo import character_ids, sentence_words
 
 LAYERS = ("scalar_mix", "all", "last", "tokens")
@@ -189,6 +190,19 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
         """
         write_files(self, self, options, weights)
 
+    # Of Keras' own the first would leave all as it is, and the second freeze it.
+
+    def quantize(self, mode=None, **kwargs):
+        raise ValueError(
+            "quantize() has no form of ELMo's convolutions and LSTMs; leave them as they are."
+        )
+
+    def enable_lora(self, rank, target_layer_names=None):
+        raise ValueError(
+            "enable_lora() adapts the projections of attention, and ELMo has none; train all of "
+            "it, or set trainable=False."
+        )
+
     def get_config(self):
         return {
             "name": self.name,
@@ -237,6 +251,8 @@ class ElmoTask(FromPreset, keras_hub.models.Task):
 
     backbone_cls = ElmoBackbone
 
+    _check_encoder = BertTask._check_encoder
+
     # Keras' own: KerasHub's would preprocess arrays by TensorFlow.
 
     def fit(self, x=None, y=None, **kwargs):
@@ -253,6 +269,9 @@ class ElmoTask(FromPreset, keras_hub.models.Task):
         """As `keras.Model.predict`."""
         check_process()
         return keras.Model.predict(self, x, **kwargs)
+
+    def quantize(self, mode=None, **kwargs):
+        self.backbone.quantize(mode, **kwargs)
 
     def get_config(self):
         config = super().get_config()
@@ -282,6 +301,7 @@ class ElmoEmbedder(ElmoTask):
     """
 
     def __init__(self, backbone, layers="scalar_mix", **kwargs):
+        self._check_encoder(backbone)
         check_choice("layers", layers, LAYERS)
         mix = ScalarMix(dtype=backbone.dtype_policy, name="scalar_mix")
         inputs = backbone.input

@@ -15,7 +15,7 @@ import kerasbert
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMCell, ProjectedLSTMs
 from kerasbert.lineage import ElmoBackbone, ElmoEmbedder
 from kerasbert.preprocessors.elmo import character_ids
-from tests.contracts import array, assert_close, perturb
+from tests.contracts import array, assert_close, perturb, tiny_backbone
 
 SENTENCES = [["A", "dog", "barks", "."], ["Größe", "日本語"], ["x" * 80]]
 
@@ -221,6 +221,13 @@ def test_wrong_use(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"{name}=.* has to be"):
             make(**{name: wrong})
+    for call in (embedder.quantize, embedder.backbone.quantize):
+        with pytest.raises(ValueError, match="ELMo's convolutions and LSTMs"):
+            call("int8")
+    with pytest.raises(ValueError, match="attention, and ELMo has none"):
+        embedder.backbone.enable_lora(2)
+    with pytest.raises(ValueError, match="backbone is a BertBackbone, and a ElmoEmbedder needs"):
+        ElmoEmbedder(tiny_backbone())
     embedder.save_to_preset(tmp_path / "preset")
     for source in (embedder, str(tmp_path / "preset")):
         with pytest.raises(ValueError, match="ElmoEmbedder"):

@@ -100,6 +100,9 @@ def test_files(recorded, tmp_path):
 def test_presets_and_characters(tmp_path):
     """What a model of characters reads is kept; other formats say that they lose it."""
     model = TransformerXLLM(make(cutoffs=[4, 8], division=2), "abcdefghijkl", [True] * 3)
+    model.backbone.save_to_preset(tmp_path / "encoder")
+    found = kerasbert.convert(tmp_path / "encoder", tmp_path / "their_encoder")
+    assert (found["model"], found["written"]) == ("TransformerXLBackbone", "TransfoXLModel")
     model.save_to_preset(tmp_path / "ours")
     again = TransformerXLLM.from_preset(tmp_path / "ours")
     assert again.characters == model.characters
