@@ -127,9 +127,11 @@ class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
         self.embedding = embedding
         self.tied_projections = tied_projections
         count = len(embedding.clusters)
-        if tied_projections is not None and len(tied_projections) != count:
+        given = tied_projections
+        is_list = isinstance(given, (list, tuple)) and all(isinstance(x, bool) for x in given)
+        if given is not None and not (is_list and len(given) == count):
             raise ValueError(
-                f"tied_projections={tied_projections} has to say true or false for each of "
+                f"tied_projections={tied_projections!r} has to say true or false for each of "
                 f"{count} clusters."
             )
 

@@ -189,6 +189,9 @@ def test_layers(tmp_path):
     assert_close(total, np.ones((1, 3)), atol=1e-6)
     again = AdaptiveSoftmax.from_config(softmax.get_config())
     assert again.get_config() == softmax.get_config()
+    for tied in ("x", [1], [True, True]):
+        with pytest.raises(ValueError, match="tied_projections=.* for each of 1 clusters"):
+            TransformerXLLM(make(), tied_projections=tied)
     for cutoffs in (5, "a"):
         with pytest.raises(ValueError, match="cutoffs=.* has to be a list"):
             make(cutoffs=cutoffs)
