@@ -145,10 +145,6 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
                 f"task={task!r} is for a source that is a name or directory; this one is a "
                 f"{type(source).__name__}: pass its backbone for the encoder alone."
             )
-        if not hasattr(encoder_of(source), "family"):
-            raise ValueError(
-                f"convert() does not write a {type(source).__name__}; call its save_to_preset."
-            )
         model = _by_itself(source)
         if tokenizer is None:
             tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
@@ -169,6 +165,10 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
     else:
         raise ValueError(
             f"source={source!r} is neither a name, a handle or a directory, nor a model of ours."
+        )
+    if not hasattr(encoder_of(model), "family"):
+        raise ValueError(
+            f"convert() does not write a {type(model).__name__}; call its save_to_preset."
         )
     if encoder:
         model = _with_encoder(model, encoder)
@@ -198,7 +198,8 @@ def _class_of(task):
 def class_in(directory, format=None):
     """The class of what a directory holds, as far as the format can hold it too."""
     if is_own(directory):
-        name = json_in(directory, "task.json").get("registered_name")
+        config = json_in(directory, "task.json") or json_in(directory, "config.json")
+        name = config.get("registered_name")
         return keras.saving.get_registered_object(name) or BertBackbone
     is_theirs = sentence_transformers.is_mine(directory)
     scores_pairs = is_theirs and sentence_transformers.is_cross_encoder(directory)

@@ -54,6 +54,9 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
     ):
         check_whole("num_beams", num_beams)
         check_value("length_penalty", length_penalty, "number")
+        check_value("temperature", temperature, "positive")
+        for id in forbidden_token_ids:
+            check_whole("forbidden_token_ids", id, 0)
         super().__init__(num_beams=num_beams, temperature=temperature, **kwargs)
         self.length_penalty = length_penalty
         self.forbidden_token_ids = tuple(forbidden_token_ids)

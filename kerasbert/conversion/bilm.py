@@ -99,7 +99,7 @@ def read_weights(weights, path):
     try:
         file = h5py.File(path, "r")
     except FileNotFoundError:
-        raise
+        raise FileNotFoundError(f"'{source}' is missing; fetch it again.") from None
     except OSError as error:
         raise ValueError(
             f"'{source}' is cut off or no HDF5 file ({first_line(error)}); fetch it again."

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kerasbert._errors import is_whole
+
 
 @dataclass(frozen=True)
 class DependencyTree:
@@ -37,13 +39,15 @@ class DependencyTree:
     def __post_init__(self):
         for name in ("words", "heads", "tags", "relations"):
             value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, tuple(value))
-                if len(getattr(self, name)) != len(self.words):
-                    raise ValueError(
-                        f"A tree of {len(self.words)} words has {len(value)} {name}; give one for "
-                        "each word."
-                    )
+            if value is None and name not in ("words", "heads"):
+                continue
+            value = tuple(() if value is None else value)
+            object.__setattr__(self, name, value)
+            if len(value) != len(self.words):
+                raise ValueError(
+                    f"A tree of {len(self.words)} words has {len(value)} {name}; give one for "
+                    "each word."
+                )
         _check_heads(self.words, self.heads)
 
     @property
@@ -86,9 +90,9 @@ def _check_heads(words, heads):
     if not count:
         raise ValueError("A tree has no words; leave out sentences without any.")
     for place, head in enumerate(heads, start=1):
-        if not 0 <= head <= count or head == place:
+        if not is_whole(head) or not 0 <= head <= count or head == place:
             raise ValueError(
-                f"The head of word {place}, {words[place - 1]!r}, is {head}; it is the place of "
+                f"The head of word {place}, {words[place - 1]!r}, is {head!r}; it is the place of "
                 f"another word, 1 to {count}, or 0 for the root."
             )
     roots = heads.count(0)

@@ -201,6 +201,12 @@ def _check(model, call, precision):
             f"The model is quantized ({', '.join(sorted(modes))}), and {call} writes float "
             "weights; export it before `quantize`."
         )
+    others = [name for name in named_inputs(model) if not name.endswith(INPUTS)]
+    if others:
+        raise ValueError(
+            f"{call} writes what reads token ids alone, and a {type(model).__name__} needs "
+            f"{' and '.join(others)} too; export_serving takes it."
+        )
     return task
 
 

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from kerasbert import backend
+from kerasbert._errors import is_whole
 from kerasbert._keywords import ChecksKeywords
 
 
@@ -40,10 +41,11 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
         self.cutoffs = list(cutoffs)
         self.division = division
         ends = [0, *self.cutoffs, vocabulary_size]
-        if any(first >= last for first, last in zip(ends, ends[1:])):
+        is_rising = all(map(is_whole, ends)) and all(a < b for a, b in zip(ends, ends[1:]))
+        if not is_rising:
             raise ValueError(
-                f"cutoffs={self.cutoffs} have to rise, from above 0 to below vocabulary_size="
-                f"{vocabulary_size}."
+                f"cutoffs={self.cutoffs} have to rise in whole numbers, from above 0 to below "
+                f"vocabulary_size={vocabulary_size}."
             )
         width = embedding_dim or hidden_dim
         if width // division ** len(self.cutoffs) < 1:
@@ -125,9 +127,11 @@ class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
         self.embedding = embedding
         self.tied_projections = tied_projections
         count = len(embedding.clusters)
-        if tied_projections is not None and len(tied_projections) != count:
+        given = tied_projections
+        is_list = isinstance(given, (list, tuple)) and all(isinstance(x, bool) for x in given)
+        if given is not None and not (is_list and len(given) == count):
             raise ValueError(
-                f"tied_projections={tied_projections} has to say true or false for each of "
+                f"tied_projections={tied_projections!r} has to say true or false for each of "
                 f"{count} clusters."
             )
 

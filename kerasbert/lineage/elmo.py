@@ -10,13 +10,14 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_choice, check_value, check_whole
+from kerasbert._errors import check_choice, check_value, check_whole, is_whole
 from kerasbert._process import check_process
 from kerasbert.conversion import bilm
 from kerasbert.data.batching import sorted_batches
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMs
 from kerasbert.layers.heads import ScalarMix
+from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.elmo import character_ids, sentence_words
 
 LAYERS = ("scalar_mix", "all", "last", "tokens")
@@ -82,7 +83,11 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
         check_whole("characters_per_token", characters_per_token, 3)
         check_choice("activation", activation, ("relu", "tanh"))
         check_value("dropout", dropout, "share")
-        filters = [(int(width), int(count)) for width, count in filters]
+        check_whole("num_highways", num_highways, 0)
+        for name in ("cell_clip", "projection_clip"):
+            check_value(name, locals()[name], "positive?")
+        check_value("skip_connections", skip_connections, "flag")
+        filters = _checked_filters(filters, characters_per_token)
         # === Layers ===
         self.token_encoder = CharacterEncoder(
             projection_dim,
@@ -146,6 +151,12 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
             `(outputs, states)`.
         """
         mask = inputs["padding_mask"]
+        count = None if states is None else keras.tree.flatten(states)[0].shape[0]
+        if count is not None and mask.shape[0] is not None and count != mask.shape[0]:
+            raise ValueError(
+                f"The states are of {count} texts, and there are {mask.shape[0]}; pass what the "
+                "same texts gave before, or None at their beginning."
+            )
         x = self.token_encoder(inputs["character_ids"])  # (B, T, P)
         found, last = [], []
         for direction, before in zip(self.directions, states or (None, None)):
@@ -179,6 +190,19 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
         """
         write_files(self, self, options, weights)
 
+    # Of Keras' own the first would leave all as it is, and the second freeze it.
+
+    def quantize(self, mode=None, **kwargs):
+        raise ValueError(
+            "quantize() has no form of ELMo's convolutions and LSTMs; leave them as they are."
+        )
+
+    def enable_lora(self, rank, target_layer_names=None):
+        raise ValueError(
+            "enable_lora() adapts the projections of attention, and ELMo has none; train all of "
+            "it, or set trainable=False."
+        )
+
     def get_config(self):
         return {
             "name": self.name,
@@ -200,6 +224,21 @@ class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
         }
 
 
+def _checked_filters(filters, most):
+    """Pairs `(width, count)` of convolutions over at most so many characters."""
+
+    def fits(pair):
+        is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_whole, pair))
+        return is_pair and 1 <= pair[0] <= most and pair[1] >= 1
+
+    if not isinstance(filters, (list, tuple)) or not filters or not all(map(fits, filters)):
+        raise ValueError(
+            f"filters={filters!r} has to be a list of (width, count), whole numbers from 1, with "
+            f"widths of at most characters_per_token={most}."
+        )
+    return [(int(width), int(count)) for width, count in filters]
+
+
 def write_files(model, backbone, options, weights):
     """Write bilm-tf's files of a model on an `ElmoBackbone`, or of that itself."""
     values = ((x, ops.convert_to_numpy(ops.cast(x, "float32"))) for x in model.weights)
@@ -211,6 +250,8 @@ class ElmoTask(FromPreset, keras_hub.models.Task):
     """Base of the models on an `ElmoBackbone`; they read sentences themselves."""
 
     backbone_cls = ElmoBackbone
+
+    _check_encoder = BertTask._check_encoder
 
     # Keras' own: KerasHub's would preprocess arrays by TensorFlow.
 
@@ -228,6 +269,9 @@ class ElmoTask(FromPreset, keras_hub.models.Task):
         """As `keras.Model.predict`."""
         check_process()
         return keras.Model.predict(self, x, **kwargs)
+
+    def quantize(self, mode=None, **kwargs):
+        self.backbone.quantize(mode, **kwargs)
 
     def get_config(self):
         config = super().get_config()
@@ -257,6 +301,7 @@ class ElmoEmbedder(ElmoTask):
     """
 
     def __init__(self, backbone, layers="scalar_mix", **kwargs):
+        self._check_encoder(backbone)
         check_choice("layers", layers, LAYERS)
         mix = ScalarMix(dtype=backbone.dtype_policy, name="scalar_mix")
         inputs = backbone.input
@@ -270,8 +315,8 @@ class ElmoEmbedder(ElmoTask):
         """Vectors of the words of sentences.
 
         Args:
-            sentences: a string, whose words are what white space separates, a list of words, or a
-                list of N of either.
+            sentences: a string, whose words are what white space separates, or a list of N such
+                strings or lists of words.
             stateful: bool. Read the sentences in batches in their order, each of which goes on
                 where the one before it ended, as bilm-tf does. The last batch may be smaller.
             batch_size: int.

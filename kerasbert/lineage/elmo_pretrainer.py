@@ -92,6 +92,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
     """
 
     def __init__(self, backbone, vocabulary, **kwargs):
+        self._check_encoder(backbone)
         vocabulary = list(vocabulary)
         if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL:
             raise ValueError(

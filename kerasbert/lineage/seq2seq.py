@@ -304,6 +304,7 @@ class TransformerSeq2SeqLM(WritingTask):
         forced_end_token_id=None,
         **kwargs,
     ):
+        self._check_encoder(backbone)
         forced = [] if forced_end_token_id is None else [forced_end_token_id]
         count = backbone.vocabulary_size
         for id in [*(forbidden_token_ids or ()), *forced]:
@@ -553,32 +554,17 @@ class TransformerSeq2SeqLM(WritingTask):
 
     def _checked_arrays(self, inputs):
         """Check ready arrays for `generate`, and give their types to them."""
-        inputs = {name: np.asarray(ops.convert_to_numpy(x)) for name, x in inputs.items()}
-        lacking = [n for n in ("encoder_token_ids", "decoder_token_ids") if n not in inputs]
-        if lacking:
+        inputs = self._named_arrays(inputs, ("encoder_token_ids", "decoder_token_ids"))
+        checked = {
+            **self._checked_rows(inputs, "encoder_"),
+            **self._checked_rows(inputs, "decoder_"),
+        }
+        if len({len(x) for x in checked.values()}) > 1:
             raise ValueError(
-                f"generate() was given {', '.join(inputs) or 'no arrays'}, and needs "
-                f"{' and '.join(lacking)} too."
+                f"There are {len(checked['encoder_token_ids'])} rows of encoder_token_ids and "
+                f"{len(checked['decoder_token_ids'])} of decoder_token_ids; give as many."
             )
-        self._check_ids(inputs)
-        for name in ("encoder", "decoder"):
-            ids = inputs[f"{name}_token_ids"].astype("int32")
-            mask = np.asarray(inputs.get(f"{name}_padding_mask", np.ones_like(ids)), "int32")
-            most = self.backbone.max_sequence_length
-            if ids.shape[1] > most:
-                raise ValueError(
-                    f"{name}_token_ids has {ids.shape[1]} tokens a row, and the model has {most} "
-                    "positions; give no more."
-                )
-            for row, there in enumerate(mask.astype(bool)):
-                count = int(there.sum())
-                if not count or not there[:count].all():
-                    raise ValueError(
-                        f"Row {row} of {name}_padding_mask is {there.astype(int).tolist()}; a text "
-                        "has its tokens, one at least, at the beginning of the row."
-                    )
-            inputs |= {f"{name}_token_ids": ids, f"{name}_padding_mask": mask}
-        return inputs
+        return {**inputs, **checked}
 
     def get_config(self):
         return {

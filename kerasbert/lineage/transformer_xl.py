@@ -98,7 +98,7 @@ class TransformerXLBackbone(PresetBackbone):
         **kwargs,
     ):
         check_process()
-        cutoffs = list(cutoffs)
+        cutoffs = list(cutoffs) if isinstance(cutoffs, tuple) else cutoffs
         self._set_settings(locals(), SETTINGS | LINEAGE_SETTINGS)
         check_heads(hidden_dim, num_heads)
         if same_length and not memory_length:

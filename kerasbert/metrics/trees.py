@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 
+from kerasbert.data.trees import DependencyTree
 from kerasbert.metrics.classes import check_sizes
 
 LENGTHS = range(5, 51)  # Of the sentences whose correlations count, in words.
@@ -124,6 +125,11 @@ def _checked(y, predictions, rank):
     check_sizes(y, predictions)
     arrays = []
     for position, (tree, prediction) in enumerate(zip(y, predictions)):
+        if not isinstance(tree, DependencyTree):
+            raise ValueError(
+                f"The right answer at position {position} is a {type(tree).__name__}; pass "
+                "kerasbert.data.DependencyTree objects, as read_conllu gives them."
+            )
         array = np.asarray(prediction, "float64")
         expected = (len(tree.words),) * rank
         if array.shape != expected:

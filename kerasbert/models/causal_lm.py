@@ -80,6 +80,7 @@ class BertCausalLM(WritingTask):
         tie_weights=None,
         **kwargs,
     ):
+        self._check_encoder(backbone, has_all=True)
         if not backbone.is_causal:
             raise ValueError(
                 "The encoder looks to both sides, and a language model that predicts the next "
@@ -233,7 +234,6 @@ class BertCausalLM(WritingTask):
         check_whole("batch_size", batch_size)
         stops = self._stops(stop_token_ids)
         if isinstance(inputs, dict):
-            self._check_ids(inputs)
             return self._write(self._checked_arrays(inputs), stops, strip_prompt)
         prompts, single = self._as_lists(inputs, "generate()")
         texts = []
@@ -262,21 +262,8 @@ class BertCausalLM(WritingTask):
 
     def _checked_arrays(self, inputs):
         """Check ready arrays for `generate`, and give their types to them."""
-        inputs = {name: np.asarray(ops.convert_to_numpy(x)) for name, x in inputs.items()}
-        ids, mask = inputs["token_ids"], inputs["padding_mask"].astype(bool)
-        if ids.shape[1] > self.backbone.max_sequence_length:
-            raise ValueError(
-                f"token_ids has {ids.shape[1]} tokens a row, and the encoder has "
-                f"{self.backbone.max_sequence_length} positions; give no more."
-            )
-        for row, there in enumerate(mask):
-            count = int(there.sum())
-            if not count or not there[:count].all():
-                raise ValueError(
-                    f"Row {row} of padding_mask is {there.astype(int).tolist()}; a prompt has its "
-                    "tokens, one at least, at the beginning of the row."
-                )
-        return {**inputs, "token_ids": ids.astype("int32"), "padding_mask": mask}
+        inputs = self._named_arrays(inputs, ("token_ids", "padding_mask"))
+        return {**inputs, **self._checked_rows(inputs)}
 
     # === What texts are worth ===
 
@@ -347,7 +334,7 @@ class BertCausalLM(WritingTask):
         """Windows of like length in batches, whose logits fit `MOST_LOGITS`."""
         check_whole("batch_size", batch_size)
         lengths = [end - begin for _, begin, end, _ in windows]
-        for batch in sorted_batches(lengths, batch_size):
+        for batch in sorted_batches(lengths, batch_size) if windows else ():
             longest = self.preprocessor.bucket(max(lengths[i] for i in batch))
             size = max(1, MOST_LOGITS // (longest * self.backbone.vocabulary_size))
             for first in range(0, len(batch), size):

@@ -196,7 +196,7 @@ class ElectraPretrainer(MaskedTask):
 
 def _generator(backbone, given):
     """The generator's encoder, on the tables of `backbone`."""
-    if not isinstance(backbone, BertBackbone):
+    if not isinstance(backbone, BertBackbone) or hasattr(backbone, "replaced_bases"):
         raise TypeError(
             f"backbone is a {type(backbone).__name__}, and has to be a BertBackbone, the encoder "
             "that learns to find replaced tokens."

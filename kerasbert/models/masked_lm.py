@@ -283,6 +283,7 @@ class BertMaskedLM(MaskedTask):
         tie_weights=None,
         **kwargs,
     ):
+        self._check_encoder(backbone)
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         head = MaskedHeadSettings(

@@ -45,6 +45,7 @@ class BertNextSentencePredictor(HeadedTask):
     kind = "next_sentence_predictor"
 
     def __init__(self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs):
+        self._check_encoder(backbone)
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         row = head_settings(backbone.family, self.kind)

@@ -74,6 +74,7 @@ class BertPretrainer(MaskedTask):
         tie_weights=None,
         **kwargs,
     ):
+        self._check_encoder(backbone)
         self.pooling = pair_pooling(backbone) if next_sentence else None
         if self.uses_pooler and not backbone.pooler:
             raise ValueError(

@@ -71,6 +71,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         tie_weights=None,
         **kwargs,
     ):
+        self._check_encoder(backbone)
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self.pooling = pooling

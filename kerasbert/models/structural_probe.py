@@ -57,6 +57,7 @@ class BertStructuralProbe(BertTask):
     kind = "structural_probe"
 
     def __init__(self, backbone, preprocessor=None, kind="distance", layer=-1, rank=64, **kwargs):
+        self._check_encoder(backbone)
         check_whole("layer", layer, -1)
         if layer > backbone.num_layers:
             raise ValueError(
@@ -147,9 +148,13 @@ class BertStructuralProbe(BertTask):
                 "parse() needs distances of words, and this probe has kind='depth'; make one with "
                 "kind='distance', or take the depths of predict()."
             )
+        words = list(words) if isinstance(words, tuple) or hasattr(words, "__next__") else words
         # A list of strings is one sentence of words.
-        single = isinstance(words, (str, bytes)) or all(isinstance(one, str) for one in words)
-        words = list(words) if isinstance(words, tuple) else words
+        single = isinstance(words, (str, bytes)) or (
+            hasattr(words, "__iter__") and all(isinstance(one, (str, bytes)) for one in words)
+        )
+        if not single:
+            words = self.preprocessor.read(words)
         distances = self.predict([words] if single else words, batch_size=batch_size, verbose=0)
         edges = [sorted(spanning_edges(one)) for one in distances]
         return edges[0] if single else edges

@@ -53,8 +53,10 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
 
-    def _check_encoder(self, backbone):
-        if not isinstance(backbone, self.backbone_cls):
+    def _check_encoder(self, backbone, has_all=False):
+        """Raise for an encoder of another class; `has_all` also for one with layers of its own."""
+        is_other = self.backbone_cls in getattr(backbone, "replaced_bases", ())
+        if not isinstance(backbone, self.backbone_cls) or (has_all and is_other):
             raise ValueError(
                 f"backbone is a {type(backbone).__name__}, and a {type(self).__name__} needs a "
                 f"{self.backbone_cls.__name__}."

@@ -127,6 +127,7 @@ class BertTextEmbedder(ComparingTask):
         if normalize is None:
             normalize = pooling_mode is not None
         pooling = pooling if isinstance(pooling, str) else list(pooling)
+        self._check_encoder(backbone)
         _check(backbone, pooling, layers)
         if projection_dim is not None:
             check_whole("projection_dim", projection_dim)

@@ -4,6 +4,7 @@ B batch, T tokens.
 """
 
 import keras
+import numpy as np
 from keras import ops
 
 from kerasbert._errors import is_whole
@@ -64,7 +65,7 @@ class WritingTask(BertTask):
             return (self.preprocessor.tokenizer.end_token_id,)
         if ids is None:
             return None
-        ids = [ids] if is_whole(ids) else list(ids)
+        ids = [ids] if is_whole(ids) or not hasattr(ids, "__iter__") else list(ids)
         count = self.backbone.vocabulary_size
         for id in ids:
             if not is_whole(id) or not 0 <= id < count:
@@ -72,6 +73,43 @@ class WritingTask(BertTask):
                     f"stop_token_ids has {id!r}; ids of the encoder's tokens are 0 to {count - 1}."
                 )
         return tuple(map(int, ids)) or None
+
+    def _named_arrays(self, inputs, names):
+        """What `generate` is given as NumPy arrays; all of `names` have to be among them."""
+        lacking = [name for name in names if name not in inputs]
+        if lacking:
+            raise ValueError(
+                f"generate() was given {', '.join(map(str, inputs)) or 'no arrays'}, and needs "
+                f"{' and '.join(lacking)} too."
+            )
+        inputs = {name: np.asarray(ops.convert_to_numpy(x)) for name, x in inputs.items()}
+        self._check_ids(inputs)
+        return inputs
+
+    def _checked_rows(self, inputs, side=""):
+        """Token ids and the mask of one side, (B, T), checked: the tokens begin each row."""
+        ids_name, mask_name = f"{side}token_ids", f"{side}padding_mask"
+        ids = inputs[ids_name]
+        mask = np.asarray(inputs.get(mask_name, np.ones_like(ids))).astype(bool)
+        if ids.ndim != 2 or mask.shape != ids.shape:
+            raise ValueError(
+                f"{ids_name} has the shape {ids.shape}, and {mask_name} {mask.shape}; both have "
+                "to be (texts, tokens)."
+            )
+        most = self.backbone.max_sequence_length
+        if ids.shape[1] > most:
+            raise ValueError(
+                f"{ids_name} has {ids.shape[1]} tokens a row, and the encoder has {most} "
+                "positions; give no more."
+            )
+        for row, there in enumerate(mask):
+            count = int(there.sum())
+            if not count or not there[:count].all():
+                raise ValueError(
+                    f"Row {row} of {mask_name} is {there.astype(int).tolist()}; a text has its "
+                    "tokens, one at least, at the beginning of the row."
+                )
+        return {ids_name: ids.astype("int32"), mask_name: mask}
 
 
 def begun(token_ids, is_prompt, stop_token_ids):

@@ -121,7 +121,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
                     places = zip(pieces.starts[begin:end], pieces.ends[begin:end])
                     words = [row[start:stop] for start, stop in places]
                 try:
-                    tree = DependencyTree(tuple(words), tuple(int(head) for head in tree))
+                    tree = DependencyTree(tuple(words), tuple(np.asarray(tree).tolist()))
                 except (TypeError, ValueError) as error:
                     raise ValueError(
                         f"The heads at position {position} are no tree: {error}"

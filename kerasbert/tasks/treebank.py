@@ -1,11 +1,14 @@
 """Treebanks: files of Universal Dependencies in CoNLL-U."""
 
+import re
+
 from kerasbert.data.trees import DependencyTree
 from kerasbert.tasks.readers import read_text
 
 COLUMNS = 10
 ID, FORM, TAG, HEAD, RELATION = 0, 1, 3, 6, 7
 NAME = "# sent_id ="
+NO_WORD = re.compile("[0-9]+[-.][0-9]+")
 
 
 def read_conllu(path, encoding=None):
@@ -46,7 +49,7 @@ def _word(cells, place):
             f"{place} has {len(cells)} columns; CoNLL-U has {COLUMNS}, with tabs between."
         )
     number = cells[ID]
-    if any(sign in number for sign in "-."):
+    if NO_WORD.fullmatch(number):
         return []
     for what, value in (("number", number), ("head", cells[HEAD])):
         if not (value.isascii() and value.isdigit()):
@@ -56,8 +59,10 @@ def _word(cells, place):
 
 def _tree(rows, name, place):
     numbers = [int(cells[ID]) for cells in rows]
-    if numbers != list(range(1, len(rows) + 1)):
-        raise ValueError(f"{place} numbers its words {numbers}; they are 1, 2, 3, ...")
+    wrong = [i for i, number in enumerate(numbers) if number != i + 1]
+    if wrong:
+        shown = numbers[max(wrong[0] - 2, 0) : wrong[0] + 1]
+        raise ValueError(f"{place} numbers its words {shown}; they are 1, 2, 3, ...")
     try:
         return DependencyTree(
             words=[cells[FORM] for cells in rows],

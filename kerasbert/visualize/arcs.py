@@ -32,6 +32,11 @@ def dependency_arcs(sentence, edges=None):
 
     has_tree = isinstance(sentence, DependencyTree)
     words = list(sentence.words if has_tree else sentence)
+    if not words or isinstance(sentence, (str, bytes)):
+        raise ValueError(
+            f"sentence={sentence!r} is no list of words; pass one with at least one word, or a "
+            "tree."
+        )
     gold = set()
     if has_tree:
         gold = {

@@ -57,6 +57,9 @@ def test_punctuation():
     [
         ("", (), "no words"),
         ("ab", (0,), "2 words has 1 heads"),
+        ("ab", None, "2 words has 0 heads"),
+        ("ab", ("2", "0"), "head of word 1, 'a', is '2'"),
+        ("ab", (2, 0.0), "head of word 2, 'b', is 0.0"),
         ("ab", (2, 3), "head of word 2, 'b', is 3"),
         ("ab", (0, -1), "is -1"),
         ("ab", (1, 0), "head of word 1, 'a', is 1"),

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import real_data
 
+import kerasbert
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMCell, ProjectedLSTMs
 from kerasbert.lineage import ElmoBackbone, ElmoEmbedder
 from kerasbert.preprocessors.elmo import character_ids
-from tests.contracts import array, assert_close, perturb
+from tests.contracts import array, assert_close, perturb, tiny_backbone
 
 SENTENCES = [["A", "dog", "barks", "."], ["Größe", "日本語"], ["x" * 80]]
 
@@ -206,6 +207,38 @@ def test_wrong_use(tmp_path):
         ElmoEmbedder(make(), layers="first")
     with pytest.raises(ValueError, match="no argument 'unit'; did you mean units"):
         make(unit=3)
+    for name, wrong in (
+        ("filters", "ab"),
+        ("filters", []),
+        ("filters", [(1,)]),
+        ("filters", [3]),
+        ("filters", [(-1, 4)]),
+        ("filters", [(60, 4)]),
+        ("cell_clip", "3"),
+        ("projection_clip", -3),
+        ("num_highways", 1.5),
+        ("skip_connections", "no"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}=.* has to be"):
+            make(**{name: wrong})
+    for call in (embedder.quantize, embedder.backbone.quantize):
+        with pytest.raises(ValueError, match="ELMo's convolutions and LSTMs"):
+            call("int8")
+    with pytest.raises(ValueError, match="attention, and ELMo has none"):
+        embedder.backbone.enable_lora(2)
+    with pytest.raises(ValueError, match="backbone is a BertBackbone, and a ElmoEmbedder needs"):
+        ElmoEmbedder(tiny_backbone())
+    embedder.save_to_preset(tmp_path / "preset")
+    for source in (embedder, str(tmp_path / "preset")):
+        with pytest.raises(ValueError, match="ElmoEmbedder"):
+            kerasbert.convert(source, tmp_path / "theirs")
+    ids, mask = character_ids([["a"]] * 3)
+    _, states = embedder.backbone.read_on({"character_ids": ids[:2], "padding_mask": mask[:2]})
+    with pytest.raises(ValueError, match="states are of 2 texts, and there are 3"):
+        embedder.backbone.read_on({"character_ids": ids, "padding_mask": mask}, states)
+    embedder.backbone.to_files(tmp_path / "options.json", tmp_path / "w.hdf5")
+    with pytest.raises(FileNotFoundError, match="none.hdf5' is missing; fetch it again"):
+        ElmoBackbone.from_files(tmp_path / "options.json", tmp_path / "none.hdf5")
     (tmp_path / "options.json").write_text('{"lstm": {}}')
     with pytest.raises(ValueError, match="lacks 'n_layers' in 'lstm'"):
         ElmoBackbone.from_files(tmp_path / "options.json", tmp_path / "none.hdf5")

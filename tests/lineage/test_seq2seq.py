@@ -18,7 +18,15 @@ from kerasbert.losses import TokenCrossEntropy
 from kerasbert.models import BertBackbone
 from kerasbert.optimizers import WarmupInverseSqrt
 from kerasbert.samplers import BeamSampler
-from tests.contracts import array, arrays, assert_close, bert_tokenizer, gradients, perturb
+from tests.contracts import (
+    array,
+    arrays,
+    assert_close,
+    bert_tokenizer,
+    gradients,
+    perturb,
+    tiny_backbone,
+)
 from tests.peers import torch, transformers
 
 SIZES = {
@@ -365,6 +373,11 @@ def refused(call, words):
 
 def test_wrong_use():
     model, bare = tiny(preprocessor()), tiny()
+    fewer = {name: x[:2] for name, x in sources().items() if name.startswith("decoder")}
+
+    def cut(name):
+        return {**sources(), name: sources()[name][:, :2]}
+
     for call, words in (
         (lambda: bare.translate("a"), "no preprocessor"),
         (lambda: bare.fit(PAIRS), "no preprocessor"),
@@ -386,6 +399,11 @@ def test_wrong_use():
         (lambda: bare.score("a", "b"), "no preprocessor"),
         (lambda: bare.generate(sources()), "stop_token_ids='auto'"),
         (lambda: bare.generate({"encoder_token_ids": [[1]]}, stop_token_ids=0), "decoder_token"),
+        (lambda: bare.generate(cut("decoder_padding_mask"), stop_token_ids=0), "both have to be"),
+        (lambda: bare.generate(cut("encoder_padding_mask"), stop_token_ids=0), "both have to be"),
+        (lambda: bare.generate({**sources(), **fewer}, stop_token_ids=0), "3 rows of .* and 2 of"),
+        (lambda: bare.generate(sources(), stop_token_ids=1.5), "stop_token_ids has 1.5"),
+        (lambda: TransformerSeq2SeqLM(tiny_backbone()), "needs a TransformerSeq2SeqBackbone"),
         (lambda: bare.predict({**features(), "encoder_token_ids": np.full((3, 7), 40)}), "40 at"),
         (lambda: TransformerSeq2SeqLM(bare.backbone, forbidden_token_ids=[40]), "40"),
         (lambda: TransformerSeq2SeqLM(bare.backbone, output_bais=True), "did you mean output_bias"),

@@ -100,6 +100,9 @@ def test_files(recorded, tmp_path):
 def test_presets_and_characters(tmp_path):
     """What a model of characters reads is kept; other formats say that they lose it."""
     model = TransformerXLLM(make(cutoffs=[4, 8], division=2), "abcdefghijkl", [True] * 3)
+    model.backbone.save_to_preset(tmp_path / "encoder")
+    found = kerasbert.convert(tmp_path / "encoder", tmp_path / "their_encoder")
+    assert (found["model"], found["written"]) == ("TransformerXLBackbone", "TransfoXLModel")
     model.save_to_preset(tmp_path / "ours")
     again = TransformerXLLM.from_preset(tmp_path / "ours")
     assert again.characters == model.characters
@@ -186,6 +189,14 @@ def test_layers(tmp_path):
     assert_close(total, np.ones((1, 3)), atol=1e-6)
     again = AdaptiveSoftmax.from_config(softmax.get_config())
     assert again.get_config() == softmax.get_config()
+    for tied in ("x", [1], [True, True]):
+        with pytest.raises(ValueError, match="tied_projections=.* for each of 1 clusters"):
+            TransformerXLLM(make(), tied_projections=tied)
+    for cutoffs in (5, "a"):
+        with pytest.raises(ValueError, match="cutoffs=.* has to be a list"):
+            make(cutoffs=cutoffs)
+    with pytest.raises(ValueError, match="have to rise in whole numbers"):
+        make(cutoffs=[2.5])
     with pytest.raises(ValueError, match="have to rise"):
         AdaptiveEmbedding(10, 8, cutoffs=[6, 3])
     with pytest.raises(ValueError, match="leaves nothing"):

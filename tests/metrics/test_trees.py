@@ -99,6 +99,8 @@ def test_wrong_predictions(sentences, score, rank):
         score([tree], [np.ones((4,) * rank)])
     with pytest.raises(ValueError, match="NaN"):
         score([tree], [np.full((5,) * rank, np.nan)])
+    with pytest.raises(ValueError, match="position 0 is a list; pass .*DependencyTree"):
+        score([[2, 0]], [np.ones((2,) * rank)])
     with pytest.raises(ValueError, match="1 right answers but 0"):
         score([tree], [])
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kerasbert import convert
+from kerasbert.lineage import TransformerXLBackbone, XLNetBackbone
 from kerasbert.models import (
     BertBackbone,
     BertCausalLM,
@@ -238,6 +239,10 @@ def test_needs_an_encoder_that_looks_left():
         BertCausalLM(both)
     with pytest.raises(ValueError, match="embedding_dim=8"):
         BertCausalLM(BertBackbone(**SETTINGS, is_causal=True, embedding_dim=8))
+    others = XLNetBackbone(9, 1, 1, 4, 4, is_causal=True), TransformerXLBackbone(9, 1, 1, 4, 4)
+    for other in others:
+        with pytest.raises(ValueError, match="and a BertCausalLM needs a BertBackbone"):
+            BertCausalLM(other)
     model = perturb(BertCausalLM(BertBackbone(**SETTINGS, is_causal=True)))
     model.compile(sampler="greedy")
     assert len(written(model, [[5, 6]], 8, None)[0]) == 8
@@ -299,6 +304,13 @@ def test_scores(tokenizer, starts):
     assert model.perplexity(TEXTS[0]) == pytest.approx(np.exp(-np.mean(row)))
     texts = [TEXTS[0], TEXTS[3]]
     assert model.perplexity(texts)[0] == pytest.approx(model.perplexity(TEXTS[0]), rel=1e-5)
+
+
+def test_texts_without_a_token_to_score(tokenizer):
+    model = of_texts(tokenizer)
+    assert model.score("") == model.score("x") == [] and model.score(["", "x"]) == [[], []]
+    with pytest.raises(ValueError, match="position 0 has no token that follows"):
+        model.perplexity("")
 
 
 def test_long_texts_are_read_in_windows(tokenizer):
@@ -378,6 +390,21 @@ def test_arrays_that_are_no_prompts():
             model.generate({**good, "padding_mask": wrong}, stop_token_ids=None)
     with pytest.raises(ValueError, match=r"token_ids has \d+ at"):
         model.generate({**good, "token_ids": good["token_ids"] + 77}, stop_token_ids=None)
+    with pytest.raises(ValueError, match="was given token_ids, and needs padding_mask too"):
+        model.generate({"token_ids": good["token_ids"]}, stop_token_ids=None)
+    for ids in (good["token_ids"][:, :5], good["token_ids"][0]):
+        with pytest.raises(ValueError, match="both have to be"):
+            model.generate({**good, "token_ids": ids}, stop_token_ids=None)
+    with pytest.raises(ValueError, match="stop_token_ids has 1.5"):
+        model.generate(good, stop_token_ids=1.5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0}, {"temperature": "hot"}, {"forbidden_token_ids": "ab"}]
+)
+def test_wrong_settings_of_a_sampler(settings):
+    with pytest.raises(ValueError, match=f"{next(iter(settings))}=.* has to be"):
+        BeamSampler(2, **settings)
 
 
 def test_prompts_run_at_their_own_length(tokenizer, monkeypatch):

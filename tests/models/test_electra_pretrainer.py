@@ -8,6 +8,7 @@ import pytest
 
 from kerasbert import convert
 from kerasbert.layers import TokenReplacement
+from kerasbert.lineage import XLNetBackbone
 from kerasbert.models import (
     BertMaskedLM,
     BertMaskedLMPreprocessor,
@@ -402,6 +403,10 @@ def test_wrong_use():
         ElectraPretrainer(backbone, generator=tiny_backbone("roberta", num_layers=1))
     with pytest.raises(TypeError, match="backbone is a BertTextClassifier, and has to be a BertB"):
         ElectraPretrainer(BertTextClassifier(backbone, 2))
+    with pytest.raises(
+        TypeError, match="backbone is a XLNetBackbone, and has to be a BertBackbone"
+    ):
+        ElectraPretrainer(XLNetBackbone(9, 1, 1, 4, 4))
     with pytest.raises(TypeError, match="has to be a ElectraPretrainerPreprocessor"):
         ElectraPretrainer(backbone, BertMaskedLMPreprocessor(bert_tokenizer(TOKENS)))
     with pytest.raises(ValueError, match="detection_weight=-1 has to be a number from 0"):

@@ -8,6 +8,7 @@ import pytest
 
 from kerasbert.data import DependencyTree
 from kerasbert.layers import StructuralProbe, WordMean
+from kerasbert.lineage import ElmoBackbone
 from kerasbert.losses import TreeLoss
 from kerasbert.metrics import uuas
 from kerasbert.models import BertStructuralProbe, BertStructuralProbePreprocessor
@@ -196,5 +197,16 @@ def test_wrong_use():
         model.fit(SENTENCES[:1])
     with pytest.raises(ValueError, match="put it in a list"):
         model.predict(SENTENCES[0])
+    with pytest.raises(ValueError, match="put it in a list"):
+        model.parse(SENTENCES[0])
+    for wrong in (None, 3):
+        with pytest.raises(ValueError, match="is not text"):
+            model.parse(wrong)
+    with pytest.raises(ValueError, match="position 0 are no tree.*word 1, 'the', is 2.5"):
+        model.fit([["the", "dog"]], [[2.5, 0]])
+    words = SENTENCES[0].words
+    assert model.parse([word.encode() for word in words]) == model.parse(iter(words))
+    with pytest.raises(ValueError, match="backbone is a ElmoBackbone, and a BertStruc"):
+        BertStructuralProbe(ElmoBackbone(1, 4, 2, [(1, 2)]))
     with pytest.raises(ValueError, match="kind='depth'"):
         make_raw("depth").parse("the dogs bark")

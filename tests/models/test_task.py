@@ -9,6 +9,10 @@ import pandas
 import pytest
 import tensorflow as tf
 
+from kerasbert._keywords import arguments
+from kerasbert.converter import tasks
+from kerasbert.lineage import ElmoBackbone
+from kerasbert.models import BertBackbone
 from tests.contracts import array, assert_close, batch, tiny_classifier
 from tests.models.test_text_classifier import raw_classifier
 
@@ -251,6 +255,15 @@ def test_errors_come_through(model, x, y, message):
     for method in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=message):
             method(x, y, verbose=0)
+
+
+@pytest.mark.backends("torch")
+def test_encoders_of_other_kinds():
+    other = ElmoBackbone(1, 4, 2, [(1, 2)])
+    for cls in set(tasks().values()) - {BertBackbone}:
+        settings = {"num_classes": 2} if "num_classes" in arguments(cls) else {}
+        with pytest.raises((TypeError, ValueError), match="backbone is a ElmoBackbone, and"):
+            cls(other, **settings)
 
 
 @pytest.mark.backends("torch")

@@ -49,3 +49,9 @@ def test_words_alone(tmp_path):
 def test_what_is_no_edge(edge):
     with pytest.raises(ValueError, match="4 words; their places are 0 to 3"):
         dependency_arcs(TREE, [edge])
+
+
+@pytest.mark.parametrize("sentence", [[], "a b"])
+def test_what_is_no_sentence(sentence):
+    with pytest.raises(ValueError, match="is no list of words"):
+        dependency_arcs(sentence)
