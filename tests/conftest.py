@@ -111,10 +111,12 @@ SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert", "nomic_bert",
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests that are marked for other backends."""
+    """Leave out the tests that are marked for other backends, and mark what is slow on this one."""
     here = keras.backend.backend()
     others = []
     for item in items:
+        if here == "tensorflow" and item.get_closest_marker("slow_on_tensorflow"):
+            item.add_marker(pytest.mark.slow)
         mark = item.get_closest_marker("backends")
         if mark and here not in mark.args:
             others.append(item)

@@ -521,8 +521,9 @@ if keras.backend.backend() != "torch":
 def model_contract(*families, checks=(check_saving,), slow=SLOW, without=()):
     """Parametrize a test by `family` and `check`.
 
-    All checks but `slow` run for `families`, and `checks` for every family; the rest is marked as
-    slow. What compiles is left out for the others: the encoder has it for all layers that differ.
+    All checks but `slow` run for `families`, and `checks` for every family, on TensorFlow among the
+    slow tests; the rest is slow everywhere. What compiles is left out for the others: the encoder
+    has it for all layers that differ.
     Families `without` the model have no row.
     """
     rows = []
@@ -532,9 +533,11 @@ def model_contract(*families, checks=(check_saving,), slow=SLOW, without=()):
             if compiles and family not in (families or ("bert",)):
                 continue
             # XLM-R has the settings of RoBERTa, and GTE nearly those of NomicBERT.
-            is_fast = family in families and check not in slow
-            is_fast |= check in checks and family not in ("xlm_roberta", "gte")
-            marks = () if is_fast else (pytest.mark.slow,)
+            marks = (pytest.mark.slow,)
+            if family in families and check not in slow:
+                marks = ()
+            elif check in checks and family not in ("xlm_roberta", "gte"):
+                marks = (pytest.mark.slow_on_tensorflow,)
             name = f"{family}-{check.__name__.removeprefix('check_')}"
             rows.append(pytest.param(family, check, id=name, marks=marks))
     return pytest.mark.parametrize(("family", "check"), rows)

@@ -264,6 +264,7 @@ def random_inputs(name):
     }
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize(
     "name, packing, settings",
     [

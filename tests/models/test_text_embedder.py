@@ -296,6 +296,7 @@ def numbers_of(columns):
     return np.array([[texts.setdefault(text, len(texts)) for text in c] for c in columns]).T
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("name", COMPARED)
 def test_fit_on_what_is_compared(name):
     x, y, loss = COMPARED[name]
@@ -324,6 +325,7 @@ def test_a_text_and_itself():
     embedder.fit(MANY, np.ones((18, 16)), verbose=0)
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("name", ["triples", "classes", "all layers"])
 def test_in_chunks(name, tmp_path):
     """The memory of a few rows, and what all at once give; saved and loaded too."""
@@ -352,6 +354,7 @@ def test_in_chunks(name, tmp_path):
 # --- vectors of all layers ---
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize(
     "settings",
     [{}, {"family": "modernbert", "projection_dim": 3}, {"pooling": ["max", "cls"]}],
@@ -386,6 +389,7 @@ def test_a_cut_embedder_gives_what_its_layer_gave(settings):
     assert found["cosine"] == pytest.approx(cosines.mean(), abs=1e-4)
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("name", ["pairs", "classes"])
 def test_adaptive_layer(name):
     """Raw texts with and without labels; other vectors than the last stay inside of `fit`."""
@@ -430,6 +434,7 @@ def test_wrong_use_of_adaptive_layer(make_wrong, message):
         make_wrong().compile(loss=losses.AdaptiveLayer(losses.CoSENT()))
 
 
+@pytest.mark.slow_on_tensorflow
 def test_prompts(tmp_path):
     prompts = {"query": "good ", "text": "bad film ", "task": "dull "}
     embedder = make_raw()
@@ -482,6 +487,7 @@ def test_prompts(tmp_path):
             make()
 
 
+@pytest.mark.slow_on_tensorflow
 def test_columns_as_datasets_and_arrays():
     warnings.filterwarnings("ignore", "Your input ran out of data")  # Keras', of a generator.
     embedder = make_raw()
@@ -587,6 +593,7 @@ def test_late_interaction():
     assert embedder.rank(query, []) == []
 
 
+@pytest.mark.slow_on_tensorflow
 def test_fit_late_interaction():
     embedder = make_late()
     embedder.optimizer.learning_rate = 0.01
