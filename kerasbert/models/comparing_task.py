@@ -368,6 +368,15 @@ def _are_texts(y=None):
     return isinstance(y, (list, tuple)) and any(isinstance(one, str) for one in y)
 
 
+def check_alike(queries, documents):
+    """Refuse to compare vectors of two models, (..., D) and (..., D')."""
+    widths = queries.shape[-1], documents.shape[-1]
+    if widths[0] != widths[1]:
+        raise ValueError(
+            f"The vectors have {widths[0]} and {widths[1]} numbers; compare those of one model."
+        )
+
+
 def _axes(y):
     """How many axes labels have, also where they are no rectangle, which others refuse."""
     if hasattr(y, "shape") or not hasattr(y, "__iter__"):
