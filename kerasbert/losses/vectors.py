@@ -93,8 +93,14 @@ def _similar(similarity, queries, texts):
     return _cosine(queries, texts) if similarity == "cosine" else ops.sum(queries * texts, axis=-1)
 
 
-def _numbers(y_true, y_pred):
+def _numbers(loss, y_true, y_pred):
     """Labels as (B,), of the vectors' type."""
+    if len(y_true.shape) > 1 and y_true.shape[1] != 1:
+        raise ValueError(
+            f"{type(loss).__name__} takes one number for each row, and was given labels of shape "
+            f"{tuple(y_true.shape)}; pass a list of numbers as y. Without labels "
+            "MultipleNegativesRanking is for pairs."
+        )
     return ops.reshape(ops.cast(y_true, y_pred.dtype), (-1,))
 
 
@@ -106,6 +112,8 @@ class _VectorLoss(keras.losses.Loss):
     """
 
     least, most, what = 2, 2, "pairs of texts"
+    # The least and the largest label that the loss has a sense for; `None` where all have one.
+    label_range = None
 
     def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None, **settings):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
@@ -259,7 +267,7 @@ class CoSENT(_VectorLoss):
 
     def call(self, y_true, y_pred):
         scores = self.scale * _cosine(*self.columns(y_pred))  # (B,)
-        labels = _numbers(y_true, y_pred)
+        labels = _numbers(self, y_true, y_pred)
         differences = scores[:, None] - scores[None]
         is_wrong_way = labels[:, None] < labels[None]
         differences = ops.reshape(ops.where(is_wrong_way, differences, NEVER), (-1,))
@@ -279,11 +287,13 @@ class CosineRegression(_VectorLoss):
     0.25
     """
 
+    label_range = (-1, 1)
+
     def __init__(self, reduction="sum_over_batch_size", name="cosine_regression", dtype=None):
         super().__init__(reduction, name, dtype)
 
     def call(self, y_true, y_pred):
-        return ops.square(_cosine(*self.columns(y_pred)) - _numbers(y_true, y_pred))
+        return ops.square(_cosine(*self.columns(y_pred)) - _numbers(self, y_true, y_pred))
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -306,6 +316,8 @@ class Contrastive(_VectorLoss):
     Source: Hadsell et al. 2006, "Dimensionality Reduction by Learning an Invariant Mapping".
     """
 
+    label_range = (0, 1)
+
     def __init__(
         self,
         margin=0.5,
@@ -320,7 +332,7 @@ class Contrastive(_VectorLoss):
 
     def call(self, y_true, y_pred):
         far = DISTANCES[self.distance](*self.columns(y_pred))
-        labels = _numbers(y_true, y_pred)
+        labels = _numbers(self, y_true, y_pred)
         missing = ops.relu(self.margin - far)
         return 0.5 * (labels * ops.square(far) + (1 - labels) * ops.square(missing))
 
@@ -404,7 +416,7 @@ class BatchHardTriplet(_VectorLoss):
                 f"{tuple(y_pred.shape)}; pass a list of texts and their classes to fit()."
             )
         far = DISTANCES[self.distance](y_pred[:, None], y_pred[None])  # (B, B)
-        labels = _numbers(y_true, y_pred)
+        labels = _numbers(self, y_true, y_pred)
         is_same = labels[:, None] == labels[None]
         is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
         same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
@@ -545,6 +557,10 @@ class _AroundLoss(keras.losses.Loss):
                 f"AdaptiveLayer({own}(...))."
             )
         self.loss = loss
+
+    @property
+    def label_range(self):
+        return getattr(self.loss, "label_range", None)
 
     def get_config(self):
         config = super().get_config()
@@ -829,6 +845,7 @@ class EmbeddingLoss(keras.losses.Loss):
         if axes == 2 and y_true.shape[1] == 1 and len(y_pred.shape) == 3:
             axes = 1
         if len(y_pred.shape) == 2 and axes == 2:
+            check_widths(y_true, y_pred)
             return keras.losses.MeanSquaredError()
         if len(y_pred.shape) == 2:
             if is_whole:
@@ -863,6 +880,15 @@ class EmbeddingLoss(keras.losses.Loss):
         config = super().get_config()
         config.pop("reduction")
         return {**config, "similarity": self.similarity}
+
+
+def check_widths(y_true, y_pred):
+    """Refuse given vectors (B, D) that are not as wide as the model's, which would be broadcast."""
+    if y_true.shape[-1] not in (None, y_pred.shape[-1]):
+        raise ValueError(
+            f"The labels are vectors of {y_true.shape[-1]} numbers, and the model's have "
+            f"{y_pred.shape[-1]}; pass vectors of that width, or classes as a flat list."
+        )
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -15,10 +15,19 @@ from keras import ops
 from kerasbert._errors import check_whole
 from kerasbert.backend import is_known, lengthen
 from kerasbert.layers.remat import in_chunks
-from kerasbert.losses import AdaptiveLayer
+from kerasbert.losses import (
+    AdaptiveLayer,
+    BatchHardTriplet,
+    EmbeddingLoss,
+    MultipleNegativesRanking,
+)
+from kerasbert.losses.vectors import check_widths
 from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, passes, split
 from kerasbert.models.task import BertTask
+from kerasbert.preprocessors.texts import label_rows
 
+# Losses that compare the rows of a batch with each other.
+_AMONG_ROWS = (BatchHardTriplet, EmbeddingLoss, MultipleNegativesRanking)
 # The `_layers_model` of the model that is in a step of training or evaluation.
 _IN_STEP = contextvars.ContextVar("_IN_STEP", default=None)
 
@@ -126,12 +135,18 @@ class ComparingTask(BertTask):
         """
         held_out = kwargs.get("validation_data")
         share = kwargs.get("validation_split")
+        self._check_differing(x, y)
         columns = self._compared(x, y) if share and held_out is None else None
         if columns is not None:
             kwargs.pop("validation_split")
             (x, y, sample_weight), held_out = split((columns, y, sample_weight), share)
         if held_out is not None:
             parts = held_out if isinstance(held_out, tuple) else (held_out,)
+            if isinstance(x, tuple) and y is None and _are_texts(*parts[1:2]):
+                raise ValueError(
+                    "validation_data has texts in the place of labels; as x they are a tuple of "
+                    "columns in a tuple, such as validation_data=((queries, texts),)."
+                )
             # Lists of texts alone are columns here too, `validation_data=((a, b),)`.
             kwargs["validation_data"] = self._in_columns(*parts, batch_size=batch_size)
         x, y, sample_weight = _three(
@@ -143,6 +158,27 @@ class ComparingTask(BertTask):
         )
         self._expect_labels(x, y)
         return super().fit(x, y, batch_size, sample_weight, **kwargs)
+
+    def _check_differing(self, x, y):
+        """Refuse texts in memory of which the loss has nothing to compare."""
+        loss = getattr(self, "loss", None)
+        while hasattr(loss, "loss"):  # `Matryoshka` and others are around one.
+            loss = loss.loss
+        if not isinstance(loss, _AMONG_ROWS) or not self._is_raw(x):
+            return
+        columns = self._compared(x, y)
+        if columns is not None and y is None and len(columns) == 2 and len(columns[0]) == 1:
+            raise ValueError(
+                "There is one row, and a ranking holds it against the others of its batch; pass "
+                "more rows."
+            )
+        if columns is None and y is not None and _axes(y) == 1 and len(y) == len(x):
+            labels = label_rows(y, len(y))
+            if labels and all(label == labels[0] for label in labels):
+                raise ValueError(
+                    f"All {len(labels)} labels are {labels[0]!r}: there is nothing to tell apart; "
+                    "pass texts of another class too."
+                )
 
     def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
         """Loss and metrics, of what `fit` takes; see `keras.Model.evaluate`."""
@@ -173,6 +209,7 @@ class ComparingTask(BertTask):
         columns = self._compared(x, y)
         if columns is None:
             return x, y, sample_weight
+        self._check_range(y)
         return self.preprocessor.column_batches(
             columns,
             y,
@@ -197,7 +234,21 @@ class ComparingTask(BertTask):
         columns = self._compared(x, y)
         if columns is None:
             return x, y, sample_weight
+        self._check_range(y)
         return self.preprocessor.column_batch(columns, y, sample_weight)
+
+    def _check_range(self, y):
+        """Refuse labels that the loss has no sense for."""
+        limits = getattr(getattr(self, "loss", None), "label_range", None)
+        if limits is None or not hasattr(y, "__len__"):
+            return
+        for position, label in enumerate(label_rows(y, len(y))):
+            if isinstance(label, (int, float)) and not limits[0] <= label <= limits[1]:
+                raise ValueError(
+                    f"The label at position {position} is {label}, and {self.loss.name} takes "
+                    f"{limits[0]} to {limits[1]}: bring them there, as by dividing by the largest, "
+                    "or compile with CoSENT(), of which only the order counts."
+                )
 
     def _compared(self, x, y):
         """The columns of texts in memory that a loss compares; `None` of what is no such thing.
@@ -277,6 +328,7 @@ class ComparingTask(BertTask):
                     "the mean squared error takes one vector for each text: pass vectors, or "
                     "compile with a loss of your own."
                 )
+            check_widths(y, y_pred)
         return y
 
 
@@ -310,6 +362,19 @@ def _three(parts):
 def _parts(batch):
     """`(x, y, sample_weight)` of what a generator or a `PyDataset` gives."""
     return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple) else (batch,))
+
+
+def _are_texts(y=None):
+    return isinstance(y, (list, tuple)) and any(isinstance(one, str) for one in y)
+
+
+def check_alike(queries, documents):
+    """Refuse to compare vectors of two models, (..., D) and (..., D')."""
+    widths = queries.shape[-1], documents.shape[-1]
+    if widths[0] != widths[1]:
+        raise ValueError(
+            f"The vectors have {widths[0]} and {widths[1]} numbers; compare those of one model."
+        )
 
 
 def _axes(y):

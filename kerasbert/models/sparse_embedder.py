@@ -11,7 +11,7 @@ from kerasbert._errors import check_whole
 from kerasbert.layers.heads import WordWeights
 from kerasbert.losses import ActiveWords, EmbeddingLoss, MatchingCosine, Sparse
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.comparing_task import ComparingTask
+from kerasbert.models.comparing_task import ComparingTask, check_alike
 from kerasbert.models.masked_lm import HasVocabularyHead, MaskedHeadSettings
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.sparse_embedder import BertSparseEmbedderPreprocessor
@@ -214,6 +214,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
     def similarity(self, query_embeddings, document_embeddings):
         """The products of vectors (M, V) and (N, V), sparse or dense, as float32 (M, N)."""
+        check_alike(query_embeddings, document_embeddings)
         products = query_embeddings @ document_embeddings.T
         return products.toarray() if hasattr(products, "toarray") else np.asarray(products)
 

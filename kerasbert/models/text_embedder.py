@@ -14,7 +14,7 @@ from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import Pooling, ScalarMix
 from kerasbert.losses import EmbeddingLoss, MatchingCosine, max_similarity
 from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.comparing_task import ComparingTask
+from kerasbert.models.comparing_task import ComparingTask, check_alike
 from kerasbert.models.reading import best_first, check_ranked
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
@@ -332,9 +332,10 @@ class BertTextEmbedder(ComparingTask):
         Returns:
             A tensor (M, N).
         """
-        if self.pooling == "tokens":
-            return max_similarity(query_embeddings, document_embeddings)
         queries, documents = map(ops.convert_to_tensor, (query_embeddings, document_embeddings))
+        check_alike(queries, documents)
+        if self.pooling == "tokens":
+            return max_similarity(queries, documents)
         return ops.matmul(queries, ops.transpose(documents))
 
     def _token_vectors(self, texts, batch_size, preprocessor=None, **kwargs):

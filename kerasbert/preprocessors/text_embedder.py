@@ -382,6 +382,12 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     def _column_labels(self, y, count):
         """Labels of columns: int32 where all are 0 or 1 and whole numbers, else float32."""
+        for position, row in enumerate(label_rows(y, count)):
+            if isinstance(row, str):
+                raise ValueError(
+                    f"The label at position {position} is {row!r}; texts that are compared have "
+                    "numbers, 1 for those that belong together, and 0 for others."
+                )
         y = self.check_labels(y, count)
         is_yes_or_no = y.dtype.kind in "iub" and y.ndim == 1 and np.isin(y, (0, 1)).all()
         return y.astype("int32" if is_yes_or_no else "float32")

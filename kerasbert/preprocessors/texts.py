@@ -224,6 +224,9 @@ def label_list(labels):
     if isinstance(labels, (set, frozenset)):
         raise ValueError(f"labels={labels!r} is a set, which has no order; pass a list of names.")
     if not isinstance(labels, dict):
+        labels = list(labels)
+        if None in labels:
+            raise ValueError(f"labels[{labels.index(None)}] is None; give every class a name.")
         return [str(label) for label in labels]
     by_number = {}
     for key, value in labels.items():

@@ -162,7 +162,9 @@ class TextColumn:
         check_regular(path)
         size = os.path.getsize(path) if os.path.exists(path) else -1
         expected = int(ends[-1]) if count else 0
-        if size != expected or (np.diff(ends, prepend=0) < 0).any():
+        if (np.diff(ends, prepend=0) < 0).any():
+            raise ValueError(f"'{path}.ends.npy' has places in no order; {_AGAIN}.")
+        if size != expected:
             state = "is missing" if size < 0 else f"has {size:,} bytes where {expected:,} belong"
             raise ValueError(f"'{path}' {state}; {_AGAIN}.")
         if not size:

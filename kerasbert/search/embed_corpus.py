@@ -25,6 +25,7 @@ from kerasbert.data.manifest import describe_tokenizer
 from kerasbert.files import (
     check_regular,
     in_use,
+    names_in,
     new_file,
     output_folder,
     read_json,
@@ -162,7 +163,8 @@ def _fill(corpus, output, preset, settings, size):
     files = [[name, os.path.getsize(path)] for name, path in paths]
     manifest = _manifest(settings, embedder, files)
     path = os.path.join(output, MANIFEST)
-    if os.path.exists(path):
+    # What was refused before its first shard leaves the folder to a corpus that was mended.
+    if os.path.exists(path) and names_in(output) != [MANIFEST]:
         _check_same(read_json(path), manifest, output)
     else:
         write_json(path, manifest)
@@ -438,6 +440,8 @@ def _paths(corpus):
         paths = [x for x in glob.glob(inside, recursive=True) if os.path.isfile(x)]
         paths = [x for x in paths if not _is_hidden(x)]
         if not paths:
+            if os.path.isdir(path):
+                raise ValueError(f"The folder '{given}' has no files.")
             raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
         found.update(map(os.path.abspath, paths))
     paths = sorted(found)

@@ -7,6 +7,7 @@ In `fit` they stand in the logs by `kerasbert.metrics.ScoreCallback`:
 
 import csv
 import json
+import math
 import os
 
 import numpy as np
@@ -69,6 +70,10 @@ def evaluate_retrieval(model, queries, corpus, relevant, ks=(1, 5, 10), **settin
         if corpus is not None or settings:
             raise ValueError("An index has its texts and settings; pass corpus=None and no others.")
     else:
+        if not isinstance(corpus, dict):
+            raise ValueError(
+                f"corpus={corpus!r:.50} has to be a dict of ids and texts, or None with an index."
+            )
         texts = list(corpus.values())
         index = SearchIndex(model, texts, [str(id) for id in corpus], **settings)
     _check_ids(grades, index)
@@ -89,6 +94,9 @@ def evaluate_retrieval(model, queries, corpus, relevant, ks=(1, 5, 10), **settin
 
 def _grades(relevant, queries):
     """A dict of queries' ids to dicts of texts' ids and grades above 0, of those that have any."""
+    for name, given in (("queries", queries), ("relevant", relevant)):
+        if not isinstance(given, dict):
+            raise ValueError(f"{name}={given!r:.50} has to be a dict with the ids of the queries.")
     grades = {}
     for query, right in relevant.items():
         if query not in queries:
@@ -144,6 +152,13 @@ def evaluate_similarity(model, texts, others, scores, batch_size=32):
             f"There are {len(texts)} and {len(others)} texts and {len(scores)} scores; pass two or "
             "more, and as many of each."
         )
+    for position, score in enumerate(scores):
+        try:
+            is_finite = math.isfinite(score)
+        except TypeError:
+            is_finite = False
+        if not is_finite:
+            raise ValueError(f"The score number {position} is {score!r}; pass finite numbers.")
     different = list(dict.fromkeys([*texts, *others]))
     places = {text: place for place, text in enumerate(different)}
     vectors = unit_vectors(np.asarray(model.embed(different, batch_size=batch_size)))
@@ -321,6 +336,6 @@ def _lines(path):
                 if line.strip():
                     yield line.rstrip("\r\n")
     except FileNotFoundError:
-        raise ValueError(f"'{path}' is missing; a folder of BEIR has it.") from None
+        raise ValueError(f"'{path}' is missing; look at the name and the folder.") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"'{path}' is not UTF-8 ({error}).") from None

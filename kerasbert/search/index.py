@@ -4,10 +4,11 @@ N texts, Q queries, D' width of the embedder's vectors, D of those that are kept
 """
 
 import os
+import threading
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, is_whole
+from kerasbert._errors import check_choice, check_whole, first_line, is_whole
 from kerasbert.files import (
     check_space,
     names_in,
@@ -65,6 +66,8 @@ class SearchIndex:
 
     Vectors have the length 1, so scores are cosines. By default each query is compared with all
     vectors, which is exact; equal scores come in the order in which the texts were added.
+    Threads may search while another one adds and removes: they find what was there before, or
+    after. An engine answers them one after the other.
 
     Args:
         embedder: a `BertTextEmbedder` with a preprocessor, or anything with
@@ -164,6 +167,8 @@ class SearchIndex:
         self._alive = np.empty(0, bool)  # rows that were not removed
         self._given_width = None  # D'
         self._finder = None  # an engine, when it is needed
+        self._changing = threading.RLock()  # held by what changes the texts, or writes them
+        self._finding = threading.RLock()  # held by what uses the engine
         if engine != "exact":
             self._new_finder(dims or 8)  # It says now what is wrong with it.
         if texts is not None:
@@ -196,7 +201,10 @@ class SearchIndex:
             ValueError: in a sentence. Nothing was added then.
         """
         texts = _strings(texts, "texts")
-        ids = self._new_ids(ids, len(texts))
+        with self._changing:
+            self._add(texts, self._new_ids(ids, len(texts)), vectors)
+
+    def _add(self, texts, ids, vectors):
         if vectors is not None:
             vectors = self._checked(vectors, len(texts))
         if not texts:
@@ -212,6 +220,13 @@ class SearchIndex:
                     for i in range(0, len(different), _CHUNK)
                 ]
             )
+        if self.dtype == "float16" and self.similarity == "dot":
+            most = float(np.abs(vectors[:, : self.dims]).max())
+            if most > float(np.finfo("float16").max):
+                raise ValueError(
+                    f"The vectors hold {most:.3g}, and float16 ends at 65504; use another dtype, "
+                    "or similarity='cosine'."
+                )
         if self._vectors is None:
             self._given_width = vectors.shape[1]
             width = self.dims or self._given_width
@@ -221,9 +236,10 @@ class SearchIndex:
         first = len(self._texts)
         self._texts.append(texts)
         self._ids.append(ids)
-        self._alive = np.append(self._alive, np.ones(len(texts), bool))
         if self._rows is not None:
             self._rows.update(zip(ids, range(first, first + len(ids))))
+        # Last: a search in another thread looks at these rows alone.
+        self._alive = np.append(self._alive, np.ones(len(texts), bool))
 
     def remove(self, ids):
         """Remove the texts of some ids: a list, or one id.
@@ -231,15 +247,16 @@ class SearchIndex:
         Raises:
             ValueError: if one is not there. Nothing was removed then.
         """
-        ids = [ids] if isinstance(ids, str) or is_whole(ids) else list(ids)
-        places = self._places()
-        for id in ids:
-            if id not in places:
-                raise ValueError(f"There is no text with the id {id!r} in the index.")
-        for id in ids:
-            row = places.pop(id, None)
-            if row is not None:
-                self._alive[row] = False
+        ids = [ids] if isinstance(ids, str) or is_whole(ids) else _listed(ids, "ids")
+        with self._changing:
+            places = self._places()
+            for id in ids:
+                if not (isinstance(id, str) or is_whole(id)) or id not in places:
+                    raise ValueError(f"There is no text with the id {id!r} in the index.")
+            for id in ids:
+                row = places.pop(id, None)
+                if row is not None:
+                    self._alive[row] = False
 
     # === Search ===
 
@@ -275,8 +292,9 @@ class SearchIndex:
             count = max(top_k, candidates or max(5 * top_k, 50))
         results = []
         if queries:
-            vectors = self.query_vectors(queries) if len(self) else None
-            results = self.search_vectors(vectors, count) if len(self) else [[] for _ in queries]
+            results = [[] for _ in queries]
+            if len(self):
+                results = self.search_vectors(self.query_vectors(queries), count)
         if self.reranker is not None:
             results = [self._reranked(*pair) for pair in zip(queries, results)]
         results = [hits[:top_k] for hits in results]
@@ -292,8 +310,7 @@ class SearchIndex:
         """As `search`, of vectors (Q, D') or (D',) of the embedder; without reranker and reader."""
         check_whole("top_k", top_k)
         single = np.ndim(vectors) == 1
-        vectors = vectors if hasattr(vectors, "tocsr") else np.asarray(vectors, "float32")
-        queries = self._kept(self._checked(vectors[None] if single else vectors))
+        queries = self._kept(self._checked([vectors] if single else vectors))
         rows, scores = self._nearest(queries, top_k)
         results = []
         for some, values in zip(rows, scores):
@@ -304,31 +321,35 @@ class SearchIndex:
 
     def _nearest(self, queries, top_k):
         """Rows (Q, K), -1 where there are fewer, and their scores, best first."""
-        count = min(top_k, len(self))
+        alive = self._alive  # Another thread may add rows meanwhile, to a longer one.
+        size = int(alive.sum())
+        count = min(top_k, size)
         if not count or not len(queries):
             return np.full((len(queries), 0), -1), np.zeros((len(queries), 0), "float32")
         wanted = count
         if self.dtype == "binary" or self.engine != "exact":
-            wanted = min(count * max(self.rescore, 1), len(self))
+            wanted = min(count * max(self.rescore, 1), size)
         if self.engine == "exact":
-            rows = self._vectors.nearest(queries, wanted, self._alive)
+            rows = self._vectors.nearest(queries, wanted, alive)
         else:
-            rows = self._found_by_engine(queries, count, wanted)
+            rows = self._found_by_engine(queries, count, wanted, alive)
         scores = self._vectors.scores(queries, rows)
         order = np.lexsort((rows, -scores), axis=-1)[:, :count]
         return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
 
-    def _found_by_engine(self, queries, count, wanted):
-        if self._finder is None:
-            self._finder = self._new_finder(self._vectors.width)
-        if len(self._finder) < len(self._vectors):
-            self._finder.add(self._vectors, len(self._finder))
-        rows = self._finder.nearest(queries, wanted)
-        # What was removed is still in the engine.
-        rows[~self._alive[rows] & (rows >= 0)] = -1
+    def _found_by_engine(self, queries, count, wanted, alive):
+        with self._finding:
+            if self._finder is None:
+                self._finder = self._new_finder(self._vectors.width)
+            if len(self._finder) < len(self._vectors):
+                self._finder.add(self._vectors, len(self._finder))
+            rows = self._finder.nearest(queries, wanted)
+        # What was removed is still in the engine, and what came later too.
+        rows[rows >= len(alive)] = -1
+        rows[~alive[rows] & (rows >= 0)] = -1
         short = (rows >= 0).sum(axis=1) < count
         if short.any():
-            rows[short] = self._vectors.nearest(queries[short], wanted, self._alive)
+            rows[short] = self._vectors.nearest(queries[short], wanted, alive)
         return rows
 
     def _reranked(self, query, hits):
@@ -374,7 +395,12 @@ class SearchIndex:
         """Vectors (N, D') as float32; raises a `ValueError` in a sentence for others."""
         if hasattr(vectors, "tocsr"):
             raise ValueError(f"The vectors are sparse; {_NO_SPARSE}")
-        vectors = np.asarray(vectors)
+        try:
+            vectors = np.asarray(vectors)
+        except ValueError as error:
+            raise ValueError(
+                f"Vectors have to be numbers (N, D), all of the same width: {first_line(error)}"
+            ) from None
         if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.shape[1]:
             raise ValueError(
                 f"Vectors have to be numbers (N, D), and these are {vectors.dtype} {vectors.shape}."
@@ -389,9 +415,9 @@ class SearchIndex:
             )
         if self.dims is not None and width < self.dims:
             raise ValueError(f"dims={self.dims} is more than the {width} numbers of a vector.")
-        vectors = vectors.astype("float32", copy=False)
         # A sum is finite only where all are, and takes no memory.
         with np.errstate(over="ignore", invalid="ignore"):
+            vectors = vectors.astype("float32", copy=False)
             sums = vectors.sum(axis=1)
         if not np.isfinite(sums).all():
             row = int(np.flatnonzero(~np.isfinite(sums))[0])
@@ -427,7 +453,7 @@ class SearchIndex:
                 raise ValueError("The ids of this index are strings; pass `ids` for new texts too.")
             start = self._next_id()
             ids = list(range(start, start + count))
-        ids = list(ids)
+        ids = _listed(ids, "ids")
         if len(ids) != count:
             raise ValueError(f"There are {len(ids)} ids for {count} texts.")
         are_strings = all(isinstance(id, str) for id in ids)
@@ -442,7 +468,7 @@ class SearchIndex:
                 raise ValueError(f"The id {id!r} is {where}.")
             seen.add(id)
         if count:
-            if self._ids is None:
+            if self._ids is None or not len(self._ids):
                 self._ids = TextColumn() if are_strings else ArrayColumn(np.empty(0, "int64"))
             elif isinstance(self._ids, TextColumn) != are_strings:
                 kinds = ("strings", "whole numbers")
@@ -485,6 +511,10 @@ class SearchIndex:
         """
         target = output_folder(directory, "directory")
         self._check_target(target, overwrite)
+        with self._changing, self._finding:
+            self._save(target, models)
+
+    def _save(self, target, models):
         models = models and hasattr(self.embedder, "save_to_preset")
         # Rows of an engine keep their numbers: what was removed stays, unless that is much.
         keep = self._alive
@@ -530,7 +560,8 @@ class SearchIndex:
 
     def write_rows(self, folder):
         """Write vectors, texts and ids of the texts that are there to a folder, a file a column."""
-        self._write_columns(folder, self._alive)
+        with self._changing:
+            self._write_columns(folder, self._alive)
 
     def _write_columns(self, folder, keep):
         columns = self._columns()
@@ -620,7 +651,7 @@ class SearchIndex:
         # All vectors of a model may have much in common: what counts is how they differ.
         a, b = (x - x.mean(axis=0) for x in (mine, expected))
         like = float((a * b).sum() / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-12))
-        if like < 0.98:  # bfloat16 has 0.999, int8 0.99.
+        if not like >= 0.98:  # bfloat16 has 0.999, int8 0.99; of a damaged file it is NaN.
             raise ValueError(
                 "The embedder is not the model that the index was made with "
                 f"('{manifest['embedder']}'): its vectors of the same texts have a cosine of "
@@ -628,11 +659,16 @@ class SearchIndex:
             )
 
 
+def _listed(values, name, of=""):
+    """A list; raises a `ValueError` in a sentence for what is none."""
+    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
+        raise ValueError(f"{name}={values!r:.50} has to be a list{of}.")
+    return list(values)
+
+
 def _strings(texts, name):
     """A list of strings; raises a `ValueError` in a sentence for others."""
-    if isinstance(texts, (str, bytes, dict)) or not hasattr(texts, "__iter__"):
-        raise ValueError(f"{name}={texts!r:.50} has to be a list of strings.")
-    texts = list(texts)
+    texts = _listed(texts, name, " of strings")
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"{name}[{i}]={text!r:.50} is no string.")
@@ -653,5 +689,14 @@ def _check_manifest(manifest, path):
     if missing or manifest["count"] > manifest["rows"]:
         what = f"has no {', '.join(missing)}" if missing else "counts more texts than rows"
         raise ValueError(f"'{path}' {what}; copy the whole index again.")
-    if manifest["rows"] and not manifest["width"]:
-        raise ValueError(f"width=0 in '{path}' cannot be; copy the whole index again.")
+    width = manifest["dims"] or manifest["embedder_width"]
+    if (manifest["rows"] and not manifest["width"]) or manifest["width"] not in (0, width):
+        raise ValueError(
+            f"width={manifest['width']} in '{path}' cannot be, with dims={manifest['dims']} and "
+            f"embedder_width={manifest['embedder_width']}; copy the whole index again."
+        )
+    if not isinstance(manifest["engine_options"], dict):
+        raise ValueError(
+            f"engine_options={manifest['engine_options']!r} in '{path}' is no object; copy the "
+            "whole index again."
+        )

@@ -64,6 +64,11 @@ class MTEBEncoder:
         check_whole("batch_size", batch_size)
         texts = []
         for batch in inputs:
+            if not isinstance(batch, str) and "text" not in batch:
+                raise ValueError(
+                    f"A batch has {', '.join(batch)} and no text; an embedder here reads texts "
+                    "alone."
+                )
             texts += [batch] if isinstance(batch, str) else batch["text"]
         if not texts:
             raise ValueError("There are no texts to encode.")

@@ -65,8 +65,9 @@ class Vectors:
             self.columns["bits"].append(to_bits(vectors))
         if self.dtype == "int8" or self.keep_int8:
             values, scales = _to_int8(vectors)
-            self.columns["vectors"].append(values)
+            # A search in another thread takes the scales of all vectors that it sees.
             self.columns["scales"].append(scales)
+            self.columns["vectors"].append(values)
         elif self.dtype != "binary":
             self.columns["vectors"].append(vectors)
 
@@ -98,7 +99,7 @@ class Vectors:
         Args:
             queries: float32 (Q, D).
             count: int. K. Of binary vectors, those of the fewest differing bits.
-            alive: bool (N,). Which rows count.
+            alive: bool (N,). Which rows count; later ones do not.
 
         Returns:
             int64 (Q, K), in no order, -1 where there are fewer; of equals the first ones.
@@ -110,8 +111,10 @@ class Vectors:
         best, all_alive = _Best(len(queries), count), alive.all()
         compare = self._bit_scores if self.dtype == "binary" else self._products
         for start, scores in compare(queries):
+            is_alive = alive[start : start + scores.shape[1]]
+            scores = scores[:, : len(is_alive)]  # More, if another thread adds some.
             if not all_alive:
-                scores[:, ~alive[start : start + scores.shape[1]]] = -np.inf
+                scores[:, ~is_alive] = -np.inf
             best.add(start, scores)
         return best.rows()
 

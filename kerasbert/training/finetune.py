@@ -23,7 +23,6 @@ from kerasbert.files import fills_output, output_folder
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.search import Search
-from kerasbert.training.setfit import contrastive_pairs
 from kerasbert.training.settings import FinetuneSettings, takes_settings
 
 
@@ -105,6 +104,7 @@ def finetune(task, preset, output, *, settings):
     train, dev, test = _limited(
         {"training": train, "dev": dev, "test": test}, settings.limit, notes
     )
+    _check_classes(task, train, settings.method)
     names = ("early_stopping", "class_weights", "method", "lora_rank", "pairs", "precision")
     model = settings.model or {}
     shared = {
@@ -190,7 +190,21 @@ def _check_setfit(task, train):
             f"method='setfit' compares single texts, and '{task.name}' has pairs of them; use "
             "'full', 'lora' or 'frozen'."
         )
-    contrastive_pairs(train.y, 1)
+
+
+def _check_classes(task, train, method):
+    """Refuse a single class where a regression is fitted, which has nothing to tell apart."""
+    needs = {
+        "setfit": "SetFit compares texts of two classes or more",
+        "frozen": "a regression tells two classes or more apart",
+    }
+    if task.head != "text_classifier" or method not in needs:
+        return
+    if len(set(map(str, train.y))) == 1:
+        raise ValueError(
+            f"All {len(train)} training examples are of the class {train.y[0]!r}; {needs[method]}. "
+            "Label others too, or name a dev file: without one some are kept out of the training."
+        )
 
 
 def _train_and_dev(task, data, dev_share, notes):

@@ -187,6 +187,7 @@ def test_wrong_use(tmp_path):
     for call, message in (
         (lambda: model.embed(TEXTS, top_k=0), "top_k=0 has to be a whole number from 1"),
         (lambda: model.decode(np.ones((2, 9))), r"vectors \(N, 30\) of this model.* \(2, 9\)"),
+        (lambda: model.similarity(model.embed(TEXTS), np.ones((2, 9))), "have 30 and 9 numbers"),
         (lambda: unread.decode(np.ones((1, 30))), "has no preprocessor"),
         (lambda: unread.embed("a"), "has no preprocessor"),
         (lambda: make(pooling="mean"), "pooling='mean' is unknown; use one of max, sum"),

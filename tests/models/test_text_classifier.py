@@ -239,6 +239,7 @@ def test_labels_nobody_trained_equal_transformers(reference, tmp_path, multi_lab
         (NLI, {"labels": []}, "at least one name"),
         (NLI, {"labels": ["a", "a"]}, "each once"),
         (NLI, {"labels": "fun"}, "is one string"),
+        (NLI, {"labels": ["fun", None]}, r"labels\[1\] is None; give every class a name"),
         (NLI, {"labels": ["a"], "template": "it is"}, "no place for a label"),
     ],
 )

@@ -541,6 +541,11 @@ def test_equal_texts_are_kept_apart():
         ((["good"], [None]), None, "position 0 of the second column is None"),
         ((["good", "a"], ["bad", "a"], ["a", "a"]), [[1, 2, 3]] * 2, "scores of a teacher"),
         ((["good", "a"], ["bad", "a"]), [0.5], "2 texts but 1 labels"),
+        ((["good", "a"], ["bad", "a"]), ["same", "other"], "label at position 0 is 'same'; .* 1 f"),
+        ((["good"], ["bad"]), None, "There is one row"),
+        (["good"], None, "There is one row"),
+        (["good", "bad"], [3, 3], "All 2 labels are 3: there is nothing to tell apart"),
+        (["good", "bad"], ["x", "x"], "All 2 labels are 'x'"),
     ],
 )
 def test_bad_columns(x, y, message):
@@ -548,6 +553,28 @@ def test_bad_columns(x, y, message):
         make_raw().fit(x, y, verbose=0)
     with pytest.raises(ValueError, match="gives a vector for each token"):
         make_raw(pooling="tokens").fit((["good"], ["bad"]), [0.5], verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "message"),
+    [
+        (losses.CoSENT(), None, "CoSENT takes one number for each row"),
+        (losses.Contrastive(), None, "Contrastive takes one number for each row"),
+        (losses.CosineRegression(), [0.5, 5.0], "position 1 is 5.0, .* takes -1 to 1: .* CoSENT"),
+        (losses.Matryoshka(losses.Contrastive(), [4]), [2, 0], "position 0 is 2, .* takes 0 to 1"),
+    ],
+)
+def test_labels_of_another_loss(loss, y, message):
+    embedder = make_raw()
+    embedder.compile(loss=loss)
+    with pytest.raises(ValueError, match=message):
+        embedder.fit((["good", "a"], ["bad", "a"]), y, verbose=0)
+
+
+def test_columns_in_the_place_of_labels():
+    columns = (["good", "a"], ["bad", "a"])
+    with pytest.raises(ValueError, match="validation_data has texts in the place of labels"):
+        make_raw().fit(columns, validation_data=columns, verbose=0)
 
 
 # --- late interaction ---
@@ -818,6 +845,7 @@ def test_bad_texts():
         ([[1.0], [float("nan")]], "hold NaN or infinity"),
         ([["a"], ["b"]], "no vectors of numbers"),
         ([[1.0]], "2 texts but 1 labels"),
+        ([[0], [1]], "vectors of 1 numbers, and the model's have 16; .* classes as a flat list"),
     ],
 )
 def test_bad_vectors(y, message):
@@ -870,6 +898,8 @@ def test_the_methods_of_keras_hub():
     similarity = array(embedder.similarity(query, documents))
     assert similarity.shape == (1, 5) and similarity.argmax() == 0
     np.testing.assert_allclose(similarity[0, 0], 1, atol=1e-5)
+    with pytest.raises(ValueError, match="vectors have 16 and 4 numbers; compare those of one"):
+        embedder.similarity(query, np.ones((5, 4)))
     # Its preprocessor takes any labels, for a loss of one's own.
     features, y = embedder.preprocessor(TEXTS[:2], [1, 0])
     assert array(y).tolist() == [1, 0]

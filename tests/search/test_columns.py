@@ -58,6 +58,11 @@ def test_broken_files(tmp_path):
     column = TextColumn()
     column.append(["one", "two"])
     column.write(texts, np.ones(2, bool))
+    ends = np.load(texts + ".ends.npy")
+    np.save(texts + ".ends.npy", ends[::-1])
+    with pytest.raises(ValueError, match="has places in no order; copy the whole index again"):
+        TextColumn.read(texts, 2)
+    np.save(texts + ".ends.npy", ends)
     with open(texts, "rb+") as file:
         file.truncate(5)
     with pytest.raises(ValueError, match="has 5 bytes where 6 belong"):

@@ -129,7 +129,9 @@ def test_bad_input(embedder, corpus, tmp_path):
         (tmp_path / name).write_text(text, encoding=encoding)
         return tmp_path / name
 
+    (tmp_path / "nothing").mkdir()
     for message, path, settings in (
+        ("The folder '.*nothing' has no files", tmp_path / "nothing", {}),
         ("There is no file", tmp_path / "none*.txt", {}),
         ("has no texts", write("empty.txt", "\n \n"), {}),
         ("row 1, has no column 'body'; its columns are 'id'", corpus / "more", {"text": "body"}),
@@ -145,6 +147,12 @@ def test_bad_input(embedder, corpus, tmp_path):
         if (tmp_path / "out").exists():
             assert names(tmp_path / "out") in ([], ["vectors.json"])
             files.remove(str(tmp_path / "out"))
+    with pytest.raises(ValueError, match="has no texts"):
+        embed_corpus(tmp_path / "empty.txt", tmp_path / "mended", embedder, format="npy")
+    write("empty.txt", "good\n")
+    assert embed_corpus(tmp_path / "empty.txt", tmp_path / "mended", embedder, format="npy") == 1
+    with pytest.raises(ValueError, match="has vectors of another corpus"):
+        embed_corpus(corpus / "lines.txt", tmp_path / "mended", embedder, format="npy")
     tokens = type(embedder)(embedder.backbone, embedder.preprocessor, pooling="tokens")
     for model, message in ((tokens, "pooling='tokens'"), (embedder.backbone, "is no BertText")):
         with pytest.raises(ValueError, match=message):

@@ -6,6 +6,7 @@ import pytest
 from kerasbert import _errors
 from kerasbert.search import SearchIndex
 from kerasbert.search.vectors import DTYPES
+from tests.search.test_index import search_while_others_change
 
 
 def fill(index, vectors):
@@ -51,6 +52,16 @@ def test_engines(engine, dtype, tmp_path):
     (tmp_path / "index" / f"engine.{engine}").write_bytes(b"no index")
     with pytest.raises(ValueError, match="is damaged .* remove it, and it is made again"):
         SearchIndex.load(tmp_path / "index")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("engine", ["faiss", "usearch"])
+def test_threads_search_while_one_adds(engine):
+    index = SearchIndex(None, engine=engine)
+    found, errors = search_while_others_change(index)
+    assert not errors and found and len(index._finder) <= 2000
+    for hits in found:
+        assert len({hit["id"] for hit in hits}) == 10
 
 
 @pytest.mark.peers

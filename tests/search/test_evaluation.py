@@ -67,6 +67,12 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match=message):
             evaluate_retrieval(model, queries, corpus, relevant)
+    with pytest.raises(ValueError, match="queries=.* has to be a dict with the ids"):
+        evaluate_retrieval(model, ["a query"], corpus, {0: ["d1"]})
+    with pytest.raises(ValueError, match="corpus=.* has to be a dict of ids and texts, or None"):
+        evaluate_retrieval(model, queries, ["a text"], {"q1": ["d1"]})
+    with pytest.raises(ValueError, match="The score number 1 is nan"):
+        evaluate_similarity(model, ["a", "b"], ["a", "b"], [1, float("nan")])
     with pytest.raises(ValueError, match="ks=0 has to be"):
         evaluate_retrieval(model, queries, corpus, {"q1": ["d1"]}, ks=(0, 1))
 
@@ -193,5 +199,7 @@ def test_called_as_by_mteb():
     np.testing.assert_allclose(encoder.similarity_pairwise(vectors, vectors), 1)
     with pytest.raises(ValueError, match="no texts"):
         encoder.encode([])
+    with pytest.raises(ValueError, match="A batch has image and no text"):
+        encoder.encode([{"image": [1]}])
     with pytest.raises(ValueError, match="no method `embed`"):
         MTEBEncoder(max)

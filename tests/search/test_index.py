@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -221,7 +222,11 @@ def test_broken_folders(tmp_path):
         size = (folder / name).stat().st_size if (folder / name).exists() else 100
         broken(name, lambda name=name, size=size: os.truncate(folder / name, size // 2))
     broken("of format 7, and this version reads 1; update", lambda: edit(format=7))
-    broken("vectors.npy", lambda: edit(width=5))
+    broken("width=5 in .* cannot be, with dims=None and embedder_width=26", lambda: edit(width=5))
+    broken("width=26 in .* cannot be, with dims=5 and embedder_width=26", lambda: edit(dims=5))
+    broken(r"engine_options=\[1\] in .* is no object", lambda: edit(engine_options=[1]))
+    nothing = np.full((4, 26), np.nan, "float32")
+    broken("is not the model that the index", lambda: np.save(folder / "probe.npy", nothing))
     broken("where the index says", lambda: edit(rows=9, count=9))
     broken("counts more texts than rows", lambda: edit(count=9))
     broken("dtype='int3' is unknown", lambda: edit(dtype="int3"))
@@ -241,7 +246,14 @@ def test_refusals(embedder):
         (lambda: index.add(["c"], vectors=np.ones((1, 3))), "3 numbers, and those of the index 26"),
         (lambda: index.add(["c"], vectors=np.full((1, 26), np.nan)), "number 0 holds NaN"),
         (lambda: index.add(["c"], vectors=["c"]), "have to be numbers"),
+        (lambda: index.add(["c"], vectors=[[1, 2], [3]]), "all of the same width"),
+        (lambda: index.add(["c", "d"], ids="xy"), "ids='xy' has to be a list"),
+        (lambda: index.add(["c"], ids=7), "ids=7 has to be a list"),
         (lambda: index.remove([0, 5]), "no text with the id 5"),
+        (lambda: index.remove([[0]]), r"no text with the id \[0\]"),
+        (lambda: index.remove(None), "ids=None has to be a list"),
+        (lambda: index.search_vectors("abc"), "have to be numbers"),
+        (lambda: index.search_vectors(np.full(26, 1e300)), "number 0 holds NaN or infinite"),
         (lambda: index.search("a", top_k=0), "top_k=0 has to be a whole number from 1"),
         (lambda: index.search(5), "queries=5 has to be a list"),
         (lambda: index.search("a", null_threshold=1), "no argument 'null_threshold' without"),
@@ -258,6 +270,84 @@ def test_refusals(embedder):
         with pytest.raises(ValueError, match=message):
             call()
     assert index.ids == [0, 1] and len(index.search("a")) == 2
+
+
+def test_what_was_refused_leaves_nothing():
+    index = SearchIndex(None)
+    with pytest.raises(ValueError, match="1 vectors for 2 texts"):
+        index.add(["a", "b"], ids=["x", "y"], vectors=np.ones((1, 3)))
+    index.add(["a"], vectors=np.ones((1, 3)))
+    assert index.ids == [0]
+
+
+def test_numbers_beyond_float16():
+    index = SearchIndex(None, dtype="float16", similarity="dot")
+    with pytest.raises(ValueError, match="hold 1e[+]06, and float16 ends at 65504"):
+        index.add(["a"], vectors=np.full((1, 3), 1e6))
+    SearchIndex(None, dtype="float16").add(["a"], vectors=np.full((1, 3), 1e6))
+
+
+def search_while_others_change(index):
+    """Three threads search while one adds and removes: what they found, and their errors."""
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(2000, 32))
+    index.add([f"text {i}" for i in range(500)], vectors=vectors[:500])
+    index.remove([3, 5])
+    found, errors, is_done = [], [], threading.Event()
+
+    def search():
+        try:
+            while not is_done.is_set():
+                found.extend(index.search_vectors(vectors[:4], 10))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for first in range(500, 2000, 10):
+            texts = [f"text {i}" for i in range(first, first + 10)]
+            index.add(texts, vectors=vectors[first : first + 10])
+            index.remove([first])
+    finally:
+        is_done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    assert len(index) == 2000 - 2 - 150
+    return found, errors
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "binary"])
+def test_threads_search_while_one_adds(dtype):
+    found, errors = search_while_others_change(SearchIndex(None, dtype=dtype))
+    assert not errors and found
+    for hits in found:
+        assert all(hit["text"] == f"text {hit['id']}" for hit in hits)
+        assert len({hit["id"] for hit in hits}) == 10
+
+
+def test_threads_that_add():
+    index = SearchIndex(None)
+
+    def add(number):
+        for i in range(200):
+            index.add([f"text {number} {i}"], vectors=np.full((1, 8), number + 1.0))
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    assert index.ids == list(range(800)) and len(set(index.texts)) == 800
 
 
 def test_a_full_disk_leaves_the_old_one(tmp_path, monkeypatch):

@@ -226,6 +226,8 @@ def test_what_setfit_does_not_train_on(task, tiny_preset, tmp_path):
         file.write("text,label\ngood,yes\nbad,yes\nfilm,yes\n")
     with pytest.raises(ValueError, match="of the class 'yes'; SetFit compares texts of two"):
         finetune(file_task(train=path), tiny_preset, out, method="setfit")
+    with pytest.raises(ValueError, match="All 2 .* of the class 'yes'; a regression tells two"):
+        finetune(file_task(train=path), tiny_preset, out, method="frozen")
     with open(path, "w", encoding="utf-8") as file:
         file.write("text,label\ngood,1\nbad,0\nfilm,1\n")
     numbers = file_task(train=path, head="text_regressor", name="films")
