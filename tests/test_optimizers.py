@@ -207,6 +207,7 @@ def test_muon():
         assert_close(found[path], expected[path], atol=1e-5)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_muon_trains():
     """In `fit`, accumulated, and compiled by XLA where the backend has it."""
     model = tiny_classifier(dropout=0.0, num_layers=1)
@@ -403,6 +404,7 @@ def train(model, optimizer, features, y, steps=1, **settings):
     return {w.path: array(w) - before[w.path] for w in model.trainable_weights}
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     ("family", "settings"),
@@ -538,6 +540,7 @@ EMBEDDINGS = {
 }
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     "kind",

@@ -159,6 +159,7 @@ def test_an_encoder_is_as_with_maps(in_turns, blocks):
     assert_close(array(found)[real], outputs["sequence_output"][real])
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize(
     ("jit_compile", "lengths"), [(False, (41, 40, 21, 20, 13, 12, 3)), (True, (41, 11))]

@@ -86,6 +86,7 @@ def same_hits(found, index, queries, top_k, **settings):
                     assert one[name] == value, name
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize(
     "parts, settings",

@@ -46,6 +46,7 @@ def step(size, count=5, **settings):
     return losses, [ops.convert_to_numpy(weight) for weight in encoder.weights]
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_as_all_at_once(size):
     expected, found = step(None, dropout=0.0), step(size, dropout=0.0)

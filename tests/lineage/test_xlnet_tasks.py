@@ -246,6 +246,7 @@ def test_pretraining_learns(tokenizer, backbone):
         model.fit(["a text"], [1])
 
 
+@pytest.mark.slow_on_tensorflow
 def test_classifier(tokenizer, backbone, tmp_path):
     """Trains on raw texts, keeps what it learned in a preset, in `.keras` and at transformers'."""
     keras.utils.set_random_seed(1)
@@ -278,6 +279,7 @@ def test_served(tokenizer, backbone, tmp_path):
     assert list((tmp_path / "served").rglob("saved_model.pb"))
 
 
+@pytest.mark.slow_on_tensorflow
 def test_answers(tokenizer, backbone):
     """Trains on spans, answers with characters of the context, or that there is none."""
     keras.utils.set_random_seed(1)

@@ -440,6 +440,7 @@ def test_rows_of_long_texts(tokenizer):
     assert losses["perplexity"] == pytest.approx(np.exp(losses["loss"]), rel=1e-4)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_learns_a_text(tokenizer):
     keras.utils.set_random_seed(0)
     model = of_texts(tokenizer)

@@ -66,6 +66,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("name", ASKED)
 def test_the_same_outputs(name, as_many):
     settings, ask = ASKED[name]

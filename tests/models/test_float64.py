@@ -43,6 +43,7 @@ def test_an_encoder_in_float64(family):
     assert difference < 1e-5
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("make", [*WITH.values(), *WITHOUT.values()])
 def test_heads_on_float64(make):
     backbone = tiny_backbone(dtype="float64", dropout=0.1)

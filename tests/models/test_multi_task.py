@@ -135,6 +135,7 @@ def test_steps_of_fit():
 # === Training ===
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow", "jax")
 def test_learns_three_kinds():
     model = make()

@@ -237,6 +237,7 @@ def trained():
     return BertQuestionAnswering(backbone, preprocessor=preprocessor)
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow")
 def test_fit_on_stories(tmp_path):
     model = trained()

@@ -213,6 +213,7 @@ def test_wrong_use(tmp_path):
         BertSparseEmbedder.from_preset(tmp_path)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_learns_from_pairs_with_few_words(tmp_path):
     model = make_raw()
     queries = ["good", "bad", "film", "좋은"] * 2

@@ -314,6 +314,7 @@ def test_fit_on_what_is_compared(name):
     assert embedder.predict(MANY, verbose=0).shape == (len(MANY), 16)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_a_text_and_itself():
     """SimCSE: without dropout a text is as near to itself as can be."""
     embedder = make_raw()

@@ -176,6 +176,7 @@ RECIPE = {
 }
 
 
+@pytest.mark.slow_on_tensorflow
 def test_the_settings_of_a_recipe_are_resumed_to_the_bit(examples, vocabulary, tmp_path):
     """Muon and its averages, the average of the weights, the rate of hiding."""
     expected = train(examples, vocabulary, tmp_path / "unbroken", **RECIPE)
