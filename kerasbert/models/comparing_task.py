@@ -135,14 +135,17 @@ class ComparingTask(BertTask):
         """
         held_out = kwargs.get("validation_data")
         share = kwargs.get("validation_split")
-        self._check_differing(x, y)
-        columns = self._compared(x, y) if share and held_out is None else None
+        is_tuple = isinstance(x, tuple)
+        columns = self._compared(x, y)
+        self._check_differing(columns, x, y)
         if columns is not None:
-            kwargs.pop("validation_split")
-            (x, y, sample_weight), held_out = split((columns, y, sample_weight), share)
+            x = columns  # Read once: a generator among them is used up.
+            if share and held_out is None:
+                kwargs.pop("validation_split")
+                (x, y, sample_weight), held_out = split((x, y, sample_weight), share)
         if held_out is not None:
             parts = held_out if isinstance(held_out, tuple) else (held_out,)
-            if isinstance(x, tuple) and y is None and _are_texts(*parts[1:2]):
+            if is_tuple and y is None and _are_texts(*parts[1:2]):
                 raise ValueError(
                     "validation_data has texts in the place of labels; as x they are a tuple of "
                     "columns in a tuple, such as validation_data=((queries, texts),)."
@@ -159,14 +162,13 @@ class ComparingTask(BertTask):
         self._expect_labels(x, y)
         return super().fit(x, y, batch_size, sample_weight, **kwargs)
 
-    def _check_differing(self, x, y):
-        """Refuse texts in memory of which the loss has nothing to compare."""
+    def _check_differing(self, columns, x, y):
+        """Refuse texts in memory, or their columns, of which the loss has nothing to compare."""
         loss = getattr(self, "loss", None)
         while hasattr(loss, "loss"):  # `Matryoshka` and others are around one.
             loss = loss.loss
         if not isinstance(loss, _AMONG_ROWS) or not self._is_raw(x):
             return
-        columns = self._compared(x, y)
         if columns is not None and y is None and len(columns) == 2 and len(columns[0]) == 1:
             raise ValueError(
                 "There is one row, and a ranking holds it against the others of its batch; pass "

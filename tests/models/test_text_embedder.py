@@ -326,6 +326,12 @@ def test_a_text_and_itself():
     embedder.fit(MANY, np.ones((18, 16)), verbose=0)
 
 
+def test_columns_may_be_generators():
+    columns = tuple(iter(column) for column in COMPARED["pairs"][0])
+    history = make_raw().fit(columns, batch_size=9, verbose=0).history
+    assert history["loss"][0] > 0
+
+
 @pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("name", ["triples", "classes", "all layers"])
 def test_in_chunks(name, tmp_path):
