@@ -4,8 +4,10 @@
     python benchmarks/preset_text.py OUT --languages en,ko,ja --overlap
 
 Each source is a row of `SOURCES`: a pinned archive (fetched and checked by `real_data.py`), its
-licence, and why weights trained on it may be given away. A reader makes documents of its files, the
-filters drop what is no prose, what is there already, and what the project's benchmarks are made of.
+licence, and why weights trained on it may be given away. What the archive says of its licence is
+read (`preset_licences.py`): a source that restricts use, or whose row names another licence, is
+refused. A reader makes documents of its files, the filters drop what is no prose, what is there
+already, and what the project's benchmarks are made of.
 
 `OUT/en.txt` and so on have a paragraph a line and an empty line between documents, as
 `kerasbert vocab` and `kerasbert pretrain` read them. `OUT/report.json` has the counts. Two runs
@@ -27,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import preset_licences
 import real_data
 import typer
 
@@ -530,11 +533,18 @@ ARCHIVES = {artefact[0]: artefact for artefact in real_data.SHA256}
 OLD = "public domain: no rights are left in it"
 FREE = "a free licence: any use, and nothing of the text itself is given away with the weights"
 NAMED = "any use that names the source: the card of the preset does"
-LAW = "laws and bills have no copyright in Korea (Copyright Act, article 7)"
+LAW = "laws have no copyright in Korea (Copyright Act, article 7)"
+MAIN = "of Debian's main, whose guidelines allow no rule against a field of use or against changes"
 GPL2, GPL3, LGPL, MIT, BSD = "GPL-2+", "GPL-3+", "LGPL-2+", "MIT", "BSD-3-Clause"
 APACHE, MPL, GFDL, ARTISTIC = "Apache-2.0", "MPL-2.0", "GFDL-1.3+", "Artistic or GPL-1+"
-SA3, PSF, POSTGRES, RUST = "CC BY-SA 3.0", "PSF-2.0", "PostgreSQL", "MIT or Apache-2.0"
+SA3, PSF, POSTGRES, RUST = "CC-BY-SA-3.0", "PSF-2.0", "PostgreSQL", "MIT or Apache-2.0"
 DOMAIN = "public domain"
+MANUAL = "GPL-2+, Linux-man-pages-copyleft, BSD-3-Clause, BSD-4-Clause, MIT"
+
+
+def why(licence):
+    """The reason of a source under a licence; Creative Commons' want the source named."""
+    return NAMED if "CC-BY" in licence else FREE
 
 
 def page(pattern):
@@ -543,30 +553,30 @@ def page(pattern):
 
 # Documentation in English, with its licence.
 DOCUMENTATION = {
-    "bash-doc": "GPL-3+",
+    "bash-doc": "GPL-3+, GFDL-NIV-1.3",
     "bind9-doc": "MPL-2.0",
     "brz-doc": "GPL-2+",
-    "buildbot-doc": "GPL-2+",
+    "buildbot-doc": "GPL-2",
     "cinder-doc": "Apache-2.0",
-    "clang-14-doc": "Apache-2.0 with LLVM exception",
-    "clisp-doc": "GFDL-1.3 or GPL-2+",
+    "clang-14-doc": "Apache-2-LLVM-exceptions",
+    "clisp-doc": "GFDL-NIV-1.2+ or GPL-2+",
     "cmake-doc": "BSD-3-Clause",
-    "csound-doc": "GFDL-1.3 or GPL-2+",
-    "cups-server-common": "Apache-2.0 with exception",
-    "debmake-doc": "GPL-2+",
-    "docutils-doc": "BSD-2-Clause",
+    "csound-doc": "GFDL-1.2+",
+    "cups-server-common": "Apache-2.0-with-GPL2-LGPL2-exception",
+    "debmake-doc": "MIT",
+    "docutils-doc": "public domain, BSD-2-Clause, BSD-3-Clause",
     "exim4-doc-html": "GPL-2+",
-    "fp-docs-3.2.2": "LGPL-2+",
-    "freedombox-doc-en": "CC BY-SA 3.0",
-    "frr-doc": "GFDL-1.3 or GPL-2+",
-    "ganeti-doc": "GPL-2+",
+    "fp-docs-3.2.2": "GPL-2+",
+    "freedombox-doc-en": "CC-BY-SA-4.0",
+    "frr-doc": "FRR-docs",
+    "ganeti-doc": "BSD-2-Clause",
     "gap-doc": "GPL-2+",
     "ghc-doc": "BSD-3-Clause",
-    "git-annex": "GPL-3+",
+    "git-annex": "AGPL-3+, GPL-3+",
     "glance-doc": "Apache-2.0",
-    "gnucash-docs": "GFDL-1.3 or GPL-2+",
+    "gnucash-docs": "GFDL-NIV-1.1+ or GPL-2+",
     "grass-doc": "GPL-2+",
-    "harden-doc": "GPL-2+",
+    "harden-doc": "GPL-2",
     "heat-doc": "Apache-2.0",
     "ikiwiki": "GPL-2+",
     "imagemagick-6-doc": "ImageMagick",
@@ -574,24 +584,24 @@ DOCUMENTATION = {
     "keystone-doc": "Apache-2.0",
     "krb5-doc": "MIT",
     "libboost1.81-doc": "BSL-1.0",
-    "libglib2.0-doc": "LGPL-2+",
-    "libvirt-doc": "LGPL-2+",
+    "libglib2.0-doc": "LGPL-2+, LGPL-2.1+",
+    "libvirt-doc": "LGPL-2.1+",
     "live-manual-html": "GPL-3+",
-    "llvm-14-doc": "Apache-2.0 with LLVM exception",
-    "maxima-doc": "GPL-2+",
+    "llvm-14-doc": "Apache-2-LLVM-exceptions",
+    "maxima-doc": "GPL-2",
     "neutron-doc": "Apache-2.0",
     "nova-doc": "Apache-2.0",
     "octave-doc": "GPL-3+",
     "openafs-doc": "IBM Public License",
     "postfix-doc": "IBM Public License",
-    "postgis-doc": "GPL-2+",
+    "postgis-doc": "CC-BY-SA-3.0",
     "python-astropy-doc": "BSD-3-Clause",
-    "python-celery-doc": "BSD-3-Clause",
+    "python-celery-doc": "CC-BY-SA-4.0",
     "python-dask-doc": "BSD-3-Clause",
     "python-flask-doc": "BSD-3-Clause",
     "python-hypothesis-doc": "MPL-2.0",
     "python-ipython-doc": "BSD-3-Clause",
-    "python-jinja2-doc": "BSD-3-Clause",
+    "python-jinja2-doc": "BSD",
     "python-pytest-doc": "MIT",
     "python-scipy-doc": "BSD-3-Clause",
     "python-scrapy-doc": "BSD-3-Clause",
@@ -600,41 +610,87 @@ DOCUMENTATION = {
     "python-statsmodels-doc": "BSD-3-Clause",
     "python-tornado-doc": "Apache-2.0",
     "python-werkzeug-doc": "BSD-3-Clause",
-    "qtbase5-doc-html": "GFDL-1.3 or GPL-2+",
-    "qtcreator-doc": "GFDL-1.3 or GPL-2+",
-    "qtdeclarative5-doc-html": "GFDL-1.3 or GPL-2+",
-    "r-doc-html": "GPL-2+",
-    "sbcl-doc": "BSD-3-Clause",
-    "shorewall-doc": "GFDL-1.3 or GPL-2+",
-    "slurm-wlm-doc": "GPL-2+",
+    "qtbase5-doc-html": "GFDL-NIV-1.3",
+    "qtcreator-doc": "GFDL-NIV-1.3",
+    "qtdeclarative5-doc-html": "GFDL-NIV-1.3",
+    "r-doc-html": "GPL-2",
+    "sbcl-doc": "public domain",
+    "shorewall-doc": "GFDL-1.2+",
+    "slurm-wlm-doc": "GPL-2+ with OpenSSL exception",
     "sphinx-doc": "BSD-2-Clause",
-    "sumo-doc": "EPL-2.0",
+    "sumo-doc": "EPL-2.0 or GPL-2+",
     "swift-doc": "Apache-2.0",
     "wireshark-doc": "GPL-2+",
-    "yade-doc": "LGPL-2+",
+    "yade-doc": "GPL-2",
     "zsh-doc": "Zsh",
 }
-# Programs of KDE, GNOME and GNU: what they say, their help and manual pages, in each language.
-PROGRAMS_LICENCE = "GPL-2+, GPL-3+ or LGPL-2+"
-PROGRAMS = """
-aisleriot anjuta-common apt apt-utils aptitude-common ark atril-common baobab bash bijiben
-binutils-common brasero-common caja-common calibre calligra-data cantor cheese-common coreutils
-darktable deluge-common dia-common dolphin dpkg engrampa-common eog eom-common
-epiphany-browser-data evince-common evolution-common evolution-data-server-common file-roller
-gawk gcc-12-locales gedit-common gettext gimp-data glade gnome-boxes gnome-calculator
-gnome-chess gnome-clocks gnome-control-center-data gnome-disk-utility gnome-mahjongg gnome-mines
-gnome-music gnome-shell-common gnome-software-common gnome-sudoku gnome-system-monitor
-gnome-terminal-data gnote gnumeric-common gnupg-l10n gramps grub-common gwenview hexchat-common
-hitori homebank-data hugin-data inkscape kblackbox kbruch kde-cli-tools-data kdenlive-data kget
-kgoldrunner kgpg kig kio kleopatra kmail kmplot kmymoney-common kolourpaint konversation-data
-korganizer krusader kshisen ksquares kstars-data ksudoku ksystemlog ktorrent-data kubrick
-kwordquiz libgpg-error-l10n libgtk-3-common lightsoff man-db mate-control-center-common
-mate-desktop-common mate-panel-common mate-terminal-common mate-user-guide mercurial-common
-minetest-data mutt nano nautilus-data network-manager-gnome okular partitionmanager passwd
-pidgin-data plasma-desktop-data plasma-discover-common plasma-nm plasma-workspace-data
-pluma-common r-base-core remmina-common rhythmbox-data rocs rpm-i18n seahorse shotwell-common
-skrooge-common subversion
-""".split()
+# Programs of KDE, GNOME and GNU: what they say, their help and manual pages, in each language. By
+# what their copyright files say of all files, of translations and of help.
+PROGRAMS_BY_LICENCE = """
+GPL-2+: anjuta-common apt apt-utils aptitude-common baobab dpkg eog file-roller gnome-clocks
+  gnome-disk-utility gnome-shell-common gnome-software-common gnome-system-monitor gramps gwenview
+  homebank-data hugin-data kdenlive-data ktorrent-data man-db mercurial-common mutt
+  network-manager-gnome okular pidgin-data rhythmbox-data rpm-i18n skrooge-common
+GFDL-1.2+, GPL-2+, LGPL-2.1+3+KDEeV: dolphin kblackbox kget kgoldrunner kgpg kmail korganizer
+  kshisen ksquares ksudoku kubrick
+GPL-3+: darktable gawk gcc-12-locales gimp-data gnome-terminal-data gnupg-l10n grub-common hitori
+  nautilus-data
+GFDL-1.1+, GPL-2+: atril-common engrampa-common eom-common evince-common
+  mate-control-center-common pluma-common seahorse
+CC-BY-SA-3.0, GPL-2+: cheese-common gnome-calculator gnome-mahjongg lightsoff
+CC-BY-SA-3.0, GPL-3+: bijiben epiphany-browser-data gnome-mines gnome-sudoku
+GFDL-1.1+, GPL-3+: brasero-common gnote mate-terminal-common
+GFDL-1.2+, GPL-2+, LGPL-2.1+3+KDEeV-translations: kig ksystemlog kwordquiz
+GFDL-NIV-1.2+, GPL-2+: kbruch kstars-data rocs
+GFDL-1.2+, GPL-2+: cantor kmplot
+GFDL-NIV-1.3, GPL-3+: bash coreutils
+GPL-2: gedit-common r-base-core
+GPL-2+, LGPL-2+: caja-common mate-desktop-common
+LGPL-2.1+: libgpg-error-l10n minetest-data
+Apache-2.0: subversion
+BSD-2-clause, GFDL-1.2+: kolourpaint
+BSD-3-clause, GPL-1, GPL-2+: passwd
+CC-BY-SA-3.0, LGPL-2+: gnome-boxes
+CC0-1.0, GPL-2+, GPL-3+, LGPL-2+, LGPL-2.1+, MIT: gnome-control-center-data
+GFDL-1.1+: mate-user-guide
+GFDL-1.1+, GPL-2+, LGPL-2+: mate-panel-common
+GFDL-1.1, GPL-2+: krusader
+GFDL-1.2+, GPL-2+, LGPL-2+, LGPL-2.1, LGPL-2.1+: calligra-data
+GFDL-1.2+, GPL-2+, LicenseRef-KDE-Accepted-LGPL, LGPL-2+, LGPL-2.1, LGPL-3: plasma-workspace-data
+GFDL-1.2+, GPL-2+, LicenseRef-KDE-Accepted-LGPL, LGPL-2.1, LGPL-3: ark
+GFDL-1.2+, GPL-2+3: kde-cli-tools-data
+GFDL-1.2+, GPL-3+: gettext
+GFDL-1.3+, GPL-3+: binutils-common
+GFDL-NIV+, GPL-3+: nano
+GFDL-NIV, GPL-3+: gnome-chess
+GFDL-NIV-1.1+, GPL-2: dia-common
+GFDL-NIV-1.1+, GPL-3+: aisleriot
+GFDL-NIV-1.1+, LGPL-2.1+: glade
+GFDL-NIV-1.2+, GPL-2+, LGPL-2.1+3+KDEeV-translations: konversation-data
+GFDL-NIV-1.3+, GPL-2+, LGPL-2.1+3+KDEeV: kleopatra
+GPL: inkscape
+GPL-2+ with GStreamer exception: gnome-music
+GPL-2+ with OpenSSL exception: hexchat-common
+GPL-2+ with SSL exception: remmina-common
+GPL-2+, GPL-3+: partitionmanager
+GPL-2+, LicenseRef-KDE-Accepted-LGPL, LGPL-2.1, LGPL-3: plasma-desktop-data
+GPL-2+3+KDEeV: plasma-discover-common
+GPL-2, GPL-2+: kmymoney-common
+GPL-2, GPL-3: gnumeric-common
+GPL-3: calibre
+GPL-3+ with OpenSSL exception: deluge-common
+LGPL-2+: evolution-data-server-common
+LGPL-2+, LGPL-2.1+, MIT: libgtk-3-common
+LGPL-2, LGPL-3: evolution-common
+LGPL-2.1: shotwell-common
+LicenseRef-KDE-Accepted-LGPL, LGPL-2+, LGPL-2.1, LGPL-3: kio
+LicenseRef-KDE-Accepted-LGPL, LGPL-2.1, LGPL-3: plasma-nm
+"""
+PROGRAMS = {
+    package: " ".join(licence.split())
+    for licence, packages in re.findall(r"(?m)^(\S[^:]*): ((?:.|\n )*)$", PROGRAMS_BY_LICENCE)
+    for package in packages.split()
+}
 
 # Better text first: of two that are alike the first stays.
 SOURCES = [
@@ -652,22 +708,22 @@ SOURCES = [
     Source("Treasury of David", "sword-comm-tdavid", "en", DOMAIN, OLD,
            sword),
     Source("Matthew Henry", "sword-comm-mhcc", "en", DOMAIN, OLD, sword),
-    Source("Anarchist FAQ", "anarchism", "en", GPL2, FREE, page(r"/html/.*\.html$")),
-    Source("Debian handbook", "debian-handbook", "en", "CC BY-SA 3.0 or GPL-2+", NAMED,
+    Source("Anarchist FAQ", "anarchism", "en", "GPL-2", FREE, page(r"/html/.*\.html$")),
+    Source("Debian handbook", "debian-handbook", "en", "CC-BY-SA-3.0 or GPL-2+", NAMED,
            page(r"/en-US/.*\.html$")),
     Source("Debian history", "debian-history", "en", GPL2, FREE, page(r"\.en\.html$")),
     Source("Debian reference", "debian-reference-en", "en", GPL2, FREE, page(r"\.html$")),
-    Source("Debian policy", "debian-policy", "en", GPL2, FREE, page(r"\.html$")),
-    Source("Developer's reference", "developers-reference", "en", GPL2, FREE, page(r"\.html$")),
-    Source("Debian FAQ", "debian-faq", "en", GPL2, FREE, page(r"\.html$")),
+    Source("Debian policy", "debian-policy", "en", "GPL-2+, FHS", FREE, page(r"\.html$")),
+    Source("Developer's reference", "developers-reference", "en", "GPL-2", FREE, page(r"\.html$")),
+    Source("Debian FAQ", "debian-faq", "en", "copyleft notice", FREE, page(r"\.html$")),
     Source("Debian Edu", "debian-edu-doc-en", "en", GPL2, FREE, page(r"bookworm.*\.html$")),
-    Source("Installation guide", "installation-guide-amd64", "en", GPL2, FREE,
+    Source("Installation guide", "installation-guide-amd64", "en", "GPL-2", FREE,
            page(r"/en/.*\.html$")),
     Source("GNOME help", "gnome-user-docs", "en", SA3, NAMED, page(r"/help/C/.*\.page$")),
-    Source("GIMP help", "gimp-help-en", "en", GFDL, FREE, page(r"/help/en/.*\.html$")),
+    Source("GIMP help", "gimp-help-en", "en", "GFDL-NIV-1.2+", FREE, page(r"/help/en/.*\.html$")),
     Source("LibreOffice help", "libreoffice-help-en-us", "en", MPL, FREE,
            page(r"/en-US/text/.*\.html$")),
-    Source("KiCad help", "kicad-doc-en", "en", "GPL-3+ or CC BY 3.0", FREE, page(r"\.html$")),
+    Source("KiCad help", "kicad-doc-en", "en", "GPL-2+ or CC-BY-SA-3.0", FREE, page(r"\.html$")),
     Source("C++ annotations", "c++-annotations-html", "en", GPL2, FREE, page(r"\.html$")),
     Source("Rust books", "rust-doc", "en", RUST, FREE, page(
         r"html/(book|reference|nomicon|rust-by-example|edition-guide|embedded-book|rustc|cargo"
@@ -690,20 +746,20 @@ SOURCES = [
            page(r"/(?!snippets)[^./]*\.html$")),
     Source("Apache documentation", "apache2-doc", "en", APACHE, FREE,
            page(r"/manual/en/.*\.html$")),
-    Source("Manual pages", "manpages", "en", "GPL-2+, BSD and others", FREE,
+    Source("Manual pages", "manpages", "en", MANUAL, FREE,
            files((r"/man\d/", manual_page))),
-    Source("Manual pages for developers", "manpages-dev", "en", "GPL-2+, BSD and others", FREE,
+    Source("Manual pages for developers", "manpages-dev", "en", MANUAL, FREE,
            files((r"/man\d/", manual_page))),
-    Source("Vim help", "vim-runtime", "en", "Vim", FREE, files((r"/doc/.*\.txt$", plain))),
+    Source("Vim help", "vim-runtime", "en", "OPL-1+", FREE, files((r"/doc/.*\.txt$", plain))),
     Source("Freeciv", "freeciv-data", "en", GPL2, FREE,
            files((r"/ja/.*freeciv-core\.mo$", functools.partial(catalogue, original=True)))),
     Source("Electron documentation", "electron-i18n", "en", MIT, FREE,
            files((r"package/index\.json$", functools.partial(electron, locale="en-US")))),
     Source("Devil's dictionary", "dict-devil", "en", DOMAIN, OLD, files((r"\.dict$", dictionary))),
-    Source("FOLDOC", "dict-foldoc", "en", GFDL, FREE, files((r"\.dict$", dictionary))),
+    Source("FOLDOC", "dict-foldoc", "en", "GFDL-1.1+", FREE, files((r"\.dict$", dictionary))),
     Source("Jargon file", "dict-jargon", "en", DOMAIN, OLD, files((r"\.dict$", dictionary))),
-    Source("GCIDE", "dict-gcide", "en", GPL3, FREE, files((r"\.dict$", dictionary))),
-    Source("WordNet", "wordnet-base", "en", "WordNet", FREE, files((r"/data\.\w+$", glosses))),
+    Source("GCIDE", "dict-gcide", "en", GPL2, FREE, files((r"\.dict$", dictionary))),
+    Source("WordNet", "wordnet-base", "en", "WordNet3.0", FREE, files((r"/data\.\w+$", glosses))),
     Source("Stellarium", "stellarium-data", "en", GPL2, FREE,
            page(r"description\.en\.utf8$")),
     Source("Endless Sky", "endless-sky-data", "en", GPL3, FREE, files((r"/data/.*\.txt$", quoted))),
@@ -712,23 +768,23 @@ SOURCES = [
     Source("Wesnoth", "wesnoth-1.16-data", "en", GPL2, FREE, files(
         (r"/ja/.*\.mo$", functools.partial(catalogue, original=True)))),
     Source("Botchan", "sentencepiece", "en", DOMAIN, OLD, files((r"test/botchan\.txt$", plain))),
-    *(Source(package, package, "en", licence, FREE, documentation)
+    *(Source(package, package, "en", licence, why(licence), documentation)
       for package, licence in DOCUMENTATION.items()),
-    *(Source(package, package, "en", PROGRAMS_LICENCE, FREE, program("en"))
-      for package in PROGRAMS),
+    *(Source(package, package, "en", licence, why(licence), program("en"))
+      for package, licence in PROGRAMS.items()),
     Source("Amazon's services", "botocore", "en", APACHE, FREE,
            files((r"/service-2\.json$", documented))),
     Source("Google's services", "google-api-python-client", "en", APACHE, FREE,
            files((r"/documents/.*\.json$", documented))),
     # Korean
-    Source("Constitution and bills", "konlpy", "ko", DOMAIN, LAW,
-           files((r"/corpus/ko.*\.txt$", plain))),
+    Source("Constitution", "konlpy", "ko", DOMAIN, LAW, files((r"/corpus/kolaw/.*\.txt$", plain))),
+    Source("Bills", "konlpy", "ko", DOMAIN, LAW, files((r"/corpus/kobill/.*\.txt$", plain))),
     Source("Debian history", "debian-history", "ko", GPL2, FREE, page(r"\.ko\.html$")),
-    Source("Debian FAQ", "debian-faq-ko", "ko", GPL2, FREE, page(r"\.html$")),
-    Source("Installation guide", "installation-guide-amd64", "ko", GPL2, FREE,
+    Source("Debian FAQ", "debian-faq-ko", "ko", "copyleft notice", FREE, page(r"\.html$")),
+    Source("Installation guide", "installation-guide-amd64", "ko", "GPL-2", FREE,
            page(r"/ko/.*\.html$")),
     Source("GNOME help", "gnome-user-docs", "ko", SA3, NAMED, page(r"/help/ko/.*\.page$")),
-    Source("GIMP help", "gimp-help-ko", "ko", GFDL, FREE, page(r"/help/ko/.*\.html$")),
+    Source("GIMP help", "gimp-help-ko", "ko", "GFDL-NIV-1.2+", FREE, page(r"/help/ko/.*\.html$")),
     Source("LibreOffice help", "libreoffice-help-ko", "ko", MPL, FREE,
            page(r"/ko/text/.*\.html$")),
     Source("Apache documentation", "apache2-doc", "ko", APACHE, FREE,
@@ -739,12 +795,13 @@ SOURCES = [
     Source("WordPress", "wordpress-l10n", "ko", GPL2, FREE, files((r"ko_KR\.mo$", catalogue))),
     Source("LibreOffice", "libreoffice-l10n-ko", "ko", MPL, FREE, files((r"\.mo$", catalogue))),
     Source("GnuCash", "gnucash-common", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("Krita", "krita-l10n", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
+    Source("Krita", "krita-l10n", "ko", "GPL-and-LGPL", FREE, files((r"/ko/.*\.mo$", catalogue))),
     Source("digiKam", "digikam-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
     Source("Kdenlive", "kdenlive-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
     Source("VLC", "vlc-l10n", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("Audacity", "audacity-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("phpMyAdmin", "phpmyadmin", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
+    Source("Audacity", "audacity-data", "ko", "CC-BY-3.0 or GPL-2+", FREE,
+           files((r"/ko/.*\.mo$", catalogue))),
+    Source("phpMyAdmin", "phpmyadmin", "ko", "GPL-2", FREE, files((r"/ko/.*\.mo$", catalogue))),
     Source("Vim", "vim-runtime", "ko", "Vim", FREE, files((r"tutor\.ko\.utf-8$", plain))),
     Source("Stellarium", "stellarium-data", "ko", GPL2, FREE,
            page(r"description\.ko\.utf8$")),
@@ -756,26 +813,27 @@ SOURCES = [
     Source("Weblate", "weblate", "ko", GPL3, FREE, files((r"/ko/LC_MESSAGES/.*\.mo$", catalogue))),
     Source("Scratch", "scratch-l10n", "ko", "AGPL-3.0", FREE,
            files((r"package/(www|editor)/.*/ko\.json$", strings))),
-    *(Source(package, package, "ko", PROGRAMS_LICENCE, FREE, program("ko"))
-      for package in PROGRAMS),
+    *(Source(package, package, "ko", licence, why(licence), program("ko"))
+      for package, licence in PROGRAMS.items()),
     # Japanese
-    Source("Debian handbook", "debian-handbook", "ja", "CC BY-SA 3.0 or GPL-2+", NAMED,
+    Source("Debian handbook", "debian-handbook", "ja", "CC-BY-SA-3.0 or GPL-2+", NAMED,
            page(r"/ja-JP/.*\.html$")),
     Source("Debian history", "debian-history", "ja", GPL2, FREE, page(r"\.ja\.html$")),
     Source("Debian reference", "debian-reference-ja", "ja", GPL2, FREE, page(r"\.html$")),
     Source("Debian policy", "debian-policy-ja", "ja", GPL2, FREE, page(r"\.html$")),
-    Source("Developer's reference", "developers-reference-ja", "ja", GPL2, FREE, page(r"\.html$")),
+    Source("Developer's reference", "developers-reference-ja", "ja", "GPL-2", FREE,
+           page(r"\.html$")),
     Source("New maintainers' guide", "maint-guide-ja", "ja", GPL2, FREE, page(r"\.html$")),
-    Source("Debian FAQ", "debian-faq-ja", "ja", GPL2, FREE, page(r"\.html$")),
+    Source("Debian FAQ", "debian-faq-ja", "ja", "copyleft notice", FREE, page(r"\.html$")),
     Source("Debian Edu", "debian-edu-doc-ja", "ja", GPL2, FREE, page(r"bookworm.*\.html$")),
     Source("aptitude", "aptitude-doc-ja", "ja", GPL2, FREE, page(r"\.html$")),
-    Source("Installation guide", "installation-guide-amd64", "ja", GPL2, FREE,
+    Source("Installation guide", "installation-guide-amd64", "ja", "GPL-2", FREE,
            page(r"/ja/.*\.html$")),
     Source("GNOME help", "gnome-user-docs", "ja", SA3, NAMED, page(r"/help/ja/.*\.page$")),
-    Source("GIMP help", "gimp-help-ja", "ja", GFDL, FREE, page(r"/help/ja/.*\.html$")),
+    Source("GIMP help", "gimp-help-ja", "ja", "GFDL-NIV-1.2+", FREE, page(r"/help/ja/.*\.html$")),
     Source("LibreOffice help", "libreoffice-help-ja", "ja", MPL, FREE,
            page(r"/ja/text/.*\.html$")),
-    Source("KiCad help", "kicad-doc-ja", "ja", "GPL-3+ or CC BY 3.0", FREE, page(r"\.html$")),
+    Source("KiCad help", "kicad-doc-ja", "ja", "GPL-2+ or CC-BY-SA-3.0", FREE, page(r"\.html$")),
     Source("LilyPond documentation", "lilypond-doc-html-ja", "ja", GFDL, FREE,
            page(r"\.ja\.html$")),
     Source("Scilab help", "scilab-doc-ja", "ja", GPL2, FREE, page(r"\.html$")),
@@ -783,21 +841,22 @@ SOURCES = [
            page(r"/manual/ja/.*\.html$")),
     Source("Electron documentation", "electron-i18n", "ja", MIT, FREE,
            files((r"package/index\.json$", functools.partial(electron, locale="ja-JP")))),
-    Source("Manual pages", "manpages-ja", "ja", "GPL-2+, BSD and others", FREE,
+    Source("Manual pages", "manpages-ja", "ja", "as the original page", FREE,
            files((r"/man\d/", manual_page))),
-    Source("Manual pages for developers", "manpages-ja-dev", "ja", "GPL-2+, BSD and others", FREE,
+    Source("Manual pages for developers", "manpages-ja-dev", "ja", "as the original page", FREE,
            files((r"/man\d/", manual_page))),
     Source("MediaWiki", "mediawiki", "ja", GPL2, FREE, files((r"/ja\.json$", messages))),
     Source("WordPress", "wordpress-l10n", "ja", GPL2, FREE, files((r"(/|-)ja\.mo$", catalogue))),
     Source("LibreOffice", "libreoffice-l10n-ja", "ja", MPL, FREE, files((r"\.mo$", catalogue))),
     Source("GnuCash", "gnucash-common", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
     Source("Freeciv", "freeciv-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("Krita", "krita-l10n", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
+    Source("Krita", "krita-l10n", "ja", "GPL-and-LGPL", FREE, files((r"/ja/.*\.mo$", catalogue))),
     Source("digiKam", "digikam-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
     Source("Kdenlive", "kdenlive-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
     Source("VLC", "vlc-l10n", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("Audacity", "audacity-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("phpMyAdmin", "phpmyadmin", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
+    Source("Audacity", "audacity-data", "ja", "CC-BY-3.0 or GPL-2+", FREE,
+           files((r"/ja/.*\.mo$", catalogue))),
+    Source("phpMyAdmin", "phpmyadmin", "ja", "GPL-2", FREE, files((r"/ja/.*\.mo$", catalogue))),
     Source("Vim", "vim-runtime", "ja", "Vim", FREE, files((r"tutor\.ja\.utf-8$", plain))),
     Source("Stellarium", "stellarium-data", "ja", GPL2, FREE,
            page(r"description\.ja\.utf8$")),
@@ -809,8 +868,8 @@ SOURCES = [
     Source("Weblate", "weblate", "ja", GPL3, FREE, files((r"/ja/LC_MESSAGES/.*\.mo$", catalogue))),
     Source("Scratch", "scratch-l10n", "ja", "AGPL-3.0", FREE,
            files((r"package/(www|editor)/.*/ja\.json$", strings))),
-    *(Source(package, package, "ja", PROGRAMS_LICENCE, FREE, program("ja"))
-      for package in PROGRAMS),
+    *(Source(package, package, "ja", licence, why(licence), program("ja"))
+      for package, licence in PROGRAMS.items()),
 ]  # fmt: skip
 
 
@@ -841,23 +900,45 @@ def read_once(source, archive, kept):
     return found
 
 
+@functools.cache
+def stated(package):
+    """What the archive of a package says of its licence; for all languages once."""
+    return preset_licences.statement(ARCHIVES[package], ARCHIVES)
+
+
+def described(source):
+    """What the report says of a source and its licence; "refused" is why it may not be used."""
+    archive = ARCHIVES[source.package]
+    row = {
+        "package": source.package,
+        "version": archive[1],
+        "sha256": real_data.SHA256[archive],
+        "licence": source.licence,
+        "reason": source.reason,
+    }
+    try:
+        found = stated(source.package)
+        row |= found._asdict() | {"package": source.package, "stated in": found.package}
+        if found.section:
+            row["reason"] += f"; {MAIN}"
+        row |= preset_licences.remarks(source.package)
+        preset_licences.check(source.name, source.package, source.licence, found)
+    except preset_licences.Refused as error:
+        row["refused"] = str(error)
+    return row
+
+
 def made(language, overlap, treebanks=None, only=None, kept=None):
     """The documents of a language, and the report on them."""
     documents, rows, missing = [], {}, {}
     for source in SOURCES:
         if source.language != language or not re.search(only or "", source.name):
             continue
-        archive = ARCHIVES[source.package]
-        rows[source.name] = {
-            "package": source.package,
-            "version": archive[1],
-            "sha256": real_data.SHA256[archive],
-            "licence": source.licence,
-            "reason": source.reason,
-        }
         try:
-            found = read_once(source, archive, kept)
-            documents += [Document(source.name, one) for one in found]
+            rows[source.name] = described(source)
+            if "refused" not in rows[source.name]:
+                found = read_once(source, ARCHIVES[source.package], kept)
+                documents += [Document(source.name, one) for one in found]
         except real_data.DataUnavailable as error:
             missing[source.name] = str(error)
     stages = {"read": counted(documents)}
@@ -890,16 +971,30 @@ def main(
     treebanks: Annotated[Path, typer.Option(help="a folder of UD's *.conllu.gz")] = None,
     only: Annotated[str, typer.Option(help="a pattern of the sources' names")] = None,
     kept: Annotated[Path, typer.Option(help="a folder for what is read, for the next run")] = None,
+    licences: Annotated[bool, typer.Option(help="check the licences, and read nothing")] = False,
 ):
     """Fetch, read, filter and write the text."""
     out.mkdir(parents=True, exist_ok=True)
     report = {}
+    if licences:
+        for source in SOURCES:
+            if source.language in languages.split(",") and re.search(only or "", source.name):
+                row = described(source)
+                report.setdefault(source.language, {})[source.name] = row
+                if "refused" in row:
+                    print(f"{source.language} {source.name}: REFUSED: {row['refused']}")
+        text = json.dumps(report, ensure_ascii=False, indent=1)
+        write_text(str(out / "licences.json"), text + "\n")
+        return
     for language in languages.split(","):
         documents, report[language] = made(language, overlap, treebanks, only, kept)
         pieces = ("\n".join(document.paragraphs) + "\n\n" for document in documents)
         write_text(str(out / f"{language}.txt"), "".join(pieces))
         for name, reason in report[language]["missing"].items():
             print(f"{language} {name}: NOT AVAILABLE: {reason}")
+        for name, row in report[language]["sources"].items():
+            if "refused" in row:
+                print(f"{language} {name}: REFUSED: {row['refused']}")
         for name, counts in report[language]["overlap"].items():
             print(f"{language} {name}: {counts}")
     report = json.dumps(report, ensure_ascii=False, indent=1)

@@ -358,6 +358,18 @@ def deb_files(path):
 
     Pure Python (an `ar` archive of `tar`s), so that no dpkg is needed, and nothing is unpacked.
     """
+    for name, content in deb_parts(path):
+        if name == "data.tar.xz":
+            with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as data:
+                for member in data:
+                    if member.isfile():
+                        yield member.name, data.extractfile(member).read()
+            return
+    raise DataUnavailable(f"'{Path(path).name}' holds no data.tar.xz.")
+
+
+def deb_parts(path):
+    """Yield `(name, bytes)` for what a Debian package is made of: its control and data files."""
     raw = Path(path).read_bytes()
     if not raw.startswith(b"!<arch>\n"):
         raise DataUnavailable(f"'{Path(path).name}' is not a Debian package.")
@@ -366,15 +378,8 @@ def deb_files(path):
         # Header of 60 bytes: name 16, time 12, owner 6, group 6, mode 8, size 10, end 2.
         name = raw[position : position + 16].decode("ascii").strip().rstrip("/")
         size = int(raw[position + 48 : position + 58])
-        content = raw[position + 60 : position + 60 + size]
-        if name == "data.tar.xz":
-            with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as data:
-                for member in data:
-                    if member.isfile():
-                        yield member.name, data.extractfile(member).read()
-            return
+        yield name, raw[position + 60 : position + 60 + size]
         position += 60 + size + size % 2
-    raise DataUnavailable(f"'{Path(path).name}' holds no data.tar.xz.")
 
 
 def _help_text(artefact, language, letters):

@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 import zlib
 
+import preset_licences
 import preset_text
 import pytest
 import real_data
@@ -251,12 +252,19 @@ def test_made_reads_filters_counts_and_repeats(monkeypatch, tmp_path):
     source = preset_text.SOURCES[0]._replace(read=lambda path: [paragraphs], language="en")
     monkeypatch.setattr(preset_text, "SOURCES", [source])
     monkeypatch.setattr(real_data, "archive", lambda artefact: tmp_path)
+    found = preset_licences.Statement("a", "doc", ["MIT"], [])
+    monkeypatch.setattr(preset_text, "stated", lambda package: found)
     documents, report = preset_text.made("en", overlap=False)
     assert documents == [Document(source.name, [LONG, OTHER])]
     row = report["sources"][source.name]
+    assert row["licences"] == ["MIT"] and row["reason"].endswith(preset_text.MAIN)
     assert row["counts"]["read"][0] == row["counts"]["alike"][0] == 1
     assert row["counts"]["alike"][1] == len(LONG) + len(OTHER)
     # What was read is taken from the folder where it is.
     preset_text.made("en", overlap=False, kept=tmp_path)
     monkeypatch.setattr(real_data, "archive", None)
     assert preset_text.made("en", overlap=False, kept=tmp_path)[0] == documents
+    # What restricts use is not read.
+    found = found._replace(restrictions=["for non-commercial use"])
+    documents, report = preset_text.made("en", overlap=False, kept=tmp_path)
+    assert documents == [] and "non-commercial" in report["sources"][source.name]["refused"]
