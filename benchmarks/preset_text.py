@@ -686,11 +686,14 @@ LGPL-2.1: shotwell-common
 LicenseRef-KDE-Accepted-LGPL, LGPL-2+, LGPL-2.1, LGPL-3: kio
 LicenseRef-KDE-Accepted-LGPL, LGPL-2.1, LGPL-3: plasma-nm
 """
-PROGRAMS = {
-    package: " ".join(licence.split())
-    for licence, packages in re.findall(r"(?m)^(\S[^:]*): ((?:.|\n )*)$", PROGRAMS_BY_LICENCE)
-    for package in packages.split()
-}
+# In the order of their names: of what two of them say, the first has it.
+PROGRAMS = dict(
+    sorted(
+        (package, " ".join(licence.split()))
+        for licence, packages in re.findall(r"(?m)^(\S[^:]*): ((?:.|\n )*)$", PROGRAMS_BY_LICENCE)
+        for package in packages.split()
+    )
+)
 
 # Better text first: of two that are alike the first stays.
 SOURCES = [

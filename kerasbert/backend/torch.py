@@ -156,27 +156,45 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     """By PyTorch's own kernel, which on a GPU knows dropout too; of few tokens by two products."""
     if maps or (dropout and not on_gpu()):
         return None
-    if not on_gpu() and max(query.shape[1], key.shape[1]) <= SHORT:
+    if not on_gpu() and max(query.shape[1], key.shape[1]) <= _most_tokens(query):
         return short_attention(query, key, value, mask), None
     return fused_attention(query, key, value, mask, dropout), None
 
 
-# Up to so many tokens PyTorch's kernel takes longer on a CPU than products of all heads at once.
+# Up to so many tokens PyTorch's kernel takes longer on a CPU than products of all heads at once;
+# and up to so many where bfloat16 trains: its gradient takes ten times as long as theirs at 40
+# tokens, and twice as long at 128.
 SHORT = 32
+SHORT_TRAINED = 128
+
+
+def _most_tokens(query):
+    return SHORT_TRAINED if _trains_in_bfloat16(query) else SHORT
+
+
+def _trains_in_bfloat16(query):
+    import torch
+
+    return query.dtype is torch.bfloat16 and query.requires_grad and torch.is_grad_enabled()
 
 
 def short_attention(query, key, value, mask=None):
-    """Attention in float32 or float64; see `fused_attention` for the arguments."""
+    """Attention by products of all heads; see `fused_attention` for the arguments.
+
+    In float32 or float64, but for the products of what trains in bfloat16.
+    """
     import torch
 
     batch, length, num_heads, width = query.shape
-    # (B * N, T, H)
-    rows = [backend.at_least_float32(x.transpose(1, 2).flatten(0, 1)) for x in (query, key, value)]
-    scores = torch.bmm(rows[0], rows[1].transpose(1, 2)) * width**-0.5
+    rows = [x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)]  # (B * N, T, H)
+    if not _trains_in_bfloat16(query):
+        rows = [backend.at_least_float32(x) for x in rows]
+    scores = backend.at_least_float32(torch.bmm(rows[0], rows[1].transpose(1, 2))) * width**-0.5
     if mask is not None:
         scores = scores.view(batch, num_heads, length, -1)
         scores = (scores + _added(mask, scores.dtype)).flatten(0, 1)
-    outputs = torch.bmm(torch.softmax(scores, -1), rows[2]).to(query.dtype)
+    maps = torch.softmax(scores, -1).to(rows[2].dtype)
+    outputs = torch.bmm(maps, rows[2]).to(query.dtype)
     return outputs.view(batch, num_heads, length, width).transpose(1, 2)
 
 

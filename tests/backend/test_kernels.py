@@ -446,6 +446,29 @@ def test_attention_of_few_tokens(dtype, most, length):
             torch.testing.assert_close(one, other, rtol=most, atol=10 * most)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "length, dtype, trains, by",
+    [
+        (32, "float32", True, "short_attention"),
+        (33, "float32", True, "fused_attention"),
+        (128, "bfloat16", True, "short_attention"),
+        (128, "bfloat16", False, "fused_attention"),
+        (129, "bfloat16", True, "fused_attention"),
+    ],
+)
+def test_attention_by_length(length, dtype, trains, by, monkeypatch):
+    import torch
+
+    called = []
+    for name in ("short_attention", "fused_attention"):
+        monkeypatch.setattr(OWN, name, lambda query, *rest, name=name: called.append(name))
+    values = torch.randn(1, length, 2, 4, dtype=getattr(torch, dtype), requires_grad=True)
+    with torch.set_grad_enabled(trains):
+        OWN.heads_attention(values, values, values)
+    assert called == [by]
+
+
 # === Whole models ===
 
 
