@@ -235,7 +235,8 @@ class Encoder:
 
     def __init__(self, name, options):
         self.random = name.endswith(RANDOM)
-        self.preset = options["paths"][name.removesuffix(RANDOM)]
+        given = options["paths"][name.removesuffix(RANDOM)]
+        self.preset = real_data.minilm_dir() if given == MINILM else given
         self.rate = options["rate"]
         self.vectors, self.seed = {}, None
 
@@ -600,7 +601,7 @@ def main(
         names = [name for name in names if name not in TAGS]
     if held_out:
         names.append(f"masked:{Path(held_out).stem}")
-    paths = {Path(one).name: one for one in listed(presets)} | {MINILM: "MiniLM-L6"}
+    paths = {Path(one).name: one for one in listed(presets)} | {MINILM: MINILM}
     models = ["TF-IDF", "character n-grams", "BM25", "most frequent tag", MINILM]
     models += [name + end for name in paths if name != MINILM for end in ("", RANDOM)]
     models = [name for name in models if name.startswith(tuple(listed(only)) or "")]
