@@ -69,16 +69,19 @@ def score(name, gold, predictions):
     return f1_score(gold, predictions, average="macro")
 
 
-def tfidf(train, test, seed):
+def tfidf_model():
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
-    model = make_pipeline(
+    return make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
         LogisticRegression(max_iter=1000, C=10),
     )
-    model.fit(*zip(*train))
+
+
+def tfidf(train, test, seed):
+    model = tfidf_model().fit(*zip(*train))
     return model.predict([text for text, _ in test]).tolist()
 
 

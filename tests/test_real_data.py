@@ -164,3 +164,24 @@ def test_help_text_keeps_the_language_only(empty_cache, monkeypatch):
     monkeypatch.setattr(real_data, "archive", lambda artefact: package)
     assert real_data.korean_text() == ["도움말 목록&"]
     assert sorted(os.listdir(empty_cache)) == ["ko.txt", "package.deb"]
+
+
+@pytest.mark.parametrize("language", ["korean", "japanese"])
+def test_chat_topics(language):
+    topics = real_data.or_skip(lambda: real_data.chat_topics(language))
+    assert len({topic for topic, _, _ in topics}) == 19 and len(topics) > 1100
+
+
+def test_korean_commands():
+    commands = real_data.or_skip(real_data.korean_commands)
+    assert commands == real_data.korean_commands()
+    assert max(Counter(template for _, template, _ in commands).values()) == 10
+    assert not any(mark in sentence for *_, sentence in commands for mark in "<>{}[]()|")
+
+
+@pytest.mark.parametrize("language", ["ko", "ja"])
+def test_emoji_names_and_help_topics(language):
+    emoji = real_data.or_skip(lambda: real_data.emoji_names(language))
+    assert (len(emoji), len({group for group, _ in emoji})) == (1536, 8)
+    topics = real_data.or_skip(lambda: real_data.help_topics(language), required=False)
+    assert len({program for program, *_ in topics}) == 6 and len(topics) > 4500

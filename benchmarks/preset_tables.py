@@ -1,0 +1,654 @@
+"""Small presets beside what a user would take instead, on English, Korean and Japanese.
+
+    python benchmarks/preset_tables.py OUT --presets bert_tiny_demo_en_uncased --tasks en
+    python benchmarks/preset_tables.py OUT --presets FOLDER --tasks ko,ja --treebanks UD --seeds 0,1
+    python benchmarks/preset_tables.py OUT --table    # Markdown of what is there
+
+Classes of texts: film reviews (fresh or rotten), TREC's questions (6), messages (spam or not),
+paragraphs of Brown (press, belles lettres, learned, fiction); in Korean and Japanese topics of a
+chat, groups of emoji by their names and keywords, and programs by paragraphs of LibreOffice's help,
+in Korean commands to a house too (Japanese has templates of 4 intents only). Then parts of speech,
+by `--treebanks` with UD's dev (to learn from) and test files. What belongs together, such as a
+document, a conversation or a template, is on one side of the split. 500 texts are the test, or 30%.
+
+- full: all weights are trained on the mean of the tokens, AdamW up to the rate that the preset
+  records or 1e-4, a tenth warmup; 10 epochs of 100 labels in batches of 8, 6 of 500 and 2 of more
+  than 1,500 in batches of 16.
+- frozen: mean vectors, standardized, and logistic regression.
+- random: the same architecture and tokenizer with new weights, by both methods.
+- TF-IDF: words and pairs of words. Character n-grams: 3 to 6 within words (1 to 4 in Korean and
+  Japanese), hashed, without fastText's training. Both with logistic regression. Every logistic
+  regression has its C by 3 folds of its training labels.
+- minilm: MiniLM-L6, in English.
+
+A fifth of the labels (300 at most) is held out first, for the temperature and the column held out;
+up to 1,000 labels the model is then trained again on all. Scores are means over seeds, which draw
+texts and weights. Intervals of 95% are of 2,000 resamples: of seeds, and in each seed of its test
+texts. Differences are paired: the same seeds and texts. A difference is ahead or behind where its
+interval leaves out 0. The calibration error is that of the test after the temperature.
+
+Without labels: pairs of questions of one fine class of TREC's or of two (Spearman with 1 and 0),
+and retrieval (nDCG@10): what Python says of its library, replies of films, passages of Brown; by
+the mean vectors, TF-IDF and BM25. `--held-out TEXT` has words of it hidden for encoders to find.
+
+A process for each contestant; OUT/results.jsonl has a line a run, and what is there is not run
+again. Other settings want another folder. On PyTorch unless KERAS_BACKEND says otherwise.
+"""
+
+import functools
+import gc
+import gzip
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import warnings
+from collections import Counter, defaultdict
+from pathlib import Path
+from statistics import mean
+from time import perf_counter
+from typing import Annotated
+
+import few_labels
+import numpy as np
+import real_data
+import training_embedders
+import typer
+from contest import console, environment, table
+from few_labels import TESTED, listed
+
+LENGTH, RETRAINED, HELD_OUT, RESAMPLES = 64, 1000, 300, 2000
+RANDOM, MINILM = ", random", "minilm"
+# Documents of Brown in their order, by what its categories are.
+GENRES = {"press": (0, 88), "belles lettres": (189, 264), "learned": (294, 374)}
+GENRES["fiction"] = (374, 500)
+
+
+# === Tasks ===
+
+
+def genres():
+    documents = real_data.brown_tagged()
+    for genre, (first, last) in GENRES.items():
+        for number in range(first, last):
+            lines = [" ".join(word for word, _ in one) for one in documents[number]]
+            for start in range(0, len(lines) - 3, 4):
+                text = " ".join(lines[start : start + 4])
+                yield text.replace("``", '"').replace("''", '"'), genre, number
+
+
+def chat(language):
+    """Topics with 15 conversations and more; those that share a text are one."""
+    rows, of_text, leader = real_data.chat_topics(language), {}, {}
+
+    def first(group):
+        while group in leader:
+            group = leader[group]
+        return group
+
+    for _, group, text in rows:
+        one, other = first(group), first(of_text.setdefault(text, group))
+        if one != other:
+            leader[one] = other
+    found = [(text, topic, first(group)) for topic, group, text in rows]
+    counts = Counter(topic for topic, _ in {row[1:] for row in found})
+    return [row for row in found if counts[row[1]] >= 15]
+
+
+def commands():
+    """Intents with 3 templates and more, 30 templates at most."""
+    rows, templates = real_data.korean_commands(), defaultdict(dict)
+    for intent, template, _ in rows:
+        templates[intent][template] = None
+    for intent, template, text in rows:
+        if len(templates[intent]) >= 3 and template in list(templates[intent])[:30]:
+            yield text, intent, template
+
+
+def ungrouped(rows):
+    return [(text, name, text) for text, name in rows]
+
+
+# `(text, class, group)` of each text, and the score.
+CLASSES = {
+    "en-reviews": (lambda: ungrouped(few_labels.rows_of("reviews")), "accuracy"),
+    "en-trec": (lambda: ungrouped(few_labels.rows_of("trec")), "accuracy"),
+    "en-sms": (lambda: ungrouped(few_labels.rows_of("spam")), "macro F1"),
+    "en-genres": (genres, "accuracy"),
+    "ko-commands": (commands, "macro F1"),
+}
+for _code, _name in (("ko", "korean"), ("ja", "japanese")):
+    CLASSES[f"{_code}-chat"] = (functools.partial(chat, _name), "macro F1")
+    CLASSES[f"{_code}-emoji"] = (
+        lambda code=_code: ungrouped(row[::-1] for row in real_data.emoji_names(code)),
+        "accuracy",
+    )
+    CLASSES[f"{_code}-help"] = (
+        lambda code=_code: [(c, a, b) for a, b, c in real_data.help_topics(code)],
+        "macro F1",
+    )
+TAGS = ("ko-tags", "ja-tags", "en-tags")
+RETRIEVAL = ("en-library", "en-replies", "en-passages")
+SCORES = {name: score for name, (_, score) in CLASSES.items()}
+SCORES |= dict.fromkeys(TAGS, "accuracy") | dict.fromkeys(RETRIEVAL, "nDCG@10")
+SCORES |= {"en-similarity": "Spearman", "masked": "words found"}
+
+
+@functools.cache
+def rows_of(task):
+    """Different texts of a task, in an order of their own."""
+    return sorted({row[0]: row for row in CLASSES[task][0]()}.values(), key=lambda row: row[0])
+
+
+def split(rows, seed):
+    """`(train, test)`: groups of each class in the test, until it has 500 texts or 30% of them."""
+    draw = random.Random(seed)
+    groups, classes = defaultdict(list), defaultdict(list)
+    for row in rows:
+        groups[row[2]].append(row)
+    for group, members in groups.items():
+        classes[members[0][1]].append(group)
+    share, train, test = min(TESTED / len(rows), 0.3), [], []
+    for name in sorted(classes):
+        names = draw.sample(classes[name], len(classes[name]))
+        wanted, found = share * sum(len(groups[one]) for one in names), 0
+        for place, group in enumerate(names):
+            is_test = found < wanted and place < len(names) - 1
+            (test if is_test else train).extend(groups[group])
+            found += len(groups[group])
+    draw.shuffle(train)
+    draw.shuffle(test)
+    return train, test[:TESTED]
+
+
+def some(train, labels):
+    """So many rows, two of each class among them; `None` if there are not as many, all for 0."""
+    if labels > len(train):
+        return None
+    counts, first, others = Counter(), [], []
+    for row in train:
+        counts[row[1]] += 1
+        (first if counts[row[1]] <= 2 else others).append(row)
+    return (first + others)[: labels or None]
+
+
+def apart(y):
+    """Places to learn from and places held out, a fifth or less of each class."""
+    order = np.random.default_rng(0).permutation(len(y))
+    order = order[np.argsort(np.asarray(y)[order], kind="stable")]
+    every = max(5, -(-len(y) // HELD_OUT))
+    return np.delete(order, slice(every - 1, None, every)), order[every - 1 :: every]
+
+
+def treebank(folder, language, part):
+    """Words and parts of speech of a file of UD's: two lists of lists."""
+    (path,) = sorted(Path(folder).glob(f"{language}_*-ud-{part}.conllu*"))
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        sentences = file.read().strip().split("\n\n")
+    words, tags = [], []
+    for sentence in sentences:
+        tokens = [line.split("\t") for line in sentence.splitlines() if line[0] != "#"]
+        tokens = [token for token in tokens if token[0].isdigit()]  # No ranges, nothing unsaid.
+        words.append([token[1] for token in tokens])
+        tags.append([token[3] for token in tokens])
+    return words, tags
+
+
+# === Contestants ===
+
+
+def by_folds(model, values, score):
+    """The pipeline, its C chosen by cross-validation: of equal ones the first."""
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    scoring = score.lower().replace("macro f1", "f1_macro")
+    return GridSearchCV(model, {"logisticregression__C": values}, scoring=scoring, cv=folds)
+
+
+def linear(method, task):
+    """What has `fit` and `predict_proba`, of texts, and for "frozen" of vectors."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.feature_selection import VarianceThreshold
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    head = LogisticRegression(max_iter=1000)
+    if method == "TF-IDF":
+        return by_folds(few_labels.tfidf_model(), (10, 100, 1000, 1), SCORES[task])
+    if method == "frozen":
+        model = make_pipeline(StandardScaler(), head)
+        return by_folds(model, (1e-2, 1e-1, 1e-3, 1), SCORES[task])
+    sizes = (3, 6) if task.startswith("en") else (1, 4)
+    # Columns that no text has are left out: the regression would have a weight for each.
+    hashed = HashingVectorizer(analyzer="char_wb", ngram_range=sizes, alternate_sign=False)
+    return by_folds(
+        make_pipeline(hashed, VarianceThreshold(), head), (10, 100, 1000, 1), SCORES[task]
+    )
+
+
+class Encoder:
+    """A preset, or its twin of random weights."""
+
+    def __init__(self, name, options):
+        self.random = name.endswith(RANDOM)
+        given = options["paths"][name.removesuffix(RANDOM)]
+        self.preset = real_data.minilm_dir() if given == MINILM else given
+        self.rate = options["rate"]
+        self.vectors, self.seed = {}, None
+
+    def make(self, kind, seed, **arguments):
+        import keras
+        import quality
+
+        gc.collect()  # The model before.
+        keras.utils.set_random_seed(seed)
+        settings = {"preset": self.preset}
+        return quality.load(kind, settings, not self.random, sequence_length=LENGTH, **arguments)
+
+    def embed(self, texts, seed):
+        """Mean vectors, each text once."""
+        from kerasbert.models import BertTextEmbedder
+
+        if self.seed is None or (self.random and seed != self.seed):
+            self.embedder, self.vectors = self.make(BertTextEmbedder, seed), {}
+            self.seed = seed
+        new = [text for text in dict.fromkeys(texts) if text not in self.vectors]
+        if new:
+            self.vectors |= zip(new, np.asarray(self.embedder.embed(new)))
+        return np.stack([self.vectors[text] for text in texts])
+
+    def train(self, kind, x, y, labels, seed, **arguments):
+        """A model that has learnt."""
+        import keras
+        import quality
+
+        from kerasbert.presets import finetuning_learning_rate
+
+        model = self.make(kind, seed, labels=labels, **arguments)
+        settings = {
+            "rate": self.rate or finetuning_learning_rate(self.preset) or 1e-4,
+            "batch_size": 8 if len(x) <= 100 else 16,
+            "epochs": min(max(2, -(-3000 // len(x))), 10),
+            "min_steps": 0,
+            "jit_compile": keras.backend.backend() == "jax",
+            "verbose": 0,
+        }
+        return quality.train_model(model, x, y, settings)
+
+
+def probabilities(task, encoder, method, train, texts, labels, seed):
+    """Those (N, C) of texts, by what learns from rows; classes are numbers in `labels`."""
+    x, names = map(list, zip(*train))
+    if method == "full":
+        from kerasbert.models import BertTextClassifier
+
+        model = encoder.train(BertTextClassifier, x, names, labels, seed, pooling="mean")
+        return model.predict_proba(texts)
+    if method == "frozen":
+        x, texts = encoder.embed(x, seed), encoder.embed(texts, seed)
+    model = linear(method, task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # That a class has fewer texts than there are folds.
+        model.fit(x, [labels.index(name) for name in names])
+    found = np.zeros((len(texts), len(labels)))
+    found[:, model.classes_] = model.predict_proba(texts)
+    return found
+
+
+def score_classes(task, encoder, method, count, seed, options):
+    from kerasbert.metrics import expected_calibration_error, fit_temperature, with_temperature
+
+    train, test = split(rows_of(task), seed)
+    train = some(train, count)
+    if train is None:
+        return None
+    train = [row[:2] for row in train]
+    texts, gold = [row[0] for row in test], [row[1] for row in test]
+    labels = sorted({name for _, name in train} | set(gold))
+    y = np.array([labels.index(name) for _, name in train])
+    inside, outside = apart(y)
+    again = len(train) <= RETRAINED
+    asked = [train[i][0] for i in outside]
+    given = (task, encoder, method)
+    found = probabilities(
+        *given, [train[i] for i in inside], asked if again else asked + texts, labels, seed
+    )
+    held, found = found[: len(asked)], found[len(asked) :]
+    if again:
+        found = probabilities(*given, train, texts, labels, seed)
+    temperature = fit_temperature(y[outside], held)
+    gold = np.array([labels.index(name) for name in gold])
+    error = expected_calibration_error(gold, with_temperature(found, temperature))
+    return {
+        "calibration": round(error, 4),
+        "temperature": round(temperature, 3),
+        "held_out": round(float(np.mean(held.argmax(1) == y[outside])), 4),
+        "train": len(train),
+        "classes": len(labels),
+        "rows": {"gold": gold.tolist(), "found": found.argmax(1).tolist()},
+    }
+
+
+def endings(word):
+    """The word, and what it may be known by, the longest first."""
+    return [word, *((size, word[-size:]) for size in (4, 3, 2, 1)), ""]
+
+
+def most_frequent(words, tags):
+    """A function of a word: its commonest tag, or that of its longest ending that was seen."""
+    counts = defaultdict(Counter)
+    for word, tag in itertools.chain(*map(zip, words, tags)):
+        for ending in endings(word):
+            counts[ending][tag] += 1
+    best = {ending: count.most_common(1)[0][0] for ending, count in counts.items()}
+    return lambda word: next(best[ending] for ending in endings(word) if ending in best)
+
+
+def score_tags(task, encoder, method, count, seed, options):
+    words, tags = treebank(options["treebanks"], task[:2], "dev")
+    if count > len(words):
+        return None
+    order = random.Random(seed).sample(range(len(words)), count or len(words))
+    words, tags = ([column[i] for i in order] for column in (words, tags))
+    texts, gold = (column[:TESTED] for column in treebank(options["treebanks"], task[:2], "test"))
+    if encoder is None:
+        tag_of = most_frequent(words, tags)
+        found = [[tag_of(word) for word in one] for one in texts]
+    else:
+        from kerasbert.models import BertTokenClassifier
+
+        labels = sorted({tag for one in tags + gold for tag in one})
+        model = encoder.train(BertTokenClassifier, words, tags, labels, seed)
+        found = model.predict_labels(texts)
+    right = [sum(a == b for a, b in zip(*pair)) for pair in zip(found, gold)]
+    return {"train": len(words), "rows": {"right": right, "total": list(map(len, gold))}}
+
+
+def similar_pairs(seed, count=1000):
+    """Questions, others, and whether their fine class is one: half of the pairs."""
+    draw, of_class = random.Random(seed), defaultdict(list)
+    for coarse, fine, text in real_data.trec_questions():
+        of_class[coarse, fine].append(text)
+    of_class = {name: texts for name, texts in of_class.items() if len(texts) > 1}
+    names, rows = sorted(of_class), []
+    weights = [len(of_class[name]) for name in names]
+    while len(rows) < count:
+        one, other = draw.choices(names, weights, k=2)
+        if len(rows) % 2:
+            rows.append((*draw.sample(of_class[one], 2), 1))
+        elif one != other:
+            rows.append((draw.choice(of_class[one]), draw.choice(of_class[other]), 0))
+    return tuple(map(list, zip(*rows)))
+
+
+def asked(task, seed):
+    """Queries and the texts that belong to them."""
+    if task == "en-passages":
+        from sparse_search import passages
+
+        return passages(1, seed)[1]
+    data = task[3:].replace("replies", "dialogues")
+    return list(map(list, training_embedders.pairs_of(0, seed, data)[1]))
+
+
+def bm25(queries, texts, k1=1.5, b=0.75):
+    """Scores (Q, N)."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    reader = CountVectorizer()
+    counts = reader.fit_transform(texts).toarray().astype("float32")
+    lengths, holding = counts.sum(1, keepdims=True), (counts > 0).sum(0)
+    rarity = np.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
+    weights = counts * (k1 + 1) / (counts + k1 * (1 - b + b * lengths / lengths.mean()))
+    return (reader.transform(queries) > 0) @ (weights * rarity).T
+
+
+def gains(scores):
+    """nDCG@10 of each query, of scores (N, N) whose right one is on the diagonal."""
+    ranks = (scores > np.diag(scores)[:, None]).sum(1) + 1
+    return np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)
+
+
+def score_vectors(task, encoder, method, count, seed, options):
+    is_pairs = task == "en-similarity"
+    first, second, *gold = similar_pairs(seed) if is_pairs else asked(task, seed)
+    if method == "BM25":
+        return {"rows": {"gain": gains(bm25(first, second)).round(4).tolist()}}
+    if method == "TF-IDF":
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        reader = TfidfVectorizer(sublinear_tf=True).fit([*first, *second])
+        vectors = [reader.transform(texts).toarray() for texts in (first, second)]
+    else:
+        vectors = [encoder.embed(texts, seed) for texts in (first, second)]
+        vectors = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in vectors]
+    if is_pairs:
+        cosines = (vectors[0] * vectors[1]).sum(1)
+        return {"rows": {"label": gold[0], "cosine": cosines.round(5).tolist()}}
+    return {"rows": {"gain": gains(vectors[0] @ vectors[1].T).round(4).tolist()}}
+
+
+def score_masked(task, encoder, method, count, seed, options):
+    import recipe
+
+    from kerasbert.models import BertMaskedLM
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "New, random weights")  # Then there is nothing to score.
+        model = BertMaskedLM.from_preset(encoder.preset)
+    out, name = Path(options["out"]) / "masked", Path(encoder.preset).name
+    name += "-" + Path(options["held_out"]).stem
+    given = (encoder.preset, options["held_out"], out, model.preprocessor.tokenizer, name)
+    found = recipe.score(*given)
+    words = found["hidden_words"]
+    right = round(found["word_accuracy"] * words)
+    return {**found, "rows": {"right": [1] * right + [0] * (words - right), "total": [1] * words}}
+
+
+def runner(task):
+    if task in CLASSES:
+        return score_classes
+    if task.startswith("masked"):
+        return score_masked
+    return score_tags if task in TAGS else score_vectors
+
+
+def methods_of(task, model):
+    """How a contestant takes part, none where it does not."""
+    is_encoder = model not in ("TF-IDF", "character n-grams", "BM25", "most frequent tag")
+    if is_encoder and model.startswith(MINILM) and not task.startswith("en"):
+        return []
+    if task in CLASSES:
+        counted = {"TF-IDF": ["TF-IDF"], "character n-grams": ["characters"]}
+        return ["full", "frozen"] if is_encoder else counted.get(model, [])
+    if task in TAGS:
+        return ["full"] if is_encoder else ["tags"] * (model == "most frequent tag")
+    if task.startswith("masked"):
+        return ["masked"] * (is_encoder and not model.endswith(RANDOM))
+    if is_encoder:
+        return ["vectors"]
+    return [model] * (model == "TF-IDF" or (model == "BM25" and task in RETRIEVAL))
+
+
+# === Tables ===
+
+
+def resampled(row, score):
+    """Scores of a run, of its own test texts first and then of resampled ones: floats (1 + B,)."""
+    rows = {name: np.asarray(column, float) for name, column in row["rows"].items()}
+    count = len(next(iter(rows.values())))
+    draw = np.random.default_rng(row["key"][4])
+    weights = draw.multinomial(count, np.full(count, 1 / count), RESAMPLES)
+    weights = np.concatenate([np.ones((1, count)), weights])
+    if "gain" in rows:
+        return weights @ rows["gain"] / count
+    if "total" in rows:
+        return (weights @ rows["right"]) / (weights @ rows["total"])
+    if score == "Spearman":
+        from scipy.stats import rankdata
+
+        # Of the ranks among all.
+        ranks = np.stack([rankdata(column) for column in rows.values()])
+        ranks -= ranks.mean(1, keepdims=True)
+        means = weights @ ranks.T / count
+        a, b = ranks
+        covariance = weights @ (a * b) / count - means[:, 0] * means[:, 1]
+        spread = weights @ (ranks.T**2) / count - means**2
+        return covariance / np.sqrt(spread.prod(1))
+    gold, found = rows["gold"], rows["found"]
+    if score == "accuracy":
+        return weights @ (gold == found) / count
+    classes = np.unique([gold, found])
+    right = weights @ ((gold == found)[:, None] & (gold[:, None] == classes))
+    sizes = weights @ ((gold[:, None] == classes) * 1.0 + (found[:, None] == classes))
+    return np.where(sizes > 0, 2 * right / np.maximum(sizes, 1), 0).sum(1) / (sizes > 0).sum(1)
+
+
+def over_seeds(runs):
+    """`(mean, low, high)` of scores (S, 1 + B)."""
+    runs = np.asarray(runs)
+    chosen = np.random.default_rng(0).integers(len(runs), size=(len(runs), RESAMPLES))
+    means = np.take_along_axis(runs[:, 1:], chosen, axis=0).mean(0)
+    return (runs[:, 0].mean(), *np.percentile(means, (2.5, 97.5)))
+
+
+def against(ours, theirs):
+    """Ours minus theirs of the same seeds, in words; both are scores by seed."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    if not seeds:
+        return ""
+    value, low, high = over_seeds([ours[seed] - theirs[seed] for seed in seeds])
+    verdict = "ahead" if low > 0 else "behind" if high < 0 else "level"
+    return f"{verdict} {value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def show(rows, tasks):
+    found = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        task, model, method, labels, seed = row["key"]
+        found[task][labels, model, method][seed] = row
+    for task in (task for task in found if task.startswith(tasks)):
+        score = SCORES[task.split(":")[0]]
+        runs = {
+            key: {seed: resampled(row, score) for seed, row in of_seed.items()}
+            for key, of_seed in found[task].items()
+        }
+        shown = []
+        for labels, model, method in sorted(runs, key=lambda key: (key[0] or 1e9, *key[1:])):
+            key, of_seed = (labels, model, method), found[task][labels, model, method]
+            value, low, high = over_seeds(list(runs[key].values()))
+            rivals = [("TF-IDF",) * 2, ("character n-grams", "characters"), ("BM25",) * 2]
+            rivals += [("most frequent tag", "tags"), (model + RANDOM, method)]
+            is_ours = method in ("full", "frozen", "vectors")
+            others = [runs.get((labels, *rival), {}) if is_ours else {} for rival in rivals]
+            columns = ("calibration", "held_out", "seconds")
+            means = [
+                mean(row[column] for row in of_seed.values())
+                if all(column in row for row in of_seed.values())
+                else ""
+                for column in columns
+            ]
+            shown.append(
+                [
+                    f"{model}, {method}" if is_ours else model,
+                    next(iter(of_seed.values())).get("train", ""),
+                    f"{value:.3f} [{low:.3f}, {high:.3f}]",
+                    *(f"{x:.3f}" if x != "" else "" for x in means[:2]),
+                    f"{means[2]:.1f}",
+                    len(of_seed),
+                    *(against(runs[key], other) for other in others),
+                ]
+            )
+        heads = ["", "labels", f"{score} [95%]", "calibration error", "held out", "seconds"]
+        heads += ["seeds", "minus TF-IDF", "minus character n-grams", "minus BM25"]
+        heads += ["minus most frequent tag", "minus random twin"]
+        kept = [i for i in range(len(heads)) if i < 3 or any(row[i] != "" for row in shown)]
+        console.width = 400
+        table(task, [heads[i] for i in kept], [[row[i] for i in kept] for row in shown])
+
+
+# === Runs ===
+
+
+def read(path):
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def main(
+    out: Annotated[Path, typer.Argument(help="Where results are kept.")],
+    presets: Annotated[str, typer.Option(help="Names or folders.")] = "bert_tiny_demo_en_uncased",
+    tasks: Annotated[str, typer.Option(help="By how their names begin.")] = "en",
+    only: Annotated[str, typer.Option(help="Contestants, by how their names begin.")] = "",
+    methods: Annotated[str, typer.Option(help="Of encoders: full and frozen.")] = "full,frozen",
+    labels: Annotated[str, typer.Option(help="How many texts, or all.")] = "100,500,all",
+    seeds: Annotated[str, typer.Option(help="Of what is drawn and trained.")] = "0,1,2,3,4",
+    treebanks: Annotated[str, typer.Option(help="Folder of UD's files, for tags.")] = "",
+    held_out: Annotated[str, typer.Option(help="Text for masked words.")] = "",
+    rate: Annotated[float, typer.Option(help="Of full; 0 for the preset's.")] = 0.0,
+    threads: int = 1,
+    table: Annotated[bool, typer.Option(help="Run nothing.")] = False,
+    model: Annotated[str, typer.Option(hidden=True)] = "",
+):
+    """Run what is not there yet, and print the tables."""
+    results, chosen = out / "results.jsonl", tuple(listed(tasks))
+    names = [name for name in SCORES if name.startswith(chosen) and name != "masked"]
+    if not treebanks:
+        names = [name for name in names if name not in TAGS]
+    if held_out:
+        names.append(f"masked:{Path(held_out).stem}")
+    paths = {Path(one).name: one for one in listed(presets)} | {MINILM: MINILM}
+    models = ["TF-IDF", "character n-grams", "BM25", "most frequent tag", MINILM]
+    models += [name + end for name in paths if name != MINILM for end in ("", RANDOM)]
+    models = [name for name in models if name.startswith(tuple(listed(only)) or "")]
+    if table:
+        return show(read(results), (*chosen, "masked"))
+    out.mkdir(parents=True, exist_ok=True)
+    done = {tuple(row["key"]) for row in read(results)}
+    known, sizes = listed(methods), [int(x.replace("all", "0")) for x in listed(labels)]
+    missing = {name: [] for name in ([model] if model else models)}
+    for name, task, seed in itertools.product(missing, names, listed(seeds, int)):
+        if task.startswith("masked") and seed:
+            continue  # Nothing is drawn.
+        for method in methods_of(task, name):
+            if method in known or method not in ("full", "frozen"):
+                counts = sizes if task in CLASSES or task in TAGS else [0]
+                keys = [(task, name, method, count, seed) for count in counts]
+                missing[name] += [key for key in keys if key not in done]
+    if not model:
+        for name in missing:
+            if missing[name]:
+                console.print("running", name, len(missing[name]))
+                command = [sys.executable, *sys.argv, "--model", name]
+                backend = os.environ.get("KERAS_BACKEND", "torch")
+                where = environment(f"kerasbert/{backend}", threads)
+                if subprocess.run(command, env=where).returncode:
+                    console.print("failed", name)
+        return show(read(results), (*chosen, "masked"))
+    options = {"paths": paths, "rate": rate, "treebanks": treebanks, "out": out}
+    options["held_out"] = held_out
+    if os.environ["KERAS_BACKEND"] == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+    is_encoder = model.removesuffix(RANDOM) in paths
+    encoder = Encoder(model, options) if is_encoder else None
+    for key in missing[model]:
+        start = perf_counter()
+        found = runner(key[0])(key[0], encoder, *key[2:], options)
+        if found is None:
+            console.print("too few texts", *key)
+            continue
+        seconds = round(perf_counter() - start, 2)
+        row = {"key": key, "seconds": seconds, "backend": os.environ["KERAS_BACKEND"], **found}
+        with open(results, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        console.print(*key, f"{seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    typer.run(main)
