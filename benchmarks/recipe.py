@@ -3,6 +3,7 @@
     python benchmarks/recipe.py TEXT OUTPUT --seconds 600                 # every row, 2 threads
     python benchmarks/recipe.py TEXT OUTPUT --seconds 60 --rows base,muon
     python benchmarks/recipe.py TEXT OUTPUT --tokens 20000000             # equal tokens instead
+    python benchmarks/recipe.py KO.txt OUTPUT --cased --size 4x256       # another language, a size
 
 TEXT is what `kerasbert.pretrain` takes, such as the text of `demo_preset.py`. Every row trains a
 new encoder, in a process of its own, with the settings of `BASE` and those that `ROWS` has for it.
@@ -55,6 +56,11 @@ ROWS = {
     "whole words hidden": {"masker": {"unit": "word"}},
     "muon": {"optimizer": "muon"},
     "muon 3e-3": {"optimizer": "muon", "learning_rate": 3e-3},
+    "muon 3e-3, norm first": {
+        "optimizer": "muon",
+        "learning_rate": 3e-3,
+        "encoder": {"norm_first": True},
+    },
     "adamw 3e-3": {"learning_rate": 3e-3},
     "stays then decays": {"schedule": "wsd"},
     "stays then decays over 40%": {"schedule": "wsd", "decay_share": 0.4},
@@ -73,13 +79,17 @@ LENGTH, HIDDEN = 32, 0.15  # Of the evaluation.
 PROBE = 60  # Steps that are timed first.
 
 
-def settings_of(row):
+def settings_of(row, size="2x128", cased=False):
     """A row's settings, those of the base among them: a dict."""
     from ablations import BASE as SMALL
 
-    found = {**SMALL, **BASE}
+    layers, width = map(int, size.split("x"))
+    found = {**SMALL, **BASE, "num_layers": layers, "hidden_dim": width}
+    found["vocabulary"] = {**BASE["vocabulary"], "lowercase": not cased}
     for name, value in ROWS[row].items():
         found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
+    if "intermediate_dim" in found:  # As rows have it for a width of 128.
+        found["intermediate_dim"] = found["intermediate_dim"] * found["hidden_dim"] // 128
     if found["vocabulary"].get("kind") == "unigram":
         del found["vocabulary"]["unused"]  # Of WordPiece alone.
     return found
@@ -159,7 +169,7 @@ def train(row, corpus, output, budget, seed, precision):
     import kerasbert
     from kerasbert.files import json_in, read_log, write_text
 
-    settings = settings_of(row)
+    settings = settings_of(row, budget["size"], budget["cased"])
     text, held_out = texts(corpus, output, budget["held_out"])
     words = vocabulary(text, output, settings["vocabulary"])
     from kerasbert.tokenizers import tokenizer_from_files
@@ -293,6 +303,8 @@ def main(
     backend: str = "tensorflow",
     threads: int = 2,
     gpu: bool = False,
+    size: Annotated[str, typer.Option(help="layers x width, where a row has none")] = "2x128",
+    cased: Annotated[bool, typer.Option(help="also for Korean and Japanese")] = False,
     child: Annotated[bool, typer.Option(hidden=True)] = False,
 ):
     """Train rows, each in equal time, and tabulate."""
@@ -302,12 +314,12 @@ def main(
             raise typer.BadParameter(f"there is no row {name!r}, only {', '.join(ROWS)}.")
     output = output.resolve()
     budget = {"seconds": 0 if steps or tokens else seconds, "steps": steps, "tokens": tokens}
-    budget["held_out"] = held_out
+    budget |= {"held_out": held_out, "size": size, "cased": cased}
     same = {**budget, "seed": seed, "precision": precision, "backend": backend, "threads": threads}
     same["text"] = str(text.resolve().name)
     if child:
         found = train(chosen[0], str(text), output, budget, seed, precision)
-        settings = json.loads(json.dumps(settings_of(chosen[0])))
+        settings = json.loads(json.dumps(settings_of(chosen[0], size, cased)))
         note(output, {"row": chosen[0], **found, "budget": same, "settings": settings})
         return
     output.mkdir(parents=True, exist_ok=True)
@@ -318,10 +330,11 @@ def main(
             console.print(f"[bold]{name}[/bold]")
             options = {"rows": name, "seconds": seconds, "steps": steps, "tokens": tokens}
             options |= {"held-out": held_out, "seed": seed, "precision": precision}
-            options |= {"backend": backend, "threads": threads}
+            options |= {"backend": backend, "threads": threads, "size": size}
             given = [part for x, value in options.items() for part in (f"--{x}", str(value))]
+            given += ["--child"] + ["--cased"] * cased
             subprocess.run(
-                [sys.executable, __file__, str(text), str(output), *given, "--child"],
+                [sys.executable, __file__, str(text), str(output), *given],
                 env=environment(f"kerasbert/{backend}", threads, gpu),
                 check=True,
             )

@@ -45,7 +45,7 @@ _KAGGLE_SMALL = (
 
 
 def preset_files():
-    """The folder of the package that describes its presets, and holds one."""
+    """The folder of the package that describes its presets, and holds the small ones."""
     folder = resources.files("kerasbert") / "preset_files"
     if not folder.is_dir():  # A checkout, not an installed wheel.
         folder = resources.files("kerasbert").joinpath("..", "presets")

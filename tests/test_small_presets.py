@@ -1,0 +1,135 @@
+"""The small presets: what ships, and a short form of a training as a card has it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kerasbert
+from kerasbert.files import read_log, write_text
+from kerasbert.models import BertMaskedLM, BertNextSentencePredictor, BertTextEmbedder
+
+PRESETS = Path(__file__).parents[1] / "presets"
+GOLDEN = Path(__file__).parent / "golden" / "small_presets.json"
+# What the card of `bert_mini_demo_ko_ja` has, of a part of its text, in fewer and smaller batches.
+SETTINGS = {
+    "num_layers": 4,
+    "hidden_dim": 256,
+    "num_heads": 4,
+    "objective": "full_sentences",
+    "cut_sentences": True,
+    "encoder": {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.05},
+    "masker": {"mask_selection_rate": (0.3, 0.15)},
+    "optimizer": "muon",
+    "learning_rate": 3e-3,
+    "warmup_steps": 40,
+    "phases": [(64, 200, 8)],
+    "held_out": 0.02,
+    "log_every": 50,
+    "evaluate_every": 200,
+    "reading": {"sentences": "lines"},
+    "workers": 1,
+    "verbose": False,
+}
+
+
+@pytest.mark.backends("tensorflow")
+def test_what_ships_is_small_and_says_where_it_is_from():
+    folders = [path for path in PRESETS.iterdir() if path.is_dir()]
+    described = kerasbert.builtin_presets()
+    shipped = {name for name, one in described.items() if one["handle"].startswith("package://")}
+    assert {folder.name for folder in folders} == shipped and len(shipped) == 4
+    assert sum(file.stat().st_size for file in PRESETS.rglob("*") if file.is_file()) < 60e6
+    for folder in folders:
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert "- Licence: Apache-2.0" in card and "## Limits" in card
+        assert "kerasbert pretrain" in card or "small_presets.py embedder" in card
+        if folder.name != "bert_tiny_demo_en_uncased":
+            assert "preset_text.py" in card and "rown" not in card
+
+
+@pytest.mark.slow_on_tensorflow
+def test_the_embedder_searches():
+    embedder = BertTextEmbedder.from_preset("minilm_mini_demo_en")
+    assert embedder.normalize and embedder.pooling == "mean"
+    texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
+    cosines = embedder.embed(texts) @ embedder.embed(texts).T
+    assert cosines[0, 1] > 0.5 and max(cosines[0, 2], cosines[1, 2]) < 0.3
+    passages = [
+        "You get your money back within two weeks.",
+        "The parcel arrives after three days.",
+        "Our shop opens at nine in the morning.",
+        "The battery lasts for ten hours.",
+    ]
+    index = kerasbert.SearchIndex(embedder, passages)
+    questions = ["refund", "how long does shipping take?", "when do you open?", "charge the phone"]
+    assert [index.search(one, top_k=1)[0]["id"] for one in questions] == [0, 1, 2, 3]
+
+
+@pytest.mark.slow_on_tensorflow
+def test_masked_words_and_next_sentence_in_english():
+    model = BertMaskedLM.from_preset("bert_mini_demo_en_uncased")
+    texts = [
+        "The president of the united [MASK] spoke to the congress.",
+        "She opened the [MASK] and went into the house.",
+        "Click the button to [MASK] the file.",
+    ]
+    found = [{word["token"] for word in words} for words in model.fill_mask(texts, top_k=8)]
+    assert "states" in found[0] and "door" in found[1] and {"open", "save"} & found[2]
+    pairs = BertNextSentencePredictor.from_preset("bert_mini_demo_en_uncased")
+    first = "To open a file, choose Open from the menu."
+    follows = pairs.follows(first, "A dialog appears, in which you can choose the file.")
+    assert follows > pairs.follows(first, "And the king died in the tenth year of the war.") + 0.2
+
+
+@pytest.mark.slow_on_tensorflow
+def test_masked_words_in_korean_and_japanese():
+    model = BertMaskedLM.from_preset("bert_mini_demo_ko_ja")
+    for text, expected in KO_JA.items():
+        words = {word["token"] for word in model.fill_mask(text, top_k=10)}
+        assert words & expected, text
+
+
+# Raw strings, without spaces between the words of Japanese.
+KO_JA = {
+    "새 파일을 [MASK] 수 없습니다.": {"만들", "열", "찾을", "저장할", "사용할", "읽을", "쓸"},
+    "変更したファイルを[MASK]存します。": {"保"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.backends("tensorflow")
+def test_first_steps_of_a_card(tmp_path):
+    """Losses as they were: `python -m tests.test_small_presets` writes what they are now."""
+    expected = json.loads(GOLDEN.read_text())
+    found = losses_of(tmp_path)
+    assert found["characters"] == expected["characters"]
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=0, atol=1e-4)
+
+
+def losses_of(folder):
+    import preset_text
+    import real_data
+
+    real_data.or_skip(lambda: real_data.archive(real_data.HELP_KO))
+    documents, _ = preset_text.made("ko", overlap=False, only="^LibreOffice help$")
+    text = folder / "text.txt"
+    write_text(str(text), "".join("\n".join(one.paragraphs) + "\n\n" for one in documents))
+    words = {"size": 2000, "lowercase": False, "min_frequency": 3}
+    kerasbert.vocab(str(text), str(folder / "vocabulary"), **words)
+    vocabulary = str(folder / "vocabulary")
+    kerasbert.pretrain(str(text), str(folder / "out"), vocabulary=vocabulary, **SETTINGS)
+    log = read_log(str(folder / "out" / "log.jsonl"))
+    return {
+        "characters": len(text.read_text(encoding="utf-8")),
+        "losses": [round(line["loss"], 6) for line in log],
+    }
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as made:
+        write_text(str(GOLDEN), json.dumps(losses_of(Path(made))) + "\n")
