@@ -8,13 +8,13 @@ import pytest
 
 import kerasbert
 from kerasbert.files import read_log, write_text
-from kerasbert.models import BertMaskedLM, BertNextSentencePredictor, BertTextEmbedder
+from kerasbert.models import BertMaskedLM, BertTextEmbedder
 
 PRESETS = Path(__file__).parents[1] / "presets"
 GOLDEN = Path(__file__).parent / "golden" / "small_presets.json"
 # What the card of `bert_mini_demo_ko_ja` has, of a part of its text, in fewer and smaller batches.
 SETTINGS = {
-    "num_layers": 4,
+    "num_layers": 2,
     "hidden_dim": 256,
     "num_heads": 4,
     "objective": "full_sentences",
@@ -22,7 +22,9 @@ SETTINGS = {
     "encoder": {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.05},
     "masker": {"mask_selection_rate": (0.3, 0.15)},
     "optimizer": "muon",
-    "learning_rate": 3e-3,
+    "learning_rate": 4e-3,
+    "schedule": "wsd",
+    "decay_share": 0.4,
     "warmup_steps": 40,
     "phases": [(64, 200, 8)],
     "held_out": 0.02,
@@ -55,7 +57,7 @@ def test_the_embedder_searches():
     assert embedder.normalize and embedder.pooling == "mean"
     texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
     cosines = embedder.embed(texts) @ embedder.embed(texts).T
-    assert cosines[0, 1] > 0.5 and max(cosines[0, 2], cosines[1, 2]) < 0.3
+    assert cosines[0, 1] > 0.4 > 0.2 > max(cosines[0, 2], cosines[1, 2])
     passages = [
         "You get your money back within two weeks.",
         "The parcel arrives after three days.",
@@ -68,32 +70,31 @@ def test_the_embedder_searches():
 
 
 @pytest.mark.slow_on_tensorflow
-def test_masked_words_and_next_sentence_in_english():
+def test_masked_words_in_english():
     model = BertMaskedLM.from_preset("bert_mini_demo_en_uncased")
-    texts = [
-        "The president of the united [MASK] spoke to the congress.",
-        "She opened the [MASK] and went into the house.",
-        "Click the button to [MASK] the file.",
-    ]
-    found = [{word["token"] for word in words} for words in model.fill_mask(texts, top_k=8)]
-    assert "states" in found[0] and "door" in found[1] and {"open", "save"} & found[2]
-    pairs = BertNextSentencePredictor.from_preset("bert_mini_demo_en_uncased")
-    first = "To open a file, choose Open from the menu."
-    follows = pairs.follows(first, "A dialog appears, in which you can choose the file.")
-    assert follows > pairs.follows(first, "And the king died in the tenth year of the war.") + 0.2
+    for text, expected in ENGLISH.items():
+        words = {word["token"] for word in model.fill_mask(text, top_k=5)}
+        assert words & expected, text
+
+
+ENGLISH = {
+    "The president of the united [MASK] spoke to the congress.": {"states"},
+    "Click the button to [MASK] the file.": {"open", "edit"},
+    "Paris is the capital of [MASK].": {"france"},
+}
 
 
 @pytest.mark.slow_on_tensorflow
 def test_masked_words_in_korean_and_japanese():
     model = BertMaskedLM.from_preset("bert_mini_demo_ko_ja")
     for text, expected in KO_JA.items():
-        words = {word["token"] for word in model.fill_mask(text, top_k=10)}
+        words = {word["token"] for word in model.fill_mask(text, top_k=5)}
         assert words & expected, text
 
 
 # Raw strings, without spaces between the words of Japanese.
 KO_JA = {
-    "새 파일을 [MASK] 수 없습니다.": {"만들", "열", "찾을", "저장할", "사용할", "읽을", "쓸"},
+    "새 파일을 [MASK] 수 없습니다.": {"찾을", "읽을", "열"},
     "変更したファイルを[MASK]存します。": {"保"},
 }
 
