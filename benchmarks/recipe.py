@@ -56,7 +56,7 @@ ROWS = {
     "whole words hidden": {"masker": {"unit": "word"}},
     "muon": {"optimizer": "muon"},
     "muon 3e-3": {"optimizer": "muon", "learning_rate": 3e-3},
-    "muon 3e-3, norm first": {
+    "muon 3e-3 and norm first": {
         "optimizer": "muon",
         "learning_rate": 3e-3,
         "encoder": {"norm_first": True},
