@@ -37,7 +37,6 @@ again. Other settings want another folder. On PyTorch unless KERAS_BACKEND says 
 
 import functools
 import gc
-import gzip
 import itertools
 import json
 import os
@@ -184,16 +183,11 @@ def apart(y):
 
 def treebank(folder, language, part):
     """Words and parts of speech of a file of UD's: two lists of lists."""
+    from kerasbert.tasks import read_conllu
+
     (path,) = sorted(Path(folder).glob(f"{language}_*-ud-{part}.conllu*"))
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-        sentences = file.read().strip().split("\n\n")
-    words, tags = [], []
-    for sentence in sentences:
-        tokens = [line.split("\t") for line in sentence.splitlines() if line[0] != "#"]
-        tokens = [token for token in tokens if token[0].isdigit()]  # No ranges, nothing unsaid.
-        words.append([token[1] for token in tokens])
-        tags.append([token[3] for token in tokens])
-    return words, tags
+    trees = read_conllu(str(path))
+    return [list(tree.words) for tree in trees], [list(tree.tags) for tree in trees]
 
 
 # === Contestants ===

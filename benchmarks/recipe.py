@@ -79,7 +79,7 @@ LENGTH, HIDDEN = 32, 0.15  # Of the evaluation.
 PROBE = 60  # Steps that are timed first.
 
 
-def settings_of(row, size="2x128", cased=False):
+def settings_of(row, size, cased):
     """A row's settings, those of the base among them: a dict."""
     from ablations import BASE as SMALL
 

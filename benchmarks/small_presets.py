@@ -3,6 +3,8 @@
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --text en.txt --tokens 16384
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --vocabulary VOCABULARY
     python benchmarks/small_presets.py embedder START OUTPUT --text en.txt
+    python benchmarks/small_presets.py pack TRAINED presets/NAME
+    python benchmarks/small_presets.py people PRESET --language ko
 
 `start` writes a small encoder made of MiniLM-L6 (Apache-2.0): some of its layers, and of its
 vocabulary the tokens that the text has most of; with a vocabulary of its own the tokens that both
@@ -24,7 +26,7 @@ import numpy as np
 import real_data
 import typer
 
-from kerasbert.files import new_folder, write_text
+from kerasbert.files import new_file, new_folder, write_text
 
 app = typer.Typer(add_completion=False)
 
@@ -69,15 +71,15 @@ def start(
     config = json.loads((source / "config.json").read_text())
     config |= {"num_hidden_layers": len(layers.split(",")), "vocab_size": len(chosen)}
     del config["_name_or_path"], config["transformers_version"]
-    with new_folder(str(folder), keep=True) as place:
-        place = Path(place)
-        save_file(made, place / "model.safetensors", metadata={"format": "pt"})
-        write_text(str(place / "config.json"), json.dumps(config, indent=2) + "\n")
-        write_text(str(place / "vocab.txt"), "\n".join(chosen) + "\n")
+    with new_folder(str(folder), keep=True) as new:
+        new = Path(new)
+        save_file(made, new / "model.safetensors", metadata={"format": "pt"})
+        write_text(str(new / "config.json"), json.dumps(config, indent=2) + "\n")
+        write_text(str(new / "vocab.txt"), "\n".join(chosen) + "\n")
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
             if (files / name).exists():
-                shutil.copy(files / name, place)
-    shared = sum(token in known for token in chosen)
+                shutil.copy(files / name, new)
+    shared = sum(token in place for token in chosen)
     print(f"{len(chosen):,} tokens, {shared:,} of them MiniLM's; layers {layers}")
 
 
@@ -143,7 +145,6 @@ def embedder(
     batch_size: int = 64,
     learning_rate: float = 5e-4,
     steps_a_slice: Annotated[int, typer.Option(help="between two checkpoints")] = 500,
-    stop_after: Annotated[int, typer.Option(help="slices, to look at a beginning")] = 0,
     precision: str = "mixed_bfloat16",
     seed: int = 0,
 ):
@@ -173,7 +174,7 @@ def embedder(
     slices = [order[first : first + size] for first in range(0, steps * batch_size, size)]
     newest = find_checkpoint(str(output))
     done = load_checkpoint(newest, model)[0]["step"] if newest else 0
-    for number, rows in enumerate(slices[: stop_after or None]):
+    for number, rows in enumerate(slices):
         if number < done:
             continue
         keras.utils.set_random_seed(seed + number)
@@ -201,11 +202,16 @@ def taught(texts, path, precision):
         for number, part in enumerate(parts):
             kept = path.with_name(f"part-{number}.npy")
             if not kept.exists():
-                np.save(kept, teacher.embed(part, 64).astype("float16"))
+                _save(kept, teacher.embed(part, 64).astype("float16"))
                 print(f"vectors: {number + 1} of {len(parts)}", flush=True)
             made.append(np.load(kept))
-        np.save(path, np.concatenate(made))
+        _save(path, np.concatenate(made))
     return np.load(path).astype("float32")
+
+
+def _save(path, array):
+    with new_file(str(path)) as file:
+        np.save(file, array)
 
 
 # === Files to ship ===
@@ -217,9 +223,7 @@ def pack(
     folder: Annotated[Path, typer.Argument(help="presets/NAME")],
     task: Annotated[str, typer.Option(help="masked_lm or text_embedder")] = "masked_lm",
 ):
-    """Write the files that ship: weights in float16, and the card, of `CARDS`."""
-    import shutil as files
-
+    """Write the files that ship: weights in float16, and the card, of `cards.json`."""
     from safetensors.numpy import load_file, save_file
 
     import kerasbert
@@ -240,7 +244,7 @@ def pack(
         (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         for picture in (preset / "curves.png", preset.parent / "curves.png"):
             if picture.exists():
-                files.copy(picture, place)
+                shutil.copy(picture, place)
                 break
         card = json.loads(Path(__file__).with_name("cards.json").read_text(encoding="utf-8"))[name]
         card = {key: "\n".join(x) if key in PROSE else x for key, x in card.items()}

@@ -76,7 +76,9 @@ def test_tags_by_endings():
 
 
 def test_treebank(tmp_path):
-    lines = "# text = It's\n1-2\tIt's\t_\t_\n1\tIt\tit\tPRON\n2\t's\tbe\tAUX\n"
+    rows = ("1-2 It's _ _ _ _ _", "1 It it PRON _ _ 2", "2 's be AUX _ _ 0")
+    lines = "".join("\t".join([*row.split(), *"___"]) + "\n" for row in rows)
+    lines = f"# text = It's\n{lines}"
     (tmp_path / "en_x-ud-dev.conllu").write_text(f"{lines}\n{lines}\n")
     words, tags = preset_tables.treebank(tmp_path, "en", "dev")
     assert words == [["It", "'s"]] * 2 and tags == [["PRON", "AUX"]] * 2

@@ -69,34 +69,27 @@ def test_the_embedder_searches():
     assert [index.search(one, top_k=1)[0]["id"] for one in questions] == [0, 1, 2, 3]
 
 
-@pytest.mark.slow_on_tensorflow
-def test_masked_words_in_english():
-    model = BertMaskedLM.from_preset("bert_mini_demo_en_uncased")
-    for text, expected in ENGLISH.items():
-        words = {word["token"] for word in model.fill_mask(text, top_k=5)}
-        assert words & expected, text
-
-
-ENGLISH = {
-    "The president of the united [MASK] spoke to the congress.": {"states"},
-    "Click the button to [MASK] the file.": {"open", "edit"},
-    "Paris is the capital of [MASK].": {"france"},
+# Some of the first five words of each. Japanese is raw, without spaces between the words.
+MASKED = {
+    "bert_mini_demo_en_uncased": {
+        "The president of the united [MASK] spoke to the congress.": {"states"},
+        "Click the button to [MASK] the file.": {"open", "edit"},
+        "Paris is the capital of [MASK].": {"france"},
+    },
+    "bert_mini_demo_ko_ja": {
+        "새 파일을 [MASK] 수 없습니다.": {"찾을", "읽을", "열"},
+        "変更したファイルを[MASK]存します。": {"保"},
+    },
 }
 
 
 @pytest.mark.slow_on_tensorflow
-def test_masked_words_in_korean_and_japanese():
-    model = BertMaskedLM.from_preset("bert_mini_demo_ko_ja")
-    for text, expected in KO_JA.items():
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_words(name):
+    model = BertMaskedLM.from_preset(name)
+    for text, expected in MASKED[name].items():
         words = {word["token"] for word in model.fill_mask(text, top_k=5)}
         assert words & expected, text
-
-
-# Raw strings, without spaces between the words of Japanese.
-KO_JA = {
-    "새 파일을 [MASK] 수 없습니다.": {"찾을", "읽을", "열"},
-    "変更したファイルを[MASK]存します。": {"保"},
-}
 
 
 @pytest.mark.slow

@@ -156,7 +156,8 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     """By PyTorch's own kernel, which on a GPU knows dropout too; of few tokens by two products."""
     if maps or (dropout and not on_gpu()):
         return None
-    if not on_gpu() and max(query.shape[1], key.shape[1]) <= _most_tokens(query):
+    most = SHORT_TRAINED if _trains_in_bfloat16(query) else SHORT
+    if not on_gpu() and max(query.shape[1], key.shape[1]) <= most:
         return short_attention(query, key, value, mask), None
     return fused_attention(query, key, value, mask, dropout), None
 
@@ -166,10 +167,6 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 # tokens, and twice as long at 128.
 SHORT = 32
 SHORT_TRAINED = 128
-
-
-def _most_tokens(query):
-    return SHORT_TRAINED if _trains_in_bfloat16(query) else SHORT
 
 
 def _trains_in_bfloat16(query):
