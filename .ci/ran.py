@@ -1,6 +1,13 @@
-"""A plugin of pytest: the tests that there are and those that are run, a line each, in `$RAN`."""
+"""A plugin of pytest for `.ci/run`.
+
+It writes down the tests that there are and those that are run, a line each, in `$RAN`. `$SHARE`,
+such as `0/2`, leaves out half of what every backend runs. After `$ENDS`, in seconds since 1970,
+nothing starts any more: the names of what is left go to `late`.
+"""
 
 import os
+import time
+import zlib
 
 import pytest
 
@@ -10,11 +17,32 @@ def _append(name, ids):
         file.writelines(f"{id}\n" for id in ids)
 
 
+def _in_share(item):
+    own, of = map(int, os.environ["SHARE"].split("/"))
+    slow_here = item.get_closest_marker("slow") and not item.get_closest_marker(
+        "slow_on_tensorflow"
+    )
+    elsewhere = not slow_here and not item.get_closest_marker("backends")
+    return not elsewhere or zlib.crc32(item.nodeid.encode()) % of == own
+
+
 # Around the hooks that leave tests out.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     _append("all", [item.nodeid for item in items])
-    return (yield)
+    result = yield
+    if "SHARE" in os.environ:
+        others = [item for item in items if not _in_share(item)]
+        items[:] = [item for item in items if _in_share(item)]
+        config.hook.pytest_deselected(items=others)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if time.time() > float(os.environ.get("ENDS", "inf")):
+        _append("late", [item.nodeid])
+        pytest.skip("no time is left")
 
 
 def pytest_runtest_logreport(report):

@@ -4,6 +4,7 @@ import random
 
 import keras
 import numpy as np
+import pytest
 
 from kerasbert.data import read_examples, write_examples
 from kerasbert.models import BertPretrainer
@@ -13,6 +14,7 @@ from tests.contracts import tiny_backbone
 WORDS = [f"{a}{b}" for a in "bcdfghklmn" for b in "aeiou"]
 
 
+@pytest.mark.slow_on_tensorflow
 def test_fit_and_evaluate(tmp_path):
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
     rng = random.Random(0)

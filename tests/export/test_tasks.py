@@ -474,6 +474,7 @@ def test_arguments(export, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_other_labels_and_few_signatures(export):
     """Types of entities are those of the labels that were given."""

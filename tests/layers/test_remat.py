@@ -55,6 +55,7 @@ def test_as_all_at_once(size):
         np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_dropout_is_the_same_for_the_gradient(monkeypatch):
     found = step(2, dropout=0.3)
     assert found[0][0] != found[0][1]

@@ -39,6 +39,7 @@ def golden(tmp_path_factory):
     return folder
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.peers
 def test_equals_bilm_tf(golden):
     """All ten batches, each going on where the one before it ended."""
@@ -172,6 +173,7 @@ def test_saving(tmp_path):
         assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
 
 
+@pytest.mark.slow_on_tensorflow
 def test_learns():
     """Gradients reach the characters, and `fit` runs on arrays."""
     keras.utils.set_random_seed(0)

@@ -47,6 +47,7 @@ def losses_by_hand(model, sentences):
     return found
 
 
+@pytest.mark.slow_on_tensorflow
 def test_perplexity_and_loss():
     model = make(word_vocabulary(SENTENCES, 6))
     forward, backward = (np.mean(losses) for losses in losses_by_hand(model, SENTENCES))

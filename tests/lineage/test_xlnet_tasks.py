@@ -235,6 +235,7 @@ def test_drawn_orders(tokenizer):
     assert (again != hidden).any()
 
 
+@pytest.mark.slow_on_tensorflow
 def test_pretraining_learns(tokenizer, backbone):
     keras.utils.set_random_seed(1)
     encoder = XLNetBackbone.from_config(backbone.get_config())

@@ -41,6 +41,7 @@ def test_preprocessor_contract(tmp_path):
     check_preprocessor(make_raw().preprocessor, (texts, texts[::-1]), [0, 1, 1, 0], tmp_path)
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow", "torch")
 def test_follows():
     predictor = make_raw()

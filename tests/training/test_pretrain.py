@@ -154,6 +154,7 @@ def test_curves_without_matplotlib(unbroken, tmp_path, monkeypatch):
 # --- broken off and resumed ---
 
 
+@pytest.mark.slow_on_tensorflow
 def test_resumed_is_equal_to_the_bit(examples, vocabulary, unbroken, tmp_path):
     # After the checkpoint of the fourth step, between the two batches of the sixth.
     with pytest.raises(Broken):
