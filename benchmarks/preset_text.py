@@ -415,6 +415,15 @@ def benchmarks(language, treebanks=None):
         sentences = (sentence for document in real_data.brown_tagged() for sentence in document)
         yield "Brown corpus", [" ".join(word for word, _ in sentence) for sentence in sentences]
         yield "Python's library", [text for pair in real_data.python_library() for text in pair]
+    else:
+        name = {"ko": "korean", "ja": "japanese"}[language]
+        yield "chat topics", [text for *_, text in real_data.chat_topics(name)]
+        yield "names of emoji", [text for _, text in real_data.emoji_names(language)]
+        topics = real_data.help_topics(language)
+        tested = [text for _, page, text in topics if real_data.is_test_page(page)]
+        yield "LibreOffice's help, test pages", tested
+    if language == "ko":
+        yield "commands to a house", [text for *_, text in real_data.korean_commands()]
     for path in sorted(Path(treebanks or "").glob(f"{language}_*.conllu.gz") if treebanks else []):
         text = gzip.decompress(path.read_bytes()).decode("utf-8")
         yield path.name.removesuffix(".conllu.gz"), re.findall(r"(?m)^# text = (.*)$", text)

@@ -396,6 +396,11 @@ def help_topics(language):
     return [row for row in found if row[0] not in ("shared", "sdraw")]
 
 
+def is_test_page(page):
+    """Whether texts of a page are only for tests: three pages in ten, by their names."""
+    return zlib.crc32(page.encode("utf-8")) % 10 < 3
+
+
 def or_skip(source, required=True):
     """`source()` for a test, or a skip with the reason; where `$CI` is set a lack is an error.
 

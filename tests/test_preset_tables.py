@@ -18,6 +18,11 @@ def test_split_by_groups():
     assert not {row[2] for row in train} & {row[2] for row in test}
     assert {row[1] for row in train} == {row[1] for row in test} == set("abc")
     assert preset_tables.split(rows, 0) == (train, test) != preset_tables.split(rows, 1)
+    # Or always the same ones, such as pages of which the presets have read none.
+    for seed in (0, 1):
+        train, test = preset_tables.split(rows, seed, lambda group: group.endswith("1"))
+        assert {row[2] for row in test} == {f"{name} 1" for name in "abc"}
+        assert len(test) == 15 and len(train) == 135
 
 
 def test_two_of_each_class_at_least():
