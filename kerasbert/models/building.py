@@ -273,14 +273,29 @@ def _check_tied(checkpoint, outside, why):
 # Presets of ours
 
 
-def own_backbone(cls, preset, load_weights, **kwargs):
-    """The encoder of an `OwnPreset`."""
+def own_backbone(cls, preset, load_weights, new=None, **kwargs):
+    """The encoder of an `OwnPreset`; names of weights that may stay new are put into `new`."""
     config = preset.config()
+    lacks_pooler = kwargs.get("pooler") and config.get("pooler") is False
+    if lacks_pooler and load_weights and new is None:
+        raise ValueError(
+            f"The encoder in '{preset.directory}' has no pooler; leave out pooler=True, or load a "
+            "task with a new head, which may have a new pooler too."
+        )
 
     def build():
         return cls.from_own_preset(preset.directory, load_weights=False, **kwargs)
 
     def fill(backbone):
+        if lacks_pooler:
+            held = own_backbone(cls, preset, load_weights, **{**kwargs, "pooler": False})
+            held = {weight.path: weight for weight in held.weights}
+            for weight in backbone.weights:
+                if weight.path in held:
+                    weight.assign(held[weight.path])
+                else:
+                    new.append(weight.path)
+            return
         path = preset.encoder_weights()
         with preset.whole():
             backbone.load_weights(path)
@@ -322,14 +337,15 @@ def own_task(cls, preset, load_weights, **kwargs):
             arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
                 preset.directory, **preprocessor_arguments
             )
+    new = [] if new_head else None
     if "backbone" not in arguments:
         arguments["backbone"] = own_backbone(
-            cls.backbone_cls, preset, load_weights, **encoder_arguments
+            cls.backbone_cls, preset, load_weights, new, **encoder_arguments
         )
     saved = cls.with_preprocessor_settings(saved, preprocessor_arguments)
     task = cls.from_config({**saved, **arguments})
     if load_weights and new_head:
-        _warn_new([weight.path for weight in head_weights(task)])
+        _warn_new([*new, *(weight.path for weight in head_weights(task))])
     elif load_weights and head_weights(task):
         task.load_task_weights(preset.path("task.weights.h5"))
         _check_finite(head_weights(task), preset.directory)

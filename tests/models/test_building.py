@@ -4,7 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifierPreprocessor
+from kerasbert.models import (
+    BertBackbone,
+    BertMaskedLM,
+    BertPretrainer,
+    BertTextClassifier,
+    BertTextClassifierPreprocessor,
+)
 from kerasbert.models.task import BertTask
 
 PRESET = "bert_tiny_demo_en_uncased"
@@ -60,3 +66,20 @@ def test_a_class_that_refines_ours_loads_its_head(tmp_path):
         Quiet.from_preset(str(tmp_path))  # The preset's class is no Quiet.
     fresh = Quiet.from_preset(PRESET, labels=["no", "yes"])
     assert set(fresh.classify(["one", "two"])) <= {"no", "yes"}
+
+
+def test_a_new_pooler_for_a_preset_without_one(tmp_path):
+    model = BertMaskedLM.from_preset(PRESET)
+    assert not model.backbone.pooler
+    model.save_to_preset(str(tmp_path))
+    with pytest.raises(ValueError, match="has no pooler; leave out pooler=True"):
+        BertBackbone.from_preset(str(tmp_path), pooler=True)
+    with pytest.warns(UserWarning, match="pooled_dense/kernel"):
+        pretrainer = BertPretrainer.from_preset(str(tmp_path), new_head=True, pooler=True)
+    held = {weight.path: weight for weight in model.backbone.weights}
+    found = {weight.path: weight for weight in pretrainer.backbone.weights}
+    assert found.keys() - held.keys() == {"pooled_dense/kernel", "pooled_dense/bias"}
+    for path, weight in held.items():
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (weight, found[path])))
+    # Without weights there is nothing to lack.
+    assert BertBackbone.from_preset(str(tmp_path), load_weights=False, pooler=True).pooler
