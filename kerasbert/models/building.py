@@ -84,7 +84,7 @@ def _wants_new_head(arguments):
 
 
 class NoHeadError(ValueError):
-    """A checkpoint holds no head of the kind that was asked for."""
+    """A checkpoint holds no head of the kind that was asked for, or no pooler for one."""
 
 
 def _no_head(cls, source):
@@ -278,7 +278,7 @@ def own_backbone(cls, preset, load_weights, new=None, **kwargs):
     config = preset.config()
     lacks_pooler = kwargs.get("pooler") and config.get("pooler") is False
     if lacks_pooler and load_weights and new is None:
-        raise ValueError(
+        raise NoHeadError(
             f"The encoder in '{preset.directory}' has no pooler; leave out pooler=True, or load a "
             "task with a new head, which may have a new pooler too."
         )

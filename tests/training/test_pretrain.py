@@ -418,6 +418,20 @@ def test_a_preset_without_heads_gets_new_ones(examples, vocabulary, unbroken, tm
         assert same != path.startswith("logits/"), path
 
 
+@pytest.mark.backends("torch")
+def test_pairs_after_a_training_without_a_pooler(corpus, vocabulary, tmp_path):
+    settings = {"phases": [(16, 2, 8)], "learning_rate": 1e-9, "accumulate": 1}
+    first = train(corpus, vocabulary, tmp_path / "one", objective="full_sentences", **settings)
+    assert not first["model"].backbone.pooler
+    settings |= {"preset": first["preset"], "encoder": {"pooler": True}}
+    with pytest.warns(UserWarning, match="the head of the sentences is new"):
+        done = train(corpus, None, tmp_path / "two", **settings)
+    found = values(done["model"])
+    for path, value in values(first["model"]).items():
+        np.testing.assert_allclose(found.pop(path), value, atol=1e-6, err_msg=path)
+    assert {path.split("/")[0] for path in found} == {"pooled_dense", "logits"}
+
+
 # --- objectives, precision, optimizers ---
 
 
