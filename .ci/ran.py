@@ -17,13 +17,14 @@ def _append(name, ids):
         file.writelines(f"{id}\n" for id in ids)
 
 
-def _in_share(item):
+def _left_to_others(item):
+    """Whether it is of another share: only what every backend runs is shared out."""
     own, of = map(int, os.environ["SHARE"].split("/"))
-    slow_here = item.get_closest_marker("slow") and not item.get_closest_marker(
-        "slow_on_tensorflow"
-    )
-    elsewhere = not slow_here and not item.get_closest_marker("backends")
-    return not elsewhere or zlib.crc32(item.nodeid.encode()) % of == own
+    marks = {mark.name for mark in item.iter_markers()}
+    slow_everywhere = "slow" in marks and "slow_on_tensorflow" not in marks
+    if "backends" in marks or slow_everywhere:
+        return False
+    return zlib.crc32(item.nodeid.encode()) % of != own
 
 
 # Around the hooks that leave tests out.
@@ -32,9 +33,10 @@ def pytest_collection_modifyitems(config, items):
     _append("all", [item.nodeid for item in items])
     result = yield
     if "SHARE" in os.environ:
-        others = [item for item in items if not _in_share(item)]
-        items[:] = [item for item in items if _in_share(item)]
+        others = [item for item in items if _left_to_others(item)]
         config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
     return result
 
 
