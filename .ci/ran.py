@@ -20,24 +20,21 @@ def _append(name, ids):
 def _left_to_others(item):
     """Whether it is of another share: only what every backend runs is shared out."""
     own, of = map(int, os.environ["SHARE"].split("/"))
-    marks = {mark.name for mark in item.iter_markers()}
-    slow_everywhere = "slow" in marks and "slow_on_tensorflow" not in marks
-    if "backends" in marks or slow_everywhere:
+    if item.get_closest_marker("backends") or item.get_closest_marker("slow"):
         return False
     return zlib.crc32(item.nodeid.encode()) % of != own
 
 
-# Around the hooks that leave tests out.
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+# Around conftest's, which marks as slow what is slow on TensorFlow: other backends run that too.
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
     _append("all", [item.nodeid for item in items])
-    result = yield
     if "SHARE" in os.environ:
         others = [item for item in items if _left_to_others(item)]
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [item for item in items if item not in left_out]
-    return result
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
