@@ -3,6 +3,7 @@
     python benchmarks/recipe.py TEXT OUTPUT --seconds 600                 # every row, 2 threads
     python benchmarks/recipe.py TEXT OUTPUT --seconds 60 --rows base,muon
     python benchmarks/recipe.py TEXT OUTPUT --tokens 20000000             # equal tokens instead
+    python benchmarks/recipe.py TEXT OUTPUT --rows "muon 3e-3+norm first" # two changes at once
     python benchmarks/recipe.py KO.txt OUTPUT --cased --size 4x256       # another language, a size
 
 TEXT is what `kerasbert.pretrain` takes, such as the text of `demo_preset.py`. Every row trains a
@@ -56,11 +57,6 @@ ROWS = {
     "whole words hidden": {"masker": {"unit": "word"}},
     "muon": {"optimizer": "muon"},
     "muon 3e-3": {"optimizer": "muon", "learning_rate": 3e-3},
-    "muon 3e-3 and norm first": {
-        "optimizer": "muon",
-        "learning_rate": 3e-3,
-        "encoder": {"norm_first": True},
-    },
     "adamw 3e-3": {"learning_rate": 3e-3},
     "stays then decays": {"schedule": "wsd"},
     "stays then decays over 40%": {"schedule": "wsd", "decay_share": 0.4},
@@ -80,13 +76,14 @@ PROBE = 60  # Steps that are timed first.
 
 
 def settings_of(row, size, cased):
-    """A row's settings, those of the base among them: a dict."""
+    """A row's settings, those of the base among them: a dict. A row can be several, as `a+b`."""
     from ablations import BASE as SMALL
 
     layers, width = map(int, size.split("x"))
     found = {**SMALL, **BASE, "num_layers": layers, "hidden_dim": width}
     found["vocabulary"] = {**BASE["vocabulary"], "lowercase": not cased}
-    for name, value in ROWS[row].items():
+    changes = [change for part in row.split("+") for change in ROWS[part].items()]
+    for name, value in changes:
         found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
     if "intermediate_dim" in found:  # As rows have it for a width of 128.
         found["intermediate_dim"] = found["intermediate_dim"] * found["hidden_dim"] // 128
@@ -309,7 +306,7 @@ def main(
 ):
     """Train rows, each in equal time, and tabulate."""
     chosen = rows.split(",") if rows else list(ROWS)
-    for name in chosen:
+    for name in (part for row in chosen for part in row.split("+")):
         if name not in ROWS:
             raise typer.BadParameter(f"there is no row {name!r}, only {', '.join(ROWS)}.")
     output = output.resolve()
