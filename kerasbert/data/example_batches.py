@@ -23,12 +23,15 @@ from kerasbert.data.manifest import (
     check_vocabulary,
     describe_tokenizer,
     read_manifest,
-    total,
 )
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
+from kerasbert.data.records import encode_examples
+from kerasbert.files import inside
 
-# Shards that are read in turns.
-IN_TURNS = 16
+# The most parts of the records that are read in turns.
+IN_TURNS = 64
+# Bytes that are read in a few seconds, to compare their hash.
+FEW_BYTES = 1 << 30
 # Bytes of a record that no example has.
 LARGEST = 1 << 25
 
@@ -47,23 +50,30 @@ def read_examples(
     shuffle_buffer=1 << 16,
     repeat=True,
     shards=None,
+    shard=None,
 ):
     """Batches of examples for `BertPretrainer.fit`, from `write_examples` or google-research/bert.
 
     Batch number s depends on the files, the settings, the seed and s alone: with `start_step=k`
-    come exactly the batches from the k-th on. Records before it in its epoch are read, but not
-    parsed.
+    come exactly the batches from the k-th on. Of the records before it, only those that were
+    shuffled together with its own are read again.
 
-    In each epoch the shards are read in another order, 16 in turns, and `shuffle_buffer` records
-    at a time are shuffled. Rows are cut to the longest of the batch, rounded up to a bucket of
-    `kerasbert.data.buckets_up_to`.
+    The records are cut into equal parts, at most 64, as many as there are files and as divide the
+    batch: each batch has as many rows of every part. In each epoch a part goes through its files in
+    another order, and shuffles its share of `shuffle_buffer` records at a time. So a process that
+    takes every batch's first half of the rows, with `shard=(0, 2)`, reads half of the files, and
+    the processes together have the batches of one alone.
+
+    Rows are cut to the longest of the batch, rounded up to a bucket of
+    `kerasbert.data.buckets_up_to`; where several processes share the batches, all rows keep the
+    records' length, as a process does not know the rows of the others.
 
     Files without a manifest, as those of the reference, are gone through once first, to count
     their records and to find what is cut short.
 
     Args:
         files: the folder of `write_examples`, or paths or patterns of TFRecords, compressed where
-            the name ends in `.gz`.
+            the name ends in `.gz`; of some of that folder's, its manifest tells the counts.
         batch_size: int.
         tokenizer: that which the records were made with. Checked against the manifest; needed only
             for dynamic masking of files without one, and for words.
@@ -79,11 +89,15 @@ def read_examples(
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
         seed: int.
         start_step: int. The number of the first batch.
-        shuffle_buffer: int. 0 keeps the order of files and records.
+        shuffle_buffer: int. 0 keeps the order of files and records; with a `shard`, that of each
+            part.
         repeat: bool. `True` never ends, one epoch after the other, also inside a batch; `False`
             is one epoch, and the last batch may be smaller.
         shards: list of strings. Of a folder with a manifest, the names of the shards to read;
             `None` is all of them.
+        shard: `(index, count)`, ints. The part of each batch that this process takes, of `count`
+            that are equal. With `repeat=False` all processes have as many batches, of as many
+            rows: rows of weight 0 fill them up, spread over all of them.
 
     Returns:
         A `tf.data.Dataset` of `(x, y, sample_weight)`: `x` a dict of `token_ids` (B, T),
@@ -93,35 +107,62 @@ def read_examples(
     Raises:
         ValueError: for files that are missing, cut short or no such records, for another
             vocabulary than the records', and for settings that make no sense.
+
+    Source of the parts: shards by process as in T5X's `seqio`, but cut into rows of equal number.
     """
     check_choice("masking", masking, ("dynamic", "static"))
     check_whole("batch_size", batch_size)
     check_whole("start_step", start_step, 0)
     check_whole("shuffle_buffer", shuffle_buffer, 0)
+    index, count = _checked_shard(shard, batch_size)
     with tf.device("cpu"):
         source = _source(files, tokenizer, shards)
         if next_sentence is None:
             next_sentence = source.next_sentence
-        mask = None if masking == "static" else _masker(masker, source.described, tokenizer)
+        mask = None if masking == "static" else _masker(masker, source, tokenizer, count > 1)
+        parts = _Parts(source, batch_size, index, count, in_order=not (shuffle_buffer or shard))
+        parts.check()
         # Two streams of chance, whatever the backend's global seed is.
         seeds = np.random.SeedSequence(seed).generate_state(2, "uint64").astype("int64")
-        records = _records(source, seeds[0], start_step * batch_size, shuffle_buffer, repeat)
-        batches = records.batch(batch_size).enumerate(start_step)
+        fill = shard is not None and not repeat
+        records = parts.records(seeds[0], start_step, shuffle_buffer, repeat, fill)
+        batches = parts.batches(records).enumerate(start_step)
         in_one_epoch = max(0, -(-source.examples // batch_size) - start_step)
         steps = tf.data.INFINITE_CARDINALITY if repeat else in_one_epoch
         batches = batches.apply(tf.data.experimental.assert_cardinality(steps))
 
         @tf.autograph.experimental.do_not_convert
         def make(step, serialized):
+            there = serialized != ""
+            if fill:
+                serialized = tf.where(there, serialized, _filler(source))
             return _batch(
                 _parse(serialized, source.length, source.slots),
+                there,
                 mask,
-                tf.stack([tf.constant(seeds[1]), step]),
+                parts.draws(tf.constant(seeds[1]), step, source.length),
                 next_sentence,
                 num_segments,
+                agreed=count > 1,
             )
 
         return map_ahead(batches, make)
+
+
+def _checked_shard(shard, batch_size):
+    if shard is None:
+        return 0, 1
+    index, count = shard
+    check_whole("shard: count", count)
+    check_whole("shard: index", index, 0)
+    if index >= count:
+        raise ValueError(f"shard={shard} has the index {index}, and {count} begin with 0.")
+    if batch_size % count:
+        raise ValueError(
+            f"batch_size={batch_size} is of all {count} processes and has to be a multiple of "
+            f"{count}: each takes an equal part of every batch."
+        )
+    return int(index), int(count)
 
 
 @dataclasses.dataclass
@@ -129,11 +170,16 @@ class _Source:
     """Files of records and what is known of them."""
 
     paths: list
-    examples: int
+    counts: list  # of the records in each
     length: int  # T of the records
     slots: int  # P of the records
     next_sentence: bool
     described: dict | None  # the tokenizer, of a manifest
+    shards: list | None = None  # what the manifest says of each path
+
+    @property
+    def examples(self):
+        return sum(self.counts)
 
 
 def _source(files, tokenizer, shards=None):
@@ -144,8 +190,9 @@ def _source(files, tokenizer, shards=None):
             files = os.path.join(files, "*.tfrecord*")
         else:
             if shards is not None:
-                named = [shard for shard in manifest["shards"] if shard["name"] in shards]
-                manifest = {**manifest, "shards": named, "counts": total(named)}
+                named = set(shards)
+                named = [shard for shard in manifest["shards"] if shard["name"] in named]
+                manifest = {**manifest, "shards": named}
             return _written(os.fspath(files), manifest, tokenizer)
     paths = []
     for pattern in as_paths(files):
@@ -155,6 +202,8 @@ def _source(files, tokenizer, shards=None):
         paths += found
     if not paths:
         raise ValueError("The list of files of examples is empty; name at least one.")
+    if written := _of_a_manifest(paths):
+        return _written(*written, tokenizer)
     looks = [_look(path, tokenizer) for path in paths]
     for path, look in zip(paths, looks):
         if look[1:] != looks[0][1:]:
@@ -163,7 +212,20 @@ def _source(files, tokenizer, shards=None):
                 f"'{paths[0]}' of {looks[0][1]} with {looks[0][2]}; read them apart."
             )
     described = None if tokenizer is None else describe_tokenizer(tokenizer)
-    return _Source(paths, sum(look[0] for look in looks), *looks[0][1:], True, described)
+    return _Source(paths, [look[0] for look in looks], *looks[0][1:], True, described)
+
+
+def _of_a_manifest(paths):
+    """`(folder, manifest)` of these files alone, in their order; `None` where not all have it."""
+    folders = {os.path.dirname(path) for path in paths}
+    manifest = read_manifest(folders.pop()) if len(folders) == 1 else None
+    if manifest is None:
+        return None
+    shards = {shard["name"]: shard for shard in manifest["shards"]}
+    named = [shards.get(os.path.basename(path)) for path in paths]
+    if None in named:
+        return None
+    return os.path.dirname(paths[0]), {**manifest, "shards": named}
 
 
 def _written(folder, manifest, tokenizer):
@@ -174,10 +236,12 @@ def _written(folder, manifest, tokenizer):
         )
     if tokenizer is not None:
         check_vocabulary(manifest, tokenizer, folder)
-    settings = manifest["settings"]
-    paths = [check_shard(folder, shard) for shard in manifest["shards"]]
-    if not paths:
+    settings, shards = manifest["settings"], manifest["shards"]
+    if not shards:
         raise ValueError(f"'{os.path.join(folder, NAME)}' names no shards; write them anew.")
+    source = os.path.join(folder, NAME)
+    paths = [inside(folder, shard["name"], source) for shard in shards]
+    check_shard(folder, shards[0], hashed=False)
     with _reading(paths[0]):
         sizes = _sizes(next(iter(_open(tf.constant(paths[0])))), paths[0])
     if sizes != (settings["sequence_length"], settings["mask_selection_length"]):
@@ -187,10 +251,11 @@ def _written(folder, manifest, tokenizer):
         )
     return _Source(
         paths,
-        manifest["counts"]["examples"],
+        [shard["examples"] for shard in shards],
         *sizes,
         settings["objective"] != "full_sentences",
         manifest["tokenizer"],
+        [(folder, shard) for shard in shards],
     )
 
 
@@ -278,28 +343,175 @@ def _open(path):
     return tf.data.TFRecordDataset(path, tf.where(packed, "GZIP", ""))
 
 
-def _records(source, seed, skip, shuffle_buffer, repeat):
-    """Serialized examples, from number `skip` on: a dataset."""
-    first, skip = divmod(skip, source.examples) if repeat else (0, skip)
-    shuffle = functools.partial(tf.random.experimental.stateless_shuffle, alg="philox")
+class _Parts:
+    """The parts that the records are cut into, and those of them that a process reads.
 
-    def one_epoch(epoch):
-        paths = tf.constant(source.paths)
-        rest = tf.where(epoch == first, tf.constant(skip, tf.int64), 0)
-        # The lower half counts what is shuffled in an epoch.
-        number = tf.bitwise.left_shift(epoch, 32)
-        if not shuffle_buffer:
-            return tf.data.Dataset.from_tensor_slices(paths).flat_map(_open).skip(rest)
-        paths = tf.data.Dataset.from_tensor_slices(shuffle(paths, tf.stack([seed, number])))
-        records = paths.interleave(_open, cycle_length=min(IN_TURNS, len(source.paths)))
-        # Not by `shuffle`, which follows the global seed too, and cannot begin in the middle.
-        windows = records.skip(rest // shuffle_buffer * shuffle_buffer).batch(shuffle_buffer)
-        windows = windows.enumerate(rest // shuffle_buffer + 1)
-        windows = windows.map(lambda i, window: shuffle(window, tf.stack([seed, number + i])))
-        return windows.unbatch().skip(rest % shuffle_buffer)
+    S parts, B rows of a batch, R = B / S of each part.
 
-    epochs = tf.data.Dataset.range(first, tf.int64.max if repeat else 1)
-    return epochs.flat_map(tf.autograph.experimental.do_not_convert(one_epoch))
+    Args:
+        source: a `_Source`.
+        batch_size: int. B.
+        index, count: ints. The process takes the rows from `index * B / count` on, B / count.
+        in_order: bool. Whether there is one part only.
+    """
+
+    def __init__(self, source, batch_size, index, count, in_order):
+        most = min(IN_TURNS, len(source.paths), source.examples)
+        number = max(n for n in range(1, most + 1) if batch_size % n == 0)
+        self.source, self.number = source, 1 if in_order else number
+        self.rows = batch_size // self.number
+        own = batch_size // count
+        self.first = index * own // self.rows
+        self.last = -(-(index + 1) * own // self.rows)  # The one after the last.
+        # Which rows of its parts are its own: all but where there are more processes than parts.
+        begin = index * own - self.first * self.rows
+        self.own = slice(begin, begin + own)
+        self.num_batches = -(-source.examples // batch_size)
+        self.pieces = _cut(source.counts, self.number)[self.first : self.last]
+
+    def check(self):
+        """Look whether the files of these parts are as they were written."""
+        if self.source.shards is None:
+            return  # They have been gone through.
+        files = sorted({file for pieces in self.pieces for file, _, _ in pieces})
+        shards = [self.source.shards[file] for file in files]
+        # Beyond that the checksums of the records themselves have to do, hours into a training.
+        hashed = sum(shard["bytes"] for _, shard in shards) <= FEW_BYTES
+        for folder, shard in shards:
+            check_shard(folder, shard, hashed)
+
+    def records(self, seed, start_step, shuffle_buffer, repeat, fill):
+        """Serialized records from a step on, R of each part in turns: a dataset.
+
+        With `fill` there are R for each part and step, and an empty string where there is none.
+        """
+        shuffle = functools.partial(tf.random.experimental.stateless_shuffle, alg="philox")
+        window = -(-shuffle_buffer // self.number)
+        tables = np.concatenate([np.reshape(one, (-1, 3)) for one in self.pieces]).T
+        files, firsts, numbers = tf.constant(tables, tf.int64)
+        splits = tf.constant(np.cumsum([0, *map(len, self.pieces)]))
+        paths = tf.constant(self.source.paths)
+        num_batches = max(1, self.num_batches)
+
+        def part_of(part):
+            of_part = slice(splits[part], splits[part + 1])
+            path = tf.gather(paths, files[of_part])
+            first, number = firsts[of_part], numbers[of_part]  # (pieces,)
+            total = tf.reduce_sum(number)
+            done = tf.constant(start_step * self.rows, tf.int64)
+            if fill:
+                done = min(start_step, num_batches) * total // num_batches
+            # The lower half counts what is shuffled in an epoch.
+            own_seed = seed + tf.cast(part + self.first, tf.int64)
+            start = done // total if repeat else tf.constant(0, tf.int64)
+            skip = done - start * total
+
+            def one_epoch(epoch):
+                rest = tf.where(epoch == start, skip, 0)
+                count = tf.bitwise.left_shift(epoch, 32)
+                order = tf.range(tf.size(number))
+                begin = rest
+                if window:
+                    order = shuffle(order, tf.stack([own_seed, count]))
+                    begin = rest // window * window
+                sizes = tf.gather(number, order)
+                left_out = tf.clip_by_value(begin - tf.cumsum(sizes, exclusive=True), 0, sizes)
+                pieces = tf.data.Dataset.from_tensor_slices(
+                    (tf.gather(path, order), tf.gather(first, order) + left_out, sizes - left_out)
+                )
+                pieces = pieces.filter(lambda path, first, size: size > 0)
+                records = pieces.flat_map(
+                    lambda path, first, size: _open(path).skip(first).take(size)
+                )
+                if not window:
+                    return records
+                # Not by `shuffle`, which follows the global seed too, and cannot begin in the
+                # middle.
+                windows = records.batch(window).enumerate(rest // window + 1)
+                windows = windows.map(
+                    lambda i, window: shuffle(window, tf.stack([own_seed, count + i]))
+                )
+                return windows.unbatch().skip(rest % window)
+
+            epochs = tf.data.Dataset.range(start, tf.int64.max if repeat else 1)
+            records = epochs.flat_map(one_epoch)
+            if not fill:
+                return records
+            places = tf.data.Dataset.range(start_step * self.rows, num_batches * self.rows)
+
+            def choose(place):
+                batch = place // self.rows
+                quota = (batch + 1) * total // num_batches - batch * total // num_batches
+                return tf.cast(place % self.rows >= quota, tf.int64)
+
+            filler = tf.data.Dataset.from_tensors("").repeat()
+            return tf.data.Dataset.choose_from_datasets([records, filler], places.map(choose))
+
+        parts = tf.data.Dataset.range(self.last - self.first)
+        return parts.interleave(
+            tf.autograph.experimental.do_not_convert(part_of),
+            cycle_length=self.last - self.first,
+            block_length=self.rows,
+            num_parallel_calls=None,
+        )
+
+    def batches(self, records):
+        """The process' rows of each batch, of the records of its parts."""
+        rows = self.rows * (self.last - self.first)
+        batches = records.batch(rows)
+        if self.own == slice(0, rows):
+            return batches
+        return batches.map(lambda records: records[self.own])
+
+    def draws(self, seed, step, length):
+        """A function of a shape (N, B, T) that draws as all of the processes together do."""
+
+        def draw(shape):
+            drawn = [
+                tf.random.stateless_uniform(
+                    (shape[0], self.rows, length),
+                    tf.stack([seed, step * self.number + part]),
+                    alg="philox",
+                )
+                for part in range(self.first, self.last)
+            ]
+            # The last batch of one process may have fewer rows.
+            return tf.concat(drawn, axis=1)[:, self.own][:, : shape[1], : shape[2]]
+
+        draw.seed = tf.stack([seed, step])
+        return draw
+
+
+def _cut(counts, parts):
+    """Cut files of so many records into equal parts: lists of `(file, first, number)`.
+
+    >>> _cut([5, 3], 2)
+    [[(0, 0, 4)], [(0, 4, 1), (1, 0, 3)]]
+    """
+    ends = np.cumsum([0, *counts])
+    edges = [int(ends[-1]) * part // parts for part in range(parts + 1)]
+    found = []
+    for low, high in zip(edges, edges[1:]):
+        pieces = []
+        file = int(np.searchsorted(ends, low, side="right")) - 1
+        while low < high:
+            number = min(high, int(ends[file + 1])) - low
+            if number:
+                pieces.append((file, low - int(ends[file]), number))
+            low, file = low + number, file + 1
+        found.append(pieces)
+    return found
+
+
+def _filler(source):
+    """An example of one token, for a row that counts nothing."""
+    sizes = {name: spec.shape[0] for name, spec in _spec(source.length, source.slots).items()}
+    values = {
+        name: np.zeros((1, size), "float32" if name == "masked_lm_weights" else "int64")
+        for name, size in sizes.items()
+    }
+    values["input_mask"][:, 0] = 1
+    return encode_examples(values)[0]
 
 
 def _spec(length, slots):
@@ -323,11 +535,18 @@ def _parse(serialized, length, slots):
     }
 
 
-def _batch(parsed, mask, seed, next_sentence, num_segments):
-    """From parsed features to `(x, y, sample_weight)`."""
+def _batch(parsed, there, mask, draw, next_sentence, num_segments, agreed):
+    """From parsed features to `(x, y, sample_weight)`; with `agreed` shapes do not depend on them.
+
+    Args:
+        there: bool (B,). False for rows that only fill the batch.
+        draw: a function of a shape, which draws numbers from 0 to 1.
+    """
     lengths = tf.reduce_sum(parsed["input_mask"], axis=1)  # (B,)
-    buckets = tf.constant(buckets_up_to(parsed["input_mask"].shape[1]))
-    longest = tf.gather(buckets, tf.searchsorted(buckets, [tf.reduce_max(lengths)])[0])
+    longest = parsed["input_mask"].shape[1]
+    if not agreed:
+        buckets = tf.constant(buckets_up_to(longest))
+        longest = tf.gather(buckets, tf.searchsorted(buckets, [tf.reduce_max(lengths)])[0])
     x = {
         "token_ids": parsed["input_ids"][:, :longest],  # (B, T)
         "padding_mask": parsed["input_mask"][:, :longest] > 0,
@@ -340,12 +559,13 @@ def _batch(parsed, mask, seed, next_sentence, num_segments):
     weights = {"mlm_logits": parsed["masked_lm_weights"]}
     if mask is not None:
         restored = _restore(x["token_ids"], x["mask_positions"], *y.values(), *weights.values())
-        hidden = mask(restored, x["padding_mask"], seed, lengths)
+        hidden = mask(restored, x["padding_mask"], draw, lengths)
         x["token_ids"], x["mask_positions"] = hidden["token_ids"], hidden["mask_positions"]
         y["mlm_logits"], weights["mlm_logits"] = hidden["mask_ids"], hidden["mask_weights"]
     if next_sentence:
         y["nsp_logits"] = parsed["next_sentence_labels"][:, 0]
-        weights["nsp_logits"] = tf.ones_like(lengths, tf.float32)
+        weights["nsp_logits"] = tf.cast(there, tf.float32)
+    weights["mlm_logits"] *= tf.cast(there, tf.float32)[:, None]
     return x, y, weights
 
 
@@ -356,8 +576,9 @@ def _restore(token_ids, positions, ids, weights):
     return tf.tensor_scatter_nd_update(token_ids, places, tf.gather_nd(ids, used))
 
 
-def _masker(masker, described, tokenizer):
-    """A function of token ids, padding mask, seed and lengths that hides tokens."""
+def _masker(masker, source, tokenizer, agreed):
+    """A function of token ids, padding mask, `draw` and lengths that hides tokens."""
+    described = source.described
     if described is None:
         raise ValueError(
             "These files have no manifest, which would name the special tokens; pass the "
@@ -387,29 +608,29 @@ def _masker(masker, described, tokenizer):
                 )
             edges = tokenizer.word_edges()
 
-    def mask(token_ids, padding_mask, seed, lengths):
+    def mask(token_ids, padding_mask, draw, lengths):
         maskable = padding_mask
         for special in described["special_token_ids"]:
             maskable &= token_ids != special
         if callable(masker):
-            return masker(token_ids, maskable, seed, lengths)
+            return masker(token_ids, maskable, draw.seed, lengths)
         if changing is not None:
             first, last, batches = changing
-            done = tf.minimum(tf.cast(seed[1], tf.float64) / batches, 1.0)
+            done = tf.minimum(tf.cast(draw.seed[1], tf.float64) / batches, 1.0)
             # A lower share of all tokens is the highest share of fewer.
             share = (first + (last - first) * done) / max(first, last)
             lengths = share * tf.cast(lengths, tf.float64)
         hidden = mask_tokens(
             token_ids,
             maskable,
-            seed,
+            draw,
             vocabulary_size=described["vocabulary_size"],
             mask_token_id=described["mask_token_id"],
             lengths=lengths,
             word_starts=None if edges is None else word_starts(token_ids, edges),
             **masker,
         )
-        return hidden if changing is None else _without_empty_slots(hidden)
+        return hidden if changing is None or agreed else _without_empty_slots(hidden)
 
     return mask
 

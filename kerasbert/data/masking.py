@@ -4,6 +4,8 @@ B batch, T tokens, P predictions, V tokens of the vocabulary, W words of a row (
 S sums of sizes of words.
 """
 
+import functools
+
 import numpy as np
 
 from kerasbert._errors import check_value
@@ -132,7 +134,8 @@ def mask_tokens(
     Args:
         token_ids: int32 (B, T).
         maskable: bool (B, T). What may be chosen: no padding, no special token.
-        seed: ints (2,). The same seed hides the same.
+        seed: ints (2,). The same seed hides the same. Or a function of a shape (4, B, T), that
+            draws numbers from 0, below 1.
         vocabulary_size: int.
         mask_token_id: int.
         lengths: int32 (B,). n of each row, special tokens included; `None` takes the maskable
@@ -191,8 +194,10 @@ def mask_tokens(
     if mask_selection_rate == 0:
         slots = tf.minimum(mask_selection_length or 1, length)
     count = tf.minimum(tf.minimum(count, candidates), slots)
-    # The same generator on every device.
-    draws = tf.random.stateless_uniform((4, *_shape(token_ids)), seed, alg="philox")
+    if not callable(seed):
+        # The same generator on every device.
+        seed = functools.partial(tf.random.stateless_uniform, seed=seed, alg="philox")
+    draws = seed((4, *_shape(token_ids)))
     roll = draws[2]  # (B, T), of 80/10/10
     if unit == "token":
         chosen = _choose(maskable, count, slots, draws[0])  # (B, T)

@@ -668,6 +668,125 @@ def test_an_epoch_has_each_example_once(written, shuffle_buffer):
     assert (orders[0] != orders[1] and orders[1] != orders[2]) == bool(shuffle_buffer)
 
 
+@pytest.fixture(scope="module")
+def many_shards(corpus, bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("many")
+    manifest = write(corpus, folder, bert, block_bytes=4000, blocks_per_shard=1)
+    assert len(manifest["shards"]) >= 8
+    return folder, manifest
+
+
+def joined(parts):
+    return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 24])
+def test_processes_have_the_batches_of_one(many_shards, bert, count):
+    """Also more processes than parts: 24 of a batch of 24, which at most 12 files are cut for."""
+    folder, _ = many_shards
+    settings = {"seed": 3, "tokenizer": bert, "masker": {"unit": "word"}, "shuffle_buffer": 100}
+
+    def some(shard, start_step=0, number=60):
+        batches = read_examples(folder, 24, shard=shard, start_step=start_step, **settings)
+        return list(batches.take(number).as_numpy_iterator())
+
+    one = some((0, 1))
+    together = [joined(parts) for parts in zip(*(some((i, count)) for i in range(count)))]
+    assert len(together) == 60
+    for batch, expected in zip(together, one):
+        assert batch[0]["token_ids"].shape == (24, T)
+        wide = expected[0]["token_ids"].shape[1]
+        assert not batch[0]["padding_mask"][:, wide:].any()
+        for name in ("token_ids", "segment_ids", "padding_mask"):
+            np.testing.assert_array_equal(batch[0][name][:, :wide], expected[0][name])
+        used = expected[1]["mlm_logits"].shape[1]
+        np.testing.assert_array_equal(batch[1]["mlm_logits"][:, :used], expected[1]["mlm_logits"])
+        assert not batch[2]["mlm_logits"][:, used:].any()
+    # As many processes as there are go on anywhere.
+    same(some((count - 1, count), 37, 1)[0], some((count - 1, count))[37])
+
+
+@pytest.mark.parametrize("buffer", [0, 100])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_processes_fill_an_epoch(many_shards, buffer, count):
+    folder, manifest = many_shards
+    examples = manifest["counts"]["examples"]
+    settings = {"repeat": False, "shuffle_buffer": buffer, "masking": "static"}
+    rows = []
+    for index in range(count):
+        shard = index, count
+        batches = read_examples(folder, 32, shard=shard, **settings)
+        parts = list(batches.as_numpy_iterator())
+        assert len(parts) == int(batches.cardinality()) == -(-examples // 32)
+        real = []
+        for x, y, weights in parts:
+            there = weights["nsp_logits"] > 0
+            assert len(there) == 32 // count and (weights["mlm_logits"][~there] == 0).all()
+            assert (x["padding_mask"][~there].sum(axis=1) == 1).all()
+            x, y = tf.nest.map_structure(lambda value, there=there: value[there], (x, y))
+            rows += rows_of([(x, y, None)])
+            real.append(int(there.sum()))
+        # What fills is spread, not left to the last.
+        assert max(real) - min(real) <= -(-32 // count // 8) * 8
+        later = read_examples(folder, 32, shard=shard, start_step=5, **settings)
+        for expected, batch in zip(parts[5:], later.as_numpy_iterator(), strict=True):
+            same(expected, batch)
+    assert sorted(rows) == rows_of(read(folder, masking="static", shuffle_buffer=0))
+
+
+def test_a_process_reads_its_files_alone(many_shards, monkeypatch, tmp_path):
+    folder, manifest = many_shards
+    sizes = {shard["name"]: shard["bytes"] for shard in manifest["shards"]}
+    checked = []
+    monkeypatch.setattr(
+        "kerasbert.data.example_batches.check_shard",
+        lambda folder, shard, hashed: checked.append(shard["name"]),
+    )
+    for index in range(2):
+        checked.clear()
+        read_examples(folder, 64, shard=(index, 2))
+        share = sum(sizes[name] for name in set(checked)) / sum(sizes.values())
+        assert 0.4 < share < 0.7  # The first one tells the sizes of the rows.
+    # Files of the others may be missing here.
+    for name, data in files(folder).items():
+        if name not in list(sizes)[len(sizes) // 2 + 1 :]:
+            (tmp_path / name).write_bytes(data)
+    monkeypatch.undo()
+    settings = {"shuffle_buffer": 10, "shard": (0, 2)}
+    batches = (read_examples(place, 64, **settings) for place in (folder, tmp_path))
+    for expected, batch in zip(*(one.take(20).as_numpy_iterator() for one in batches)):
+        same(expected, batch)
+    with pytest.raises(ValueError, match="is missing; write the examples anew"):
+        read_examples(tmp_path, 64, shard=(1, 2))
+
+
+def test_files_of_a_manifest(many_shards):
+    """A list of some, and a pattern of all of them, are not counted: the manifest has it."""
+    folder, manifest = many_shards
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kerasbert.data.example_batches._look", None)
+        pattern = os.path.join(folder, "*.tfrecord.gz")
+        same(read(pattern), read(folder))
+        paths = [os.path.join(folder, shard["name"]) for shard in manifest["shards"][:2]]
+        assert sum(len(x["token_ids"]) for x, _, _ in read(paths)) == sum(
+            shard["examples"] for shard in manifest["shards"][:2]
+        )
+
+
+@pytest.mark.parametrize(
+    "shard, message",
+    [
+        ((2, 2), r"shard=\(2, 2\) has the index 2, and 2 begin with 0"),
+        ((0, 3), "batch_size=64 is of all 3 processes and has to be a multiple of 3"),
+        ((-1, 2), "shard: index=-1 has to be"),
+        ((0, 0), "shard: count=0 has to be"),
+    ],
+)
+def test_bad_shards(written, shard, message):
+    with pytest.raises(ValueError, match=message):
+        read_examples(written[0], 64, shard=shard)
+
+
 def test_segments_and_labels_as_the_model_wants_them(written, bert, corpus, tmp_path):
     folder, _ = written
     x, y, weights = read(folder, num_segments=0, next_sentence=False)[0]
