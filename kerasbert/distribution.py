@@ -36,9 +36,124 @@ its own part of the data; `batch_size` is of one process:
     model.fit(texts[rank::processes], labels[rank::processes])
 """
 
+import contextlib
+import dataclasses
+
 import keras
 
 from kerasbert import backend
+
+
+def join():
+    """Meet the other processes that a launcher started, before anything is computed.
+
+    `kerasbert.pretrain` does it itself; a script that computes something before calls this first.
+    What starts the processes says how many there are:
+
+    - JAX: `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` of Keras, or
+      `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, SLURM's and Open MPI's
+      own variables, or a pod of TPUs.
+    - PyTorch: `torchrun`.
+    - TensorFlow: `TF_CONFIG`.
+
+    Returns:
+        `Processes`: `index` and `count`, 0 and 1 where there are no others.
+
+    Raises:
+        RuntimeError: where something was computed already.
+
+    Example:
+
+    >>> join()
+    Processes(index=0, count=1)
+    """
+    return Processes(*backend.join_processes())
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """This process among those that train together, from 0. What it asks, all have to ask."""
+
+    index: int
+    count: int
+
+    @property
+    def is_first(self):
+        """Whether this is the process that writes."""
+        return self.index == 0
+
+    def any(self, flag):
+        """Whether a flag is set in any of them."""
+        return self.mean([float(bool(flag))])[0] > 0
+
+    def mean(self, values):
+        """The means of floats over all of them."""
+        return [total / self.count for total in self.sum(values)]
+
+    def sum(self, values):
+        """The sums of floats over all of them."""
+        return backend.sum_over_processes(values) if self.count > 1 else values
+
+    def first(self, function):
+        """Call a function in the first one while the others wait; its result, elsewhere `None`."""
+        error = result = None
+        if self.is_first:
+            try:
+                result = function()
+            except BaseException as caught:
+                error = caught
+        failed = self.any(error is not None)
+        if error is not None:
+            raise error
+        if failed:
+            raise ConnectionError(
+                f"The first of the {self.count} processes stopped: what it printed says why."
+            )
+        return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """What processes and their devices share out: see `together`.
+
+    Args:
+        processes: `Processes`.
+        shard: `(index, count)`. The part of each batch that this process reads.
+        replicas: int. The devices that divide the rows of a batch.
+    """
+
+    processes: Processes
+    shard: tuple
+    replicas: int
+
+
+@contextlib.contextmanager
+def together(devices=None, mesh=None):
+    """A context in which models train on several devices, of all processes that were started.
+
+    Args:
+        devices: int. How many devices of this process to use, where it is alone.
+        mesh: `(batch, model)`, ints, on JAX: the devices that divide the rows of a batch, and those
+            that divide each layer, see `layout_map`.
+
+    Yields:
+        `Together`.
+
+    Raises:
+        ValueError: for more devices than there are.
+        ConnectionError: in a sentence, where another process ended.
+    """
+    processes = join()
+    try:
+        with backend.on_devices(devices, mesh, layout_map) as (shard, replicas):
+            yield Together(processes, shard, replicas)
+    except Exception as error:
+        if processes.count == 1 or not backend.is_lost_process(error):
+            raise
+        raise ConnectionError(
+            f"Process {processes.index} of {processes.count} lost another one, which ended or "
+            "cannot be reached: start all of them again, and they go on from the last checkpoint."
+        ) from error
 
 
 def layout_map(device_mesh, axis="model"):

@@ -484,6 +484,12 @@ def of_all_replicas(x):
 
 
 @kernel
+def mean_of_replicas(x):
+    """The mean of a tensor over the devices of a step that several take together."""
+    return x
+
+
+@kernel
 def clip_by_global_norm(gradients, most):
     """The gradients, smaller where the norm of all is above `most`; `None`s stay."""
     squares = [ops.sum(ops.square(g)) for g in gradients if g is not None]
@@ -713,6 +719,70 @@ def shape_cost(width):
 def data_parallel(model, **kwargs):
     """Let `model.fit` train with other processes."""
     raise ValueError(f"Training with other processes is not possible on {name()}.")
+
+
+# === Processes that a launcher started ===
+
+
+@kernel
+def join_processes():
+    """Meet the other processes that a launcher started: `(index, count)`."""
+    return 0, 1
+
+
+@kernel
+def on_devices(devices, mesh, layout_map):
+    """A context in which models are made for several devices, of all processes.
+
+    It yields `(shard, replicas)`: the part of each batch that this process reads, `(index, count)`,
+    and the number of devices that divide the rows of a batch.
+
+    Args:
+        devices: int. How many of this process are used, where it is alone; `None` is one, but all
+            those of several processes.
+        mesh: `(batch, model)`, ints: devices that divide the rows, and those that divide layers.
+        layout_map: function of a `keras.distribution.DeviceMesh`.
+    """
+    if devices not in (None, 1) or mesh is not None:
+        raise ValueError(f"Several devices are not possible on {name()}.")
+    return contextlib.nullcontext(((0, 1), 1))
+
+
+@kernel
+def of_this_process(batches):
+    """A `tf.data.Dataset` of a process' rows, as Keras takes it where several processes train."""
+    return batches
+
+
+@kernel
+def sum_over_processes(values):
+    """The sums of floats (N,) over all processes, which have to ask all at once."""
+    return values
+
+
+@kernel
+def whole(variable):
+    """The value of a variable as an array; all processes have to ask where it is cut over them."""
+    return ops.convert_to_numpy(variable)
+
+
+@kernel
+def share_steps(model, processes):
+    """Let a model that is compiled take its steps together with those of the other processes."""
+    if processes > 1:
+        data_parallel(model)
+
+
+@kernel
+def of_one_process(model, processes):
+    """The model for this process alone, with the weights of all."""
+    return model
+
+
+@kernel
+def is_lost_process(error):
+    """Whether an exception says that another process is there no more."""
+    return False
 
 
 def keras_exports():

@@ -364,6 +364,164 @@ def compiles_shapes(jit_compile):
     return True
 
 
+# Seconds without a sign of life after which a process counts as lost.
+HEARTBEAT = 30
+_KERAS = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
+
+
+def join_processes():
+    """Those of Keras' or JAX's variables, of SLURM, Open MPI or a TPU pod."""
+    import jax
+
+    if not jax.distributed.is_initialized() and (given := _launched()) is not None:
+        try:
+            jax.distributed.initialize(**given, heartbeat_timeout_seconds=HEARTBEAT)
+        except RuntimeError as error:
+            if "before any JAX" not in str(error):
+                raise
+            raise RuntimeError(
+                "JAX has computed something already, and processes have to meet before that: call "
+                "kerasbert.distribution.join() first in the script."
+            ) from None
+    return jax.process_index(), jax.process_count()
+
+
+def _launched():
+    """Arguments of `jax.distributed.initialize`; `None` where nothing started several processes."""
+    found = [os.environ.get(f"KERAS_DISTRIBUTION_{name}") for name in _KERAS]
+    if found[0]:
+        address = found[0].split(",")[0]
+        count = found[1] or len(found[0].split(","))
+        return _meeting(address, count, found[2])
+    if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        found = [os.environ.get(f"JAX_{name}") for name in _KERAS[1:]]
+        return {} if None in found else _meeting(address, *found)
+    several = any(
+        int(os.environ.get(name) or 1) > 1 for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+    )
+    return {} if several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") else None
+
+
+def _meeting(address, count, index):
+    count, index = int(count), int(index or 0)
+    if count < 2:
+        return None
+    return {"coordinator_address": address, "num_processes": count, "process_id": index}
+
+
+@contextlib.contextmanager
+def on_devices(devices, mesh, layout_map):
+    """By `keras.distribution`: that which is set, or else one of these devices."""
+    import jax
+
+    before = keras.distribution.distribution()
+    if before is not None and (devices, mesh) != (None, None):
+        raise ValueError(
+            "keras.distribution.set_distribution() has chosen the devices already; leave out "
+            "devices and mesh."
+        )
+    if before is not None or (devices is None and mesh is None and jax.process_count() == 1):
+        yield ((0, 1), 1) if before is None else _shard(before)
+        return
+    named = keras.distribution.list_devices()
+    count = len(named) if devices is None else devices
+    if mesh is not None:
+        count = mesh[0] * mesh[1]
+    if count > len(named) or (jax.process_count() > 1 and count < len(named)):
+        given = f"devices={devices}" if mesh is None else f"mesh={mesh[0]}x{mesh[1]}"
+        raise ValueError(
+            f"{given} is of {count} devices, and the {jax.process_count()} processes have "
+            f"{len(named)}: {', '.join(named[:8])}."
+        )
+    named = named[:count]
+    if mesh is None:
+        chosen = keras.distribution.DataParallel(devices=named, auto_shard_dataset=False)
+    else:
+        mesh = keras.distribution.DeviceMesh(mesh, ["batch", "model"], named)
+        chosen = keras.distribution.ModelParallel(
+            layout_map=layout_map(mesh), batch_dim_name="batch", auto_shard_dataset=False
+        )
+    keras.distribution.set_distribution(chosen)
+    try:
+        yield _shard(chosen)
+    finally:
+        keras.distribution.set_distribution(before)
+
+
+def _shard(distribution):
+    """`((index, count), replicas)`: which part of each batch the devices of this process have."""
+    import jax
+
+    mesh = distribution.device_mesh
+    axis = mesh.axis_names.index(distribution.batch_dim_name)
+    here = {f"{device.platform}:{device.id}" for device in jax.local_devices()}
+    places = {place[axis] for place, name in np.ndenumerate(mesh.devices) if str(name) in here}
+    replicas, width = mesh.devices.shape[axis], len(places)
+    first = min(places)
+    if sorted(places) != list(range(first, first + width)) or first % width or replicas % width:
+        raise ValueError(
+            f"The devices of this process are rows {sorted(places)} of the mesh {mesh.shape}: pass "
+            "the devices in the order of their processes."
+        )
+    return (first // width, replicas // width), replicas
+
+
+def sum_over_processes(values):
+    """See `kerasbert.backend.sum_over_processes`."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return None
+    # JAX would make them float32.
+    found = multihost_utils.process_allgather(np.asarray(values, "float64").view("uint32"))
+    return np.ascontiguousarray(found).view("float64").sum(axis=0).tolist()
+
+
+def whole(variable):
+    """Gathered where its parts are on the devices of several processes."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    value = ops.convert_to_tensor(variable)
+    if not isinstance(value, jax.Array) or value.is_fully_addressable:
+        return None
+    if value.is_fully_replicated:
+        return np.asarray(value.addressable_data(0))
+    return multihost_utils.process_allgather(value, tiled=True)
+
+
+def share_steps(model, processes):
+    """Keras does it."""
+    return True
+
+
+def of_one_process(model, processes):
+    """A new one, whose weights are on the devices of this process."""
+    if processes == 1:
+        return None
+    values = [backend.whole(variable) for variable in model.weights]
+    before = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        own = type(model).from_config(model.get_config())
+        own.preprocessor = model.preprocessor  # The configuration has no vocabulary.
+        own.set_weights(values)
+    finally:
+        keras.distribution.set_distribution(before)
+    return own
+
+
+def is_lost_process(error):
+    """Of JAX's collective operations and its service of processes."""
+    import jax
+
+    said = ("Gloo", "gloo", "UNAVAILABLE", "NCCL", "heartbeat", "peer", "coordination")
+    return isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and any(
+        part in str(error) for part in said
+    )
+
+
 def data_parallel(model, **kwargs):
     """Keras does it alone."""
     raise ValueError(

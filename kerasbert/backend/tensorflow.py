@@ -5,9 +5,12 @@ devices before clipping, and training on several workers. See `kerasbert.backend
 """
 
 import contextlib
+import functools
 import importlib
+import json
 import logging
 import math
+import os
 import platform
 import threading
 
@@ -227,6 +230,14 @@ def of_all_replicas(x):
     return tf.ensure_shape(every, [None, *x.shape[1:]])
 
 
+def mean_of_replicas(x):
+    """Over the devices of a `tf.distribute` strategy."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return None
+    return context.all_reduce("MEAN", x)
+
+
 def clip_by_global_norm(gradients, most):
     """The plain form writes the squares down before it adds them up."""
     return tf.clip_by_global_norm(gradients, most)[0]
@@ -300,6 +311,109 @@ def data_parallel(model):
     model.train_step = in_lists(model.train_step)
     model.test_step = in_lists(model.test_step)
     return model
+
+
+def _workers():
+    """`(index, count)` of TF_CONFIG's workers, the chief first."""
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster, task = config.get("cluster", {}), config.get("task", {})
+    count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
+    if count < 2:
+        return 0, 1
+    before = len(cluster.get("chief", ())) if task.get("type") == "worker" else 0
+    return before + int(task["index"]), count
+
+
+def join_processes():
+    """The workers of TF_CONFIG."""
+    if not os.environ.get("TF_CONFIG"):
+        return None
+    if _workers()[1] > 1:
+        _multi_worker_strategy()
+    return _workers()
+
+
+@functools.cache
+def _multi_worker_strategy():
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        if "program startup" not in str(error):
+            raise
+        raise RuntimeError(
+            "TensorFlow has computed something already, and workers have to meet before that: call "
+            "kerasbert.distribution.join() first in the script."
+        ) from None
+
+
+@contextlib.contextmanager
+def on_devices(devices, mesh, layout_map):
+    """In the scope of a `tf.distribute` strategy: that which is entered, or else one of these."""
+    if mesh is not None:
+        raise ValueError(
+            f"mesh={mesh} cuts layers over devices, which Keras does on JAX alone; run this with "
+            "KERAS_BACKEND=jax."
+        )
+    shard = _workers()
+    if shard[1] > 1:
+        strategy = _multi_worker_strategy()
+    elif devices not in (None, 1):
+        names = [device.name for device in tf.config.list_logical_devices("GPU")]
+        names = names or [device.name for device in tf.config.list_logical_devices("CPU")]
+        if devices > len(names):
+            raise ValueError(f"devices={devices} are more than there are: {', '.join(names)}.")
+        strategy = tf.distribute.MirroredStrategy(names[:devices])
+    else:
+        strategy = tf.distribute.get_strategy()
+    with strategy.scope() if strategy is not tf.distribute.get_strategy() else _nothing():
+        yield shard, strategy.num_replicas_in_sync
+
+
+_nothing = contextlib.nullcontext
+
+
+def of_this_process(batches):
+    """Without the strategy cutting them again, but for the devices of this worker."""
+    index, count = _workers()
+    if count == 1 or batches is None:
+        return batches
+    strategy = tf.distribute.get_strategy()
+    devices = strategy.num_replicas_in_sync // count
+    if devices > 1:
+        rows = int(next(iter(batches))[0]["token_ids"].shape[0])
+        batches = batches.rebatch(rows // devices)
+    return strategy.distribute_datasets_from_function(lambda context: batches)
+
+
+def sum_over_processes(values):
+    """See `kerasbert.backend.sum_over_processes`."""
+    index, count = _workers()
+    if count == 1:
+        return None
+    strategy = _multi_worker_strategy()
+    found = _total()(tf.constant(values, "float64"))
+    devices = strategy.num_replicas_in_sync // count
+    return (strategy.experimental_local_results(found)[0].numpy() / devices).tolist()
+
+
+@functools.cache
+def _total():
+    """A graph, as TensorFlow warns of sums over workers outside of one."""
+    strategy = _multi_worker_strategy()
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], "float64")])
+    def total(x):
+        of_one = tf.distribute.get_replica_context
+        # It is summed on the device that has it, which an argument has none of.
+        return strategy.run(lambda x: of_one().all_reduce("SUM", tf.identity(x)), args=(x,))
+
+    return total
+
+
+def is_lost_process(error):
+    """Of the collective operations of workers."""
+    kinds = tf.errors.UnavailableError, tf.errors.InternalError, tf.errors.AbortedError
+    return isinstance(error, kinds)
 
 
 # === Kernels of layers and losses ===

@@ -3,7 +3,9 @@
 See `kerasbert.backend` for the arguments.
 """
 
+import atexit
 import contextlib
+import datetime
 import functools
 import os
 import shutil
@@ -433,7 +435,7 @@ def of_all_replicas(x):
     import torch
     from torch import distributed
 
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not _are_several():
         return None
     rank, count = distributed.get_rank(), distributed.get_world_size()
     sizes = torch.zeros(count, x.ndim, dtype=torch.int64, device=x.device)
@@ -444,6 +446,23 @@ def of_all_replicas(x):
     parts = _gathered().apply(torch.nn.functional.pad(x, padding))
     parts = [part[:rows] for part, rows in zip(parts, sizes[:, 0].tolist())]
     return torch.cat([*parts[rank:], *parts[:rank]])
+
+
+def mean_of_replicas(x):
+    """The mean of all processes; no gradient comes back from the others."""
+    from torch import distributed
+
+    if not _are_several():
+        return None
+    total = x.detach().clone()
+    distributed.all_reduce(total)
+    return total / distributed.get_world_size()
+
+
+def _are_several():
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized()
 
 
 @functools.cache
@@ -496,6 +515,70 @@ def data_parallel(model, **kwargs):
     step = type(model).train_step
     model.train_step = lambda data: step(Through(), data)
     return model
+
+
+def join_processes():
+    """Those that torchrun started, each with a GPU where there are some."""
+    import torch
+    from torch import distributed
+
+    if not _are_several():
+        if int(os.environ.get("WORLD_SIZE", 1)) < 2 or not distributed.is_available():
+            return 0, 1
+        kinds = "gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            kinds = "cpu:gloo,cuda:nccl"
+        # The first one may write examples for hours while the others wait.
+        distributed.init_process_group(kinds, timeout=datetime.timedelta(hours=12))
+        # At the end of the process the threads of the group may be met half torn down.
+        atexit.register(_leave_processes)
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _leave_processes():
+    from torch import distributed
+
+    if _are_several():
+        distributed.destroy_process_group()
+
+
+def on_devices(devices, mesh, layout_map):
+    """See `kerasbert.backend.on_devices`: on PyTorch each process has one device."""
+    from torch import distributed
+
+    if mesh is not None:
+        raise ValueError(
+            f"mesh={mesh} cuts layers over devices, which Keras does on JAX alone; run this with "
+            "KERAS_BACKEND=jax."
+        )
+    if devices not in (None, 1):
+        raise ValueError(
+            f"devices={devices}: on PyTorch each device has a process of its own; start this with "
+            f"`torchrun --nproc-per-node {devices}`, without devices."
+        )
+    if not _are_several():
+        return contextlib.nullcontext(((0, 1), 1))
+    count = distributed.get_world_size()
+    return contextlib.nullcontext(((distributed.get_rank(), count), count))
+
+
+def sum_over_processes(values):
+    """See `kerasbert.backend.sum_over_processes`; on the CPU, by gloo."""
+    import torch
+    from torch import distributed
+
+    if not _are_several():
+        return None
+    total = torch.tensor(values, dtype=torch.float64)
+    distributed.all_reduce(total)
+    return total.tolist()
+
+
+def is_lost_process(error):
+    """Of gloo and NCCL, whose errors have no class of their own."""
+    said = ("Connection closed by peer", "Connection reset", "Broken pipe", "gloo", "NCCL")
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in said)
 
 
 def random_states():

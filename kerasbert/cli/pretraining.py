@@ -197,6 +197,17 @@ def pretrain(
     ] = None,
     precision: PrecisionOption = None,
     backend: BackendOption = None,
+    devices: Annotated[
+        int | None,
+        _training(help="Devices of this machine that share each batch: jax, tensorflow."),
+    ] = None,
+    mesh: Annotated[
+        str | None,
+        _training(
+            metavar="BATCHxMODEL",
+            help="On jax, such as 2x4: each layer is cut over 4 devices, the batches over 2.",
+        ),
+    ] = None,
     log_every: Annotated[
         int | None, _records(help="Updates to a line of the log; by default a 200th, 10 to 100.")
     ] = None,
@@ -221,6 +232,7 @@ def pretrain(
       kerasbert pretrain news.txt -o base --preset bert_base_en_uncased \\
           --phase 128:9000:64 --phase 512:1000:16 --learning-rate 2e-5 \\
           --precision mixed_bfloat16 --backend jax
+      torchrun --nproc-per-node 8 -m kerasbert pretrain books/ -o mini --backend torch
     """
     with command(backend, "Stopped; the same command goes on with what is done."):
         from kerasbert.training.pretrain import pretrain
@@ -263,6 +275,8 @@ def pretrain(
             checkpoint_every=checkpoint_every,
             resume=not restart,
             jit_compile="auto" if xla is None else xla,
+            devices=devices,
+            mesh=mesh,
             tensorboard=tensorboard,
             workers=workers,
         )

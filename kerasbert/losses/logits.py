@@ -36,8 +36,24 @@ def is_first_choice(labels, logits):
     return ops.cast(ops.equal(ops.cast(chosen, "int32"), ops.cast(labels, "int32")), "float32")
 
 
+class MeanOfWeights(keras.losses.Loss):
+    """Base of losses that are a mean over what has a weight: on all devices of a step together.
+
+    Keras takes it on each device, where the mean of these counts the tokens of one that has few
+    more.
+    """
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        loss = super().__call__(y_true, y_pred, sample_weight)
+        if sample_weight is None or self.reduction != "mean_with_sample_weight":
+            return loss
+        own = ops.sum(ops.cast(sample_weight, "float32"))
+        mean = backend.mean_of_replicas(own)
+        return loss if mean is own else loss * ops.cast(own / ops.maximum(mean, 1e-9), loss.dtype)
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TokenCrossEntropy(keras.losses.Loss):
+class TokenCrossEntropy(MeanOfWeights):
     """Cross-entropy over a vocabulary, by default the mean over what has a weight.
 
     Args:
@@ -113,7 +129,7 @@ class TokenAccuracy(TokenMean):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BinaryTokenCrossEntropy(keras.losses.Loss):
+class BinaryTokenCrossEntropy(MeanOfWeights):
     """Cross-entropy of a yes or no a token, (B, T), by default the mean over what has a weight.
 
     Example:
@@ -196,7 +212,7 @@ def _are_rows(y_true, y_pred):
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class ClassCrossEntropy(keras.losses.SparseCategoricalCrossentropy):
+class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentropy):
     """Cross-entropy of class numbers (...), or of rows of shares (..., C): one-hot or soft labels.
 
     Takes the arguments of `keras.losses.SparseCategoricalCrossentropy`.

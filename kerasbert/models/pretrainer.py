@@ -8,7 +8,7 @@ import numpy as np
 
 from kerasbert.families import head_settings
 from kerasbert.layers.heads import Pooling
-from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.losses import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import pair_pooling
 from kerasbert.models.masked_lm import MaskedHeadSettings, MaskedTask
@@ -138,7 +138,10 @@ class BertPretrainer(MaskedTask):
         """Cross-entropies: a mean over the hidden tokens, and one over the pairs."""
         losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
-            losses["nsp_logits"] = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            # What fills the last batch has no weight.
+            losses["nsp_logits"] = ClassCrossEntropy(
+                from_logits=True, reduction="mean_with_sample_weight"
+            )
         return losses
 
     def default_metrics(self):

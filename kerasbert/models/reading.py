@@ -214,7 +214,8 @@ def _grouped(rows, size):
 
 
 def is_dataset(x):
-    return hasattr(x, "element_spec") and hasattr(x, "map")
+    """Whether it is a `tf.data.Dataset`, or one that a strategy of `tf.distribute` shares out."""
+    return hasattr(x, "element_spec") and hasattr(x, "cardinality")
 
 
 def split(arrays, share):

@@ -4,6 +4,7 @@ A file in the format of safetensors, written under another name, then renamed: i
 there. A run that goes on from one takes the same steps as one that was never interrupted.
 """
 
+import collections
 import glob
 import json
 import os
@@ -12,7 +13,6 @@ import re
 import keras
 import ml_dtypes  # noqa: F401  It makes bfloat16 known to NumPy.
 import numpy as np
-from keras import ops
 
 from kerasbert import backend, private_names
 from kerasbert._errors import first_line
@@ -34,7 +34,7 @@ _TYPES = {
 }
 
 
-def save_checkpoint(folder, model, step, kept=(), **facts):
+def save_checkpoint(folder, model, step, kept=(), write=True, **facts):
     """Write `checkpoint-<step>.safetensors`, then remove those before it.
 
     Holds the weights, and the states of the optimizer and of dropout.
@@ -44,6 +44,9 @@ def save_checkpoint(folder, model, step, kept=(), **facts):
         model: a compiled model whose optimizer is built.
         step: int.
         kept: list of arrays beside, for `load_checkpoint` to return.
+        write: bool. `False` in all but one of several processes, which have to call this all where
+            a weight is cut over their devices: the file holds it whole, so that any number of
+            processes and any cut goes on from it. In memory is one at a time.
         **facts: likewise, what JSON can hold.
 
     Returns:
@@ -67,10 +70,13 @@ def save_checkpoint(folder, model, step, kept=(), **facts):
     text += b" " * (-len(text) % 8)
     # By hand, one tensor at a time: the library wants all arrays at once. For 512 MB of
     # variables on TensorFlow it took 512 MB beside them; this takes 16, the largest tensor.
+    values = (backend.whole(x) if hasattr(x, "path") else x for x in tensors.values())
+    if not write:
+        collections.deque(values, maxlen=0)
+        return path
     with new_file(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
-            value = ops.convert_to_numpy(tensor) if hasattr(tensor, "path") else tensor
+        for tensor, value in zip(tensors.values(), values):
             file.write(np.ascontiguousarray(value, _dtype(tensor)).tobytes())
     for other in _checkpoints(folder):
         if other != path:

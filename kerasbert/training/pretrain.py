@@ -15,8 +15,9 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert._errors import check_whole
+from kerasbert.distribution import together
 from kerasbert.files import (
-    fills_output,
+    in_use,
     json_in,
     new_folder,
     output_folder,
@@ -55,6 +56,7 @@ from kerasbert.training.checkpoints import (
 from kerasbert.training.pretraining_data import (
     Data,
     given_examples,
+    made_examples,
     make_examples,
     split,
 )
@@ -78,7 +80,6 @@ GENERATOR = "generator"
 SAMPLE = 2000
 
 
-@fills_output
 @takes_settings(PretrainSettings)
 def pretrain(corpus, output, *, settings):
     """Pre-train an encoder on masked words and pairs of sentences, from text to a preset.
@@ -92,6 +93,10 @@ def pretrain(corpus, output, *, settings):
     Called again with the same arguments, an interrupted training goes on from its checkpoint, and
     ends with the weights that it would have had: equal to the bit on the same machine and backend,
     where the backend's own operations repeat, as they do on CPUs. Ctrl-C stops after a checkpoint.
+
+    Where a launcher started several processes (see `kerasbert.distribution.join`), they train
+    together, as one does on the same batches: each reads its part of them, the first one writes to
+    `output`, which all have to see, and any number of them goes on from a checkpoint.
 
     Args:
         corpus: text, as for `kerasbert.data.documents`; or examples, a folder that `write_examples`
@@ -156,6 +161,10 @@ def pretrain(corpus, output, *, settings):
             1,000 at most.
         resume: bool. `False` starts anew, and removes the checkpoint, log and preset of before.
         jit_compile: bool or "auto", as in `keras.Model.compile`.
+        devices: int. Devices of this process that share each batch, on JAX and TensorFlow; of
+            several processes all are used.
+        mesh: tuple or string. On JAX, `(2, 4)` or "2x4": devices that share each batch, and those
+            that each layer is cut over.
         tensorboard: bool. Write to the folder `tensorboard` in `output`.
         callbacks: list of Keras callbacks. An epoch of theirs is an interval of the log.
         card: dict. What the model card says beside; see `upload_preset`.
@@ -170,6 +179,7 @@ def pretrain(corpus, output, *, settings):
         ValueError: for settings that make no sense, and where `output` has a training with other
             settings.
         ImportError: where `tensorboard` is asked for and not installed.
+        ConnectionError: where another process ended.
         KeyboardInterrupt: when stopped; the same call goes on.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
@@ -177,10 +187,22 @@ def pretrain(corpus, output, *, settings):
     al. 2022, arXiv 2202.08005; a rate of hiding that falls Yang et al. 2022, arXiv 2208.10806.
     """
     output = output_folder(output, "output")
+    with together(settings.devices, settings.mesh) as group:
+        settings.check_replicas(group.replicas)
+        with contextlib.ExitStack() as stack:
+            # The others' files are those of the first one, in a folder that all of them see.
+            group.processes.first(lambda: stack.enter_context(in_use(output, "pretrain")))
+            return _pretrain(corpus, output, settings, group)
+
+
+def _pretrain(corpus, output, settings, group):
+    processes = group.processes
     preset, earlier = _earlier_run(settings.preset, settings.optimizer_state)
     if not settings.resume:
-        _start_over(output)
-    line = Line(settings.verbose)
+        processes.first(lambda: _start_over(output))
+    line = Line(settings.verbose and processes.is_first)
+    if processes.count > 1:
+        line.say(f"{processes.count} processes, {group.replicas} devices that share each batch")
     saved = {"corpus": corpus, **settings.compared(), "backend": backend.name()}
     saved = json.loads(json.dumps(saved, default=_described))
     resumed = _is_resumed(output, saved)
@@ -188,14 +210,17 @@ def pretrain(corpus, output, *, settings):
     examples = given_examples(corpus)
     vocabulary = settings.vocabulary
     if vocabulary is None and preset is None:
-        vocabulary = _train_vocabulary(corpus, examples, output, settings, line)
+        vocabulary = os.path.join(output, "vocabulary")
+        processes.first(lambda: _train_vocabulary(corpus, examples, output, settings, line))
     model = _model(preset, _tokenizer(vocabulary, settings.lowercase), settings)
     tokenizer = model.preprocessor.tokenizer
     if examples is None:
-        examples = make_examples(corpus, output, tokenizer, settings, resumed, line)
+        processes.first(lambda: make_examples(corpus, output, tokenizer, settings, resumed, line))
+        examples = made_examples(output, settings)
     data = Data(
         split(examples, settings, line),
         tokenizer,
+        group,
         masking=settings.masking,
         masker=settings.hiding,
         next_sentence=settings.has_pairs,
@@ -211,12 +236,13 @@ def pretrain(corpus, output, *, settings):
     model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
-    write_text(os.path.join(output, SETTINGS), json.dumps(saved, indent=1))
+    processes.first(lambda: write_text(os.path.join(output, SETTINGS), json.dumps(saved, indent=1)))
     newest = find_checkpoint(output)
     step = 0
     if newest:
         step = load_checkpoint(newest, model)[0]["step"]
         line.say(f"going on after step {step:,} of {settings.total:,}")
+    backend.share_steps(model, processes.count)
     second = "sop" if settings.objective == "sentence_order" else "nsp"
     recorder = Recorder(
         output,
@@ -224,12 +250,13 @@ def pretrain(corpus, output, *, settings):
         settings.total,
         settings.accumulate,
         settings.checkpoint_every,
-        functools.partial(_save, output),
+        functools.partial(_save, output, processes.is_first),
         second,
         line,
+        processes,
     )
     callbacks = [recorder, *settings.callbacks]
-    if settings.tensorboard:
+    if settings.tensorboard and processes.is_first:
         folder = os.path.join(output, "tensorboard")
         callbacks.append(keras.callbacks.TensorBoard(folder, write_graph=False))
     with line, handled_signals(recorder.stop):
@@ -239,8 +266,12 @@ def pretrain(corpus, output, *, settings):
     model.optimizer.finalize_variable_values(model.trainable_variables)
     line.say("evaluating")
     scores = data.scores(model, settings.phases[-1], settings.accumulate, second)
-    folder = _write_preset(model, output, recorder.log, scores, saved, settings.card, line)
-    return {"model": model, "preset": folder, "steps": recorder.step, "scores": scores}
+    place = os.path.join(output, "preset")
+    model = backend.of_one_process(model, processes.count)
+    processes.first(
+        lambda: _write_preset(model, output, recorder.log, scores, saved, settings.card, line)
+    )
+    return {"model": model, "preset": place, "steps": recorder.step, "scores": scores}
 
 
 # === What is there before ===
@@ -304,7 +335,7 @@ def _start_over(output):
 
 
 def _train_vocabulary(corpus, examples, output, settings, line):
-    """Folder of the corpus' vocabulary, trained unless that is done."""
+    """Train the corpus' vocabulary, in its folder, unless that is done."""
     if examples is not None:
         raise ValueError(
             "The examples were made with a vocabulary: pass it as `vocabulary` (a vocab.txt, or a "
@@ -317,7 +348,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
     folder = os.path.join(output, "vocabulary")
     path = os.path.join(folder, SETTINGS)
     if json_in(folder, SETTINGS) == made_of:
-        return folder
+        return
     remove(path)
     line.say(f"training a vocabulary of {settings.vocabulary_size:,} tokens")
     pulse = Pulse(line.say)
@@ -329,7 +360,6 @@ def _train_vocabulary(corpus, examples, output, settings, line):
         **made,
     )
     write_text(path, json.dumps(made_of))
-    return folder
 
 
 def _tokenizer(vocabulary, lowercase):
@@ -528,19 +558,19 @@ def _train(model, number, data, recorder, callbacks, settings):
             )
 
 
-def _save(output, model, step):
+def _save(output, write, model, step):
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     # Where the schedule is: it counts batches.
     batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
     batches *= optimizer.gradient_accumulation_steps or 1
-    save_checkpoint(output, model, step, batches=batches)
+    save_checkpoint(output, model, step, write=write, batches=batches)
 
 
 # === What comes out ===
 
 
 def _write_preset(model, output, log, scores, settings, card, line):
-    """Write the preset with its card and curves; returns its folder."""
+    """Write the preset with its card and curves."""
     place = os.path.join(output, "preset")
     curves = draw_curves(log, os.path.join(output, CURVES))
     if not curves:
@@ -564,7 +594,6 @@ def _write_preset(model, output, log, scores, settings, card, line):
         if curves:
             shutil.copyfile(os.path.join(output, CURVES), os.path.join(folder, CURVES))
         write_card(folder, os.path.basename(output), {**found, **(card or {})})
-    return place
 
 
 def _recipe(settings, log, curves):

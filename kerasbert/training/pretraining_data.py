@@ -1,16 +1,16 @@
 """What `pretrain` reads: examples that are there or made of the corpus, and a part held out."""
 
-import collections
 import glob
 import os
 
 import numpy as np
 
+from kerasbert import backend
 from kerasbert.data.corpus import READING, describe_files
 from kerasbert.data.example_batches import read_examples
 from kerasbert.data.examples import one_sided, write_examples
 from kerasbert.data.manifest import read_manifest
-from kerasbert.training.recording import Pulse, short_names
+from kerasbert.training.recording import Pulse, mean_scores, short_names
 
 # A corpus makes about as many shards, so that a share of them can be held out.
 SHARDS = 100
@@ -34,17 +34,21 @@ def given_examples(corpus):
     return found or None
 
 
+def made_examples(output, settings):
+    """Where `make_examples` puts those of each sequence length: a dict of folders."""
+    return {length: os.path.join(output, "examples", str(length)) for length in settings.lengths}
+
+
 def make_examples(corpus, output, tokenizer, settings, resumed, line):
-    """Examples by sequence length: a dict of folders."""
+    """Make examples of each sequence length, unless they are there."""
     arguments = {"objective": settings.rows, "copies": settings.copies, "seed": settings.seed}
     arguments |= {"cut_sentences": settings.cut_sentences, **(settings.reading or {})}
     if settings.masking == "static":
         # `write_examples` has another name for one setting of `mask_tokens`.
         names = {"unit": "mask_unit"}
         arguments |= {names.get(name, name): x for name, x in (settings.hiding or {}).items()}
-    made, told = {}, False
-    for length in settings.lengths:
-        folder = made[length] = os.path.join(output, "examples", str(length))
+    told = False
+    for length, folder in made_examples(output, settings).items():
         manifest = read_manifest(folder)
         if resumed and manifest is not None and manifest["complete"]:
             continue  # Checking it against the corpus would read all of that.
@@ -67,7 +71,6 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
             **_shard_sizes(corpus),
             **arguments,
         )
-    return made
 
 
 def _shard_sizes(corpus):
@@ -165,40 +168,47 @@ class Data:
     Args:
         parts: dict of sequence length to `(training, held out)`.
         tokenizer: the tokenizer.
+        group: a `kerasbert.distribution.Together`.
         **settings: of `read_examples`.
     """
 
-    def __init__(self, parts, tokenizer, **settings):
-        self.parts, self.settings = parts, {"tokenizer": tokenizer, **settings}
+    def __init__(self, parts, tokenizer, group, **settings):
+        self.parts, self.group = parts, group
+        self.settings = {"tokenizer": tokenizer, "shard": group.shard, **settings}
 
     def training(self, phase, accumulate, seed, start, masker):
         """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
-        return read_examples(
+        batches = read_examples(
             **self.parts[phase.sequence_length][0],
             batch_size=phase.batch_size // accumulate,
             seed=seed,
             start_step=start,
             **{**self.settings, "masker": masker},
         )
+        return backend.of_this_process(batches)
 
     def held_out(self, phase, accumulate, examples=None):
         """Those held out, in order and always masked alike; `None` where there are none."""
-        part = self.parts[phase.sequence_length][1]
-        if part is None:
-            return None
+        batches, size = self._held_out(phase, accumulate)
+        if examples is not None and batches is not None:
+            batches = batches.take(max(1, examples // size))
+        return backend.of_this_process(batches)
+
+    def _held_out(self, phase, accumulate):
+        part, size = self.parts[phase.sequence_length][1], phase.batch_size // accumulate
         # Small ones would take their time, and without gradients there is room for more.
-        size = max(phase.batch_size // accumulate, 4096 // phase.sequence_length)
+        size *= -(-4096 // (phase.sequence_length * size))
+        if part is None:
+            return None, size
         batches = read_examples(
             **part, batch_size=size, shuffle_buffer=0, repeat=False, **self.settings
         )
-        return batches if examples is None else batches.take(max(1, examples // size))
+        return batches, size
 
     def tokens_per_step(self, phase):
         """Tokens of an update, as far as a thousand examples tell."""
-        part = self.parts[phase.sequence_length][0]
-        batches = read_examples(
-            **part, batch_size=100, shuffle_buffer=0, repeat=False, **self.settings
-        )
+        part, size = self.parts[phase.sequence_length][0], 100 * self.group.shard[1]
+        batches = read_examples(**part, batch_size=size, shuffle_buffer=0, **self.settings)
         lengths = [
             x["padding_mask"].sum(axis=1) for x, _, _ in batches.take(10).as_numpy_iterator()
         ]
@@ -210,14 +220,19 @@ class Data:
         if batches is None:
             return {}
         scores = short_names(model.evaluate(batches, verbose=0, return_dict=True), second)
-        tokens, classes = collections.Counter(), collections.Counter()
-        for _, y, weights in batches.as_numpy_iterator():
-            tokens.update(y["mlm_logits"][weights["mlm_logits"] > 0].tolist())
-            classes.update(y.get("nsp_logits", np.array([])).tolist())
-        scores["mlm_accuracy_of_commonest_token"] = max(tokens.values()) / tokens.total()
+        processes = self.group.processes
+        scores = mean_scores(scores, processes)
+        tokens = np.zeros(model.preprocessor.tokenizer.vocabulary_size())
+        classes = np.zeros(2)
+        for _, y, weights in self._held_out(phase, accumulate)[0].as_numpy_iterator():
+            np.add.at(tokens, y["mlm_logits"][weights["mlm_logits"] > 0], 1)
+            if "nsp_logits" in y:
+                np.add.at(classes, y["nsp_logits"][weights["nsp_logits"] > 0], 1)
+        tokens, classes = (np.array(processes.sum(x.tolist())) for x in (tokens, classes))
+        scores["mlm_accuracy_of_commonest_token"] = float(tokens.max() / tokens.sum())
         if (share := scores.get("detection_replaced")) is not None:
             scores["detection_accuracy_of_commonest_label"] = max(share, 1 - share)
-        if classes:
+        if classes.any():
             name = f"{second}_accuracy_of_commonest_label"
-            scores[name] = max(classes.values()) / classes.total()
+            scores[name] = float(classes.max() / classes.sum())
         return scores

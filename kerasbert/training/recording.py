@@ -5,6 +5,7 @@ The log has one JSON object a line, and the curves are drawn from it.
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -23,6 +24,10 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 
 
+# Steps after which several processes ask each other whether one of them is to stop.
+ASK_EVERY = 10
+
+
 class Recorder(keras.callbacks.Callback):
     """Counts steps, keeps the log, writes checkpoints and stops where asked to.
 
@@ -38,14 +43,19 @@ class Recorder(keras.callbacks.Callback):
         save: function of the model and the step, that writes a checkpoint.
         second: string. Short name of the second task, as "nsp".
         line: a `Line`.
+        processes: `kerasbert.distribution.Processes`. The first one writes the log. A signal to one
+            stops all, after the next tenth step.
     """
 
-    def __init__(self, folder, step, total, accumulate, checkpoint_every, save, second, line):
+    def __init__(
+        self, folder, step, total, accumulate, checkpoint_every, save, second, line, processes
+    ):
         super().__init__()
-        self.path = os.path.join(folder, LOG)
+        self.path, self.processes = os.path.join(folder, LOG), processes
         self.log = [row for row in read_log(self.path) if row["step"] <= step]
-        with new_file(self.path) as file:
-            file.writelines(_as_line(row).encode() for row in self.log)
+        if processes.is_first:
+            with new_file(self.path) as file:
+                file.writelines(_as_line(row).encode() for row in self.log)
         self.step, self.total = step, total
         self.accumulate, self.checkpoint_every = accumulate, checkpoint_every
         self.save, self.second, self.line = save, second, line
@@ -93,6 +103,12 @@ class Recorder(keras.callbacks.Callback):
             # Not with the first step, which may compile.
             self._clock = time.perf_counter(), self.step
         self.line.tick(self.step, self.total)
+        if self.processes.count > 1:
+            # All have to stop after the same step: those between wait for the next that is asked.
+            if self.step % ASK_EVERY:
+                return
+            if self.processes.any(self.stopped):
+                self.stopped = self.stopped or "another process"
         if self.stopped and not private_names.model_of(self).stop_training:
             self.save(self.model, self.step)
             private_names.model_of(self).stop_training = True
@@ -104,6 +120,7 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         values = short_names(logs, self.second)
+        values = mean_scores(values, self.processes)
         seconds, steps = self._pace or self._seconds_and_steps()
         pace = seconds / steps if steps else None
         row = {
@@ -115,8 +132,9 @@ class Recorder(keras.callbacks.Callback):
             "seconds": round((self.step - self._before) * pace, 3) if pace else None,
         }
         self.log.append(row)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(_as_line(row))
+        if self.processes.is_first:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(_as_line(row))
         self.line.interval(row, self.total, pace)
         is_due = (self.step - self.first) % self.checkpoint_every == 0 or self.step == self.last
         if is_due and not private_names.model_of(self).stop_training:
@@ -143,6 +161,17 @@ def short_names(scores, second):
         return before + name.replace("nsp_logits_", f"{second}_").replace("_logits_", "_")
 
     return {short(name): float(value) for name, value in scores.items()}
+
+
+def mean_scores(scores, processes):
+    """Losses and metrics of all processes, where each has those of its own rows: a dict.
+
+    Of losses and perplexities they are exact; a share is the mean of the processes' shares, whose
+    numbers of tokens differ a little.
+    """
+    logarithms = [math.log(x) if "perplexity" in name else x for name, x in scores.items()]
+    means = processes.mean(logarithms)
+    return {name: math.exp(x) if "perplexity" in name else x for name, x in zip(scores, means)}
 
 
 def _as_line(row):

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kerasbert._errors import PRECISIONS, check_choice, check_whole, need_packages
+from kerasbert._errors import PRECISIONS, check_choice, check_value, check_whole, need_packages
 from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.preprocessors.electra_pretrainer import MASKING
 from kerasbert.training.setfit import SAMPLING
@@ -103,6 +103,8 @@ class PretrainSettings:
     checkpoint_every: int | None = _free(default=None)
     resume: bool = _free(default=True)
     jit_compile: bool | str = _free(default="auto")
+    devices: int | None = _free(default=None)
+    mesh: tuple | None = _free(default=None)
     tensorboard: bool = _free(default=False)
     callbacks: tuple = _free(default=())
     card: dict | None = _free(default=None)
@@ -166,6 +168,7 @@ class PretrainSettings:
         self._choose(evaluate_every=every, checkpoint_every=saved)
         self._choose(**{name: getattr(self, name) or None for name in _DICTS})
         self._check_rates()
+        self._check_devices()
         if self.tensorboard:
             need_packages("tensorboard=True", "tensorboard", "tensorboard")
 
@@ -216,6 +219,38 @@ class PretrainSettings:
                 f"mask_selection_rate={rates!r} changes over the training, which masking='static' "
                 "cannot: its tokens are hidden once; use 'dynamic', or one rate."
             )
+
+    def _check_devices(self):
+        check_value("devices", self.devices, "count?")
+        if self.mesh is None:
+            return
+        if self.devices is not None:
+            raise ValueError(
+                f"devices={self.devices} and mesh={self.mesh} both say how many devices there are; "
+                "leave one out."
+            )
+        parts = self.mesh.split("x") if isinstance(self.mesh, str) else self.mesh
+        try:
+            mesh = tuple(map(int, parts))
+            if len(mesh) != 2 or min(mesh) < 1:
+                raise ValueError
+            self._choose(mesh=mesh)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"mesh={self.mesh!r} has to be two numbers, as (2, 4) or '2x4': the devices that "
+                "divide the rows of a batch, and those that divide each layer."
+            ) from None
+
+    def check_replicas(self, replicas):
+        """Raise unless so many devices divide the rows of every batch."""
+        for number, phase in enumerate(self.phases):
+            rows = phase.batch_size // self.accumulate
+            if rows % replicas:
+                raise ValueError(
+                    f"The {replicas} devices do not divide the {rows} rows of a batch of "
+                    f"phases[{number}]; pass a batch_size that is a multiple of "
+                    f"{replicas * self.accumulate}."
+                )
 
     @property
     def replaces(self):

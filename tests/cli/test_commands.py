@@ -63,6 +63,15 @@ def test_help_and_completion_come_without_keras(tmp_path):
     assert run("finetune", "only_one").returncode == 2
     words = {"COMP_WORDS": "kerasbert fine", "COMP_CWORD": "1"}
     assert "finetune" in run(_KERASBERT_COMPLETE="complete_bash", **words).stdout
+    # As `torchrun -m kerasbert` starts it.
+    done = subprocess.run(
+        [sys.executable, "-m", "kerasbert", "pretrain", "--help"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and "--mesh" in done.stdout
 
 
 def test_one_sentence_for_a_mistake():

@@ -1,0 +1,81 @@
+"""Pre-train in several processes: what those of test_several_processes.py run.
+
+    python tests/several_processes.py EXAMPLES OUTPUT SIGNAL
+
+What starts them is in `environments`. The last process gets the signal after step 15, of 40.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+import keras
+
+import kerasbert
+from kerasbert.tokenizers import BertTokenizer
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + [f"word{i}" for i in range(95)]
+SETTINGS = {
+    "num_layers": 1,
+    "hidden_dim": 16,
+    "num_heads": 2,
+    "phases": [(24, 40, 8)],
+    "encoder": {"dropout": 0.0, "attention_dropout": 0.0},
+    "optimizer": "muon",
+    "learning_rate": 1e-2,
+    "log_every": 5,
+    "checkpoint_every": 10,
+    "evaluate_every": 20,
+    "held_out": 0.2,
+    "verbose": False,
+}
+
+
+def environments(backend, count):
+    """The environment of each process, as launchers of the backend set it."""
+    ports = []
+    for _ in range(count):
+        with socket.socket() as server:
+            server.bind(("localhost", 0))
+            ports.append(server.getsockname()[1])
+    workers = [f"localhost:{port}" for port in ports]
+    for index in range(count):
+        if backend == "jax":
+            found = {"JOB_ADDRESSES": workers[0], "NUM_PROCESSES": count, "PROCESS_ID": index}
+            found = {f"KERAS_DISTRIBUTION_{name}": value for name, value in found.items()}
+        elif backend == "torch":
+            found = {"WORLD_SIZE": count, "RANK": index, "LOCAL_RANK": index}
+            found |= {"MASTER_ADDR": "localhost", "MASTER_PORT": ports[0]}
+        else:
+            task = {"type": "worker", "index": index}
+            found = {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+        yield {name: str(value) for name, value in found.items()}
+
+
+class Signal(keras.callbacks.Callback):
+    """Sends this process a signal after a step."""
+
+    def __init__(self, number, step):
+        super().__init__()
+        self.number, self.step = number, step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step -= 1
+        if self.step == 0:
+            os.kill(os.getpid(), self.number)
+
+
+def train(examples, output, **more):
+    return kerasbert.pretrain(
+        examples, output, vocabulary=BertTokenizer(TOKENS), **SETTINGS, **more
+    )
+
+
+if __name__ == "__main__":
+    examples, output, number = sys.argv[1:]
+    processes = kerasbert.distribution.join()
+    is_last = processes.index == processes.count - 1
+    number = getattr(signal, number)
+    train(examples, output, callbacks=[Signal(number, 15)] if is_last else [])

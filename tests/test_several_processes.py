@@ -1,0 +1,140 @@
+"""Processes that train together do what one does, and none of them waits for one that is gone."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.data import write_examples
+from kerasbert.distribution import Processes, join, together
+from kerasbert.files import read_log
+from kerasbert.tokenizers import BertTokenizer
+from kerasbert.training.settings import PretrainSettings
+from tests import several_processes
+
+SCRIPT = Path(several_processes.__file__)
+BACKEND = keras.backend.backend()
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """Of sentences of other numbers of words, so that rows differ in length."""
+    folder = tmp_path_factory.mktemp("examples")
+    random, lines = np.random.default_rng(0), []
+    for _ in range(60):
+        for _ in range(8):
+            first, count = random.integers(0, 5), random.integers(2, 9)
+            lines.append(" ".join(f"word{first + i}" for i in range(count)))
+        lines.append("")
+    text = folder / "text.txt"
+    text.write_text("\n".join(lines))
+    tokenizer = BertTokenizer(several_processes.TOKENS)
+    settings = {"sequence_length": 24, "sentences": "lines", "workers": 1}
+    settings |= {"block_bytes": 2000, "blocks_per_shard": 1}
+    write_examples(str(text), folder / "24", tokenizer, **settings)
+    text.unlink()
+    return str(folder)
+
+
+def start(examples, output, number, count=2):
+    """Let processes run, of which the last gets a signal: `(return code, errors)` of each."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, examples, output, number],
+            env={
+                **os.environ,
+                "KERAS_BACKEND": BACKEND,
+                "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), *filter(None, sys.path)]),
+                "CUDA_VISIBLE_DEVICES": "",
+                "JAX_PLATFORMS": "cpu",
+                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+                **environment,
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for environment in several_processes.environments(BACKEND, count)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, errors)]
+
+
+@pytest.mark.slow_on_tensorflow
+def test_stopped_and_killed_they_do_what_one_does(examples, tmp_path):
+    several_processes.train(examples, tmp_path / "one")
+    output = tmp_path / "several"
+    # One of two is told to stop: both do, after the same step.
+    for code, errors in start(examples, output, "SIGTERM"):
+        assert code and "Stopped after step 20, which is saved" in errors, errors[-2000:]
+    assert [path.name for path in output.glob("checkpoint-*")] == [
+        "checkpoint-000000020.safetensors"
+    ]
+    # One of two is killed: the other says so, soon.
+    started = time.monotonic()
+    (code, errors), (killed, _) = start(examples, output, "SIGKILL")
+    assert killed == -9 and code and "Process 0 of 2 lost another one" in errors, errors[-2000:]
+    assert time.monotonic() - started < 200
+    # One goes on.
+    several_processes.train(examples, output)
+    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("one", "several")]
+    assert [row["step"] for row in logs[1]] == list(range(5, 45, 5))
+    assert logs[0][0]["loss"] - logs[0][-1]["loss"] > 0.2
+    for expected, row in zip(*logs, strict=True):
+        names = [name for name in expected if name.endswith("loss")]
+        assert len(names) in (3, 6)
+        for name in names:
+            assert row[name] == pytest.approx(expected[name], abs=2e-5), (row["step"], name)
+
+
+def test_alone():
+    processes = join()
+    assert processes == Processes(0, 1) and processes.is_first
+    assert processes.sum([1.0, 2.0]) == [1.0, 2.0] and not processes.any(None)
+    assert processes.first(lambda: 3) == 3
+    with together() as group:
+        assert group.shard == (0, 1) and group.replicas == 1
+
+
+def test_what_the_first_process_raises_stops_the_others(monkeypatch):
+    """As if another one had failed, or this one had."""
+    monkeypatch.setattr("kerasbert.backend.sum_over_processes", lambda values: [1.0])
+    with pytest.raises(
+        ConnectionError, match="The first of the 2 processes stopped: what it printed"
+    ):
+        Processes(1, 2).first(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Processes(0, 2).first(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"devices": 0}, "devices=0 has to be a whole number from 1"),
+        ({"devices": 2, "mesh": (1, 2)}, "devices=2 and mesh=.* both say how many"),
+        ({"mesh": "2"}, r"mesh='2' has to be two numbers, as \(2, 4\) or '2x4'"),
+        ({"mesh": (0, 2)}, r"mesh=\(0, 2\) has to be two numbers"),
+    ],
+)
+def test_bad_devices(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PretrainSettings(**settings)
+    assert PretrainSettings(mesh="2x4").mesh == (2, 4)
+
+
+@pytest.mark.parametrize("given", [{"devices": 1000}, {"mesh": (2, 500)}])
+def test_devices_that_there_are_not(given):
+    with pytest.raises(ValueError, match="devices=1000|mesh="), together(**given):
+        pass
+
+
+def test_devices_that_do_not_divide_a_batch():
+    settings = PretrainSettings(phases=[(128, 10, 12)], accumulate=2)
+    settings.check_replicas(3)
+    with pytest.raises(ValueError, match="The 4 devices do not divide the 6 rows .* multiple of 8"):
+        settings.check_replicas(4)
