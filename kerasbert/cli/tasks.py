@@ -173,6 +173,13 @@ def finetune(
         list[str] | None,
         _training("--set", help="A further argument of from_preset, such as doc_stride=64."),
     ] = None,
+    part: Annotated[
+        str | None,
+        _grid(
+            metavar="I/N",
+            help="Only these runs, as 3/16; without it, then, what they made is used.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Remove the runs that are in OUTPUT.")
     ] = False,
@@ -241,10 +248,16 @@ def finetune(
             dev_share=dev_share,
             limit=limit,
             record_rate=record_rate,
+            part=part,
             overwrite=overwrite,
         )
     if as_json:
         print(json.dumps(results, ensure_ascii=False, indent=1))
+        return
+    if part is not None:
+        print(
+            f"Part {part}: {len(results['runs'])} runs. The same without --part puts all together."
+        )
         return
     grid = [grid_table(results)] if len(results["runs"]) > 1 else []
     show(*grid, score_table(results))

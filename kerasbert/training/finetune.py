@@ -10,6 +10,7 @@ What it leaves in its folder, each file whole or not there:
     settings.json                what all runs share
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -19,14 +20,13 @@ from dataclasses import replace
 import numpy as np
 
 from kerasbert import backend, presets
-from kerasbert.files import fills_output, output_folder
+from kerasbert.files import in_use, names_in, output_folder, remove
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.training.recording import lasting_interrupt
-from kerasbert.training.search import Search
+from kerasbert.training.search import PARTS, Search
 from kerasbert.training.settings import FinetuneSettings, takes_settings
 
 
-@fills_output
 @takes_settings(FinetuneSettings)
 def finetune(task, preset, output, *, settings):
     """Fine-tune a preset on a task with all settings of a grid, and keep the best on dev.
@@ -73,6 +73,10 @@ def finetune(task, preset, output, *, settings):
         limit: int. The most examples of each split, drawn at random, to try things out.
         record_rate: bool. Write the best of the learning rates, by the mean over all else, into
             the preset, a directory of ours: later calls, and `compile` of models from it, take it.
+        part: tuple or string. `(3, 16)` or "3/16": of all runs only the third of 16 parts, into a
+            folder of its own in `output`, so that parts run at once, on any machines that see it.
+            The same call without a part then takes their runs over, does what is missing, and
+            writes what comes out.
         overwrite: bool. Remove the runs that are in the folder.
         verbose: bool. Whether to show progress.
 
@@ -81,14 +85,32 @@ def finetune(task, preset, output, *, settings):
         `best` (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
         labels), `grid` (the mean over seeds of each of its points), `runs`, `published`,
         `examples`, `model` (its directory), `predictions` (paths), `pictures` (paths) and
-        `notes`.
+        `notes`. Of a part only `task`, `preset`, `method`, `metric`, `best` and `runs`.
 
     Raises:
+        BlockingIOError: where another call fills the folder, or a part that is to be taken over.
         ValueError: for data, a preset or settings that do not fit, before anything is written.
 
     Sources: Devlin et al. 2019, arXiv 1810.04805, appendix A.3; Hu et al. 2021, arXiv 2106.09685
     (LoRA); Tunstall et al. 2022, arXiv 2209.11055 (SetFit).
     """
+    place = folder = output_folder(output, "output")
+    if settings.part is not None:
+        folder = os.path.join(place, PARTS, "{}-of-{}".format(*settings.part))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(in_use(folder, "finetune"))
+        parts = []
+        if settings.part is None:
+            parts = [os.path.join(place, PARTS, x) for x in names_in(os.path.join(place, PARTS))]
+        for part in parts:
+            stack.enter_context(in_use(part, "finetune"))
+        results = _finetune(task, preset, folder, parts, settings)
+    with contextlib.suppress(OSError):  # There was none, or another one is at work by now.
+        os.rmdir(os.path.join(place, PARTS))
+    return results
+
+
+def _finetune(task, preset, output, parts, settings):
     task = get_task(task) if isinstance(task, str) else task
     presets.check(preset)
     if settings.record_rate:
@@ -118,7 +140,6 @@ def finetune(task, preset, output, *, settings):
         "backend": backend.name(),
     }
     dtype = {} if settings.precision is None else {"dtype": settings.precision}
-    output = output_folder(output, "output")
     with lasting_interrupt() as check:
         search = Search(
             task=task,
@@ -137,6 +158,17 @@ def finetune(task, preset, output, *, settings):
         points = [
             {**point, "seed": seed} for point in task.settings.grid() for seed in settings.seeds
         ]
+        if settings.part is not None:
+            number, count = settings.part
+            points = points[number - 1 :: count]
+            if not points:
+                raise ValueError(
+                    f"part={number}/{count} has no run: all together are fewer than {number}."
+                )
+        for part in parts:
+            if not settings.overwrite:
+                search.take_over(part)
+            remove(part)
         search.say(
             f"{task.title}: {len(train):,} training examples, {len(dev):,} dev examples, "
             f"{len(points)} run{'s' if len(points) > 1 else ''}."
@@ -145,6 +177,8 @@ def finetune(task, preset, output, *, settings):
             search.say(note)
         for number, point in enumerate(points, start=1):
             search.run(point, f"Run {number} of {len(points)}")
+        if settings.part is not None:
+            return search.summary()
         results = search.finish(notes)
         if settings.record_rate:
             rate = _best_rate(results["grid"], task.mode)

@@ -39,6 +39,8 @@ from kerasbert.visualize.training import finetuning_curves
 
 # A run keeps its state at the end of an epoch if this many seconds would be lost otherwise.
 KEEP_AFTER = 60.0
+# The folder in `output` of what was made in parts.
+PARTS = "parts"
 _POINTS = 20  # of the learning curve, in each epoch
 _RECORDED = ("preset", "method", "pairs", "lora_rank", "precision")
 _GRID = ("batch_size", "learning_rate", "epochs", "seed")
@@ -77,7 +79,7 @@ class Search:
     def check_output(self):
         """Refuse a folder with other things in it, or with runs of other settings."""
         settings = self.path("settings.json")
-        if not names_in(self.output):
+        if not set(names_in(self.output)) - {PARTS}:
             return
         if not os.path.exists(settings):
             raise ValueError(f"The folder '{self.output}' holds other things; name another one.")
@@ -85,7 +87,11 @@ class Search:
         if self.overwrite or not names_in(self.path("runs")):
             self.overwrite = True
             return
-        there = read_json(settings)
+        self._compare(self.output)
+
+    def _compare(self, folder):
+        """Raise where the runs in a folder are of other settings."""
+        there = read_json(os.path.join(folder, "settings.json"))
         # Runs of version 0.1 do not say it.
         there.setdefault("method", "full" if there.get("lora_rank") is None else "lora")
         for name, value in self.shared.items():
@@ -94,7 +100,7 @@ class Search:
                 if isinstance(value, dict) or name == "data":
                     difference = f"another {name}" if name != "data" else "other examples"
                 raise ValueError(
-                    f"The runs in '{self.output}' are of {difference}; name another folder, or "
+                    f"The runs in '{folder}' are of {difference}; name another folder, or "
                     "overwrite them."
                 )
 
@@ -104,13 +110,52 @@ class Search:
             # The runs first: without them the folder holds nothing to go on with.
             remove(self.path("runs"))
             for name in names_in(self.output):
-                if name != "settings.json":
+                if name not in ("settings.json", PARTS):
                     remove(self.path(name))
             self.overwrite = False
         os.makedirs(self.output, exist_ok=True)
         # Before all else: it says whose folder this is.
         write_json(self.path("settings.json"), self.shared)
         os.makedirs(self.path("runs"), exist_ok=True)
+
+    def take_over(self, part):
+        """Take the runs of a part, and the model of its best one if no other is better."""
+        runs = os.path.join(part, "runs")
+        found = sorted(glob.glob(os.path.join(glob.escape(runs), "*.json")))
+        if not found:
+            return  # It was stopped in its first epochs.
+        self._compare(part)
+        self.begin()
+        for path in found:
+            run, others = read_json(path), self.done()
+            model = os.path.join(runs, run["run"], "model")
+            # Of equals that of the run which ended first, as its part has kept it.
+            if os.path.isdir(model) and self.best([*others, run])["run"] == run["run"]:
+                with new_folder(self.path("runs", run["run"], "model")) as folder:
+                    link_files(model, folder)
+            write_json(self.path("runs", os.path.basename(path)), run)
+        self._keep_best(self.done())
+        self.say(f"{len(found)} runs of '{part}' are taken over.")
+
+    def _keep_best(self, runs):
+        """Remove the models of all runs but the best."""
+        best = self.best(runs)["run"]
+        for other in runs:
+            if other["run"] != best:
+                remove(self.path("runs", other["run"]))
+
+    def summary(self):
+        """What a part of the runs came to: a dict."""
+        runs = self.done()
+        best = self.best(runs)
+        return {
+            "task": self.task.name,
+            "preset": self.shared["preset"],
+            "method": self.shared["method"],
+            "metric": self.task.main_metric,
+            "best": {name: best[name] for name in ("run", *_GRID, "epoch")},
+            "runs": runs,
+        }
 
     def done(self):
         """The runs that are done, in the order of the grid: a list of dicts."""
@@ -159,10 +204,7 @@ class Search:
         # From here on the run is done.
         write_json(self.path("runs", f"{name}.json"), run)
         watch.forget()
-        best = self.best(self.done())["run"]
-        for other in others:
-            if other["run"] != best:
-                remove(self.path("runs", other["run"]))
+        self._keep_best(self.done())
         value = run["scores"].get(self.task.main_metric)
         said = "diverged" if value is None else f"{self.task.main_metric} {value:.4f}"
         self.say(f"{said} on dev, {report.duration(run['seconds'])}")

@@ -358,6 +358,7 @@ class FinetuneSettings:
     dev_share: float = 0.1
     limit: int | None = None
     record_rate: bool = False
+    part: tuple | None = None
     overwrite: bool = False
     verbose: bool = True
 
@@ -382,6 +383,8 @@ class FinetuneSettings:
                 object.__setattr__(self, name, int(value))
         if self.precision is not None:
             check_choice("precision", self.precision, PRECISIONS)
+        if self.part is not None:
+            object.__setattr__(self, "part", _part(self.part))
         self._choose_method()
 
     def _choose_method(self):
@@ -422,6 +425,23 @@ class FinetuneSettings:
                 )
         settings = dataclasses.replace(task.settings, **{**own, **given})
         return dataclasses.replace(task, settings=settings)
+
+
+def _part(given):
+    """The third of 16, as `(3, 16)` or "3/16", as a tuple.
+
+    >>> _part("3/16")
+    (3, 16)
+    """
+    try:
+        number, count = map(int, given.split("/") if isinstance(given, str) else given)
+        if not 1 <= number <= count:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"part={given!r} has to be its number, from 1, and that of all parts, as '3/16'."
+        ) from None
+    return number, count
 
 
 @dataclass(frozen=True)

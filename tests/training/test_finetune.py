@@ -14,6 +14,7 @@ import pytest
 
 import kerasbert
 from kerasbert import presets
+from kerasbert.files import in_use
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tasks import Settings, Task, file_task, get_task
 from kerasbert.tasks.examples import Examples
@@ -107,6 +108,53 @@ def test_killed_before_the_settings_have_their_name(overwrite, task, tmp_path, m
     begun()
     assert files(out) == ["settings.json"]
     assert os.listdir(os.path.join(out, "runs")) == []
+
+
+def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
+    out, whole = str(tmp_path / "out"), str(tmp_path / "whole")
+    grid = {"learning_rates": [1e-2, 1e-4, 3e-3], "seeds": [0, 1], "verbose": False}
+    expected = finetune.finetune(task, tiny_preset, whole, **grid)
+    done = [finetune.finetune(task, tiny_preset, out, part=f"{i}/3", **grid) for i in (1, 2)]
+    assert [len(one["runs"]) for one in done] == [2, 2] and "grid" not in done[0]
+    assert os.listdir(out) == ["parts"] and len(os.listdir(os.path.join(out, "parts"))) == 2
+    # While one is at work nobody takes it over; what is wrong with one leaves all as it is.
+    place = os.path.join(out, "parts", "1-of-3")
+    with in_use(place, "finetune"), pytest.raises(BlockingIOError, match="1-of-3"):
+        finetune.finetune(task, tiny_preset, out, **grid)
+    with pytest.raises(ValueError, match="1-of-3' are of warmup 0.1, not 0.5"):
+        finetune.finetune(task, tiny_preset, out, warmup=0.5, **grid)
+    with pytest.raises(ValueError, match="part=7/9 has no run: all together are fewer than 7"):
+        finetune.finetune(task, tiny_preset, out, part=(7, 9), **grid)
+    assert len(files(os.path.join(out, "parts"))) > 6
+    # Killed between two runs that are taken over.
+    true, left = search.write_json, [2]
+
+    def broken(path, value):
+        left[0] -= os.path.basename(os.path.dirname(path)) == "runs"
+        if left[0] == 0:
+            raise Broken
+        true(path, value)
+
+    monkeypatch.setattr(search, "write_json", broken)
+    with pytest.raises(Broken):
+        finetune.finetune(task, tiny_preset, out, **grid)
+    monkeypatch.setattr(search, "write_json", true)
+    trained, train_one = [], Search.train_one
+    monkeypatch.setattr(
+        Search, "train_one", lambda *given: trained.append(given[1]) or train_one(*given)
+    )
+    results = finetune.finetune(task, tiny_preset, out, **grid)
+    assert len(trained) == 2  # Those of the third part.
+    scores = [[(run["run"], run["scores"]) for run in one["runs"]] for one in (results, expected)]
+    assert scores[0] == scores[1] and len(scores[0]) == 6
+    assert results["scores"] == expected["scores"]
+    assert "parts" not in os.listdir(out)
+
+
+@pytest.mark.parametrize("part", ["3", "0/2", (3, 2), "a/b"])
+def test_what_is_no_part(part):
+    with pytest.raises(ValueError, match="part=.* has to be its number, from 1, and that of all"):
+        FinetuneSettings(part=part)
 
 
 def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch):
