@@ -15,6 +15,7 @@ import unicodedata
 import warnings
 
 from kerasbert._errors import check_choice, check_value, check_whole, first_line
+from kerasbert.data.beam import count_words
 from kerasbert.data.corpus import blocks
 from kerasbert.files import fills_output, new_files, output_folder, write_files
 from kerasbert.tokenizers.files import as_lines
@@ -52,6 +53,7 @@ def vocab(
     encoding="utf-8",
     errors="strict",
     overwrite=False,
+    options=None,
     progress=None,
 ):
     """Train a corpus' vocabulary: WordPiece for `BertTokenizer`, unigram for `AlbertTokenizer`.
@@ -81,6 +83,9 @@ def vocab(
         min_frequency: int. How often a character and a pair of pieces have to occur.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: bool. Replace a vocabulary that is there.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner that
+            counts the words; the corpus is then files and patterns as Beam names them, and all
+            workers have to see `output`. `None` counts here.
         progress: function of what is done (string) and its share (from 0 to 1), for long runs.
 
     Returns:
@@ -88,6 +93,7 @@ def vocab(
         corpus), `kinds` (of words), and `unknown` (share of words with a character left out).
 
     Raises:
+        ImportError: with `options`, where Beam is not installed.
         ValueError: for text that cannot be read, for none, or for a size that is too small.
 
     Source: Kudo 2018, arXiv 1804.10959, for unigram models.
@@ -123,7 +129,12 @@ def vocab(
         strip_accents = lowercase
     report = progress or (lambda *_: None)
     reading = {"text_key": text_key, "encoding": encoding, "errors": errors}
-    counts = _count(corpus, split_on_cjk and not is_unigram, report, reading)
+    count = _counter(split_on_cjk and not is_unigram)
+    if options is None:
+        counts = _count(corpus, count, report, reading)
+    else:
+        report("counting words", 0)
+        counts = count_words(corpus, output, count, MOST_KINDS, options, reading)
     if strip_accents:
         _warn_of_accents(counts)
     if is_unigram:
@@ -199,21 +210,34 @@ def _pattern(pattern):
 # Counting
 
 
-def _count(corpus, split_on_cjk, report, reading):
-    """Counter of raw words: what stands between spaces, and Chinese characters."""
+def _counter(split_on_cjk):
+    """A function that counts raw words of lines: what stands between spaces, or Chinese characters.
+
+    It can be pickled.
+    """
     alone = CJK if split_on_cjk else ""
     # As characters: `re` is faster than `regex`, but knows no categories.
     spaces = [chr(i) for i in range(0x3001) if _pattern(f"[{SPACE}]").match(chr(i))]
     spaces = "".join(x for x in spaces if not _pattern(DELETED).match(x))
     alone = _pattern(f"[{alone}]").pattern[1:-1] if alone else ""
-    find = re.compile(f"[{alone}]|[^{spaces}{alone}]+" if alone else f"[^{spaces}]+").findall
+    pattern = f"[{alone}]|[^{spaces}{alone}]+" if alone else f"[^{spaces}]+"
+    return functools.partial(_counted, re.compile(pattern))
+
+
+def _counted(pattern, lines):
+    counts = collections.Counter()
+    for line in lines:
+        # Printable ASCII has no space but " ", and `split` is the fastest.
+        plain = line.isascii() and line.isprintable()
+        counts.update(line.split() if plain else pattern.findall(line))
+    return counts
+
+
+def _count(corpus, count, report, reading):
+    """Counter of raw words."""
     counts = collections.Counter()
     for _, block in blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading):
-        for lines in block:
-            for line in lines:
-                # Printable ASCII has no space but " ", and `split` is the fastest.
-                plain = line.isascii() and line.isprintable()
-                counts.update(line.split() if plain else find(line))
+        counts.update(count(line for lines in block for line in lines))
         least = 1
         while len(counts) > MOST_KINDS:
             counts = collections.Counter({w: n for w, n in counts.items() if n > least})

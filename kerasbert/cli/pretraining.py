@@ -40,6 +40,12 @@ def vocab(
         str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
     ] = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
+    runner: Annotated[
+        str | None, typer.Option(help="Apache Beam's, to count the words; by default no Beam.")
+    ] = None,
+    beam: Annotated[
+        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
+    ] = None,
 ):
     """Train a vocabulary from text.
 
@@ -51,6 +57,7 @@ def vocab(
     console = Console(stderr=True)
     shown = Progress(console=console, transient=True, disable=not console.is_terminal)
     with command(), shown as bar:
+        from kerasbert.data.beam import beam_options
         from kerasbert.training.recording import Pulse
         from kerasbert.vocabulary import vocab
 
@@ -76,6 +83,7 @@ def vocab(
             encoding=encoding,
             errors=errors,
             overwrite=overwrite,
+            options=beam_options(runner, beam),
             progress=progress,
         )
     print(

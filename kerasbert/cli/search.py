@@ -62,9 +62,8 @@ def embed(
           --runner DataflowRunner --beam project=p --beam temp_location=gs://b/tmp
     """
     with command(backend, "Stopped; the same command goes on with what is done."):
-        if beam and runner is None:
-            raise ValueError(f"--beam {beam[0]!r} is for a --runner of Apache Beam; name one.")
-        from kerasbert.search.embed_corpus import beam_options, embed_corpus
+        from kerasbert.data.beam import beam_options
+        from kerasbert.search.embed_corpus import embed_corpus
 
         count = embed_corpus(
             corpus,
@@ -79,6 +78,6 @@ def embed(
             prompt=prompt,
             rows=rows,
             batch_size=batch_size,
-            options=None if runner is None else beam_options(runner, beam or ()),
+            options=beam_options(runner, beam),
         )
     print(f"{count:,} vectors -> {output}")

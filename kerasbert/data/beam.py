@@ -1,4 +1,4 @@
-"""`write_examples` as an Apache Beam pipeline: for corpora that one machine is too small for.
+"""Examples, and counts of words, by Apache Beam: for corpora that one machine is too small for.
 
 A file is read by one worker. Each document goes to a block by a hash, so that a block holds
 documents from anywhere in the corpus, and a block's records are made as on one machine: the random
@@ -6,9 +6,12 @@ next sentence comes from another document of the block, and no worker holds more
 Files may be wherever Beam reads and writes them (`gs://`, `s3://`, `hdfs://`).
 """
 
+import collections
 import contextlib
 import functools
 import hashlib
+import heapq
+import itertools
 import json
 import os
 import pickle
@@ -48,16 +51,11 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     """
     need_beam()
     import apache_beam as beam
-    from apache_beam.io.filesystems import FileSystems
 
     own = BlockExamples.__init__.__kwdefaults__
     make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
     reading = {key: value for key, value in settings.items() if key not in own}
-    corpus = as_paths(corpus)
-    matched = FileSystems.match(corpus)
-    paths = sorted({found.path for match in matched for found in match.metadata_list})
-    if not paths:
-        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
+    paths = _matched(corpus)
     output = os.fspath(output)
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
@@ -69,7 +67,15 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
             | beam.Reshuffle()
             | "read" >> beam.FlatMap(_documents, reading=reading)
         )
-        size = found | "measure" >> beam.Map(_size) | beam.CombineGlobally(_sum)
+        # Read once more, without splitting sentences: Beam's runner for Dask takes what a side
+        # input and its own input have in common twice (2.77).
+        size = (
+            pipeline
+            | "files to measure" >> beam.Create(paths)
+            | "share them out" >> beam.Reshuffle()
+            | "measure" >> beam.Map(_size, reading={**reading, "sentences": "lines"})
+            | beam.CombineGlobally(_sum)
+        )
         _ = (
             found
             | "choose a block"
@@ -94,6 +100,108 @@ def need_beam():
         raise ImportError(
             "The pipeline needs Apache Beam; run `pip install kerasbert[beam]`."
         ) from error
+
+
+def beam_options(runner, options):
+    """Beam's options of a runner's name and of strings such as "region=eu-west1"; `None` for none.
+
+    Raises:
+        ValueError: for options without a runner.
+    """
+    if runner is None:
+        if options:
+            raise ValueError(f"--beam {options[0]!r} is for a --runner of Apache Beam; name one.")
+        return None
+    need_beam()
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    return PipelineOptions([f"--{option}" for option in (f"runner={runner}", *(options or ()))])
+
+
+def count_words(corpus, output, count, most, options, reading):
+    """Count a corpus' words by a pipeline, which writes them to `output` on the way.
+
+    Args:
+        corpus: as of `write_examples`.
+        output: path of a folder that all workers see.
+        count: function of lines, that returns a Counter; it is pickled.
+        most: int. How many words are kept, the most frequent ones.
+        options: of Beam.
+        reading: dict, settings of `documents`.
+
+    Returns:
+        A Counter.
+    """
+    need_beam()
+    import apache_beam as beam
+    from apache_beam.io.filesystems import FileSystems
+
+    name = f".words-{uuid.uuid4().hex}.json"
+    path = FileSystems.join(os.fspath(output), name)
+    with beam.Pipeline(options=options) as pipeline:
+        _ = (
+            pipeline
+            | beam.Create(_matched(corpus))
+            | beam.Reshuffle()
+            | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
+            | "count in all" >> beam.CombinePerKey(sum)
+            | "the most frequent" >> beam.CombineGlobally(_most_frequent(most))
+            | "write" >> beam.Map(_write_words, output=output, name=name)
+        )
+    try:
+        with FileSystems.open(path) as file:
+            return collections.Counter(dict(json.loads(file.read())))
+    finally:
+        FileSystems.delete([path])
+
+
+def _words(path, count, reading):
+    """Yield `(word, number)` of a file, some documents at a time."""
+    found = _documents(path, {**reading, "sentences": "lines"})
+    while some := list(itertools.islice(found, 1000)):
+        lines = (line for _, document in some for line in document)
+        yield from pickle.loads(count)(lines).items()
+
+
+def _most_frequent(most):
+    """Beam's own gives nothing with its runner for Dask (2.77)."""
+    import apache_beam as beam
+
+    class MostFrequent(beam.CombineFn):
+        def create_accumulator(self):
+            return []
+
+        def add_input(self, found, counted):
+            found.append(counted)
+            return self.compact(found) if len(found) > 2 * most else found
+
+        def merge_accumulators(self, several):
+            return self.compact([counted for found in several for counted in found])
+
+        def compact(self, found):
+            # Of equals always the same ones.
+            return heapq.nlargest(most, found, key=lambda counted: (counted[1], counted[0]))
+
+        def extract_output(self, found):
+            return self.compact(found)
+
+    return MostFrequent()
+
+
+def _write_words(counted, output, name):
+    write_whole(output, name, json.dumps(counted).encode())
+
+
+def _matched(corpus):
+    """Paths of files, of what Beam takes for names and patterns."""
+    from apache_beam.io.filesystems import FileSystems
+
+    corpus = as_paths(corpus)
+    matched = FileSystems.match(corpus)
+    paths = sorted({found.path for match in matched for found in match.metadata_list})
+    if not paths:
+        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
+    return paths
 
 
 def _documents(path, reading):
@@ -123,8 +231,12 @@ def local_copy(path):
         yield local
 
 
-def _size(found):
-    return 1, sum(len(sentence.encode()) for sentence in found[1])
+def _size(path, reading):
+    """How many documents a file has, and how many bytes these."""
+    return _sum(
+        (1, sum(len(line.encode()) for line in document))
+        for _, document in _documents(path, reading)
+    )
 
 
 def _sum(sizes):

@@ -143,14 +143,6 @@ def embed_corpus(
     return run(given, output=os.fspath(output), preset=preset, settings=settings, size=batch_size)
 
 
-def beam_options(runner, options):
-    """Beam's options of a runner's name and of strings such as "region=eu-west1"."""
-    need_beam()
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    return PipelineOptions([f"--{option}" for option in (f"runner={runner}", *options)])
-
-
 def _embed_here(corpus, output, preset, settings, size):
     output = output_folder(output, "output")
     with in_use(output, "embed_corpus"):

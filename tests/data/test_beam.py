@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+import kerasbert
 from kerasbert.data import beam as pipeline
 from kerasbert.data import read_examples, write_examples
 from kerasbert.data.manifest import read_manifest
@@ -64,6 +65,37 @@ def test_examples_of_a_pipeline(corpus, bert, tmp_path):
     # A block has documents of all files.
     assert all(shard["documents"] > 30 for shard in manifest["shards"])
     assert np.std([shard["documents"] for shard in manifest["shards"]]) < 30
+
+
+RUNNERS = {
+    "processes": ("DirectRunner", ["direct_num_workers=2", "direct_running_mode=multi_processing"]),
+    "dask": ("apache_beam.runners.dask.dask_runner.DaskRunner", []),
+}
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_every_runner_makes_the_same(runner, corpus, bert, tmp_path):
+    """Dask's took documents twice to choose the number of blocks."""
+    if runner == "dask":
+        pytest.importorskip("distributed", reason="needs the package dask[distributed]")
+    options = pipeline.beam_options(*RUNNERS[runner])
+    pattern = os.path.join(corpus, "part-*.txt")
+    settings = {"sequence_length": T, "block_bytes": 30_000, "document_end": "empty_line"}
+    for name, chosen in (("here", None), ("there", options)):
+        pipeline.write_examples(pattern, tmp_path / name, bert, options=chosen, **settings)
+        words = {"size": 90, "unused": 0, "min_frequency": 1, "options": chosen}
+        given = corpus if chosen is None else pattern
+        kerasbert.vocab(given, str(tmp_path / f"words-{name}"), **words)
+    assert files(tmp_path / "here") == files(tmp_path / "there")
+    assert len(files(tmp_path / "here")) > 4
+    assert files(tmp_path / "words-here") == files(tmp_path / "words-there")
+
+
+def test_options_of_a_runner():
+    assert pipeline.beam_options(None, None) is None
+    with pytest.raises(ValueError, match="--beam 'region=x' is for a --runner of Apache Beam"):
+        pipeline.beam_options(None, ["region=x"])
 
 
 @pytest.mark.peers

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from kerasbert.data.beam import beam_options
 from kerasbert.search import embed_corpus
-from kerasbert.search.embed_corpus import beam_options
 from tests.search.test_embed_corpus import (  # noqa: F401  Fixtures.
     IDS,
     corpus,
