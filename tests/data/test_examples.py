@@ -680,19 +680,19 @@ def joined(parts):
     return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 24])
+@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 24))])
 def test_processes_have_the_batches_of_one(many_shards, bert, count):
     """Also more processes than parts: 24 of a batch of 24, which at most 12 files are cut for."""
     folder, _ = many_shards
     settings = {"seed": 3, "tokenizer": bert, "masker": {"unit": "word"}, "shuffle_buffer": 100}
 
-    def some(shard, start_step=0, number=60):
+    def some(shard, start_step=0, number=40):
         batches = read_examples(folder, 24, shard=shard, start_step=start_step, **settings)
         return list(batches.take(number).as_numpy_iterator())
 
     one = some((0, 1))
     together = [joined(parts) for parts in zip(*(some((i, count)) for i in range(count)))]
-    assert len(together) == 60
+    assert len(together) == 40
     for batch, expected in zip(together, one):
         assert batch[0]["token_ids"].shape == (24, T)
         wide = expected[0]["token_ids"].shape[1]
@@ -706,8 +706,7 @@ def test_processes_have_the_batches_of_one(many_shards, bert, count):
     same(some((count - 1, count), 37, 1)[0], some((count - 1, count))[37])
 
 
-@pytest.mark.parametrize("buffer", [0, 100])
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(("count", "buffer"), [(1, 0), (2, 0), (2, 100)])
 def test_processes_fill_an_epoch(many_shards, buffer, count):
     folder, manifest = many_shards
     examples = manifest["counts"]["examples"]
@@ -727,7 +726,7 @@ def test_processes_fill_an_epoch(many_shards, buffer, count):
             rows += rows_of([(x, y, None)])
             real.append(int(there.sum()))
         # What fills is spread, not left to the last.
-        assert max(real) - min(real) <= -(-32 // count // 8) * 8
+        assert max(real) - min(real) <= 8
         later = read_examples(folder, 32, shard=shard, start_step=5, **settings)
         for expected, batch in zip(parts[5:], later.as_numpy_iterator(), strict=True):
             same(expected, batch)
