@@ -29,7 +29,7 @@ from kerasbert.data.records import encode_examples
 from kerasbert.files import inside
 
 # The most parts of the records that are read in turns.
-IN_TURNS = 64
+IN_TURNS = 16
 # Bytes that are read in a few seconds, to compare their hash.
 FEW_BYTES = 1 << 30
 # Bytes of a record that no example has.
@@ -58,7 +58,7 @@ def read_examples(
     come exactly the batches from the k-th on. Of the records before it, only those that were
     shuffled together with its own are read again.
 
-    The records are cut into equal parts, at most 64, as many as there are files and as divide the
+    The records are cut into equal parts, at most 16, as many as there are files and as divide the
     batch: each batch has as many rows of every part. In each epoch a part goes through its files in
     another order, and shuffles its share of `shuffle_buffer` records at a time. So a process that
     takes every batch's first half of the rows, with `shard=(0, 2)`, reads half of the files, and
