@@ -243,6 +243,7 @@ def pretrain(
       torchrun --nproc-per-node 8 -m kerasbert pretrain books/ -o mini --backend torch
     """
     with command(backend, "Stopped; the same command goes on with what is done."):
+        from kerasbert.distribution import join
         from kerasbert.training.pretrain import pretrain
 
         size = {"num_layers": layers, "hidden_dim": hidden, "num_heads": heads, "family": family}
@@ -288,6 +289,8 @@ def pretrain(
             tensorboard=tensorboard,
             workers=workers,
         )
+        if not join().is_first:
+            return  # One of several says it.
     for name, score in done["scores"].items():
         print(f"held out, {name}: {score:.4f}")
     print(f"{done['steps']:,} steps -> {done['preset']}")
