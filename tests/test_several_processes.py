@@ -101,6 +101,38 @@ def test_alone():
         assert group.shard == (0, 1) and group.replicas == 1
 
 
+MEETING = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
+
+
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ({}, None),
+        (
+            {"KERAS_DISTRIBUTION_JOB_ADDRESSES": "a:1,b:1", "KERAS_DISTRIBUTION_PROCESS_ID": 1},
+            MEETING,
+        ),
+        (
+            {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": 2, "JAX_PROCESS_ID": 1},
+            MEETING,
+        ),
+        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, {}),  # JAX finds the rest.
+        ({"SLURM_STEP_NUM_TASKS": 4}, {}),
+        ({"SLURM_NTASKS": 4}, None),  # A job's shell.
+        ({"OMPI_COMM_WORLD_SIZE": 2}, {}),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, {}),
+        ({"TPU_WORKER_HOSTNAMES": "a"}, None),
+    ],
+)
+def test_what_starts_several_processes_on_jax(given, expected, monkeypatch):
+    from kerasbert.backend import jax
+
+    for name, value in given.items():
+        monkeypatch.setenv(name, str(value))
+    assert jax._launched() == expected
+
+
 def test_what_the_first_process_raises_stops_the_others(monkeypatch):
     """As if another one had failed, or this one had."""
     monkeypatch.setattr("kerasbert.backend.sum_over_processes", lambda values: [1.0])

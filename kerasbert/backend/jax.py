@@ -396,9 +396,9 @@ def _launched():
     if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
         found = [os.environ.get(f"JAX_{name}") for name in _KERAS[1:]]
         return {} if None in found else _meeting(address, *found)
-    several = any(
-        int(os.environ.get(name) or 1) > 1 for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-    )
+    # Of a step of SLURM, as `srun` begins it: in the shell of a job one process is alone.
+    counts = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+    several = any(int(os.environ.get(name) or 1) > 1 for name in counts)
     return {} if several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") else None
 
 

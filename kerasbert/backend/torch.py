@@ -527,7 +527,7 @@ def join_processes():
             return 0, 1
         kinds = "gloo"
         if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
             kinds = "cpu:gloo,cuda:nccl"
         # The first one may write examples for hours while the others wait.
         distributed.init_process_group(kinds, timeout=datetime.timedelta(hours=12))
