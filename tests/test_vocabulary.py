@@ -125,7 +125,8 @@ def test_counting_raw_words_first_loses_nothing(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n".join(lines), encoding="utf-8", newline="")
     for cjk in (True, False):
-        counts = vocabulary._count(path, cjk, lambda *_: None, {})
+        counter = vocabulary._counter(cjk)
+        counts = vocabulary._count(path, counter, lambda *_: None, {})
         found, expected = {}, {}
         for raw, count in counts.items():
             for word in split_words(raw, split_on_cjk=cjk):
