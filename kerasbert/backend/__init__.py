@@ -748,6 +748,15 @@ def on_devices(devices, mesh, layout_map):
     return contextlib.nullcontext(((0, 1), 1))
 
 
+def check_no_mesh(mesh):
+    """Raise where layers are to be cut over devices."""
+    if mesh is not None:
+        raise ValueError(
+            f"mesh={mesh} cuts layers over devices, which Keras does on JAX alone; run this with "
+            "KERAS_BACKEND=jax."
+        )
+
+
 @kernel
 def of_this_process(batches):
     """A `tf.data.Dataset` of a process' rows, as Keras takes it where several processes train."""

@@ -326,11 +326,10 @@ def _workers():
 
 def join_processes():
     """The workers of TF_CONFIG."""
-    if not os.environ.get("TF_CONFIG"):
-        return None
-    if _workers()[1] > 1:
+    workers = _workers()
+    if workers[1] > 1:
         _multi_worker_strategy()
-    return _workers()
+    return workers
 
 
 @functools.cache
@@ -349,11 +348,7 @@ def _multi_worker_strategy():
 @contextlib.contextmanager
 def on_devices(devices, mesh, layout_map):
     """In the scope of a `tf.distribute` strategy: that which is entered, or else one of these."""
-    if mesh is not None:
-        raise ValueError(
-            f"mesh={mesh} cuts layers over devices, which Keras does on JAX alone; run this with "
-            "KERAS_BACKEND=jax."
-        )
+    backend.check_no_mesh(mesh)
     shard = _workers()
     if shard[1] > 1:
         strategy = _multi_worker_strategy()
@@ -365,16 +360,14 @@ def on_devices(devices, mesh, layout_map):
         strategy = tf.distribute.MirroredStrategy(names[:devices])
     else:
         strategy = tf.distribute.get_strategy()
-    with strategy.scope() if strategy is not tf.distribute.get_strategy() else _nothing():
+    is_entered = strategy is tf.distribute.get_strategy()
+    with contextlib.nullcontext() if is_entered else strategy.scope():
         yield shard, strategy.num_replicas_in_sync
-
-
-_nothing = contextlib.nullcontext
 
 
 def of_this_process(batches):
     """Without the strategy cutting them again, but for the devices of this worker."""
-    index, count = _workers()
+    _, count = _workers()
     if count == 1 or batches is None:
         return batches
     strategy = tf.distribute.get_strategy()
@@ -387,7 +380,7 @@ def of_this_process(batches):
 
 def sum_over_processes(values):
     """See `kerasbert.backend.sum_over_processes`."""
-    index, count = _workers()
+    _, count = _workers()
     if count == 1:
         return None
     strategy = _multi_worker_strategy()

@@ -547,11 +547,7 @@ def on_devices(devices, mesh, layout_map):
     """See `kerasbert.backend.on_devices`: on PyTorch each process has one device."""
     from torch import distributed
 
-    if mesh is not None:
-        raise ValueError(
-            f"mesh={mesh} cuts layers over devices, which Keras does on JAX alone; run this with "
-            "KERAS_BACKEND=jax."
-        )
+    backend.check_no_mesh(mesh)
     if devices not in (None, 1):
         raise ValueError(
             f"devices={devices}: on PyTorch each device has a process of its own; start this with "
