@@ -89,6 +89,7 @@ def scores_of(row, seed, folder, steps, train, test):
         **arguments,
         vocabulary=str(folder / "vocabulary"),
         phases=[(LENGTH, steps, 128)],
+        optimizer="adamw",
         learning_rate=1e-3,
         warmup_steps=steps // 3,
         log_every=10,

@@ -43,6 +43,7 @@ BASE = {
     "objective": "full_sentences",
     "masker": {"mask_selection_rate": 0.3},
     "phases": [(32, 1.0, 128)],
+    "optimizer": "adamw",
     "learning_rate": 1e-3,
     "warmup_steps": 0.1,
 }

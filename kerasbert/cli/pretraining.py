@@ -174,10 +174,15 @@ def pretrain(
     ] = None,
     accumulate: Annotated[int, _training(help="Parts of a batch, to need less memory.")] = 1,
     optimizer: Annotated[
-        str, _training(help="adamw, lamb for large batches, or muon for the layers' matrices.")
-    ] = "adamw",
+        str | None,
+        _training(
+            help="adamw, lamb for large batches, or muon for the layers' matrices; by default muon "
+            "for a new encoder, adamw for a preset's and for replaced tokens."
+        ),
+    ] = None,
     learning_rate: Annotated[
-        float | None, _training(help="The peak; by default 1e-4, and 1e-3 for lamb.")
+        float | None,
+        _training(help="The peak; by default 1e-4 for adamw, 1e-3 for lamb, 3e-3 for muon."),
     ] = None,
     schedule: Annotated[
         str, _training(help="After the warmup: linear, to 0; or wsd, which stays, then falls.")

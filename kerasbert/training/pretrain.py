@@ -84,9 +84,11 @@ SAMPLE = 2000
 def pretrain(corpus, output, *, settings):
     """Pre-train an encoder on masked words and pairs of sentences, from text to a preset.
 
-    A new one, or that of a preset on text of its domain. The recipe is the paper's: Adam with
-    decoupled decay and without the correction of the bias, a linear warmup and decay, nine tenths
-    of the steps at length 128, the rest at 512.
+    A new one, or that of a preset on text of its domain. The recipe is the paper's, a linear warmup
+    and decay, nine tenths of the steps at length 128, the rest at 512, but for the optimizer of new
+    encoders: Muon is ahead of Adam after equal times (benchmarks/README.md, "A recipe for small
+    encoders"). `optimizer="adamw"` is the paper's, with decoupled decay and without the correction
+    of the bias.
 
     Everything is in `output`: `preset`, for `from_preset`, with its card; `log.jsonl` and
     `curves.png`; the newest checkpoint; and what was made on the way, `vocabulary` and `examples`.
@@ -127,8 +129,9 @@ def pretrain(corpus, output, *, settings):
         batch_size: int. Examples of an update, also for that default.
         phases: list of `(sequence_length, steps, batch_size)`, one after the other.
         optimizer: string. "adamw", "lamb" for large batches, or "muon" for the matrices of the
-            layers, with Adam for the rest; see `kerasbert.optimizers`.
-        learning_rate: float. The peak; `None` is 1e-4, and 1e-3 for LAMB.
+            layers, with Adam for the rest; see `kerasbert.optimizers`. `None` is Muon for a new
+            encoder, and AdamW for that of a preset and for replaced tokens.
+        learning_rate: float. The peak; `None` is 1e-4 for AdamW, 1e-3 for LAMB, 3e-3 for Muon.
         schedule: string. What follows the warmup: "linear" falls to 0 from there on; "wsd" (warmup,
             stable, decay) stays, and falls to 0 in the last steps, see `WarmupStableDecay`.
         warmup_steps: int. `None` is a hundredth of all steps, as in the paper, but at least 1,000,

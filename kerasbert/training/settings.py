@@ -12,9 +12,9 @@ from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.preprocessors.electra_pretrainer import MASKING
 from kerasbert.training.setfit import SAMPLING
 
-# Peaks of the rate: BERT's own, Muon's too, as its steps are as long as Adam's; and one for batches
-# of some hundreds.
-RATES = {"adamw": 1e-4, "lamb": 1e-3, "muon": 1e-4}
+# Peaks of the rate: BERT's own, one for batches of some hundreds, and what `benchmarks/recipe.py`
+# found for new encoders.
+RATES = {"adamw": 1e-4, "lamb": 1e-3, "muon": 3e-3}
 
 
 def takes_settings(kind):
@@ -82,7 +82,7 @@ class PretrainSettings:
     steps: int = _free(default=1_000_000)
     batch_size: int = _free(default=256)
     phases: list | None = None
-    optimizer: str = "adamw"
+    optimizer: str | None = None
     learning_rate: float | None = None
     schedule: str = "linear"
     warmup_steps: int | None = None
@@ -112,6 +112,8 @@ class PretrainSettings:
     verbose: bool = _free(default=True)
 
     def __post_init__(self):
+        if self.optimizer is None:
+            self._choose(optimizer=self._optimizer())
         for name, known in (
             ("objective", (*OBJECTIVES, "replaced_tokens")),
             ("optimizer", RATES),
@@ -175,6 +177,11 @@ class PretrainSettings:
     def _choose(self, **values):
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def _optimizer(self):
+        """Muon where it was measured: what is new, and learns hidden words."""
+        is_new = self.preset is None or self.optimizer_state == "kept"
+        return "muon" if is_new and not self.replaces else "adamw"
 
     def _phases(self):
         phases = self.phases if self.phases is None else list(self.phases)

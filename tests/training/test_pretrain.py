@@ -301,7 +301,7 @@ def test_the_file_of_settings(examples, vocabulary, unbroken):
         ("generator", None), ("vocabulary", vocabulary), ("vocabulary_size", 30522),
         ("lowercase", True), ("reading", None), ("objective", "next_sentence"),
         ("cut_sentences", False), ("phases", [[16, 10, 8]]),
-        ("optimizer", "adamw"), ("learning_rate", 0.003), ("schedule", "linear"),
+        ("optimizer", "muon"), ("learning_rate", 0.003), ("schedule", "linear"),
         ("warmup_steps", 2), ("decay_share", None), ("weight_decay", 0.01),
         ("ema_momentum", None), ("optimizer_state", "new"), ("accumulate", 2),
         ("precision", "float32"), ("masking", "dynamic"), ("masker", None), ("copies", 1),
