@@ -366,6 +366,11 @@ def compiles_shapes(jit_compile):
 
 # Seconds without a sign of life after which a process counts as lost.
 HEARTBEAT = 30
+# SLURM's and Open MPI's.
+_COUNTED = {
+    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+}
 _KERAS = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
 
 
@@ -386,6 +391,24 @@ def join_processes():
     return jax.process_index(), jax.process_count()
 
 
+def launched():
+    """Of the same."""
+    import jax
+
+    if jax.distributed.is_initialized():
+        return jax.process_index(), jax.process_count()
+    given = _launched()
+    if given is None:
+        return 0, 1
+    if given:
+        return given["process_id"], given["num_processes"]
+    for count, index in _COUNTED.items():
+        if int(os.environ.get(count) or 1) > 1:
+            return int(os.environ[index]), int(os.environ[count])
+    hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
+    return int(os.environ.get("TPU_WORKER_ID") or 0), len(hosts)
+
+
 def _launched():
     """Arguments of `jax.distributed.initialize`; `None` where nothing started several processes."""
     found = [os.environ.get(f"KERAS_DISTRIBUTION_{name}") for name in _KERAS]
@@ -397,8 +420,7 @@ def _launched():
         found = [os.environ.get(f"JAX_{name}") for name in _KERAS[1:]]
         return {} if None in found else _meeting(address, *found)
     # Of a step of SLURM, as `srun` begins it: in the shell of a job one process is alone.
-    counts = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-    several = any(int(os.environ.get(name) or 1) > 1 for name in counts)
+    several = any(int(os.environ.get(name) or 1) > 1 for name in _COUNTED)
     return {} if several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") else None
 
 

@@ -313,8 +313,8 @@ def data_parallel(model):
     return model
 
 
-def _workers():
-    """`(index, count)` of TF_CONFIG's workers, the chief first."""
+def launched():
+    """Of TF_CONFIG's workers, the chief first."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     cluster, task = config.get("cluster", {}), config.get("task", {})
     count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
@@ -326,7 +326,7 @@ def _workers():
 
 def join_processes():
     """The workers of TF_CONFIG."""
-    workers = _workers()
+    workers = launched()
     if workers[1] > 1:
         _multi_worker_strategy()
     return workers
@@ -349,7 +349,7 @@ def _multi_worker_strategy():
 def on_devices(devices, mesh, layout_map):
     """In the scope of a `tf.distribute` strategy: that which is entered, or else one of these."""
     backend.check_no_mesh(mesh)
-    shard = _workers()
+    shard = launched()
     if shard[1] > 1:
         strategy = _multi_worker_strategy()
     elif devices not in (None, 1):
@@ -367,7 +367,7 @@ def on_devices(devices, mesh, layout_map):
 
 def of_this_process(batches):
     """Without the strategy cutting them again, but for the devices of this worker."""
-    _, count = _workers()
+    _, count = launched()
     if count == 1 or batches is None:
         return batches
     strategy = tf.distribute.get_strategy()
@@ -380,7 +380,7 @@ def of_this_process(batches):
 
 def sum_over_processes(values):
     """See `kerasbert.backend.sum_over_processes`."""
-    _, count = _workers()
+    _, count = launched()
     if count == 1:
         return None
     strategy = _multi_worker_strategy()

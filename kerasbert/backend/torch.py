@@ -517,18 +517,25 @@ def data_parallel(model, **kwargs):
     return model
 
 
+def launched():
+    """Those of torchrun, each with a GPU where there are some."""
+    import torch
+
+    count = int(os.environ.get("WORLD_SIZE") or 1)
+    if count > 1 and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
+    return int(os.environ.get("RANK") or 0), count
+
+
 def join_processes():
-    """Those that torchrun started, each with a GPU where there are some."""
+    """Those that torchrun started."""
     import torch
     from torch import distributed
 
     if not _are_several():
-        if int(os.environ.get("WORLD_SIZE", 1)) < 2 or not distributed.is_available():
+        if launched()[1] < 2 or not distributed.is_available():
             return 0, 1
-        kinds = "gloo"
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-            kinds = "cpu:gloo,cuda:nccl"
+        kinds = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         # The first one may write examples for hours while the others wait.
         distributed.init_process_group(kinds, timeout=datetime.timedelta(hours=12))
         # At the end of the process the threads of the group may be met half torn down.

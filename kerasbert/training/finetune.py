@@ -11,10 +11,12 @@ What it leaves in its folder, each file whole or not there:
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import math
 import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +25,7 @@ from kerasbert import backend, presets
 from kerasbert.files import in_use, names_in, output_folder, remove
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.training.recording import lasting_interrupt
-from kerasbert.training.search import PARTS, Search
+from kerasbert.training.search import PARTS, Search, run_name, runs_in
 from kerasbert.training.settings import FinetuneSettings, takes_settings
 
 
@@ -76,7 +78,8 @@ def finetune(task, preset, output, *, settings):
         part: tuple or string. `(3, 16)` or "3/16": of all runs only the third of 16 parts, into a
             folder of its own in `output`, so that parts run at once, on any machines that see it.
             The same call without a part then takes their runs over, does what is missing, and
-            writes what comes out.
+            writes what comes out. Processes that a launcher started (`torchrun`, `srun`, as for
+            `pretrain`) take a part each, and the last one does that.
         overwrite: bool. Remove the runs that are in the folder.
         verbose: bool. Whether to show progress.
 
@@ -85,7 +88,8 @@ def finetune(task, preset, output, *, settings):
         `best` (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
         labels), `grid` (the mean over seeds of each of its points), `runs`, `published`,
         `examples`, `model` (its directory), `predictions` (paths), `pictures` (paths) and
-        `notes`. Of a part only `task`, `preset`, `method`, `metric`, `best` and `runs`.
+        `notes`. Of a part only `task`, `preset`, `method`, `metric`, `best` and `runs`; of a
+        launcher's processes those that end while others still run have that, too.
 
     Raises:
         BlockingIOError: where another call fills the folder, or a part that is to be taken over.
@@ -94,23 +98,59 @@ def finetune(task, preset, output, *, settings):
     Sources: Devlin et al. 2019, arXiv 1810.04805, appendix A.3; Hu et al. 2021, arXiv 2106.09685
     (LoRA); Tunstall et al. 2022, arXiv 2209.11055 (SetFit).
     """
-    place = folder = output_folder(output, "output")
+    place = output_folder(output, "output")
+    index, count = backend.launched()
+    if count == 1:
+        return _in_folder(task, preset, place, settings)[0]
     if settings.part is not None:
-        folder = os.path.join(place, PARTS, "{}-of-{}".format(*settings.part))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(in_use(folder, "finetune"))
-        parts = []
-        if settings.part is None:
-            parts = [os.path.join(place, PARTS, x) for x in names_in(os.path.join(place, PARTS))]
-        for part in parts:
-            stack.enter_context(in_use(part, "finetune"))
-        results = _finetune(task, preset, folder, parts, settings)
-    with contextlib.suppress(OSError):  # There was none, or another one is at work by now.
-        os.rmdir(os.path.join(place, PARTS))
+        raise ValueError(
+            f"part={settings.part[0]}/{settings.part[1]}, and a launcher started {count} processes "
+            "that take a part each; leave one of the two out."
+        )
+    own = replace(settings, part=(index + 1, count))
+    results, is_last = _in_folder(task, preset, place, own, launched=True)
+    while is_last:
+        try:
+            return _in_folder(task, preset, place, settings, launched=True)[0]
+        except BlockingIOError:  # Another one, which ended with this one, is about to, or at it.
+            time.sleep(1)
     return results
 
 
-def _finetune(task, preset, output, parts, settings):
+def _in_folder(task, preset, place, settings, launched=False):
+    """`(results, is_last)`, with the folder for this process alone; see `_finetune`."""
+    parts, folder = os.path.join(place, PARTS), place
+    if settings.part is not None:
+        folder = os.path.join(parts, "{}-of-{}".format(*settings.part))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(in_use(folder, "finetune"))
+        others = []
+        if settings.part is None:
+            others = [os.path.join(parts, name) for name in names_in(parts)]
+            # Where another process was the last one, too, all is put together already.
+            settings = replace(
+                settings, overwrite=settings.overwrite and bool(others or not launched)
+            )
+        for part in others:
+            stack.enter_context(in_use(part, "finetune"))
+        results = _finetune(task, preset, place, folder, others, settings, launched)
+    with contextlib.suppress(OSError):  # There was none, or another one is at work by now.
+        os.rmdir(parts)
+    return results
+
+
+def _finetune(task, preset, place, output, parts, settings, launched):
+    """Do the runs and write what comes out.
+
+    Args:
+        place: string. The folder of all runs.
+        output: string. That, or the one of the part that the settings ask for.
+        parts: paths of the parts whose runs are taken over.
+        launched: bool. Whether processes of a launcher do it together.
+
+    Returns:
+        `(results, is_last)`: and whether the runs of all parts are done.
+    """
     task = get_task(task) if isinstance(task, str) else task
     presets.check(preset)
     if settings.record_rate:
@@ -158,33 +198,43 @@ def _finetune(task, preset, output, parts, settings):
         points = [
             {**point, "seed": seed} for point in task.settings.grid() for seed in settings.seeds
         ]
+        names = {run_name(point) for point in points}
         if settings.part is not None:
             number, count = settings.part
             points = points[number - 1 :: count]
-            if not points:
+            if not points and not launched:
                 raise ValueError(
                     f"part={number}/{count} has no run: all together are fewer than {number}."
                 )
-        for part in parts:
             if not settings.overwrite:
+                there = runs_in(place)
+                points = [point for point in points if run_name(point) not in there]
+        for part in parts:
+            # Of a launcher's processes the parts are new, also where they overwrite what was there.
+            if launched or not settings.overwrite:
                 search.take_over(part)
             remove(part)
+        share = "" if settings.part is None else " of part {}/{}".format(*settings.part)
         search.say(
             f"{task.title}: {len(train):,} training examples, {len(dev):,} dev examples, "
-            f"{len(points)} run{'s' if len(points) > 1 else ''}."
+            f"{len(points)} run{'' if len(points) == 1 else 's'}{share}."
         )
         for note in notes:
             search.say(note)
         for number, point in enumerate(points, start=1):
             search.run(point, f"Run {number} of {len(points)}")
         if settings.part is not None:
-            return search.summary()
+            found = [
+                runs_in(one) for one in glob.glob(f"{glob.escape(place)}/{PARTS}/*-of-{count}")
+            ]
+            earlier = set() if settings.overwrite else runs_in(place)
+            return search.summary(), names <= earlier.union(*found)
         results = search.finish(notes)
         if settings.record_rate:
             rate = _best_rate(results["grid"], task.mode)
             presets.record_finetuning_learning_rate(preset, rate)
             search.say(f"The learning rate {rate:g} is recorded in '{preset}'.")
-        return results
+        return results, True
 
 
 # === What is given ===

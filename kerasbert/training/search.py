@@ -44,6 +44,18 @@ PARTS = "parts"
 _POINTS = 20  # of the learning curve, in each epoch
 _RECORDED = ("preset", "method", "pairs", "lora_rank", "precision")
 _GRID = ("batch_size", "learning_rate", "epochs", "seed")
+_SAID = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
+
+
+def run_name(point):
+    """The name of the run at a point of the grid."""
+    return _SAID.format(**point).replace(", ", "-").replace(" ", "")
+
+
+def runs_in(folder):
+    """The names of the runs that are done in a folder: a set."""
+    paths = glob.glob(os.path.join(glob.escape(folder), "runs", "*.json"))
+    return {os.path.basename(path).removesuffix(".json") for path in paths}
 
 
 @dataclass
@@ -147,13 +159,13 @@ class Search:
     def summary(self):
         """What a part of the runs came to: a dict."""
         runs = self.done()
-        best = self.best(runs)
+        best = self.best(runs) if runs else None
         return {
             "task": self.task.name,
             "preset": self.shared["preset"],
             "method": self.shared["method"],
             "metric": self.task.main_metric,
-            "best": {name: best[name] for name in ("run", *_GRID, "epoch")},
+            "best": best and {name: best[name] for name in ("run", *_GRID, "epoch")},
             "runs": runs,
         }
 
@@ -175,10 +187,7 @@ class Search:
 
     def run(self, point, title):
         """Do a run, unless it is done."""
-        said = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}".format(
-            **point
-        )
-        title, name = f"{title}: {said}", said.replace(", ", "-").replace(" ", "")
+        title, name = f"{title}: {_SAID.format(**point)}", run_name(point)
         if not self.overwrite and os.path.exists(self.path("runs", f"{name}.json")):
             self.say(f"{title}: done before.")
             return

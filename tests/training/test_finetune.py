@@ -151,6 +151,34 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
     assert "parts" not in os.listdir(out)
 
 
+def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, monkeypatch):
+    """The last one to end puts the parts together; with more processes than runs, too."""
+    out, whole = str(tmp_path / "out"), str(tmp_path / "whole")
+    grid = {"learning_rates": [1e-2, 1e-4], "verbose": False}
+
+    def process(index, **more):
+        monkeypatch.setattr(finetune.backend, "launched", lambda: (index, 3))
+        return finetune.finetune(task, tiny_preset, out, **grid, **more)
+
+    with pytest.raises(ValueError, match="part=1/2, and a launcher started 3 processes that take"):
+        process(0, part="1/2")
+    first, second, none = process(0), process(2), process(1)
+    assert len(first["runs"]) == 1 and first["best"] and "grid" not in first
+    assert second["runs"] == [] and second["best"] is None
+    assert len(none["runs"]) == 2 and none["scores"] and "parts" not in os.listdir(out)
+    monkeypatch.undo()
+    expected = finetune.finetune(task, tiny_preset, whole, **grid)
+    assert [run["scores"] for run in none["runs"]] == [run["scores"] for run in expected["runs"]]
+    # More seeds add runs, those that are there are not done again, and overwriting does all.
+    done = [process(index, seeds=[0, 1]) for index in (2, 1, 0)]
+    assert [len(one["runs"]) for one in done] == [0, 1, 4]
+    before = {run["run"]: run["finished"] for run in done[-1]["runs"]}
+    assert {run["run"]: run["finished"] for run in none["runs"]}.items() <= before.items()
+    done = [process(index, overwrite=True) for index in range(3)]
+    assert [len(one["runs"]) for one in done] == [1, 2, 0] and "parts" not in os.listdir(out)
+    assert done[1]["runs"][0]["finished"] not in before.values()
+
+
 @pytest.mark.parametrize("part", ["3", "0/2", (3, 2), "a/b"])
 def test_what_is_no_part(part):
     with pytest.raises(ValueError, match="part=.* has to be its number, from 1, and that of all"):
