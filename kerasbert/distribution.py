@@ -6,6 +6,9 @@ Losses are those of one device with the whole batch, but for what is a mean over
 hidden tokens: on TensorFlow and PyTorch each device takes its own mean, and the mean of these
 differs a little where devices have different numbers of tokens. Dropout draws on each device.
 
+**Several processes that a launcher started, on any backend**: `together`, below, is all that it
+takes. What follows is for scripts that set up devices themselves.
+
 **JAX.** `keras.distribution` does it all; set it before the model is made. The devices have to
 divide the rows of each batch, the last one's too:
 
@@ -38,6 +41,8 @@ its own part of the data; `batch_size` is of one process:
 
 import contextlib
 import dataclasses
+import random
+import zlib
 
 import keras
 
@@ -127,26 +132,61 @@ class Together:
     replicas: int
 
 
+# The `Together` whose processes share the batches that `fit` and `evaluate` are given.
+_sharing = None
+
+
+def sharing():
+    """The `Together` in whose context this is, where it shares batches, or `None`."""
+    return _sharing
+
+
 @contextlib.contextmanager
-def together(devices=None, mesh=None):
+def together(devices=None, mesh=None, share_batches=True):
     """A context in which models train on several devices, of all processes that were started.
+
+    `fit` and `evaluate` of task models are given the same texts in every process, after the same
+    `keras.utils.set_random_seed`, and train as one process would: `batch_size` is of all together,
+    and each process computes its rows of every batch.
+
+        keras.utils.set_random_seed(0)
+        with together():
+            model = BertTextClassifier.from_preset(...)
+            model.fit(texts, labels)
+            model = of_one_process(model)
+        if join().is_first:
+            model.save_to_preset(...)
+
+    A batch that the processes do not divide is filled with rows of weight 0, which metrics without
+    weights count. What compares the rows of a batch with each other, as `BertTextEmbedder` does
+    with pairs, compares on PyTorch those of its own process. On JAX `predict` comes after the
+    context.
 
     Args:
         devices: int. How many devices of this process to use, where it is alone.
         mesh: `(batch, model)`, ints, on JAX: the devices that divide the rows of a batch, and those
             that divide each layer, see `layout_map`.
+        share_batches: bool. `False` where each process gives `fit` its own rows of every batch, as
+            `read_examples` reads them with the `shard` of what is yielded.
 
     Yields:
         `Together`.
 
     Raises:
-        ValueError: for more devices than there are.
+        ValueError: for more devices than there are, and where processes that share batches would
+            draw other weights and orders.
         ConnectionError: in a sentence, where another process ended.
     """
-    processes = join()
+    global _sharing
+    processes, before = join(), _sharing
     try:
         with backend.on_devices(devices, mesh, layout_map) as (shard, replicas):
-            yield Together(processes, shard, replicas)
+            group = Together(processes, shard, replicas)
+            _sharing = None
+            if share_batches and processes.count > 1:
+                _check_alike(processes)
+                _sharing = group
+            yield group
     except Exception as error:
         if processes.count == 1 or not backend.is_lost_process(error):
             raise
@@ -154,6 +194,33 @@ def together(devices=None, mesh=None):
             f"Process {processes.index} of {processes.count} lost another one, which ended or "
             "cannot be reached: start all of them again, and they go on from the last checkpoint."
         ) from error
+    finally:
+        _sharing = before
+
+
+def _check_alike(processes):
+    """Raise, in all processes, unless Python's generator has the same state in all of them."""
+    state = float(zlib.crc32(repr(random.getstate()).encode()) % 2**20)
+    total, squares = processes.sum([state, state * state])
+    if total * total != squares * processes.count:
+        raise ValueError(
+            f"The {processes.count} processes would draw different weights and orders of texts: "
+            "call keras.utils.set_random_seed() with the same number in all of them first."
+        )
+
+
+def of_one_process(model):
+    """A model that several processes trained, for use in this one alone: `predict`, saving.
+
+    All of them have to call it where layers are cut over their devices.
+
+    Args:
+        model: a task model.
+
+    Returns:
+        The model; on JAX with several processes a new one with copies of its weights.
+    """
+    return backend.of_one_process(model, join().count)
 
 
 def layout_map(device_mesh, axis="model"):

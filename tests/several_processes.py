@@ -1,6 +1,7 @@
-"""Pre-train in several processes: what those of test_several_processes.py run.
+"""Train in several processes: what those of test_several_processes.py run.
 
-    python tests/several_processes.py EXAMPLES OUTPUT SIGNAL
+    python tests/several_processes.py EXAMPLES OUTPUT SIGNAL     # Pre-train.
+    python tests/several_processes.py texts OUTPUT ""            # Fit a classifier.
 
 What starts them is in `environments`. The last process gets the signal after step 15, of 40.
 """
@@ -12,8 +13,14 @@ import socket
 import sys
 
 import keras
+import numpy as np
 
 import kerasbert
+from kerasbert.distribution import of_one_process, together
+from kerasbert.files import write_json
+from kerasbert.models import BertBackbone, BertTextClassifier
+from kerasbert.optimizers import AdamW
+from kerasbert.preprocessors import BertTextClassifierPreprocessor
 from kerasbert.tokenizers import BertTokenizer
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + [f"word{i}" for i in range(95)]
@@ -73,8 +80,31 @@ def train(examples, output, **more):
     )
 
 
+def fit_texts(output):
+    """What a classifier of texts says after some epochs, whose last batches are not full."""
+    keras.utils.set_random_seed(0)
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(TOKENS[5:], random.integers(1, 30))) for _ in range(53)]
+    labels = [int("word3" in text) for text in texts]
+    with together() as group:
+        encoder = BertBackbone(100, 1, 2, 16, 32, dropout=0.0, max_sequence_length=32)
+        preprocessor = BertTextClassifierPreprocessor(BertTokenizer(TOKENS), sequence_length=32)
+        model = BertTextClassifier(encoder, 2, preprocessor=preprocessor, dropout=0.0)
+        model.compile(AdamW(1e-2))
+        held_out = {"validation_data": (texts[:20], labels[:20])}
+        model.fit(texts, labels, batch_size=10, epochs=4, verbose=0, **held_out)
+        scores = model.evaluate(texts[:50], labels[:50], batch_size=10, verbose=0)
+        model = of_one_process(model)
+    found = model.predict(texts, verbose=0)
+    if group.processes.is_first:
+        write_json(output, {"logits": found.tolist(), "scores": list(map(float, scores))})
+
+
 if __name__ == "__main__":
     examples, output, number = sys.argv[1:]
+    if examples == "texts":
+        fit_texts(output)
+        sys.exit()
     processes = kerasbert.distribution.join()
     is_last = processes.index == processes.count - 1
     number = getattr(signal, number)

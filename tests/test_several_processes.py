@@ -10,9 +10,11 @@ import keras
 import numpy as np
 import pytest
 
+from kerasbert import distribution
 from kerasbert.data import write_examples
 from kerasbert.distribution import Processes, join, together
-from kerasbert.files import read_log
+from kerasbert.files import read_json, read_log
+from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.training.settings import PretrainSettings
 from tests import several_processes
@@ -90,6 +92,39 @@ def test_stopped_and_killed_they_do_what_one_does(examples, tmp_path):
         assert len(names) in (3, 6)
         for name in names:
             assert row[name] == pytest.approx(expected[name], abs=2e-5), (row["step"], name)
+
+
+@pytest.mark.slow_on_tensorflow
+def test_texts_are_learnt_as_by_one(tmp_path):
+    """Batches are mixed in length, the last one is filled; 20 and 50 rows are shared evenly."""
+    outputs = [str(tmp_path / name) for name in ("one.json", "several.json")]
+    several_processes.fit_texts(outputs[0])
+    for code, errors in start("texts", outputs[1], ""):
+        assert code == 0, errors[-2000:]
+    expected, found = map(read_json, outputs)
+    assert np.ptp(expected["logits"]) > 0.5
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+def test_processes_of_other_seeds_are_refused(monkeypatch):
+    sums = iter([[3.0, 5.0], [4.0, 8.0]])  # Of the states 1 and 2, and of 2 and 2.
+    monkeypatch.setattr("kerasbert.backend.sum_over_processes", lambda values: next(sums))
+    with pytest.raises(ValueError, match="call keras.utils.set_random_seed.. with the same number"):
+        distribution._check_alike(Processes(0, 2))
+    distribution._check_alike(Processes(0, 2))
+
+
+def test_what_processes_cannot_share(monkeypatch):
+    group = distribution.Together(Processes(0, 2), (0, 2), 2)
+    monkeypatch.setattr(distribution, "_sharing", group)
+    model = BertTextClassifier(BertBackbone(100, 1, 2, 16, 32), 2)
+    arrays = {"token_ids": np.ones((2, 4), int)}
+    with pytest.raises(ValueError, match="share batches of texts, .* were given a dict; pass one"):
+        model.evaluate(arrays, np.zeros(2))
+    if BACKEND == "jax":
+        with pytest.raises(ValueError, match="predict.* within together.* take the model by"):
+            model.predict(arrays)
 
 
 def test_alone():

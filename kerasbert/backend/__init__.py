@@ -764,6 +764,22 @@ def check_no_mesh(mesh):
 
 
 @kernel
+def rows_of_process(shard, training):
+    """Which part of a whole batch this process gives to Keras, `(index, count)`; see `on_devices`.
+
+    Args:
+        training: bool. Whether it is a step of `fit`, or else of `evaluate`.
+    """
+    return shard
+
+
+@kernel
+def predicts_while_sharing():
+    """Whether a process can predict by itself while its devices train with those of others."""
+    return True
+
+
+@kernel
 def of_this_process(batches):
     """A `tf.data.Dataset` of a process' rows, as Keras takes it where several processes train."""
     return batches

@@ -513,6 +513,11 @@ def whole(variable):
     return multihost_utils.process_allgather(value, tiled=True)
 
 
+def predicts_while_sharing():
+    """What Keras computes is spread over the devices of all."""
+    return False
+
+
 def share_steps(model, processes):
     """Keras does it."""
     return True

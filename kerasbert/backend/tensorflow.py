@@ -365,6 +365,12 @@ def on_devices(devices, mesh, layout_map):
         yield shard, strategy.num_replicas_in_sync
 
 
+def rows_of_process(shard, training):
+    """All where workers have several devices each: the strategy cuts them for all devices."""
+    devices = tf.distribute.get_strategy().num_replicas_in_sync
+    return shard if devices == shard[1] else (0, 1)
+
+
 def of_this_process(batches):
     """Without the strategy cutting them again, but for the devices of this worker."""
     _, count = launched()

@@ -218,6 +218,52 @@ def batch_dataset(plan, make_batch, seeds=None):
     return map_ahead(rows, make)
 
 
+def rows_of_part(dataset, index, count):
+    """Of each batch of a `tf.data.Dataset` the rows of one of `count` equal parts.
+
+    A batch that they do not divide is filled with rows of weight 0, and its own rows count as much
+    more: losses that are divided by the rows, or by the weights, stay those of the batch.
+
+    Args:
+        dataset: of `(x, y)` or `(x, y, sample_weight)`.
+        index: int, from 0.
+        count: int.
+
+    >>> dataset = tf.data.Dataset.from_tensors((tf.constant([5, 6, 7]), tf.constant([0, 1, 1])))
+    >>> for part in (0, 1):
+    ...     x, y, weight = next(rows_of_part(dataset, part, 2).as_numpy_iterator())
+    ...     print(x.tolist(), y.tolist(), weight.round(2).tolist())
+    [5, 6] [0, 1] [1.33, 1.33]
+    [7, 5] [1, 0] [1.33, 0.0]
+    """
+
+    def part(x, y, sample_weight=None):
+        size = tf.shape(keras.tree.flatten(x)[0])[0]
+        own = -(-size // count)
+        rows = index * own + tf.range(own)
+        more = tf.cast(own * count, "float32") / tf.cast(size, "float32")
+        weight = tf.where(rows < size, more, 0.0)  # (own,)
+        rows %= size
+
+        def weighted(given):
+            if given is None:
+                return weight
+            axes = [1] * (given.shape.rank - 1)
+            return tf.cast(tf.gather(given, rows), "float32") * tf.reshape(weight, [-1, *axes])
+
+        if isinstance(y, dict):
+            given = sample_weight or {}
+            weights = {name: weighted(given.get(name)) for name in y}
+        elif isinstance(y, (tuple, list)):
+            weights = tuple(map(weighted, sample_weight or [None] * len(y)))
+        else:
+            weights = weighted(sample_weight)
+        x, y = keras.tree.map_structure(lambda rows_of: tf.gather(rows_of, rows), (x, y))
+        return x, y, weights
+
+    return dataset.map(tf.autograph.experimental.do_not_convert(part))
+
+
 def draw_seeds(seed, count):
     """Seeds of `count` batches, int64 (count, 2), drawn from a tuple of ints."""
     return np.random.default_rng(seed).integers(2**62, size=(count, 2))

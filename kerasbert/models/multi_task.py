@@ -14,6 +14,7 @@ from keras import ops
 
 from kerasbert import private_names
 from kerasbert._errors import check_choice
+from kerasbert.distribution import sharing
 from kerasbert.from_preset import check_content
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
@@ -194,6 +195,8 @@ class BertMultiTask(BertTask):
                 private_names.build_on(task, first)
             sizes.append(size)
             sources.append(itertools.chain([first], batches))
+        if sharing() is not None:
+            raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
         steps = steps_per_epoch or sum(sizes)
         names = list(self.tasks)
 

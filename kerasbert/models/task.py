@@ -10,8 +10,9 @@ import numpy as np
 from kerasbert import backend, private_names
 from kerasbert._memory import give_back
 from kerasbert._process import check_process
-from kerasbert.backend.tensorflow import traced_on_purpose
-from kerasbert.data.batching import restore_order
+from kerasbert.backend.tensorflow import tf, traced_on_purpose
+from kerasbert.data.batching import restore_order, rows_of_part
+from kerasbert.distribution import sharing
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.building import check_arguments, own_task, task_of
@@ -276,7 +277,9 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
         else:
             x = self._read(x, batch_size, anew=True, shuffle=shuffle)
         kwargs["shuffle"] = shuffle and not is_dataset(x)  # A dataset shuffles itself.
-        kwargs["validation_data"] = validation_data
+        # Keras gives it to `evaluate`, which is not to share it out again.
+        kwargs["validation_data"] = self.__dict__["_held_out"] = self._shared_out(validation_data)
+        self._share_steps()
         try:
             return self._run(
                 keras.Model.fit, x, y, sample_weight, batch_size, is_raw, class_weight, **kwargs
@@ -305,6 +308,11 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
         """
         check_process()
         check_batch_size(batch_size)
+        if sharing() is not None and not backend.predicts_while_sharing():
+            raise ValueError(
+                "predict() within together() would be of all processes at once; take the model by "
+                "kerasbert.distribution.of_one_process(model), and predict after that context."
+            )
         if not self._is_raw(x):
             x = self._read(x, batch_size)
             if is_dataset(x):
@@ -442,6 +450,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
     def _run(self, method, x, y, sample_weight, batch_size, is_raw, class_weight=None, **kwargs):
         """Call a method of Keras on ready arrays, or on a dataset, which was texts if `is_raw`."""
         if not is_dataset(x):
+            self._shared_out(x)
             y, sample_weight = self.complete_targets(y, sample_weight)
             if is_in_memory(x):
                 self._check_labelled(y, is_raw)
@@ -456,7 +465,33 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
             self._check_labelled(None, is_raw=not is_ready(x))
         if class_weight is not None:
             x = weigh_dataset(self, class_weight, x, is_raw)
+        if x is not self.__dict__.get("_held_out"):
+            x = self._shared_out(x, method is keras.Model.fit)
         return self._call_keras(method, x, **kwargs)
+
+    def _share_steps(self):
+        """Train with the other processes, where there are some that share batches."""
+        group = sharing()
+        if group is not None and not self.__dict__.get("_shares_steps"):
+            backend.share_steps(self, group.processes.count)
+            self.__dict__["_shares_steps"] = True  # Not by `setattr`: Keras tracks that.
+
+    def _shared_out(self, data, training=False):
+        """What this process computes of the data of `fit` or `evaluate`, where several share it."""
+        group = sharing()
+        if group is None or data is None:
+            return data
+        if not is_dataset(data):
+            raise ValueError(
+                f"{group.processes.count} processes share batches of texts, or of a "
+                f"tf.data.Dataset, and were given a {type(data).__name__}; pass one of these."
+            )
+        part = backend.rows_of_process(group.shard, training)
+        if part[1] == 1:
+            return data
+        own = rows_of_part(data, *part)
+        self.__dict__["_batch_spec"] = own.element_spec  # Not by `setattr`: Keras tracks that.
+        return backend.of_this_process(own)
 
     def _call_keras(self, method, *args, **kwargs):
         """Run a method of Keras; an error of a generator comes as it is, not in TensorFlow's."""
@@ -545,11 +580,21 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
         # the devices to learn its shapes. That fails for masks, which are no numbers, and with
         # several workers for everything but single tensors.
         if iterator is not None and private_names.in_strategy(self):
-            parts = self.distribute_strategy.experimental_local_results
-            for _, _, steps in iterator:
-                data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
-                break
+            spec = self.__dict__.pop("_batch_spec", None)
+            if all(isinstance(one, tf.TensorSpec) for one in keras.tree.flatten(spec)):
+                # Only shapes count, and to read a batch would begin an epoch.
+                data_batch = keras.tree.map_structure(_zeros, spec)
+            else:
+                parts = self.distribute_strategy.experimental_local_results
+                for _, _, steps in iterator:
+                    data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
+                    break
         super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+def _zeros(spec):
+    """A tensor of TensorFlow for what is known of those of a dataset."""
+    return np.zeros([size or 2 for size in spec.shape], spec.dtype.as_numpy_dtype)
 
 
 def _without(left_out, variables):

@@ -190,7 +190,7 @@ def pretrain(corpus, output, *, settings):
     al. 2022, arXiv 2202.08005; a rate of hiding that falls Yang et al. 2022, arXiv 2208.10806.
     """
     output = output_folder(output, "output")
-    with together(settings.devices, settings.mesh) as group:
+    with together(settings.devices, settings.mesh, share_batches=False) as group:
         settings.check_replicas(group.replicas)
         with contextlib.ExitStack() as stack:
             # The others' files are those of the first one, in a folder that all of them see.
