@@ -9,7 +9,6 @@ import collections
 import functools
 import io
 import json
-import os
 import re
 import unicodedata
 import warnings
@@ -17,7 +16,8 @@ import warnings
 from kerasbert._errors import check_choice, check_value, check_whole, first_line
 from kerasbert.data.beam import count_words
 from kerasbert.data.corpus import blocks
-from kerasbert.files import fills_output, new_files, output_folder, write_files
+from kerasbert.files import fills_output, is_url, new_files, output_folder, write_files
+from kerasbert.storage import exists, join, new_file
 from kerasbert.tokenizers.files import as_lines
 from kerasbert.tokenizers.sentence_piece import WORD_BEGIN
 from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
@@ -68,7 +68,8 @@ def vocab(
         corpus: path of a file, a folder, a pattern or a list of them; see
             `kerasbert.data.documents`.
         output: string. The folder to write `vocab.txt` (or `spiece.model`) and
-            `tokenizer_config.json` to, which `from_files` of the tokenizer reads.
+            `tokenizer_config.json` to, which `from_files` of the tokenizer reads; or a URL, see
+            `kerasbert.storage`.
         size: int. Tokens, with special and unused ones; a small corpus may give fewer.
         kind: string. "wordpiece" or "unigram". The latter has no settings `split_on_cjk`, `unused`,
             `max_characters` and `min_frequency`.
@@ -123,7 +124,7 @@ def vocab(
             f"size={size} leaves no room for words beside {len(SPECIAL_TOKENS) + 1} special and "
             f"{unused} unused tokens; make it larger, or pass unused=0."
         )
-    output = output_folder(output, "output")
+    output = output_folder(output, "output", urls=True)
     _check_output(output, kind, overwrite)
     if strip_accents is None:
         strip_accents = lowercase
@@ -173,7 +174,7 @@ def vocab(
     }
     _write(output, {"vocab.txt": as_lines(tokens)}, config)
     return {
-        "file": os.path.join(output, "vocab.txt"),
+        "file": join(output, "vocab.txt"),
         "size": len(tokens),
         "characters": len(first),
         "words": total,
@@ -379,7 +380,7 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
     pieces = {processor.id_to_piece(id) for id in range(5, processor.vocab_size())}
     known = [word for word in words if processor.unk_id() not in processor.encode(word)]
     return {
-        "file": os.path.join(output, "spiece.model"),
+        "file": join(output, "spiece.model"),
         "size": processor.vocab_size(),
         "characters": sum(len(piece) == 1 for piece in pieces - {WORD_BEGIN}),
         "words": words.total(),
@@ -397,15 +398,23 @@ def _warn_of_size(found, size):
 
 def _check_output(output, kind, overwrite):
     for other, name in FILES.items():
-        path = os.path.join(output, name)
-        if os.path.exists(path) and other != kind:
+        path = join(output, name)
+        if not exists(path):
+            continue
+        if other != kind:
             raise ValueError(f"'{path}' is of another kind of vocabulary; choose another folder.")
-        if os.path.exists(path) and not overwrite:
+        if not overwrite:
             raise ValueError(f"'{path}' is there; choose another folder, or pass overwrite=True.")
 
 
 def _write(output, files, config):
-    """A tokenizer's files, whole or not at all."""
-    with new_files(output) as folder:
-        settings = (json.dumps(config, indent=2) + "\n").encode()
-        write_files(folder, {**files, "tokenizer_config.json": settings})
+    """A tokenizer's files, whole or not at all; at a URL each by itself, the vocabulary last."""
+    settings = (json.dumps(config, indent=2) + "\n").encode()
+    files = {"tokenizer_config.json": settings, **files}
+    if not is_url(output):
+        with new_files(output) as folder:
+            write_files(folder, files)
+        return
+    for name, data in files.items():
+        with new_file(join(output, name)) as file:
+            file.write(data)

@@ -13,14 +13,15 @@ from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import blocks
 from kerasbert.data.manifest import (
     NAME,
-    check_shard,
+    check_shards,
     new_manifest,
     read_manifest,
     total,
     write_manifest,
 )
 from kerasbert.data.processes import map_in_processes
-from kerasbert.files import fills_output, new_file, output_folder
+from kerasbert.files import fills_output, is_url, output_folder
+from kerasbert.storage import join, new_file, remove
 
 # A random next sentence comes from one of this many documents at least, where the corpus has so
 # many, or a block of this many bytes would be exceeded.
@@ -79,7 +80,7 @@ def write_examples(
 
     Args:
         corpus: path, pattern, folder, or a list of these; see `documents`.
-        output: path of a folder.
+        output: path of a folder, or a URL, see `kerasbert.storage`.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Tokens in a row, special ones included.
         objective: string.
@@ -136,7 +137,7 @@ def write_examples(
     check_whole("blocks_per_shard", blocks_per_shard)
     if workers is not None:
         check_whole("workers", workers)
-    output = output_folder(output, "output")
+    output = output_folder(output, "output", urls=True)
     settings = {
         **make.settings,
         "block_bytes": block_bytes,
@@ -144,6 +145,8 @@ def write_examples(
         "reading": reading,
     }
     manifest = _begin(output, new_manifest(settings, tokenizer))
+    if is_url(output):
+        write_manifest(output, manifest)  # Where that cannot be, it is said before the work.
     shards = manifest["shards"]
     examples = sum(shard["examples"] for shard in shards)
     parts = _numbered(corpus, objective, block_bytes, reading)
@@ -152,7 +155,7 @@ def write_examples(
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
-            with new_file(os.path.join(output, name)) as file:
+            with new_file(join(output, name)) as file:
                 text, data = hashlib.sha256(), hashlib.sha256()
                 counts = collections.Counter()
                 for part, (records, counted) in group:
@@ -184,7 +187,7 @@ def write_examples(
 
 def _remove(output, shards):
     for name in (NAME, *(shard["name"] for shard in shards)):
-        os.remove(os.path.join(output, name))
+        remove(join(output, name))
 
 
 def _check_labels(corpus, output, shards, counts):
@@ -217,7 +220,7 @@ def one_sided(what, documents):
 def _begin(output, manifest):
     """The new manifest, or that of the run to go on with."""
     found = read_manifest(output)
-    if found is None:
+    if found is None or not found["shards"]:
         return manifest
     for part in (("settings",), ("tokenizer", "settings"), ("tokenizer",)):
         before, now = found, manifest
@@ -230,8 +233,7 @@ def _begin(output, manifest):
                 f"{before.get(other[0])!r}, and is {now.get(other[0])!r} now; name another folder, "
                 "or remove this one."
             )
-    for shard in found["shards"]:
-        check_shard(output, shard)
+    check_shards(output, found["shards"])
     return found
 
 
