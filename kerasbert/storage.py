@@ -51,8 +51,9 @@ def find(given):
         return _find_here(given)
     with _reaching(given):
         fs, path = _place(given)
-        if fs.isfile(path):
-            return "file", {given: fs.size(path) or 0}
+        info = _info(fs, path)
+        if info is not None and info["type"] == "file":
+            return "file", {given: info.get("size") or 0}
         kind, below = "folder", path.rstrip("/") + "/"
         found = fs.find(path, detail=True)
         if not found and re.search(r"[*?[]", path):
@@ -99,21 +100,33 @@ def exists(path):
     if not is_url(path):
         return os.path.exists(path)
     with _reaching(path):
-        fs, inside = _place(path)
-        return fs.exists(inside)
+        return _info(*_place(path)) is not None
+
+
+def _info(fs, path):
+    """What a store says of a file or folder; `None` where there is none.
+
+    `fs.exists` and `fs.isfile` take a failure for that, and a run would begin anew.
+    """
+    try:
+        return fs.info(path)
+    except FileNotFoundError:
+        return None
 
 
 def folders_in(path):
     """The folders in a folder, sorted."""
     if not is_url(path):
-        return [
-            x.rstrip(os.sep) for x in sorted(glob.glob(os.path.join(glob.escape(path), "*", "")))
-        ]
+        found = glob.glob(os.path.join(glob.escape(path), "*", ""))
+        return [folder.rstrip(os.sep) for folder in sorted(found)]
+    if _protocol(path) in READ_ONLY:
+        return []
     with _reaching(path):
         fs, inside = _place(path)
-        if not fs.isdir(inside):
+        try:
+            found = fs.ls(inside, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        found = fs.ls(inside, detail=True)
     return sorted(_url(path, inside, fs, x["name"]) for x in found if x["type"] == "directory")
 
 
@@ -231,7 +244,7 @@ def put(path, url):
     """
     with _reaching(url, "written"):
         fs, inside = _place(url)
-        protocol = url.partition(":")[0]
+        protocol = _protocol(url)
         if protocol in READ_ONLY or "::" in url:
             raise _Refused(f"'{url}' can be read, but not be written to; name another place.")
         if protocol in WHOLE_PUTS:
@@ -256,8 +269,8 @@ def _move(fs, partial, path):
         fs.mv(partial, path)
     except OSError as error:
         refused = error
-    if fs.exists(partial):  # Some stores do not replace what is there; not all say so.
-        if refused is not None and not fs.exists(path):
+    if _info(fs, partial) is not None:  # Some do not replace what is there; not all say so.
+        if refused is not None and _info(fs, path) is None:
             raise refused
         fs.rm_file(path)
         fs.mv(partial, path)
@@ -398,6 +411,10 @@ def _said(owner):
 # === fsspec ===
 
 
+def _protocol(url):
+    return url.partition(":")[0].lower()
+
+
 class _Refused(ValueError):
     """In a sentence already."""
 
@@ -406,7 +423,7 @@ def _place(url):
     """The file system of a URL, which sees what others wrote meanwhile, and the path in it."""
     from fsspec.core import url_to_fs
 
-    protocol = url.partition(":")[0]
+    protocol = _protocol(url)
     try:
         fs, path = url_to_fs(url)
     except ImportError as error:

@@ -16,6 +16,7 @@ import warnings
 from kerasbert._errors import check_choice, check_value, check_whole, first_line
 from kerasbert.data.beam import count_words
 from kerasbert.data.corpus import blocks
+from kerasbert.data.processes import map_blocks
 from kerasbert.files import fills_output, is_url, new_files, output_folder, write_files
 from kerasbert.storage import exists, join, new_file
 from kerasbert.tokenizers.files import as_lines
@@ -53,6 +54,7 @@ def vocab(
     encoding="utf-8",
     errors="strict",
     overwrite=False,
+    workers=None,
     options=None,
     progress=None,
 ):
@@ -84,6 +86,9 @@ def vocab(
         min_frequency: int. How often a character and a pair of pieces have to occur.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: bool. Replace a vocabulary that is there.
+        workers: int. Processes that count words; `None` is one a core, or none beside this one for
+            less than 64 MB. A script that uses several has to call this below
+            `if __name__ == "__main__":`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner that
             counts the words; the corpus is then files and patterns as Beam names them, and all
             workers have to see `output`. `None` counts here.
@@ -112,6 +117,7 @@ def vocab(
     check_whole("unused", unused, 0)
     check_whole("min_frequency", min_frequency)
     check_value("max_characters", max_characters, "count?")
+    check_value("workers", workers, "count?")
     is_unigram = kind == "unigram"
     room = size - len(SPECIAL_TOKENS) - 1 - unused
     if is_unigram and (split_on_cjk, unused, max_characters, min_frequency) != _WORDPIECE:
@@ -132,7 +138,7 @@ def vocab(
     reading = {"text_key": text_key, "encoding": encoding, "errors": errors}
     count = _counter(split_on_cjk and not is_unigram)
     if options is None:
-        counts = _count(corpus, count, report, reading)
+        counts = _count(corpus, count, report, reading, workers)
     else:
         report("counting words", 0)
         counts = count_words(corpus, output, count, MOST_KINDS, options, reading)
@@ -234,17 +240,26 @@ def _counted(pattern, lines):
     return counts
 
 
-def _count(corpus, count, report, reading):
-    """Counter of raw words."""
+def _count(corpus, count, report, reading, workers):
+    """Counter of raw words; of the same blocks, in the same order, whatever counts them."""
+    found = blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading)
+    tasks = ((block.progress, (block,)) for _, block in found)
     counts = collections.Counter()
-    for _, block in blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading):
-        counts.update(count(line for lines in block for line in lines))
+    results = map_blocks(
+        functools.partial(_count_block, count), tasks, workers, lambda share: 1 / max(share, 1e-9)
+    )
+    for progress, counted in results:
+        counts.update(counted)
         least = 1
         while len(counts) > MOST_KINDS:
             counts = collections.Counter({w: n for w, n in counts.items() if n > least})
             least += 1
-        report("counting words", block.progress)
+        report("counting words", progress)
     return counts
+
+
+def _count_block(count, block):
+    return count(line for lines in block for line in lines)
 
 
 def _warn_of_accents(counts):

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import os
 import warnings
 
 from kerasbert._errors import check_whole
@@ -19,7 +18,7 @@ from kerasbert.data.manifest import (
     total,
     write_manifest,
 )
-from kerasbert.data.processes import map_in_processes
+from kerasbert.data.processes import map_blocks
 from kerasbert.files import fills_output, is_url, output_folder
 from kerasbert.storage import join, new_file, remove
 
@@ -27,8 +26,6 @@ from kerasbert.storage import join, new_file, remove
 # many, or a block of this many bytes would be exceeded.
 POOL = 8
 LARGEST = 1 << 25
-# Blocks for which no processes are started.
-FEW = 16
 # The share of random pairs from which a warning says so; it is about a half in running text.
 ONE_SIDED = 0.9
 
@@ -151,7 +148,8 @@ def write_examples(
     examples = sum(shard["examples"] for shard in shards)
     parts = _numbered(corpus, objective, block_bytes, reading)
     parts = _skip_finished(parts, shards, blocks_per_shard, output)
-    with contextlib.closing(_run(make, parts, workers)) as results:
+    tasks = ((dataclasses.replace(p, block=None), (p.number, p.block)) for p in parts)
+    with contextlib.closing(map_blocks(make, tasks, workers, _blocks_left)) as results:
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
@@ -326,29 +324,6 @@ def _other_text(output):
         f"'{output}' has records of another text than the corpus has now; name another folder, or "
         "remove this one."
     )
-
-
-def _run(make, parts, workers):
-    """Yield `(part, make(...))` in order, made in several processes where it is worth it."""
-    parts = iter(parts)
-    first = list(itertools.islice(parts, 1))
-    parts = itertools.chain(first, parts)
-    if workers is None:
-        # Processes take seconds to start.
-        workers = _cores() if first and _blocks_left(first[0]) > FEW else 1
-    if workers == 1:
-        for part in parts:
-            yield part, make(part.number, part.block)
-        return
-    tasks = ((dataclasses.replace(p, block=None), (p.number, p.block)) for p in parts)
-    with contextlib.closing(map_in_processes(make, tasks, workers)) as results:
-        yield from results
-
-
-def _cores():
-    """Cores that this process may use."""
-    has_affinity = hasattr(os, "sched_getaffinity")  # Not on every system.
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def _blocks_left(part):

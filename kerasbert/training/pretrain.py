@@ -175,7 +175,7 @@ def pretrain(corpus, output, *, settings):
         tensorboard: bool. Write to the folder `tensorboard` in `output`.
         callbacks: list of Keras callbacks. An epoch of theirs is an interval of the log.
         card: dict. What the model card says beside; see `upload_preset`.
-        workers: int. Processes that make examples.
+        workers: int. Processes that count words and make examples.
         verbose: bool.
 
     Returns:
@@ -391,6 +391,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
         corpus,
         folder,
         overwrite=True,
+        workers=settings.workers,
         progress=lambda what, share: pulse.tick(lambda: f"{what}, {share:.0%}"),
         **made,
     )
