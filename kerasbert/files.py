@@ -232,6 +232,8 @@ def output_folder(path, name, urls=False):
                 f"{name}={given!r} is a URL, and this writes to a folder of this machine; name "
                 "one, and copy it there."
             )
+        if not is_url(given.rstrip("/")):
+            raise ValueError(f"{name}={given!r} names no folder, as 's3://bucket/folder' does.")
         return given.rstrip("/")
     path = os.path.abspath(given)
     place = _existing(path)

@@ -57,12 +57,12 @@ def find(given):
         kind, below = "folder", path.rstrip("/") + "/"
         found = fs.find(path, detail=True)
         if not found and re.search(r"[*?[]", path):
-            kind, below = "pattern", ""
+            kind, below = "pattern", re.split(r"[*?[]", path)[0].rpartition("/")[0] + "/"
             found = fs.glob(path, detail=True)
     sizes = {
         _url(given, path, fs, name): info.get("size") or 0
         for name, info in sorted(found.items())
-        if info["type"] == "file" and not _is_hidden(name.removeprefix(below), kind)
+        if info["type"] == "file" and not _is_hidden(name.removeprefix(below))
     }
     return kind, sizes
 
@@ -82,9 +82,8 @@ def _find_here(given):
     return kind, {path: os.path.getsize(path) for path in paths}
 
 
-def _is_hidden(name, kind):
-    names = name.split("/") if kind == "folder" else [name.rpartition("/")[2]]
-    return any(name.startswith(".") for name in names)
+def _is_hidden(name):
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _url(given, path, fs, name):
@@ -205,7 +204,7 @@ def get_folder(url, folder, left_out=()):
         below = inside.rstrip("/") + "/"
         for path in sorted(fs.find(inside)):
             name = path.removeprefix(below)
-            if name.split("/")[0] in left_out or _is_hidden(name, "folder"):
+            if name.split("/")[0] in left_out or _is_hidden(name):
                 continue
             copies[name] = files.inside(folder, name, url)
             os.makedirs(os.path.dirname(copies[name]), exist_ok=True)
@@ -236,18 +235,32 @@ def write_text(path, text):
         file.write(text.encode())
 
 
-def put(path, url):
-    """Copy a file to a URL: whole, or not at all.
+def check_writable(folder):
+    """Raise where files cannot be put below a URL, before work is done for them.
 
     Raises:
         OSError, ValueError, ImportError: in a sentence.
     """
-    with _reaching(url, "written"):
+    if is_url(folder):
+        probe = join(folder, f".{secrets.token_hex(6)}.partial")
+        with temporary_folder() as work:
+            put(files.write_text(os.path.join(work, "probe"), ""), probe, folder)
+        with contextlib.suppress(OSError):
+            remove(probe)
+
+
+def put(path, url, place=None):
+    """Copy a file to a URL: whole, or not at all. An error names the URL, or another place.
+
+    Raises:
+        OSError, ValueError, ImportError: in a sentence.
+    """
+    place = place or url
+    if _protocol(url) in READ_ONLY or "::" in url:
+        raise ValueError(f"'{place}' can be read, but not be written to; name another place.")
+    with _reaching(place, "written"):
         fs, inside = _place(url)
-        protocol = _protocol(url)
-        if protocol in READ_ONLY or "::" in url:
-            raise _Refused(f"'{url}' can be read, but not be written to; name another place.")
-        if protocol in WHOLE_PUTS:
+        if _protocol(url) in WHOLE_PUTS:
             fs.put_file(path, inside)
             return
         folder, _, name = inside.rpartition("/")
@@ -468,9 +481,9 @@ def _reaching(url, done="read"):
         reason = first_line(error)[:300].rstrip(".")
         if type(error).__name__ not in reason and not isinstance(error, OSError):
             reason = f"{type(error).__name__}: {reason}"
-        kind = type(error) if isinstance(error, FileNotFoundError) else OSError
-        raise kind(
-            getattr(error, "errno", None) or errno.EIO,
+        number = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
+        raise OSError(
+            getattr(error, "errno", None) or number,
             f"'{url}' cannot be {done}: {reason}; see that the place is there, and that you may "
             "go there",
         ) from error

@@ -18,7 +18,7 @@ from kerasbert.data.beam import count_words
 from kerasbert.data.corpus import blocks
 from kerasbert.data.processes import map_blocks
 from kerasbert.files import fills_output, is_url, new_files, output_folder, write_files
-from kerasbert.storage import exists, join, new_file
+from kerasbert.storage import check_writable, exists, join, new_file
 from kerasbert.tokenizers.files import as_lines
 from kerasbert.tokenizers.sentence_piece import WORD_BEGIN
 from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
@@ -132,6 +132,7 @@ def vocab(
         )
     output = output_folder(output, "output", urls=True)
     _check_output(output, kind, overwrite)
+    check_writable(output)
     if strip_accents is None:
         strip_accents = lowercase
     report = progress or (lambda *_: None)

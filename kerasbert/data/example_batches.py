@@ -319,7 +319,7 @@ def _reading(path):
         ) from None
     except StopIteration:
         raise ValueError(f"'{path}' has no examples: make it again.") from None
-    except ValueError:
+    except (ValueError, OSError):
         raise
     except Exception as error:
         raise ValueError(
@@ -386,7 +386,7 @@ class _Fetched(_Here):
 
     def __call__(self, path):
         def fetch(path):
-            return self.here(path.decode())
+            return self.here(np.asarray(path).item().decode())
 
         return super().__call__(tf.ensure_shape(tf.numpy_function(fetch, [path], tf.string), ()))
 

@@ -19,8 +19,8 @@ from kerasbert.data.manifest import (
     write_manifest,
 )
 from kerasbert.data.processes import map_blocks
-from kerasbert.files import fills_output, is_url, output_folder
-from kerasbert.storage import join, new_file, remove
+from kerasbert.files import fills_output, output_folder
+from kerasbert.storage import check_writable, join, new_file, remove
 
 # A random next sentence comes from one of this many documents at least, where the corpus has so
 # many, or a block of this many bytes would be exceeded.
@@ -135,6 +135,7 @@ def write_examples(
     if workers is not None:
         check_whole("workers", workers)
     output = output_folder(output, "output", urls=True)
+    check_writable(output)
     settings = {
         **make.settings,
         "block_bytes": block_bytes,
@@ -142,8 +143,6 @@ def write_examples(
         "reading": reading,
     }
     manifest = _begin(output, new_manifest(settings, tokenizer))
-    if is_url(output):
-        write_manifest(output, manifest)  # Where that cannot be, it is said before the work.
     shards = manifest["shards"]
     examples = sum(shard["examples"] for shard in shards)
     parts = _numbered(corpus, objective, block_bytes, reading)
@@ -218,7 +217,7 @@ def one_sided(what, documents):
 def _begin(output, manifest):
     """The new manifest, or that of the run to go on with."""
     found = read_manifest(output)
-    if found is None or not found["shards"]:
+    if found is None:
         return manifest
     for part in (("settings",), ("tokenizer", "settings"), ("tokenizer",)):
         before, now = found, manifest
