@@ -192,23 +192,26 @@ def get(url, path):
         fs.get_file(inside, path)
 
 
-def get_folder(url, folder, left_out=()):
+def get_folder(url, folder, left_out=(), seen=None):
     """Copy what is below a URL into a folder: dict of names there to the copies.
 
     Args:
         left_out: names in the folder that stay where they are.
+        seen: dict of names to what the store said of them, which is brought up to date: what it
+            says the same of is not copied again.
     """
-    copies = {}
+    copies, seen = {}, {} if seen is None else seen
     with _reaching(url):
         fs, inside = _place(url)
         below = inside.rstrip("/") + "/"
-        for path in sorted(fs.find(inside)):
+        for path, info in sorted(fs.find(inside, detail=True).items()):
             name = path.removeprefix(below)
-            if name.split("/")[0] in left_out or _is_hidden(name):
+            if name.split("/")[0] in left_out or _is_hidden(name) or seen.get(name) == repr(info):
                 continue
             copies[name] = files.inside(folder, name, url)
             os.makedirs(os.path.dirname(copies[name]), exist_ok=True)
             fs.get_file(path, copies[name])
+            seen[name] = repr(info)
     return copies
 
 
@@ -324,7 +327,8 @@ class WorkingFolder:
         self.is_url = is_url(output)
         self._stack = contextlib.ExitStack()
         self._owner = None
-        self._known = {}  # names to what the files were when they went up or came down
+        # By their names, what the files were when they went up or came down, here and there.
+        self._known, self._seen = {}, {}
 
     def __enter__(self):
         if self.is_url:
@@ -372,7 +376,8 @@ class WorkingFolder:
     def pull(self):
         """Fetch what is at the URL."""
         if self.is_url:
-            copies = get_folder(self.output, self.folder, (OWNER, *self.left_out))
+            left_out = (OWNER, *self.left_out)
+            copies = get_folder(self.output, self.folder, left_out, self._seen)
             self._known |= {name: _state(path) for name, path in copies.items()}
 
     def push(self):

@@ -1,8 +1,8 @@
 """Storages: one in memory, one that writes slowly, and S3 by its own protocol."""
 
-import errno
 import gzip
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -14,7 +14,6 @@ import fsspec
 import keras
 import numpy as np
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 import kerasbert
 from kerasbert import storage
@@ -25,6 +24,7 @@ from kerasbert.tokenizers import BertTokenizer
 from kerasbert.training.recording import read_log
 from tests.contracts import array
 from tests.data.test_examples import PIECES, SPECIAL, WORDS, T, files, text_of
+from tests.unreliable_store import Unreliable
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def s3():
     """A bucket of a server on this machine that speaks S3's protocol."""
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # It writes a line for each request.
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     with pytest.MonkeyPatch.context() as patch:
@@ -66,6 +67,7 @@ def corpus(tmp_path_factory):
 
 
 SMALL = {"sequence_length": T, "block_bytes": 3000, "blocks_per_shard": 2, "workers": 1}
+SMALL |= {"document_end": "empty_line"}
 
 
 def upload(folder, url):
@@ -131,38 +133,6 @@ def test_bad_urls(bert, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-class Unreliable(LocalFileSystem):
-    """A folder whose files do not replace others, as some stores', and that can be slow or away."""
-
-    protocol = "unreliable"
-    away = False
-    slow = 0.0
-
-    def info(self, path, **kwargs):
-        if self.away:
-            raise ConnectionError("the network is down")
-        return super().info(path, **kwargs)
-
-    def mv(self, path1, path2, **kwargs):
-        if os.path.exists(path2):
-            raise FileExistsError(errno.EEXIST, "it is there", path2)
-        os.rename(path1, path2)
-
-    def put_file(self, lpath, rpath, **kwargs):
-        with open(lpath, "rb") as source, open(rpath, "wb") as file:
-            while data := source.read(1 << 16):
-                file.write(data)
-                file.flush()
-                time.sleep(self.slow)
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(path.removeprefix("unreliable://"))
-
-
-fsspec.register_implementation("unreliable", Unreliable, clobber=True)
-
-
 def test_a_store_that_does_not_replace_files(tmp_path):
     url = f"unreliable://{tmp_path}/a/b.txt"
     for text in ("one", "two"):
@@ -183,10 +153,16 @@ def test_a_store_that_is_away_is_not_empty(tmp_path, corpus, bert, monkeypatch):
             act()
 
 
+def start(script, *arguments):
+    """A process of its own, which finds what the tests find."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+    return subprocess.Popen([sys.executable, "-c", script, *arguments], env=env)
+
+
 KILLED = """
 import sys
-from tests.test_storage import Unreliable
 from kerasbert import storage
+from tests.unreliable_store import Unreliable
 Unreliable.slow = 0.2
 storage.write_text(sys.argv[1], "x" * (1 << 22))
 """
@@ -195,7 +171,7 @@ storage.write_text(sys.argv[1], "x" * (1 << 22))
 @pytest.mark.slow
 def test_killed_while_a_file_goes_to_a_store_that_shows_parts(tmp_path):
     url = f"unreliable://{tmp_path}/a/b.txt"
-    child = subprocess.Popen([sys.executable, "-c", KILLED, url])
+    child = start(KILLED, url)
     while not list(tmp_path.glob("a/*")):
         assert child.poll() is None
         time.sleep(0.05)
@@ -248,14 +224,27 @@ def check_records(url, corpus, bert, tmp_path):
     assert len(manifest["shards"]) > 3
     expected = batches(str(tmp_path / "records"), bert)
     equal(batches(url + "/records", bert), expected)
+    with pytest.raises(ValueError, match="has records of other settings: seed was 0"):
+        write_examples(there, url + "/records", bert, seed=1, **SMALL)
+    return manifest, expected
+
+
+@pytest.mark.backends("tensorflow")
+def test_records_in_memory(memory, corpus, bert, tmp_path):
+    check_records(memory, corpus, bert, tmp_path)
+
+
+@pytest.mark.peers
+@pytest.mark.backends("tensorflow")
+def test_records_in_s3(s3, corpus, bert, tmp_path):
+    url = s3 + "/a"
+    manifest, expected = check_records(url, corpus, bert, tmp_path)
     equal(batches(url + "/records/*.gz", bert), expected)
     for shard in ((0, 2), (1, 2)):
         equal(
             batches(url + "/records", bert, shard=shard, repeat=False),
             batches(str(tmp_path / "records"), bert, shard=shard, repeat=False),
         )
-    with pytest.raises(ValueError, match="has records of other settings: seed was 0"):
-        write_examples(there, url + "/records", bert, seed=1, **SMALL)
     name = manifest["shards"][2]["name"]
     data = storage.open_file(f"{url}/records/{name}").read()
     with storage.new_file(f"{url}/records/{name}") as file:
@@ -269,17 +258,6 @@ def check_records(url, corpus, bert, tmp_path):
     storage.remove(f"{url}/records/{name}")
     with pytest.raises(ValueError, match=f"The shard '{url}/records/{name}' is missing"):
         batches(url + "/records", bert)
-
-
-@pytest.mark.backends("tensorflow")
-def test_records_in_memory(memory, corpus, bert, tmp_path):
-    check_records(memory, corpus, bert, tmp_path)
-
-
-@pytest.mark.peers
-@pytest.mark.backends("tensorflow")
-def test_records_in_s3(s3, corpus, bert, tmp_path):
-    check_records(s3 + "/a", corpus, bert, tmp_path)
 
 
 @pytest.mark.peers
@@ -309,7 +287,7 @@ def test_writing_records_to_s3_is_killed(s3, corpus, bert, tmp_path):
     write_examples(corpus, tmp_path, bert, **SMALL)
     expected, url = files(tmp_path), s3 + "/killed"
     for shards in (1, 3):
-        child = subprocess.Popen([sys.executable, "-c", WRITER, corpus, url])
+        child = start(WRITER, corpus, url)
         while len(storage.find(url)[1]) < shards + 1:
             assert child.poll() is None
             time.sleep(0.01)
@@ -407,6 +385,34 @@ def test_the_run_that_began_last_goes_on(memory, corpus):
     with pytest.warns(UserWarning, match="did not say that it ended: if it still runs, it stops"):
         kerasbert.pretrain(corpus, memory, **RUN)
     assert not storage.exists(memory + "/running.json")
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+def test_several_processes_train_in_s3(s3, tmp_path):
+    from tests import several_processes as several
+    from tests.test_several_processes import start as start_several
+
+    folder = tmp_path / "examples"
+    words = [f"word{i}" for i in range(90)]
+    lines = [" ".join(words[(i * j) % 80 :][: 3 + i % 5]) for i in range(90) for j in range(1, 5)]
+    text = "".join(line + "\n" * (1 + (i % 7 == 6)) for i, line in enumerate(lines))
+    (tmp_path / "text.txt").write_text(text)
+    settings = {"sequence_length": 24, "sentences": "lines", "workers": 1}
+    settings |= {"block_bytes": 1000, "blocks_per_shard": 1}
+    examples, output = s3 + "/several/24", s3 + "/trained"
+    write_examples(tmp_path / "text.txt", examples, BertTokenizer(several.TOKENS), **settings)
+    write_examples(tmp_path / "text.txt", folder / "24", BertTokenizer(several.TOKENS), **settings)
+    for code, errors in start_several(s3 + "/several", output, "SIGTERM"):
+        assert code and "Stopped after step 20, which is saved" in errors, errors[-2000:]
+    several.train(s3 + "/several", output)
+    several.train(str(folder), tmp_path / "one")
+    losses = [
+        [row["loss"] for row in log_of(place, tmp_path)]
+        for place in (output, str(tmp_path / "one"))
+    ]
+    np.testing.assert_allclose(*losses, atol=2e-5)
 
 
 @pytest.mark.slow
