@@ -192,7 +192,7 @@ def batches(source, bert, **settings):
     settings = {"tokenizer": bert, "seed": 1, **settings}
     return [
         [*x.values(), *y.values(), *w.values()]
-        for x, y, w in read_examples(source, 16, **settings).take(30).as_numpy_iterator()
+        for x, y, w in read_examples(source, 16, **settings).take(5).as_numpy_iterator()
     ]
 
 
