@@ -34,6 +34,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 # A folder that was there a moment ago, or that is there by now: somebody else writes there too.
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 _hidden_here = set()  # the hidden folders of this process
+# `s3://`, and what fsspec chains, as `zip://a.txt::s3://`; no drive of Windows.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")
+_LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 
 # === Files ===
@@ -185,20 +188,54 @@ def check_regular_tree(directory, depth=3):
 # === Folders ===
 
 
-def output_folder(path, name):
+def is_url(path):
+    """Whether a string is a URL of a storage, which `kerasbert.storage` reads and writes.
+
+    >>> is_url("s3://bucket/books"), is_url("C:/books"), is_url("books")
+    (True, False, False)
+    """
+    return isinstance(path, str) and _URL.match(path) is not None
+
+
+def as_path(given):
+    """What a user gave as a path or a URL: a string, with `~` put in and without `file://`.
+
+    Raises:
+        ValueError: for a URL that `pathlib` has taken a slash from.
+    """
+    path = os.fspath(given)
+    if isinstance(given, os.PathLike) and isinstance(path, str) and _LOST_SLASH.match(path):
+        raise ValueError(f"{given!r} is no URL any more: `Path` takes one slash; pass a string.")
+    if isinstance(path, str) and path.startswith("file://"):
+        path = "/" + path.removeprefix("file://").lstrip("/")
+    return path if is_url(path) else os.path.expanduser(path)
+
+
+def output_folder(path, name, urls=False):
     """The absolute path of a folder to write, cleared of what killed runs left there.
 
     Args:
         path: string or path. What the user gave.
         name: string. The argument that it was given as, for errors.
+        urls: bool. Whether it may be a URL, see `kerasbert.storage`; that comes back without a
+            slash at its end.
 
     Raises:
-        ValueError: if it is empty, or a file, or below one.
+        ValueError: if it is empty, or a file, or below one, or a URL where there can be none.
     """
-    given = os.fspath(path)
+    given = as_path(path)
     if not given:
         raise ValueError(f"{name}={given!r} names no folder; '.' is the one that you are in.")
-    path = os.path.abspath(os.path.expanduser(given))
+    if is_url(given):
+        if not urls:
+            raise ValueError(
+                f"{name}={given!r} is a URL, and this writes to a folder of this machine; name "
+                "one, and copy it there."
+            )
+        if not is_url(given.rstrip("/")):
+            raise ValueError(f"{name}={given!r} names no folder, as 's3://bucket/folder' does.")
+        return given.rstrip("/")
+    path = os.path.abspath(given)
     place = _existing(path)
     if not os.path.isdir(place):
         which = "it" if place == path else f"'{place}'"
@@ -221,7 +258,7 @@ def names_in(folder):
 def in_use(folder, by):
     """Fill a folder alone: another process that comes meanwhile is told who is at it.
 
-    The folder is made, and goes again where nothing is put into it.
+    The folder is made, and goes again where nothing is put into it. At a URL there are no locks.
 
     Args:
         folder: string.
@@ -230,6 +267,9 @@ def in_use(folder, by):
     Raises:
         BlockingIOError: where another process, or this one, fills it already.
     """
+    if is_url(folder):
+        yield
+        return
     made = _make(os.path.realpath(folder))
     try:
         with _alone(folder, "in-use", folder, by):
@@ -252,7 +292,7 @@ def fills_output(function):
             output = signature.bind(*args, **kwargs).arguments["output"]
         except TypeError:
             return function(*args, **kwargs)  # It says what is missing.
-        with in_use(output_folder(output, "output"), function.__name__):
+        with in_use(output_folder(output, "output", urls=True), function.__name__):
             return function(*args, **kwargs)
 
     return call
@@ -337,6 +377,14 @@ def put(folder, target, keep=False):
             if error.errno not in _CHANGED or attempt == 99 or not os.path.isdir(folder):
                 raise
     _sync(os.path.dirname(target))
+
+
+def temporary_folder():
+    """A hidden folder among the system's temporary files, for as long as the context lasts.
+
+    What a killed process left there goes with the next one.
+    """
+    return _hidden(tempfile.gettempdir())
 
 
 def link_files(folder, new):

@@ -9,7 +9,6 @@ import collections
 import functools
 import io
 import json
-import os
 import re
 import unicodedata
 import warnings
@@ -17,7 +16,9 @@ import warnings
 from kerasbert._errors import check_choice, check_value, check_whole, first_line
 from kerasbert.data.beam import count_words
 from kerasbert.data.corpus import blocks
-from kerasbert.files import fills_output, new_files, output_folder, write_files
+from kerasbert.data.processes import map_blocks
+from kerasbert.files import fills_output, is_url, new_files, output_folder, write_files
+from kerasbert.storage import check_writable, exists, join, new_file
 from kerasbert.tokenizers.files import as_lines
 from kerasbert.tokenizers.sentence_piece import WORD_BEGIN
 from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
@@ -53,6 +54,7 @@ def vocab(
     encoding="utf-8",
     errors="strict",
     overwrite=False,
+    workers=None,
     options=None,
     progress=None,
 ):
@@ -68,7 +70,8 @@ def vocab(
         corpus: path of a file, a folder, a pattern or a list of them; see
             `kerasbert.data.documents`.
         output: string. The folder to write `vocab.txt` (or `spiece.model`) and
-            `tokenizer_config.json` to, which `from_files` of the tokenizer reads.
+            `tokenizer_config.json` to, which `from_files` of the tokenizer reads; or a URL, see
+            `kerasbert.storage`.
         size: int. Tokens, with special and unused ones; a small corpus may give fewer.
         kind: string. "wordpiece" or "unigram". The latter has no settings `split_on_cjk`, `unused`,
             `max_characters` and `min_frequency`.
@@ -83,6 +86,9 @@ def vocab(
         min_frequency: int. How often a character and a pair of pieces have to occur.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: bool. Replace a vocabulary that is there.
+        workers: int. Processes that count words; `None` is one a core, or none beside this one for
+            less than 64 MB. A script that uses several has to call this below
+            `if __name__ == "__main__":`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner that
             counts the words; the corpus is then files and patterns as Beam names them, and all
             workers have to see `output`. `None` counts here.
@@ -111,6 +117,7 @@ def vocab(
     check_whole("unused", unused, 0)
     check_whole("min_frequency", min_frequency)
     check_value("max_characters", max_characters, "count?")
+    check_value("workers", workers, "count?")
     is_unigram = kind == "unigram"
     room = size - len(SPECIAL_TOKENS) - 1 - unused
     if is_unigram and (split_on_cjk, unused, max_characters, min_frequency) != _WORDPIECE:
@@ -123,15 +130,16 @@ def vocab(
             f"size={size} leaves no room for words beside {len(SPECIAL_TOKENS) + 1} special and "
             f"{unused} unused tokens; make it larger, or pass unused=0."
         )
-    output = output_folder(output, "output")
+    output = output_folder(output, "output", urls=True)
     _check_output(output, kind, overwrite)
+    check_writable(output)
     if strip_accents is None:
         strip_accents = lowercase
     report = progress or (lambda *_: None)
     reading = {"text_key": text_key, "encoding": encoding, "errors": errors}
     count = _counter(split_on_cjk and not is_unigram)
     if options is None:
-        counts = _count(corpus, count, report, reading)
+        counts = _count(corpus, count, report, reading, workers)
     else:
         report("counting words", 0)
         counts = count_words(corpus, output, count, MOST_KINDS, options, reading)
@@ -173,7 +181,7 @@ def vocab(
     }
     _write(output, {"vocab.txt": as_lines(tokens)}, config)
     return {
-        "file": os.path.join(output, "vocab.txt"),
+        "file": join(output, "vocab.txt"),
         "size": len(tokens),
         "characters": len(first),
         "words": total,
@@ -233,17 +241,26 @@ def _counted(pattern, lines):
     return counts
 
 
-def _count(corpus, count, report, reading):
-    """Counter of raw words."""
+def _count(corpus, count, report, reading, workers):
+    """Counter of raw words; of the same blocks, in the same order, whatever counts them."""
+    found = blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading)
+    tasks = ((block.progress, (block,)) for _, block in found)
     counts = collections.Counter()
-    for _, block in blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading):
-        counts.update(count(line for lines in block for line in lines))
+    results = map_blocks(
+        functools.partial(_count_block, count), tasks, workers, lambda share: 1 / max(share, 1e-9)
+    )
+    for progress, counted in results:
+        counts.update(counted)
         least = 1
         while len(counts) > MOST_KINDS:
             counts = collections.Counter({w: n for w, n in counts.items() if n > least})
             least += 1
-        report("counting words", block.progress)
+        report("counting words", progress)
     return counts
+
+
+def _count_block(count, block):
+    return count(line for lines in block for line in lines)
 
 
 def _warn_of_accents(counts):
@@ -379,7 +396,7 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
     pieces = {processor.id_to_piece(id) for id in range(5, processor.vocab_size())}
     known = [word for word in words if processor.unk_id() not in processor.encode(word)]
     return {
-        "file": os.path.join(output, "spiece.model"),
+        "file": join(output, "spiece.model"),
         "size": processor.vocab_size(),
         "characters": sum(len(piece) == 1 for piece in pieces - {WORD_BEGIN}),
         "words": words.total(),
@@ -397,15 +414,23 @@ def _warn_of_size(found, size):
 
 def _check_output(output, kind, overwrite):
     for other, name in FILES.items():
-        path = os.path.join(output, name)
-        if os.path.exists(path) and other != kind:
+        path = join(output, name)
+        if not exists(path):
+            continue
+        if other != kind:
             raise ValueError(f"'{path}' is of another kind of vocabulary; choose another folder.")
-        if os.path.exists(path) and not overwrite:
+        if not overwrite:
             raise ValueError(f"'{path}' is there; choose another folder, or pass overwrite=True.")
 
 
 def _write(output, files, config):
-    """A tokenizer's files, whole or not at all."""
-    with new_files(output) as folder:
-        settings = (json.dumps(config, indent=2) + "\n").encode()
-        write_files(folder, {**files, "tokenizer_config.json": settings})
+    """A tokenizer's files, whole or not at all; at a URL each by itself, the vocabulary last."""
+    settings = (json.dumps(config, indent=2) + "\n").encode()
+    files = {"tokenizer_config.json": settings, **files}
+    if not is_url(output):
+        with new_files(output) as folder:
+            write_files(folder, files)
+        return
+    for name, data in files.items():
+        with new_file(join(output, name)) as file:
+            file.write(data)

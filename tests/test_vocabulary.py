@@ -126,7 +126,7 @@ def test_counting_raw_words_first_loses_nothing(tmp_path):
     path.write_text("\n".join(lines), encoding="utf-8", newline="")
     for cjk in (True, False):
         counter = vocabulary._counter(cjk)
-        counts = vocabulary._count(path, counter, lambda *_: None, {})
+        counts = vocabulary._count(path, counter, lambda *_: None, {}, None)
         found, expected = {}, {}
         for raw, count in counts.items():
             for word in split_words(raw, split_on_cjk=cjk):
@@ -310,7 +310,7 @@ def test_bad_corpora_write_nothing(text, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(vocabulary.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         kerasbert.vocab(text, target, size=400, overwrite=True)
     assert (target / "vocab.txt").read_bytes() == before

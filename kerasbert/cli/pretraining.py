@@ -15,11 +15,12 @@ def vocab(
     corpus: Annotated[
         list[str],
         typer.Argument(
-            metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."
+            metavar="CORPUS",
+            help="Text, JSON lines or Parquet: files, folders, quoted patterns, URLs.",
         ),
     ],
     output: Annotated[
-        str, typer.Option("--output", "-o", help="The folder that vocab.txt is written to.")
+        str, typer.Option("--output", "-o", help="The folder or URL that vocab.txt is written to.")
     ],
     size: Annotated[int, typer.Option(help="Tokens, with special and unused ones.")] = 30522,
     kind: Annotated[
@@ -34,12 +35,15 @@ def vocab(
         int | None, typer.Option(help="The most characters that get entries.")
     ] = None,
     min_frequency: Annotated[int, typer.Option(help="How often a piece has to occur.")] = 2,
-    text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
+    text_key: Annotated[
+        str | None, typer.Option(help="Where JSON or Parquet has the text.")
+    ] = None,
     encoding: Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")] = "utf-8",
     errors: Annotated[
         str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
     ] = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes that count words.")] = None,
     runner: Annotated[
         str | None, typer.Option(help="Apache Beam's, to count the words; by default no Beam.")
     ] = None,
@@ -53,6 +57,7 @@ def vocab(
     Examples:
       kerasbert vocab books/ --output vocab
       kerasbert vocab 'news/**/*.jsonl.gz' --output vocab_ko --cased --size 32000
+      kerasbert vocab 's3://bucket/news/*.parquet' --output s3://bucket/vocab --text-key body
     """
     console = Console(stderr=True)
     shown = Progress(console=console, transient=True, disable=not console.is_terminal)
@@ -83,6 +88,7 @@ def vocab(
             encoding=encoding,
             errors=errors,
             overwrite=overwrite,
+            workers=workers,
             options=beam_options(runner, beam),
             progress=progress,
         )
@@ -105,11 +111,11 @@ def pretrain(
         list[str],
         typer.Argument(
             metavar="CORPUS",
-            help="Text or JSON lines: files, folders, quoted patterns. Or a folder of examples.",
+            help="Text, JSON lines, Parquet: files, folders, quoted patterns, URLs. Or examples.",
         ),
     ],
     output: Annotated[
-        str, typer.Option("--output", "-o", help="The folder for the preset and all before it.")
+        str, typer.Option("--output", "-o", help="The folder or URL for the preset and all else.")
     ],
     preset: Annotated[
         str | None, _encoder(help="One to go on with: a preset, or the output of another pretrain.")

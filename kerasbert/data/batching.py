@@ -232,9 +232,9 @@ def rows_of_part(dataset, index, count):
     >>> dataset = tf.data.Dataset.from_tensors((tf.constant([5, 6, 7]), tf.constant([0, 1, 1])))
     >>> for part in (0, 1):
     ...     x, y, weight = next(rows_of_part(dataset, part, 2).as_numpy_iterator())
-    ...     print(x.tolist(), y.tolist(), weight.round(2).tolist())
-    [5, 6] [0, 1] [1.33, 1.33]
-    [7, 5] [1, 0] [1.33, 0.0]
+    ...     print(x.tolist(), y.tolist(), [f"{one:.2f}" for one in weight])
+    [5, 6] [0, 1] ['1.33', '1.33']
+    [7, 5] [1, 0] ['1.33', '0.00']
     """
 
     def part(x, y, sample_weight=None):

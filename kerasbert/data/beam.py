@@ -1,6 +1,7 @@
 """Examples, and counts of words, by Apache Beam: for corpora that one machine is too small for.
 
-A file is read by one worker. Each document goes to a block by a hash, so that a block holds
+A file is read by one worker; a large one, of plain text, JSON lines or Parquet, by one for each
+`PART` bytes of it. Each document goes to a block by a hash, so that a block holds
 documents from anywhere in the corpus, and a block's records are made as on one machine: the random
 next sentence comes from another document of the block, and no worker holds more than a block.
 Files may be wherever Beam reads and writes them (`gs://`, `s3://`, `hdfs://`).
@@ -20,11 +21,13 @@ import tempfile
 import uuid
 
 from kerasbert.data.block_examples import BlockExamples
-from kerasbert.data.corpus import NoTextError, as_paths, documents
+from kerasbert.data.corpus import as_paths, part_documents, parts
 from kerasbert.data.manifest import NAME, new_manifest, total
 
 # Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
 DOCUMENTS = 64
+# Bytes of a file that are read in one place. Documents behind the first of these are named by them.
+PART = 1 << 26
 
 
 def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=None, **settings):
@@ -55,7 +58,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     own = BlockExamples.__init__.__kwdefaults__
     make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
     reading = {key: value for key, value in settings.items() if key not in own}
-    paths = _matched(corpus)
+    found_parts = _matched(corpus)
     output = os.fspath(output)
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
@@ -63,7 +66,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     with beam.Pipeline(options=options) as pipeline:
         found = (
             pipeline
-            | beam.Create(paths)
+            | beam.Create(found_parts)
             | beam.Reshuffle()
             | "read" >> beam.FlatMap(_documents, reading=reading)
         )
@@ -71,7 +74,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         # input and its own input have in common twice (2.77).
         size = (
             pipeline
-            | "files to measure" >> beam.Create(paths)
+            | "files to measure" >> beam.Create(found_parts)
             | "share them out" >> beam.Reshuffle()
             | "measure" >> beam.Map(_size, reading={**reading, "sentences": "lines"})
             | beam.CombineGlobally(_sum)
@@ -155,9 +158,9 @@ def count_words(corpus, output, count, most, options, reading):
         FileSystems.delete([path])
 
 
-def _words(path, count, reading):
-    """Yield `(word, number)` of a file, some documents at a time."""
-    found = _documents(path, {**reading, "sentences": "lines"})
+def _words(part, count, reading):
+    """Yield `(word, number)` of a part of a file, some documents at a time."""
+    found = _documents(part, {**reading, "sentences": "lines"})
     while some := list(itertools.islice(found, 1000)):
         lines = (line for _, document in some for line in document)
         yield from pickle.loads(count)(lines).items()
@@ -193,22 +196,31 @@ def _write_words(counted, output, name):
 
 
 def _matched(corpus):
-    """Paths of files, of what Beam takes for names and patterns."""
+    """Parts of files, of what Beam takes for names and patterns: `(path, start, end)`."""
     from apache_beam.io.filesystems import FileSystems
 
     corpus = as_paths(corpus)
     matched = FileSystems.match(corpus)
-    paths = sorted({found.path for match in matched for found in match.metadata_list})
-    if not paths:
+    sizes = {found.path: found.size_in_bytes for match in matched for found in match.metadata_list}
+    if not sizes:
         raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
-    return paths
+    return [part for path, size in sorted(sizes.items()) for part in parts(path, size, PART)]
 
 
-def _documents(path, reading):
-    """Yield `((path, number), document)`."""
-    with local_copy(path) as local, contextlib.suppress(NoTextError):  # One of many may be empty.
-        for number, document in enumerate(documents(local, **reading)):
-            yield (path, number), document
+def _documents(part, reading):
+    """Yield `((path, number), document)`; behind the first part `((path, start, number), ...)`."""
+    path, start, end = part
+    place = (path, start) if start else (path,)
+    for number, document in enumerate(part_documents(path, start, end, _opened, **reading)):
+        yield (*place, number), document
+
+
+def _opened(path):
+    """A file as it is, which Beam would unpack."""
+    from apache_beam.io.filesystem import CompressionTypes
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
 @contextlib.contextmanager
@@ -231,11 +243,11 @@ def local_copy(path):
         yield local
 
 
-def _size(path, reading):
-    """How many documents a file has, and how many bytes these."""
+def _size(part, reading):
+    """How many documents a part has, and how many bytes these."""
     return _sum(
         (1, sum(len(line.encode()) for line in document))
-        for _, document in _documents(path, reading)
+        for _, document in _documents(part, reading)
     )
 
 

@@ -6,7 +6,6 @@ Memory holds a block of text and never the corpus: a block is what one worker ta
 import codecs
 import contextlib
 import dataclasses
-import glob
 import importlib
 import itertools
 import json
@@ -14,13 +13,17 @@ import os
 import re
 import zlib
 
+from kerasbert._errors import need_packages
 from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
+from kerasbert.files import as_path, is_url
+from kerasbert.storage import find, open_file
 
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1 << 23  # bytes of a document; a longer one becomes several
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip", ".parquet")
+PARQUET = ".parquet"
+ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip")
 COMPRESSED = {
     ".gz": "gzip",
     ".bz2": "bz2",
@@ -37,6 +40,12 @@ PART = 1000
 SAMPLE = 1 << 16
 SAMPLE_LINES = 200
 PROSE = 0.3
+# Where a file may be cut into parts: after a document of its kind.
+ENDS_OF_DOCUMENTS = {
+    "json": re.compile(rb"\n"),
+    "line": re.compile(rb"\n"),
+    "empty_line": re.compile(rb"\n[ \t\r\v\f]*\n"),
+}
 EAST_ASIAN_END = re.compile("[。！？][”’」』）]*")
 NUMBER_BEGINS = re.compile(r"\d[.．]$")
 CLOSING = "」』”）】》〉"
@@ -58,16 +67,18 @@ def documents(
     """Read the documents of a corpus, one after the other.
 
     Files are text or JSON lines (`.jsonl`, `.ndjson`, `.json`), plain or compressed (`.gz`, `.bz2`,
-    `.xz`, and `.zst` with the package `backports.zstd`). The order is always the same: paths as
-    given, those of a folder or a pattern sorted. Hidden files of a folder are left out.
+    `.xz`, and `.zst` with the package `backports.zstd`), or Parquet (`.parquet`, with the package
+    `pyarrow`). The order is always the same: paths as given, those of a folder or a pattern sorted.
+    Hidden files of a folder are left out.
 
     Args:
         corpus: path of a file, of a folder (with all folders in it), a pattern such as
-            `"news/**/*.txt.gz"`, or a list of these.
+            `"news/**/*.txt.gz"`, or a list of these. Also URLs, as `"s3://bucket/news/"`: see
+            `kerasbert.storage`.
         document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
             `"line"`, or only with the `"file"`. `None` is `"file"` for the files of a folder and
-            `"empty_line"` for others. A JSON line is always a document. One of more than 8 MiB
-            becomes several.
+            `"empty_line"` for others. A JSON line, and a row of Parquet, is always a document. One
+            of more than 8 MiB becomes several.
         sentences: string. `"lines"` takes each line for a sentence, `"split"` splits running prose
             into sentences. `None` is `"split"`, but `"lines"` for files whose documents end at
             empty lines and that begin with a sentence a line.
@@ -76,8 +87,8 @@ def documents(
         wrapped: bool. Whether lines of prose are broken at some width, so that a sentence goes on
             in the next one. `None` looks at the lengths of the file's first lines, or of each
             document's where it ends elsewhere than at an empty line.
-        text_key: string. Where in a JSON line the text is: a string, or a list of strings, one a
-            line. Given, every file has JSON lines; `None` is `"text"`.
+        text_key: string. Where in a JSON line the text is, or its column of Parquet: a string, or a
+            list of strings, one a line. Given, every other file has JSON lines; `None` is `"text"`.
         encoding: string. Of the files without a byte-order mark.
         errors: `"strict"`, or `"replace"` or `"ignore"` for what is not in the encoding.
 
@@ -125,10 +136,10 @@ def blocks(corpus, *, block_bytes=1 << 24, **settings):
     """
     settings = _Settings(**settings)
     files = _files(corpus, settings)
-    total = sum(os.path.getsize(path) for path, _ in files)
+    total = sum(size for _, _, size in files)
     before, index, size, empty = 0, 0, 0, True
     pieces = []
-    for path, kind in files:
+    for path, kind, bytes_of_file in files:
         for piece, position in _pieces(path, kind, block_bytes, settings):
             empty = empty and not piece.data.strip()
             pieces.append(piece)
@@ -137,11 +148,55 @@ def blocks(corpus, *, block_bytes=1 << 24, **settings):
             if size >= 0.75 * block_bytes:
                 yield index, Block(tuple(pieces), settings, (before + position) / (total or 1))
                 index, size, pieces = index + 1, 0, []
-        before += os.path.getsize(path)
+        before += bytes_of_file
     if empty:
         raise _no_text(corpus)
     if pieces:
         yield index, Block(tuple(pieces), settings, 1.0)
+
+
+def corpus_bytes(corpus):
+    """How many bytes the files of a corpus have."""
+    return sum(size for _, _, size in _files(corpus, _Settings()))
+
+
+def parts(path, size, part_bytes):
+    """Cut a large file for several readers, see `part_documents`: list of `(path, start, end)`.
+
+    Compressed text is one part, as its middle cannot be read alone.
+
+    >>> parts("a.txt", 25, 10)
+    [('a.txt', 0, 10), ('a.txt', 10, 20), ('a.txt', 20, 25)]
+    >>> parts("a.txt.gz", 25, 10)
+    [('a.txt.gz', 0, 25)]
+    """
+    if os.path.splitext(path)[1].lower() in COMPRESSED:
+        part_bytes = max(size, 1)
+    starts = range(0, max(size, 1), part_bytes)
+    return [(path, start, min(start + part_bytes, size)) for start in starts]
+
+
+def part_documents(path, start, end, opened=open_file, **settings):
+    """Read the documents of a part of a file.
+
+    Those that begin in it, as near as a search from `start` and from `end` on for the next end of a
+    document tells: so the parts of a file, in order, have the documents of the whole. A row group
+    of Parquet belongs to the part that it begins in. A file whose documents end with it, and text
+    that is not UTF-8, belong to the first part.
+
+    Args:
+        path: path or URL of a file.
+        start, end: ints. Bytes.
+        opened: function of the path, that opens the file to read bytes from.
+        **settings: as for `documents`.
+
+    Yields:
+        As `documents`, but nothing where there is nothing.
+    """
+    settings = _Settings(**settings)
+    kind = _kind(path, settings, "file")
+    for piece, _ in _pieces(path, kind, CHUNK, settings, (start, end), opened):
+        yield from _documents(piece, settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,11 +228,18 @@ class Piece:
     """Whole documents of one file: `data`, UTF-8 with newlines alone, from line `line` on."""
 
     path: str
-    line: int
-    kind: str  # "json", or where a document ends
+    line: int  # from byte `start` on
+    kind: str  # "json", "parquet", or where a document ends
     data: bytes
     sentences: str = "split"
     wrapped: bool | None = None
+    start: int = 0
+
+    def at(self, line):
+        """How an error names a line."""
+        name = "row" if self.kind == "parquet" else "line"
+        after = f", counted from byte {self.start:,}," if self.start else ""
+        return f"{name} {line}{after}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,56 +286,45 @@ def _shown(corpus):
 
 def as_paths(given):
     """A path, or several, as a list of strings."""
-    return list(map(os.fspath, [given] if isinstance(given, (str, os.PathLike)) else given))
+    return list(map(as_path, [given] if isinstance(given, (str, os.PathLike)) else given))
 
 
 def _files(corpus, settings):
-    """List of `(path, kind)`, each path once."""
+    """List of `(path, kind, bytes)`, each path once."""
     corpus = as_paths(corpus)
     if not corpus:
         raise ValueError("The corpus is an empty list; pass a file, a folder or a pattern.")
     found = {}
     for given in corpus:
-        given = os.path.expanduser(given)
-        if os.path.isdir(given):
-            paths = _walk(given)
-            lack = f"The folder '{given}' has no files."
-        elif os.path.exists(given):
-            paths = [given]
-        else:
-            paths = sorted(filter(os.path.isfile, glob.iglob(given, recursive=True)))
-            lack = f"There is no file '{given}', nor any that it matches as a pattern."
-        if not paths:
-            raise ValueError(lack)
-        end = settings.document_end or ("file" if os.path.isdir(given) else "empty_line")
-        for path in paths:
+        place, sizes = find(given)
+        if not sizes and place == "folder" and not is_url(given):
+            raise ValueError(f"The folder '{given}' has no files.")
+        if not sizes:
+            raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
+        for path, size in sizes.items():
             if path.lower().endswith(ARCHIVES):
                 raise ValueError(
                     f"'{path}' holds other files; unpack it, and pass the folder of its text or "
                     "JSON lines."
                 )
-            found.setdefault(path, "json" if _has_json_lines(path, settings) else end)
-    return list(found.items())
+            found.setdefault(path, (_kind(path, settings, place), size))
+    return [(path, *facts) for path, facts in found.items()]
 
 
-def _walk(folder):
-    """Paths of the files below a folder, sorted, without hidden ones."""
-    paths = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
-    return sorted(paths)
-
-
-def _has_json_lines(path, settings):
+def _kind(path, settings, place):
+    """What a file is: "parquet", "json", or where a document of its text ends."""
     name = os.path.basename(path).lower()
+    if name.endswith(PARQUET):
+        return "parquet"
     for ending in COMPRESSED:
         name = name.removesuffix(ending)
-    return settings.text_key is not None or name.endswith(JSON_ENDINGS)
+    if settings.text_key is not None or name.endswith(JSON_ENDINGS):
+        return "json"
+    return settings.document_end or ("file" if place == "folder" else "empty_line")
 
 
 @contextlib.contextmanager
-def _unpacked(path):
+def _unpacked(path, opened):
     """`(file, raw)`: the file's content, and the file itself for how far it is read."""
     package = COMPRESSED.get(os.path.splitext(path)[1].lower())
     try:
@@ -283,7 +334,7 @@ def _unpacked(path):
             f"'{path}' needs the package '{package}': `pip install {package}`."
         ) from None
     own = [getattr(module, name) for name in ("LZMAError", "ZstdError") if hasattr(module, name)]
-    with open(path, "rb") as raw:
+    with opened(path) as raw:
         try:
             with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
                 yield file, raw
@@ -295,23 +346,33 @@ def _unpacked(path):
             ) from None
 
 
-def _chunks(path, settings, size):
+def _chunks(path, settings, size, part=None, opened=open_file):
     """Yield `(data, position)`: UTF-8 whose lines end in newlines alone, and the bytes read."""
-    with _unpacked(path) as (file, raw):
-        chunk = file.read(size)
-        marked, chunk = split_mark(chunk)
+    start, end = part or (0, None)
+    with _unpacked(path, opened) as (file, raw):
+        if start:
+            file.seek(start)
+
+        def read():
+            return file.read(size if end is None else min(size, end - file.tell()))
+
+        chunk = read()
+        marked = None
+        if not start:
+            marked, chunk = split_mark(chunk)
         encoding = marked or codecs.lookup(settings.encoding).name
         is_utf8 = encoding == "utf-8"
         decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)(settings.errors)
         line, held = 1, b""
         while chunk:
-            more = file.read(size)
+            more = read()
             if decoder is not None:
                 try:
                     chunk = decoder.decode(chunk, not more).encode("utf-8", "replace")
                 except UnicodeDecodeError as error:
                     before = error.object[: error.start].decode(encoding, "replace")
-                    raise _undecodable(path, line + before.count("\n"), encoding) from None
+                    line += before.count("\n")
+                    raise _undecodable(path, f"line {line}", encoding) from None
             data = held + chunk
             held = b""
             if data.endswith(b"\r") and more:  # its newline may come with the next chunk
@@ -323,10 +384,83 @@ def _chunks(path, settings, size):
             chunk = more
 
 
-def _undecodable(path, line, encoding, raw=b""):
+def _cut(path, kind, settings, part, opened):
+    """Where the documents of a part begin and end in its file; `None` is the end of the file."""
+    start, end = part
+    if os.path.splitext(path)[1].lower() in COMPRESSED:
+        return (0, None) if start == 0 else None
+    with opened(path) as file:
+        marked, _ = split_mark(file.read(4))
+        encoding = marked or codecs.lookup(settings.encoding).name
+        if kind not in ENDS_OF_DOCUMENTS or encoding != "utf-8":
+            return (0, None) if start == 0 else None
+        start, end = (_next_end(file, place, kind) for place in part)
+    return (start, end) if start != end else None
+
+
+def _next_end(file, place, kind):
+    """The first byte behind a document whose end is found from a place on, or the end of the file.
+
+    The same for the same place, so that one part ends where the next begins.
+    """
+    if place == 0:
+        return 0
+    place = file.seek(place)
+    data = b""
+    while chunk := file.read(1 << 16):
+        data += chunk
+        if found := ENDS_OF_DOCUMENTS[kind].search(data):
+            return place + found.end()
+        kept = max(0, data.rfind(b"\n"))
+        place, data = place + kept, data[kept:]
+    return place + len(data)
+
+
+def _rows(path, settings, part, opened):
+    """Yield `(data, position)` of a file of Parquet: each row of the text's column a JSON line."""
+    need_packages(f"'{path}'", "data", "pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    key = settings.text_key or "text"
+    start, end = part or (0, None)
+    try:
+        with opened(path) as raw, pyarrow.parquet.ParquetFile(raw) as file:
+            if key not in file.schema_arrow.names:
+                has = ", ".join(map(repr, file.schema_arrow.names))
+                raise _NoColumn(
+                    f"'{path}' has the columns {has}; name the text's with text_key, now {key!r}."
+                )
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                column = group.column(0)
+                begin = column.dictionary_page_offset or column.data_page_offset
+                if begin < start or (end is not None and begin >= end):
+                    continue
+                position = begin
+                for batch in file.iter_batches(1024, row_groups=[number], columns=[key]):
+                    # An absent text is as an empty one.
+                    rows = ({key: "" if x is None else x} for x in batch.column(0).to_pylist())
+                    lines = (json.dumps(row, default=repr) + "\n" for row in rows)
+                    yield "".join(lines).encode(), position
+    except _NoColumn:
+        raise
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"'{path}' is no whole file of Parquet ({error}): fetch it again."
+        ) from None
+
+
+class _NoColumn(ValueError):
+    """In a sentence already."""
+
+
+def _undecodable(path, where, encoding, raw=b""):
     likely = likely_encoding(raw)
     return ValueError(
-        f"'{path}' is not {encoding.upper()} in line {line}; "
+        f"'{path}' is not {encoding.upper()} in {where}; "
         + (f"it may be {likely}: name its `encoding`" if likely else "name its `encoding`")
         + ", or pass errors='replace'."
     )
@@ -335,35 +469,41 @@ def _undecodable(path, line, encoding, raw=b""):
 # Blocks
 
 
-def _pieces(path, kind, size, settings):
+def _pieces(path, kind, size, settings, part=None, opened=open_file):
     """Yield `(piece, bytes read)`; pieces of about `size` bytes, cut at the ends of documents."""
     # No more than the longest document, so that documents do not depend on the size of blocks.
     size = min(size, LONGEST)
+    if kind == "parquet":
+        chunks, form, start = _rows(path, settings, part, opened), ("split", None), 0
+    else:
+        if part is not None and (part := _cut(path, kind, settings, part, opened)) is None:
+            return
+        form, start = _form(path, kind, settings, opened), part[0] if part else 0
+        # In quarters, so that a piece is not much larger.
+        chunks = _chunks(path, settings, min(CHUNK, max(64, size // 4)), part, opened)
     line, data, searched = 1, bytearray(), 0
-    form = _form(path, kind, settings)
-    # In quarters, so that a piece is not much larger.
-    for chunk, position in _chunks(path, settings, min(CHUNK, max(64, size // 4))):
+    for chunk, position in chunks:
         data += chunk
         while len(data) >= size:
             end = _last_end(data, kind, searched)
-            if end < 0 and kind != "json" and len(data) >= LONGEST:
+            if end < 0 and kind not in ("json", "parquet") and len(data) >= LONGEST:
                 end = _any_end(data[:LONGEST])
             if end < 0:
                 searched = max(0, data.rfind(b"\n"))
                 break
-            yield Piece(path, line, kind, bytes(data[:end]), *form), position
+            yield Piece(path, line, kind, bytes(data[:end]), *form, start), position
             line += data.count(b"\n", 0, end)
             del data[:end]
             searched = 0
     if data:
-        yield Piece(path, line, kind, bytes(data), *form), position
+        yield Piece(path, line, kind, bytes(data), *form, start), position
 
 
-def _form(path, kind, settings):
+def _form(path, kind, settings, opened=open_file):
     """How a file is written, as its first lines say: `(sentences, wrapped)`, as in a `Piece`."""
     if kind != "empty_line" or settings.sentences is not None:
         return "split", None
-    data, _ = next(_chunks(path, settings, SAMPLE), (b"", 0))
+    data, _ = next(_chunks(path, settings, SAMPLE, None, opened), (b"", 0))
     # A line that is cut counts for what is there of it; what is no text is said where it is read.
     lines = [line.strip() for line in data.decode("utf-8", "replace").split("\n")][:SAMPLE_LINES]
     if settings.wrapped or (settings.wrapped is None and _are_wrapped(lines)):
@@ -385,7 +525,7 @@ def describe_files(corpus, **settings):
     """
     settings = _Settings(**settings)
     found = {}
-    for path, kind in _files(corpus, settings):
+    for path, kind, _ in _files(corpus, settings):
         sentences, wrapped = _form(path, kind, settings)
         sentences = settings.sentences or sentences
         how = {"split": "prose, split into sentences", "lines": "a sentence a line"}[sentences]
@@ -393,6 +533,7 @@ def describe_files(corpus, **settings):
             how = "prose of wrapped lines, joined and split into sentences"
         ends = {
             "json": "a document is a line of JSON",
+            "parquet": "a document is a row of Parquet",
             "file": "a document is a file",
             "line": "a document is a line",
             "empty_line": "documents end at empty lines",
@@ -405,9 +546,14 @@ def describe_files(corpus, **settings):
 
 
 def _last_end(data, kind, start):
-    """Where the last document of `data` ends, not before `start`; -1 if none does."""
-    end = data.rfind(b"\n", start)
-    if kind in ("line", "json"):
+    """Where the last document of `data` ends, not before `start`; -1 if none does.
+
+    Not behind where one that is too long is cut, so that this does not depend on what was read.
+    """
+    if kind in ("json", "parquet"):
+        return data.rfind(b"\n", start) + 1 or -1
+    end = data.rfind(b"\n", start, LONGEST)
+    if kind == "line":
         return end + 1 or -1
     while kind == "empty_line" and end >= 0:
         before = data.rfind(b"\n", start, end)
@@ -450,12 +596,12 @@ def _lines_of_documents(piece, settings):
     try:
         lines = piece.data.decode("utf-8", settings.errors).split("\n")
     except UnicodeDecodeError as error:
-        line = piece.line + piece.data.count(b"\n", 0, error.start)
-        raise _undecodable(piece.path, line, "utf-8", piece.data) from None
-    if piece.kind == "json":
+        where = piece.at(piece.line + piece.data.count(b"\n", 0, error.start))
+        raise _undecodable(piece.path, where, "utf-8", piece.data) from None
+    if piece.kind in ("json", "parquet"):
         for number, line in enumerate(lines, piece.line):
             if line.strip():
-                yield _json_text(line, number, piece.path, settings)
+                yield _json_text(line, piece.at(number), piece.path, settings)
     elif piece.kind == "line":
         yield from ([line] for line in lines)
     elif piece.kind == "file":
@@ -468,10 +614,10 @@ def _lines_of_documents(piece, settings):
                 yield list(group)
 
 
-def _json_text(line, number, path, settings):
+def _json_text(line, where, path, settings):
     """The lines of a JSON line's text."""
     key = settings.text_key or "text"
-    where = f"Line {number} of '{path}'"
+    where = f"{where.capitalize()} of '{path}'"
     try:
         record = json.loads(line)
     except ValueError as error:

@@ -3,12 +3,14 @@
 B batch, T tokens, P predictions.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
-import glob
 import gzip
 import os
+import threading
+import weakref
 import zlib
 
 import numpy as np
@@ -19,14 +21,17 @@ from kerasbert.data.batching import buckets_up_to, map_ahead
 from kerasbert.data.corpus import as_paths
 from kerasbert.data.manifest import (
     NAME,
-    check_shard,
+    check_hash,
+    check_shards,
     check_vocabulary,
     describe_tokenizer,
     read_manifest,
+    shard_path,
 )
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.records import encode_examples
-from kerasbert.files import inside
+from kerasbert.files import is_url, temporary_folder
+from kerasbert.storage import find, get, join
 
 # The most parts of the records that are read in turns.
 IN_TURNS = 16
@@ -67,6 +72,9 @@ def read_examples(
     Rows are cut to the longest of the batch, rounded up to a bucket of
     `kerasbert.data.buckets_up_to`; where several processes share the batches, all rows keep the
     records' length, as a process does not know the rows of the others.
+
+    Files of a URL are fetched one after the other, and compared with their hash then; some stay
+    among the temporary files of this machine, two for each part.
 
     Files without a manifest, as those of the reference, are gone through once first, to count
     their records and to find what is cut short.
@@ -175,7 +183,9 @@ class _Source:
     slots: int  # P of the records
     next_sentence: bool
     described: dict | None  # the tokenizer, of a manifest
-    shards: list | None = None  # what the manifest says of each path
+    opened: object  # a function of a path, a tensor, to a dataset of its records
+    folder: str | None = None  # that of a manifest, which says this of each path
+    shards: list | None = None
 
     @property
     def examples(self):
@@ -184,19 +194,20 @@ class _Source:
 
 def _source(files, tokenizer, shards=None):
     """Find and check the files."""
-    if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
-        manifest = read_manifest(files)
-        if manifest is None:
-            files = os.path.join(files, "*.tfrecord*")
-        else:
+    given = as_paths(files)
+    if len(given) == 1 and isinstance(files, (str, os.PathLike)):
+        manifest = read_manifest(given[0])
+        if manifest is not None:
             if shards is not None:
                 named = set(shards)
                 named = [shard for shard in manifest["shards"] if shard["name"] in named]
                 manifest = {**manifest, "shards": named}
-            return _written(os.fspath(files), manifest, tokenizer)
+            return _written(given[0], manifest, tokenizer)
     paths = []
-    for pattern in as_paths(files):
-        found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern))
+    for pattern in given:
+        kind, found = find(pattern)
+        if kind == "folder":
+            found = [path for path in found if ".tfrecord" in os.path.basename(path)]
         if not found:
             raise ValueError(f"There is no file of examples '{pattern}'.")
         paths += found
@@ -204,7 +215,8 @@ def _source(files, tokenizer, shards=None):
         raise ValueError("The list of files of examples is empty; name at least one.")
     if written := _of_a_manifest(paths):
         return _written(*written, tokenizer)
-    looks = [_look(path, tokenizer) for path in paths]
+    opened = _opened(paths)
+    looks = [_look(path, opened, tokenizer) for path in paths]
     for path, look in zip(paths, looks):
         if look[1:] != looks[0][1:]:
             raise ValueError(
@@ -212,7 +224,8 @@ def _source(files, tokenizer, shards=None):
                 f"'{paths[0]}' of {looks[0][1]} with {looks[0][2]}; read them apart."
             )
     described = None if tokenizer is None else describe_tokenizer(tokenizer)
-    return _Source(paths, [look[0] for look in looks], *looks[0][1:], True, described)
+    counts = [look[0] for look in looks]
+    return _Source(paths, counts, *looks[0][1:], True, described, opened)
 
 
 def _of_a_manifest(paths):
@@ -238,16 +251,16 @@ def _written(folder, manifest, tokenizer):
         check_vocabulary(manifest, tokenizer, folder)
     settings, shards = manifest["settings"], manifest["shards"]
     if not shards:
-        raise ValueError(f"'{os.path.join(folder, NAME)}' names no shards; write them anew.")
-    source = os.path.join(folder, NAME)
-    paths = [inside(folder, shard["name"], source) for shard in shards]
-    check_shard(folder, shards[0], hashed=False)
+        raise ValueError(f"'{join(folder, NAME)}' names no shards; write them anew.")
+    paths = [shard_path(folder, shard) for shard in shards]
+    check_shards(folder, shards[:1], hashed=False)
+    opened = _opened(paths, shards)
     with _reading(paths[0]):
-        sizes = _sizes(next(iter(_open(tf.constant(paths[0])))), paths[0])
+        sizes = _sizes(next(iter(opened(tf.constant(paths[0])))), paths[0])
     if sizes != (settings["sequence_length"], settings["mask_selection_length"]):
         raise ValueError(
             f"'{paths[0]}' has rows of {sizes[0]} tokens with {sizes[1]} predictions, other than "
-            f"'{os.path.join(folder, NAME)}' says; remove the folder and write the examples anew."
+            f"'{join(folder, NAME)}' says; remove the folder and write the examples anew."
         )
     return _Source(
         paths,
@@ -255,15 +268,17 @@ def _written(folder, manifest, tokenizer):
         *sizes,
         settings["objective"] != "full_sentences",
         manifest["tokenizer"],
-        [(folder, shard) for shard in shards],
+        opened,
+        folder,
+        shards,
     )
 
 
-def _look(path, tokenizer):
+def _look(path, opened, tokenizer):
     """Go through a file without a manifest: its number of examples, T and P."""
-    records = _open(tf.constant(path))
+    records = opened(tf.constant(path))
     with _reading(path):
-        _check_frames(path)
+        _check_frames(opened.here(path))
         first = next(iter(records))
         length, slots = _sizes(first, path)
         spec = _spec(length, slots)
@@ -304,7 +319,7 @@ def _reading(path):
         ) from None
     except StopIteration:
         raise ValueError(f"'{path}' has no examples: make it again.") from None
-    except ValueError:
+    except (ValueError, OSError):
         raise
     except Exception as error:
         raise ValueError(
@@ -338,9 +353,60 @@ def _check_frames(path):
                 raise EOFError
 
 
-def _open(path):
-    packed = tf.strings.regex_full_match(path, r"(?s).*\.gz")
-    return tf.data.TFRecordDataset(path, tf.where(packed, "GZIP", ""))
+def _opened(paths, shards=None):
+    """A function of one of these paths, a tensor, to a dataset of its records."""
+    return _Fetched(paths, shards) if any(map(is_url, paths)) else _Here()
+
+
+class _Here:
+    """Opens files of this machine."""
+
+    def __call__(self, path):
+        packed = tf.strings.regex_full_match(path, r"(?s).*\.gz")
+        return tf.data.TFRecordDataset(path, tf.where(packed, "GZIP", ""))
+
+    def here(self, path):
+        """The path of a file of this machine with the same records."""
+        return path
+
+
+class _Fetched(_Here):
+    """Opens files of URLs: copies in a folder that goes when nothing needs this any more.
+
+    Of the oldest copies one goes for each that comes: a part reads one file at a time.
+    """
+
+    def __init__(self, paths, shards):
+        self.shards = dict(zip(paths, shards)) if shards else {}
+        self.copies, self.lock = collections.OrderedDict(), threading.Lock()
+        self.number = 0
+        stack = contextlib.ExitStack()
+        self.folder = stack.enter_context(temporary_folder())
+        weakref.finalize(self, stack.close)
+
+    def __call__(self, path):
+        def fetch(path):
+            return self.here(np.asarray(path).item().decode())
+
+        return super().__call__(tf.ensure_shape(tf.numpy_function(fetch, [path], tf.string), ()))
+
+    def here(self, path):
+        if not is_url(path):
+            return path
+        with self.lock:
+            if path in self.copies:
+                self.copies.move_to_end(path)
+                return self.copies[path]
+            while len(self.copies) >= 2 * IN_TURNS:
+                with contextlib.suppress(OSError):
+                    os.remove(self.copies.popitem(last=False)[1])
+            self.number += 1
+            copy = os.path.join(self.folder, f"{self.number:09}-{os.path.basename(path)}")
+            get(path, copy)
+            if path in self.shards:
+                check_hash(copy, path, self.shards[path])
+            self.copies[path] = copy
+            return copy
 
 
 class _Parts:
@@ -376,9 +442,8 @@ class _Parts:
         files = sorted({file for pieces in self.pieces for file, _, _ in pieces})
         shards = [self.source.shards[file] for file in files]
         # Beyond that the checksums of the records themselves have to do, hours into a training.
-        hashed = sum(shard["bytes"] for _, shard in shards) <= FEW_BYTES
-        for folder, shard in shards:
-            check_shard(folder, shard, hashed)
+        hashed = sum(shard["bytes"] for shard in shards) <= FEW_BYTES
+        check_shards(self.source.folder, shards, hashed)
 
     def records(self, seed, start_step, shuffle_buffer, repeat, fill):
         """Serialized records from a step on, R of each part in turns: a dataset.
@@ -390,7 +455,7 @@ class _Parts:
         tables = np.concatenate([np.reshape(one, (-1, 3)) for one in self.pieces]).T
         files, firsts, numbers = tf.constant(tables, tf.int64)
         splits = tf.constant(np.cumsum([0, *map(len, self.pieces)]))
-        paths = tf.constant(self.source.paths)
+        paths, opened = tf.constant(self.source.paths), self.source.opened
         num_batches = max(1, self.num_batches)
 
         def part_of(part):
@@ -421,7 +486,7 @@ class _Parts:
                 )
                 pieces = pieces.filter(lambda path, first, size: size > 0)
                 records = pieces.flat_map(
-                    lambda path, first, size: _open(path).skip(first).take(size)
+                    lambda path, first, size: opened(path).skip(first).take(size)
                 )
                 if not window:
                     return records

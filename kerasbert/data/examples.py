@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import os
 import warnings
 
 from kerasbert._errors import check_whole
@@ -13,21 +12,20 @@ from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import blocks
 from kerasbert.data.manifest import (
     NAME,
-    check_shard,
+    check_shards,
     new_manifest,
     read_manifest,
     total,
     write_manifest,
 )
-from kerasbert.data.processes import map_in_processes
-from kerasbert.files import fills_output, new_file, output_folder
+from kerasbert.data.processes import map_blocks
+from kerasbert.files import fills_output, output_folder
+from kerasbert.storage import check_writable, join, new_file, remove
 
 # A random next sentence comes from one of this many documents at least, where the corpus has so
 # many, or a block of this many bytes would be exceeded.
 POOL = 8
 LARGEST = 1 << 25
-# Blocks for which no processes are started.
-FEW = 16
 # The share of random pairs from which a warning says so; it is about a half in running text.
 ONE_SIDED = 0.9
 
@@ -79,7 +77,7 @@ def write_examples(
 
     Args:
         corpus: path, pattern, folder, or a list of these; see `documents`.
-        output: path of a folder.
+        output: path of a folder, or a URL, see `kerasbert.storage`.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Tokens in a row, special ones included.
         objective: string.
@@ -136,7 +134,8 @@ def write_examples(
     check_whole("blocks_per_shard", blocks_per_shard)
     if workers is not None:
         check_whole("workers", workers)
-    output = output_folder(output, "output")
+    output = output_folder(output, "output", urls=True)
+    check_writable(output)
     settings = {
         **make.settings,
         "block_bytes": block_bytes,
@@ -148,11 +147,12 @@ def write_examples(
     examples = sum(shard["examples"] for shard in shards)
     parts = _numbered(corpus, objective, block_bytes, reading)
     parts = _skip_finished(parts, shards, blocks_per_shard, output)
-    with contextlib.closing(_run(make, parts, workers)) as results:
+    tasks = ((dataclasses.replace(p, block=None), (p.number, p.block)) for p in parts)
+    with contextlib.closing(map_blocks(make, tasks, workers, _blocks_left)) as results:
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
-            with new_file(os.path.join(output, name)) as file:
+            with new_file(join(output, name)) as file:
                 text, data = hashlib.sha256(), hashlib.sha256()
                 counts = collections.Counter()
                 for part, (records, counted) in group:
@@ -184,7 +184,7 @@ def write_examples(
 
 def _remove(output, shards):
     for name in (NAME, *(shard["name"] for shard in shards)):
-        os.remove(os.path.join(output, name))
+        remove(join(output, name))
 
 
 def _check_labels(corpus, output, shards, counts):
@@ -230,8 +230,7 @@ def _begin(output, manifest):
                 f"{before.get(other[0])!r}, and is {now.get(other[0])!r} now; name another folder, "
                 "or remove this one."
             )
-    for shard in found["shards"]:
-        check_shard(output, shard)
+    check_shards(output, found["shards"])
     return found
 
 
@@ -324,29 +323,6 @@ def _other_text(output):
         f"'{output}' has records of another text than the corpus has now; name another folder, or "
         "remove this one."
     )
-
-
-def _run(make, parts, workers):
-    """Yield `(part, make(...))` in order, made in several processes where it is worth it."""
-    parts = iter(parts)
-    first = list(itertools.islice(parts, 1))
-    parts = itertools.chain(first, parts)
-    if workers is None:
-        # Processes take seconds to start.
-        workers = _cores() if first and _blocks_left(first[0]) > FEW else 1
-    if workers == 1:
-        for part in parts:
-            yield part, make(part.number, part.block)
-        return
-    tasks = ((dataclasses.replace(p, block=None), (p.number, p.block)) for p in parts)
-    with contextlib.closing(map_in_processes(make, tasks, workers)) as results:
-        yield from results
-
-
-def _cores():
-    """Cores that this process may use."""
-    has_affinity = hasattr(os, "sched_getaffinity")  # Not on every system.
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def _blocks_left(part):

@@ -10,7 +10,8 @@ import json
 import os
 
 from kerasbert._errors import check_value
-from kerasbert.files import inside, read_json, write_text
+from kerasbert.files import inside, is_url
+from kerasbert.storage import exists, find, join, read_json, write_text
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -91,13 +92,13 @@ def check_vocabulary(manifest, tokenizer, folder):
 
 
 def read_manifest(folder):
-    """The manifest of a folder; `None` where there is none.
+    """The manifest of a folder or a URL; `None` where there is none.
 
     Raises:
         ValueError: if it cannot be read.
     """
-    path = os.path.join(folder, NAME)
-    if not os.path.exists(path):
+    path = join(folder, NAME)
+    if not exists(path):
         return None
     try:
         manifest = read_json(path)
@@ -126,27 +127,45 @@ def _check_fields(values, kinds):
 
 
 def write_manifest(folder, manifest):
-    write_text(os.path.join(folder, NAME), json.dumps(manifest, indent=1))
+    write_text(join(folder, NAME), json.dumps(manifest, indent=1))
 
 
-def check_shard(folder, shard, hashed=True):
-    """Path of a shard, which is there and as it was when it was written, by its hash too."""
-    path = inside(folder, shard["name"], os.path.join(folder, NAME))
-    if not os.path.exists(path):
-        raise ValueError(f"The shard '{path}' is missing; write the examples anew.")
-    size = os.path.getsize(path)
-    if size != shard["bytes"]:
-        raise ValueError(
-            f"The shard '{path}' has {size} bytes, and had {shard['bytes']} when it was written: "
-            "it is cut short or damaged; remove the folder and write the examples anew."
-        )
-    if not hashed:
-        return path
+def shard_path(folder, shard):
+    """The path or URL of a shard, which its manifest cannot lead elsewhere."""
+    if not is_url(folder):
+        return inside(folder, shard["name"], os.path.join(folder, NAME))
+    if shard["name"] != os.path.basename(shard["name"]):
+        raise ValueError(f"'{join(folder, NAME)}' names {shard['name']!r}, which is elsewhere.")
+    return join(folder, shard["name"])
+
+
+def check_shards(folder, shards, hashed=True):
+    """Raise unless shards are there and as they were written, by their hashes too.
+
+    At a URL their sizes have to do, of which one look tells: hashes are compared when they come.
+    """
+    sizes = find(folder)[1] if is_url(folder) else None
+    for shard in shards:
+        path = shard_path(folder, shard)
+        if not os.path.exists(path) if sizes is None else path not in sizes:
+            raise ValueError(f"The shard '{path}' is missing; write the examples anew.")
+        size = os.path.getsize(path) if sizes is None else sizes[path]
+        if size != shard["bytes"]:
+            raise ValueError(
+                f"The shard '{path}' has {size} bytes, and had {shard['bytes']} when it was "
+                "written: it is cut short or damaged; remove the folder and write the examples "
+                "anew."
+            )
+        if hashed and sizes is None:
+            check_hash(path, path, shard)
+
+
+def check_hash(path, name, shard):
+    """Raise unless a file has the hash of a shard; `name` is what an error says."""
     with open(path, "rb") as file:  # Several hundred MB a second.
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != (shard.get("sha256") or found):
         raise ValueError(
-            f"The shard '{path}' has other bytes than those that were written: it is damaged; "
+            f"The shard '{name}' has other bytes than those that were written: it is damaged; "
             "remove the folder and write the examples anew."
         )
-    return path

@@ -6,12 +6,44 @@
 
 import collections
 import contextlib
+import itertools
 import multiprocessing
 import multiprocessing.connection
+import os
 import pickle
 
 from kerasbert._process import run_silently, silent_tensorflow
 from kerasbert.backend.tensorflow import tf
+
+# Blocks for which no processes are started: that takes seconds.
+FEW = 16
+
+
+def map_blocks(function, tasks, workers, left):
+    """Yield `(key, function(*arguments))` for each task, in order, in processes where it pays.
+
+    Args:
+        function, tasks: as of `map_in_processes`.
+        workers: int. 1 is this process; `None` is one a core, or this one for few tasks.
+        left: function of the first key, to about how many tasks there are from it on.
+    """
+    tasks = iter(tasks)
+    first = list(itertools.islice(tasks, 1))
+    tasks = itertools.chain(first, tasks)
+    if workers is None:
+        workers = _cores() if first and left(first[0][0]) > FEW else 1
+    if workers == 1:
+        for key, arguments in tasks:
+            yield key, function(*arguments)
+        return
+    with contextlib.closing(map_in_processes(function, tasks, workers)) as results:
+        yield from results
+
+
+def _cores():
+    """Cores that this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # Not on every system.
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def map_in_processes(function, tasks, workers):
@@ -90,7 +122,7 @@ def map_in_processes(function, tasks, workers):
 def _serve(pipe, function):
     """What a process does: a result, or an error, for each arguments that come."""
     # There is a process for each core, and training may need the GPU.
-    with silent_tensorflow(), contextlib.suppress(RuntimeError):
+    with silent_tensorflow(), contextlib.suppress(RuntimeError, ImportError):
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import shutil
+import tempfile
 import warnings
 
 import keras
@@ -17,11 +18,13 @@ from kerasbert import backend
 from kerasbert._errors import check_whole
 from kerasbert.distribution import together
 from kerasbert.files import (
-    in_use,
+    as_path,
+    is_url,
     json_in,
     new_folder,
     output_folder,
     remove,
+    temporary_folder,
     write_text,
 )
 from kerasbert.models import (
@@ -45,6 +48,7 @@ from kerasbert.optimizers import (
     WarmupStableDecay,
 )
 from kerasbert.presets import NoHeadError
+from kerasbert.storage import HUBS, WorkingFolder, exists, find, get, get_folder, join
 from kerasbert.tokenizers import tokenizer_from_files
 from kerasbert.training.checkpoints import (
     checkpoint_facts,
@@ -54,6 +58,7 @@ from kerasbert.training.checkpoints import (
     save_checkpoint,
 )
 from kerasbert.training.pretraining_data import (
+    EXAMPLES,
     Data,
     given_examples,
     made_examples,
@@ -103,7 +108,9 @@ def pretrain(corpus, output, *, settings):
     Args:
         corpus: text, as for `kerasbert.data.documents`; or examples, a folder that `write_examples`
             wrote, or a dict of such folders (or TFRecord files) by their sequence length.
-        output: path of a folder.
+        output: path of a folder, or a URL, as "s3://bucket/mini", see `kerasbert.storage`. There
+            files come and go, each whole, after each checkpoint and at the end; where two runs
+            write to one URL, the one that began last goes on, and the other one stops.
         preset: string. An encoder to go on with; its heads too, where it has them. Also the
             `output` of an earlier training.
         num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by
@@ -171,7 +178,7 @@ def pretrain(corpus, output, *, settings):
         tensorboard: bool. Write to the folder `tensorboard` in `output`.
         callbacks: list of Keras callbacks. An epoch of theirs is an interval of the log.
         card: dict. What the model card says beside; see `upload_preset`.
-        workers: int. Processes that make examples.
+        workers: int. Processes that count words and make examples.
         verbose: bool.
 
     Returns:
@@ -189,20 +196,30 @@ def pretrain(corpus, output, *, settings):
     1904.00962; replaced tokens Clark et al. 2020, arXiv 2003.10555; more hidden tokens Wettig et
     al. 2022, arXiv 2202.08005; a rate of hiding that falls Yang et al. 2022, arXiv 2208.10806.
     """
-    output = output_folder(output, "output")
+    output = output_folder(output, "output", urls=True)
     with together(settings.devices, settings.mesh, share_batches=False) as group:
         settings.check_replicas(group.replicas)
-        with contextlib.ExitStack() as stack:
-            # The others' files are those of the first one, in a folder that all of them see.
-            group.processes.first(lambda: stack.enter_context(in_use(output, "pretrain")))
-            return _pretrain(corpus, output, settings, group)
+        with WorkingFolder(output, "pretrain", (EXAMPLES,)) as place, temporary_folder() as copies:
+            return _pretrain(corpus, place, copies, settings, group)
 
 
-def _pretrain(corpus, output, settings, group):
-    processes = group.processes
-    preset, earlier = _earlier_run(settings.preset, settings.optimizer_state)
+def _pretrain(corpus, place, copies, settings, group):
+    processes, output = group.processes, place.folder
+
+    def first(function):
+        """Call a function in the first process, and let the others see what it wrote."""
+        processes.first(lambda: (function(), place.push()))
+        if not processes.is_first:
+            place.pull()
+
+    # The others' files are those of the first one, at a place that all of them see.
+    processes.first(place.own)
+    if not processes.is_first:
+        place.pull()
+    given = _fetched(settings.preset, copies, (EXAMPLES,))
+    preset, earlier = _earlier_run(given, settings.optimizer_state)
     if not settings.resume:
-        processes.first(lambda: _start_over(output))
+        first(lambda: _start_over(output))
     line = Line(settings.verbose and processes.is_first)
     if processes.count > 1:
         line.say(f"{processes.count} processes, {group.replicas} devices that share each batch")
@@ -211,15 +228,16 @@ def _pretrain(corpus, output, settings, group):
     resumed = _is_resumed(output, saved)
     keras.utils.set_random_seed(settings.seed)
     examples = given_examples(corpus)
-    vocabulary = settings.vocabulary
+    vocabulary = _fetched(settings.vocabulary, copies)
     if vocabulary is None and preset is None:
         vocabulary = os.path.join(output, "vocabulary")
-        processes.first(lambda: _train_vocabulary(corpus, examples, output, settings, line))
+        first(lambda: _train_vocabulary(corpus, examples, output, settings, line))
     model = _model(preset, _tokenizer(vocabulary, settings.lowercase), settings)
     tokenizer = model.preprocessor.tokenizer
     if examples is None:
-        processes.first(lambda: make_examples(corpus, output, tokenizer, settings, resumed, line))
-        examples = made_examples(output, settings)
+        made = corpus, place.output, tokenizer, settings, resumed, line
+        processes.first(lambda: make_examples(*made))
+        examples = made_examples(place.output, settings)
     data = Data(
         split(examples, settings, line),
         tokenizer,
@@ -239,7 +257,7 @@ def _pretrain(corpus, output, settings, group):
     model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
-    processes.first(lambda: write_text(os.path.join(output, SETTINGS), json.dumps(saved, indent=1)))
+    first(lambda: write_text(os.path.join(output, SETTINGS), json.dumps(saved, indent=1)))
     newest = find_checkpoint(output)
     step = 0
     if newest:
@@ -253,7 +271,7 @@ def _pretrain(corpus, output, settings, group):
         settings.total,
         settings.accumulate,
         settings.checkpoint_every,
-        functools.partial(_save, output, processes.is_first),
+        functools.partial(_save, place, processes.is_first),
         second,
         line,
         processes,
@@ -269,15 +287,32 @@ def _pretrain(corpus, output, settings, group):
     model.optimizer.finalize_variable_values(model.trainable_variables)
     line.say("evaluating")
     scores = data.scores(model, settings.phases[-1], settings.accumulate, second)
-    place = os.path.join(output, "preset")
     model = backend.of_one_process(model, processes.count)
-    processes.first(
-        lambda: _write_preset(model, output, recorder.log, scores, saved, settings.card, line)
-    )
-    return {"model": model, "preset": place, "steps": recorder.step, "scores": scores}
+    written = model, output, recorder.log, scores, saved, settings.card, line
+    processes.first(lambda: (_write_preset(*written), place.push()))
+    preset = join(place.output, "preset")
+    return {"model": model, "preset": preset, "steps": recorder.step, "scores": scores}
 
 
 # === What is there before ===
+
+
+def _fetched(given, copies, left_out=()):
+    """A path, or the path of a copy of what is at a URL, in a folder for such."""
+    if not isinstance(given, (str, os.PathLike)):
+        return given
+    url = as_path(given).rstrip("/")
+    if not is_url(url) or url.startswith(HUBS):
+        return given
+    above, _, name = url.rpartition("/")
+    if name == "preset" and exists(join(above, SETTINGS)):
+        url = above
+    copy = os.path.join(tempfile.mkdtemp(dir=copies), os.path.basename(url))
+    if find(url)[0] == "file":
+        get(url, copy)
+    elif not get_folder(url, copy, left_out):
+        raise ValueError(f"There is no file and no folder '{given}'.")
+    return copy
 
 
 def _earlier_run(preset, optimizer_state):
@@ -359,6 +394,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
         corpus,
         folder,
         overwrite=True,
+        workers=settings.workers,
         progress=lambda what, share: pulse.tick(lambda: f"{what}, {share:.0%}"),
         **made,
     )
@@ -561,12 +597,14 @@ def _train(model, number, data, recorder, callbacks, settings):
             )
 
 
-def _save(output, write, model, step):
+def _save(place, write, model, step):
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     # Where the schedule is: it counts batches.
     batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
     batches *= optimizer.gradient_accumulation_steps or 1
-    save_checkpoint(output, model, step, write=write, batches=batches)
+    save_checkpoint(place.folder, model, step, write=write, batches=batches)
+    if write:
+        place.push()
 
 
 # === What comes out ===
@@ -585,8 +623,10 @@ def _write_preset(model, output, log, scores, settings, card, line):
     if scores:
         found["scores"] = {name: round(value, 4) for name, value in scores.items()}
         found["scored_on"] = "the examples that were held out"
-    if isinstance(settings["preset"], str) and not os.path.isdir(settings["preset"]):
-        found["base"] = settings["preset"]
+    base = settings["preset"]
+    is_stored = is_url(base) and not base.startswith(HUBS)
+    if isinstance(base, str) and not is_stored and not os.path.isdir(base):
+        found["base"] = base
     if is_electra := isinstance(model, ElectraPretrainer):
         with new_folder(os.path.join(output, GENERATOR), keep=True) as folder:
             model.masked_lm.save_to_preset(folder)

@@ -1,17 +1,19 @@
 """What `pretrain` reads: examples that are there or made of the corpus, and a part held out."""
 
-import glob
 import os
 
 import numpy as np
 
 from kerasbert import backend
-from kerasbert.data.corpus import READING, describe_files
+from kerasbert.data.corpus import READING, as_paths, corpus_bytes, describe_files
 from kerasbert.data.example_batches import read_examples
 from kerasbert.data.examples import one_sided, write_examples
 from kerasbert.data.manifest import read_manifest
+from kerasbert.files import as_path
+from kerasbert.storage import find, folders_in, join
 from kerasbert.training.recording import Pulse, mean_scores, short_names
 
+EXAMPLES = "examples"
 # A corpus makes about as many shards, so that a share of them can be held out.
 SHARDS = 100
 
@@ -22,21 +24,18 @@ def given_examples(corpus):
         return {int(length): files for length, files in corpus.items()}
     if not isinstance(corpus, (str, os.PathLike)):
         return None
-    corpus = os.path.expanduser(os.fspath(corpus))
-    if not os.path.isdir(corpus):
-        return None
     # A folder of examples, or of such folders.
-    found = {}
-    for folder in (corpus, *sorted(glob.glob(os.path.join(glob.escape(corpus), "*", "")))):
+    corpus, found = as_path(corpus), {}
+    for folder in (corpus, *folders_in(corpus)):
         manifest = read_manifest(folder)
         if manifest is not None and "sequence_length" in manifest.get("settings", {}):
-            found[manifest["settings"]["sequence_length"]] = folder.rstrip(os.sep)
+            found[manifest["settings"]["sequence_length"]] = folder.rstrip("/")
     return found or None
 
 
 def made_examples(output, settings):
     """Where `make_examples` puts those of each sequence length: a dict of folders."""
-    return {length: os.path.join(output, "examples", str(length)) for length in settings.lengths}
+    return {length: join(output, EXAMPLES, str(length)) for length in settings.lengths}
 
 
 def make_examples(corpus, output, tokenizer, settings, resumed, line):
@@ -75,13 +74,7 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
 
 def _shard_sizes(corpus):
     """Blocks and shards so small that a hundredth of the shards is about that of the text."""
-    paths = corpus if isinstance(corpus, (list, tuple)) else [corpus]
-    size = 0
-    for path in map(os.path.expanduser, map(os.fspath, paths)):
-        for one in glob.glob(path, recursive=True) if glob.has_magic(path) else [path]:
-            for folder, _, files in os.walk(one):
-                size += sum(os.path.getsize(os.path.join(folder, file)) for file in files)
-            size += os.path.getsize(one) if os.path.isfile(one) else 0
+    size = corpus_bytes(corpus)
     block = min(max(size // SHARDS, 1 << 16), 1 << 20)
     return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
 
@@ -142,10 +135,8 @@ def _check_manifest(manifest, folder, length, settings):
 
 
 def _paths(files):
-    if isinstance(files, (str, os.PathLike)):
-        files = os.path.expanduser(os.fspath(files))
-        files = [os.path.join(files, "*.tfrecord*") if os.path.isdir(files) else files]
-    return sorted(path for pattern in files for path in glob.glob(os.fspath(pattern)))
+    found = [path for given in as_paths(files) for path in find(given)[1]]
+    return sorted(path for path in found if ".tfrecord" in os.path.basename(path)) or found
 
 
 def _split_list(items, share):

@@ -110,3 +110,26 @@ def test_bad_input_of_a_pipeline(bert, tmp_path):
     with pytest.raises(Exception, match="another document, and there is one only"):
         pipeline.write_examples(tmp_path / "one.txt", tmp_path / "out", bert, sequence_length=T)
     assert not os.path.exists(tmp_path / "out" / "manifest.json")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("runner", [None, "processes"])
+def test_a_large_file_is_read_in_parts(runner, bert, tmp_path, monkeypatch):
+    """The documents of the file as a whole, and the same words, whoever reads them."""
+    path = tmp_path / "large.txt"
+    path.write_text("\n".join(text_of(120, seed=number) for number in range(4)))
+    options = pipeline.beam_options(*RUNNERS[runner]) if runner else None
+    words = {"size": 90, "unused": 0, "min_frequency": 1, "options": options}
+    settings = {"sequence_length": T, "block_bytes": 30_000, "options": options}
+    for name, size in (("whole", 1 << 26), ("parts", 5000)):
+        monkeypatch.setattr(pipeline, "PART", size)
+        assert (len(pipeline._matched(str(path))) > 5) == (name == "parts")
+        pipeline.write_examples(str(path), tmp_path / name, bert, **settings)
+        kerasbert.vocab(str(path), str(tmp_path / f"words-{name}"), **words)
+    whole, found = (read_manifest(tmp_path / name)["counts"] for name in ("whole", "parts"))
+    for name in ("documents", "sentences", "tokens"):
+        assert found[name] == whole[name]
+    assert files(tmp_path / "words-parts") == files(tmp_path / "words-whole")
+    if runner:  # As read in one process.
+        pipeline.write_examples(str(path), tmp_path / "here", bert, **{**settings, "options": None})
+        assert files(tmp_path / "here") == files(tmp_path / "parts")

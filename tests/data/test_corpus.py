@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 import pickle
@@ -13,6 +14,7 @@ import real_data
 
 from kerasbert.data import blocks, documents
 from kerasbert.data import corpus as corpus_module
+from kerasbert.data.corpus import part_documents, parts
 
 pytestmark = pytest.mark.backends("tensorflow")  # It is made without a backend.
 
@@ -362,7 +364,7 @@ def test_nothing_to_read(write, tmp_path):
         read(tmp_path / "*.md")
     with pytest.raises(ValueError, match="The corpus is an empty list"):
         read([])
-    for name in ("a.zip", "a.tar.gz", "a.parquet"):
+    for name in ("a.zip", "a.tar.gz"):
         with pytest.raises(ValueError, match=f"{name}' holds other files; unpack it"):
             read(write(f"archives/{name}", "x").parent)
         (tmp_path / "archives" / name).unlink()
@@ -404,3 +406,101 @@ def test_json_lines_that_have_no_text(write, line, message):
     path = write("a.jsonl", f'{{"text": "Fine."}}\n\n{line}\n')
     with pytest.raises(ValueError, match=message):
         read(path)
+
+
+# Parts, and Parquet
+
+
+def in_parts(path, part_bytes, **settings):
+    return [
+        list(part_documents(*part, **settings))
+        for part in parts(str(path), path.stat().st_size, part_bytes)
+    ]
+
+
+def several_documents():
+    """Documents of all sizes, in three scripts."""
+    words = "It rains. 비가 온다. 雨が降る。 naïve \ufeff x".split(" ")
+    return [[" ".join(words[: 1 + (i * j) % 7]) for j in range(1 + i % 5)] for i in range(60)]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["empty_line", "line"])
+def test_parts_have_the_documents_of_the_whole(write, newline, end):
+    blank = [newline * 2, newline + " \t" + newline, newline * 4]
+    text = "".join(
+        newline.join(document) + blank[number % 3]
+        for number, document in enumerate(several_documents())
+    )
+    for name, data in (("a.txt", text.encode()), ("mark.txt", ("\ufeff" + text).encode())):
+        path = write(name, data)
+        whole = read(path, document_end=end)
+        for size in (1, 7, 50, 333, 10**6):
+            found = in_parts(path, size, document_end=end)
+            assert list(itertools.chain(*found)) == whole
+            if newline != "\r" and size == 333:  # Old Macs' files cannot be cut.
+                assert sum(map(bool, found)) > 5
+
+
+def test_parts_of_json_lines_and_what_is_one_part(write):
+    lines = [json.dumps({"text": " ".join(document)}) for document in several_documents()]
+    path = write("a.jsonl", "\n".join(lines).encode())
+    assert list(itertools.chain(*in_parts(path, 100))) == read(path)
+    text = "\n\n".join("\n".join(document) for document in several_documents())
+    for name, data, settings in (
+        ("a.txt.gz", gzip.compress(text.encode()), {}),
+        ("b.txt", text.encode("utf-16"), {}),
+        ("c.txt", text.replace("ï", "i").encode("cp949", "replace"), {"encoding": "cp949"}),
+        ("d.txt", text.encode(), {"document_end": "file"}),
+    ):
+        path = write(name, data)
+        first, *rest = in_parts(path, 100, **settings)
+        assert first == read(path, **settings) and not any(rest)
+
+
+def test_a_document_that_is_too_long_is_cut_alike_in_parts(write, monkeypatch):
+    monkeypatch.setattr(corpus_module, "LONGEST", 512)
+    monkeypatch.setattr(corpus_module, "CHUNK", 64)
+    texts = [("word " * n).strip() for n in (3, 200, 1, 101, 102, 103, 104, 300, 2)]
+    path = write("a.txt", "\n\n".join(texts).encode())
+    whole = read(path)
+    assert max(len(x.encode()) for document in whole for x in document) <= 512
+    for size in (10, 100, 512, 700):
+        assert list(itertools.chain(*in_parts(path, size))) == whole
+    for _, block in blocks(path, block_bytes=700):
+        assert list(block) == whole[: len(list(block))]
+        break
+
+
+def test_where_a_line_of_a_part_is(write):
+    path = write("a.jsonl", b'{"text": "a"}\n' * 50 + b'{"texts": "a"}\n')
+    with pytest.raises(ValueError, match=r"Line 11, counted from byte 560, of '.*a\.jsonl' has"):
+        in_parts(path, 550)
+
+
+@pytest.mark.peers
+def test_parquet(write, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = ["\n".join(document) for document in several_documents()]
+    texts[3:5] = [None, ""]
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"id": range(len(texts)), "body": texts, "parts": [["a b", "c"]] * 60})
+    pyarrow.parquet.write_table(table, path, row_group_size=7)
+    lines = write(
+        "a.jsonl", "".join(json.dumps({"body": text or ""}) + "\n" for text in texts).encode()
+    )
+    whole = read(lines, text_key="body")
+    assert read(path, text_key="body") == whole
+    assert read(path, text_key="parts", sentences="lines") == [["a b", "c"]] * 60
+    found = in_parts(path, 200, text_key="body")
+    assert list(itertools.chain(*found)) == whole and sum(map(bool, found)) > 3
+    with pytest.raises(ValueError, match=r"has the columns 'id', 'body', 'parts'; name the text's"):
+        read(path)
+    with pytest.raises(ValueError, match=r"Row 1 of '.*a\.parquet' has no text at 'id'"):
+        read(path, text_key="id")
+    for data in (b"", b"PAR1", path.read_bytes()[:-100]):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="is no whole file of Parquet"):
+            read(path, text_key="body")

@@ -738,8 +738,8 @@ def test_a_process_reads_its_files_alone(many_shards, monkeypatch, tmp_path):
     sizes = {shard["name"]: shard["bytes"] for shard in manifest["shards"]}
     checked = []
     monkeypatch.setattr(
-        "kerasbert.data.example_batches.check_shard",
-        lambda folder, shard, hashed: checked.append(shard["name"]),
+        "kerasbert.data.example_batches.check_shards",
+        lambda folder, shards, hashed: checked.extend(shard["name"] for shard in shards),
     )
     for index in range(2):
         checked.clear()
