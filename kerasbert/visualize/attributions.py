@@ -279,6 +279,8 @@ def output_of(model, read, target, at):
             f"attributions() has no output of a {type(model).__name__} to explain; it takes "
             f"{', '.join(_OUTPUTS)}; method='attention_rollout' takes any."
         )
+    if kind in _OF_PAIRS and len(read.texts) != 2:
+        raise ValueError(f"A {type(model).__name__} takes a pair of texts, and was given one.")
     return _OUTPUTS[kind](model, read, target, at)
 
 
@@ -376,8 +378,6 @@ def _token(tokenizer, target):
 def _answer(model, read, target, at):
     if target is not None:
         raise ValueError(f"target={target!r}: the answer of a reader is given by at=(start, end).")
-    if len(read.texts) != 2:
-        raise ValueError("A reader takes a pair of texts, (question, context).")
     inside = np.flatnonzero(read.spans[:, 0] == 1)
     starts, ends = read.spans[inside, 1], read.spans[inside, 2]
     if at is None:
@@ -413,6 +413,7 @@ _OUTPUTS = {
     "pretrainer": _hidden_word,
     "question_answering": _answer,
 }
+_OF_PAIRS = ("next_sentence_predictor", "reranker", "question_answering")
 
 
 def _rollout(model, read, at):

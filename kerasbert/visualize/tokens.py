@@ -11,6 +11,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.data.masking import word_starts
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.parts import encoder_of
+from kerasbert.preprocessors.packing import BertPreprocessor
 
 
 @dataclasses.dataclass
@@ -94,7 +95,7 @@ def read_text(model, text, caller):
     special = set(tokenizer.special_token_ids)
     found = [tokenizer.tokenize_with_offsets(one) for one in texts]
     counts = [tf.RaggedTensor.from_row_splits(ids, [0, len(ids)]) for ids, _, _ in found]
-    kept = [int(count[0]) for count in preprocessor._kept(tuple(counts))]
+    kept = [int(count[0]) for count in BertPreprocessor._kept(preprocessor, counts)]
     rows = []  # Of each token: its id, name, text, start, end, and whether it begins a word.
 
     def frame(token):
