@@ -10,10 +10,10 @@ import numpy as np
 
 from kerasbert import visualize
 from kerasbert._errors import check_choice, is_whole
-from kerasbert.models.backbone import BertBackbone
 from kerasbert.parts import encoder_of
 from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
+from kerasbert.visualize.tokens import is_readable
 
 # The most that a request may hold.
 MOST_CHARACTERS = 5_000
@@ -43,7 +43,7 @@ def describe(model):
     encoder, kind = encoder_of(model), getattr(model, "kind", None)
     tokenizer = model.preprocessor.tokenizer
     panels = list(_OF_KINDS.get(kind, ()))
-    if isinstance(encoder, BertBackbone):
+    if is_readable(encoder):
         panels.append("attention")
     labels = getattr(model, "label_names", None)
     return {
@@ -169,7 +169,7 @@ def _classify(model, ask):
     target = ask.get("target")
     if target is not None:
         check_choice("target", target, [one["name"] for one in found["classes"]])
-    if not isinstance(encoder_of(model), BertBackbone):
+    if not is_readable(encoder_of(model)):
         return found  # There is nothing that explains it.
     if model.kind == "next_sentence_predictor" and target is not None:
         target = [one["name"] for one in found["classes"]].index(target)

@@ -62,6 +62,13 @@ class ReadText:
         return np.array(spans, "int32").reshape(-1, 3), np.array(sums, "float64")
 
 
+def is_readable(encoder):
+    """Whether an encoder frames texts and attends as BERT does, as XLNet's does not."""
+    return isinstance(encoder, BertBackbone) and BertBackbone not in getattr(
+        encoder, "replaced_bases", ()
+    )
+
+
 def read_text(model, text, caller):
     """Read a text, or a pair of texts, as the preprocessor of a task does.
 
@@ -76,7 +83,7 @@ def read_text(model, text, caller):
         A `ReadText`.
     """
     preprocessor = getattr(model, "preprocessor", None)
-    if preprocessor is None or not isinstance(encoder_of(model), BertBackbone):
+    if preprocessor is None or not is_readable(encoder_of(model)):
         raise ValueError(
             f"{caller} takes a task model with a preprocessor, not a {type(model).__name__} "
             "without one; load one with from_preset, such as BertTextEmbedder."

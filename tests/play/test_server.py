@@ -69,9 +69,7 @@ def tab(browser, address, language="en-US", **settings):
 
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: broken.append(str(error)))
-    page.on(
-        "console", lambda message: broken.append(message.text) if "ontent" in message.text else 0
-    )
+    page.on("console", lambda message: note(message.text))
     page.goto(address)
     yield page
     assert not broken and page.evaluate("window.boom") is None

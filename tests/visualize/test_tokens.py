@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kerasbert import models
+from kerasbert.lineage import XLNetBackbone
 from kerasbert.visualize.tokens import read_text
 from tests.contracts import bert_tokenizer, tiny_backbone
 
@@ -65,3 +66,11 @@ def test_language_models_have_no_frame():
     read = read_text(cls(backbone, preprocessor), "cats", "test")
     assert read.tokens == ["[CLS]", "cats"] and read.features["padding_mask"].sum() == 2
     assert read_text(task("MultipleChoice"), "cats", "test").tokens == ["[CLS]", "cats", "[SEP]"]
+
+
+def test_encoders_with_another_frame_are_refused():
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 8}
+    model = task("TextEmbedder")
+    model.backbone = XLNetBackbone(vocabulary_size=12, **sizes)
+    with pytest.raises(ValueError, match="takes a task on a BertBackbone, and the encoder of this"):
+        read_text(model, "cats", "test()")

@@ -133,7 +133,7 @@
     }
     if (panel === "fill" && !SHARED) form.append(element("div", { class: "row" }, element("button", { type: "button", class: "small", onclick: insertMask }, say("insert", { mask: model.mask }))));
     let method = null;
-    if (panel === "classify" && model.layers && !SHARED) {
+    if (panel === "classify" && model.panels.includes("attention") && !SHARED) {
       method = element("select", { name: "method" }, ...["integrated_gradients", "gradient_x_input", "attention_rollout"].map((one) => element("option", { value: one }, say(one))));
       form.append(element("div", { class: "row" }, element("span", { class: "label" }, say("method")), method));
     }
@@ -186,7 +186,7 @@
         try {
           fields.texts.value = kept.texts = (await readFile(file.files[0])).split(/\r?\n/).filter((line) => line.trim()).join("\n");
           extra.index = null;
-          await readIn();
+          await readList();
         } catch (error) {
           wrong(error);
         }
@@ -229,7 +229,7 @@
       if (found) SHOW[panel](found, body);
     }
 
-    async function readIn() {
+    async function readList() {
       const texts = lines(), index = crypto.getRandomValues(new Uint32Array(4)).join("-").slice(0, 40), here = chosen;
       const timer = setInterval(async () => {
         const { done } = await api("index/" + index).catch(() => ({ done: 0 }));
@@ -243,7 +243,7 @@
     }
 
     async function search() {
-      if (!extra.index && !(await readIn())) return;
+      if (!extra.index && !(await readList())) return;
       const found = await during(() => api("search", { index: extra.index, text: fields.text.value, top_k: 10 }));
       if (found) SHOW.search(found);
     }
