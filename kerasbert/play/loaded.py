@@ -1,5 +1,6 @@
 """The models of the playground, loaded one after the other while the page is there already."""
 
+import os
 import threading
 import time
 import warnings
@@ -8,6 +9,17 @@ from kerasbert._errors import first_line, is_whole
 
 # What comes with the package and needs no network.
 DEFAULTS = ("bert_mini_demo_en_uncased", "minilm_mini_demo_en", "bert_mini_demo_ko_ja")
+
+
+def _shown(preset):
+    """A preset's name for others to see: the end of a long path, not whose home it leads through.
+
+    >>> _shown("/home/ann/runs/spam/model"), _shown("spam/model"), _shown("hf://org/name")
+    ('spam/model', 'spam/model', 'hf://org/name')
+    """
+    if not os.path.isabs(os.path.expanduser(preset)):
+        return preset
+    return "/".join(preset.rstrip("/").split("/")[-2:])
 
 
 class Loaded:
@@ -21,7 +33,8 @@ class Loaded:
     def __init__(self, presets, start=lambda: None):
         self.presets = list(dict.fromkeys(map(str, presets)))
         self._start = start
-        self._states = [{"name": name, "state": "waiting"} for name in self.presets]
+        self._names = [_shown(preset) for preset in self.presets]
+        self._states = [{"name": name, "state": "waiting"} for name in self._names]
         self._began = [None] * len(self.presets)
         self._models = [None] * len(self.presets)
         self._locks = [threading.Lock() for _ in self.presets]
@@ -77,7 +90,7 @@ class Loaded:
             self._began[place] = now
         if began is not None:
             more["seconds"] = round(now - began, 1)
-        self._states[place] = {"name": self.presets[place], "state": state, **more}
+        self._states[place] = {"name": self._names[place], "state": state, **more}
 
     def states(self):
         """What the page shows of each preset: a list of dicts."""

@@ -20,6 +20,7 @@ def test_presets_come_one_after_the_other(tmp_path):
     good, bad = loaded.states()
     assert good["state"] == "ready" and good["panels"][0] == "classify" and good["seconds"] >= 0
     assert bad["state"] == "failed" and "Unknown preset 'no_such_preset'" in bad["error"]
+    assert good["name"] == f"{tmp_path.name}/deberta"
     assert loaded.use(0, lambda model: model.label_names) == ["no", "yes"] and started == [1]
     with pytest.raises(ValueError, match="not there: Unknown preset"):
         loaded.use(1, lambda model: model)
