@@ -12,8 +12,6 @@ from kerasbert.play import answers
 from kerasbert.play.examples import EXAMPLES
 from tests.play import presets
 
-pytestmark = pytest.mark.backends("tensorflow")
-
 PAGE = pathlib.Path(answers.__file__).parent / "page"
 TEXT = "Ann lives in old Rome, where is the film?"
 model = functools.cache(presets.make)
@@ -24,6 +22,7 @@ def ask(name, panel, **request):
     return json.loads(json.dumps(found, allow_nan=False))
 
 
+@pytest.mark.backends("tensorflow")
 def test_the_words_of_the_page_are_there_in_each_language():
     text = (PAGE / "strings.js").read_text(encoding="utf-8")
     strings = json.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -44,6 +43,7 @@ def test_the_words_of_the_page_are_there_in_each_language():
         assert method in holes
 
 
+@pytest.mark.backends("tensorflow")
 def test_the_page_has_no_html_of_texts_and_nothing_from_elsewhere():
     for path in PAGE.iterdir():
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
@@ -51,6 +51,7 @@ def test_the_page_has_no_html_of_texts_and_nothing_from_elsewhere():
         assert "://" not in text and "//cdn" not in text
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("name", list(presets.PRESETS))
 def test_each_kind_has_its_panels(name):
     told = answers.describe(model(name))
@@ -62,6 +63,7 @@ def test_each_kind_has_its_panels(name):
     assert [one["unknown"] for one in tokens] == [False, False, False, False, True]
 
 
+@pytest.mark.slow_on_tensorflow
 def test_fill():
     found = ask("masked", "fill", text="the [MASK] is [MASK]", top_k=3)
     assert len(found["gaps"]) == 2 and len(found["gaps"][0]) == 5
@@ -70,7 +72,9 @@ def test_fill():
     assert [[x["token"] for x in one] for one in last] == [[x["token"] for x in y] for y in best]
 
 
-@pytest.mark.parametrize("name", [presets.IMAGE, "deberta"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(presets.IMAGE, marks=pytest.mark.slow_on_tensorflow), "deberta"]
+)
 def test_classify(name):
     found = ask(name, "classify", text=TEXT)
     expected = model(name).classify(TEXT)["probabilities"]
@@ -89,6 +93,7 @@ def test_classify(name):
     assert rollout["error"] is None and min(word["score"] for word in rollout["words"]) > 0
 
 
+@pytest.mark.slow_on_tensorflow
 def test_numbers_of_texts_and_pairs():
     assert ask("regressor", "classify", text=TEXT)["one"]
     found = ask("follows", "classify", text="the film", text_b="is good", target="follows")
@@ -100,6 +105,7 @@ def test_numbers_of_texts_and_pairs():
     )
 
 
+@pytest.mark.slow_on_tensorflow
 def test_the_other_panels():
     spans = ask("tagger", "tag", text=TEXT)["spans"]
     assert spans == [
