@@ -104,7 +104,8 @@ def attributions(
 
     Integrated gradients follow the token embeddings on a straight line from a baseline to the
     text. They add up to the difference of the two outputs; `error` says how exactly. The gradient
-    times the input is their cheap relative, of one step and without that sum. Attention rollout
+    times the input is their cheap relative, of one step and without that sum: where the gradient
+    bends on the way, it may have a word's sign wrong. Attention rollout
     says how much of each token reaches the one that is read, by the attention of all layers; it
     asks for no target and has no sign.
 
