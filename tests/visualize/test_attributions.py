@@ -103,7 +103,7 @@ def test_a_linear_model_by_hand():
     assert cheap.error is None and cheap.baseline_output is None
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")  # Others compile for each.
 @pytest.mark.parametrize("family", ENCODERS)
 def test_every_family(family):
     found = visualize.attributions(classifier(family), TEXT, steps=24)

@@ -19,7 +19,7 @@ def masked_lm(family="bert", cls=models.BertMaskedLM):
     return perturb(cls(tiny_backbone(family), preprocessor))
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")  # Others compile for each.
 @pytest.mark.parametrize("family", MASKED_LMS)
 def test_the_last_layer_says_what_the_model_says(family):
     model = masked_lm(family)
