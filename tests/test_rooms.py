@@ -63,6 +63,8 @@ TESTED_IN = {
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
+    "play/test_answers.py": "play/examples",
+    "play/test_server.py": "cli/play play/share",
     "search/test_embed_corpus.py": "cli/search",
     "search/test_evaluation.py": "search/mteb",
     "lineage/test_elmo.py": "conversion/bilm layers/elmo",

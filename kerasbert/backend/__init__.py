@@ -558,6 +558,22 @@ def without_gradients():
 
 
 @kernel
+def value_and_gradient(function, x):
+    """What a function gives of some rows, and the gradient of its sum there, as NumPy arrays.
+
+    Args:
+        function: a function of a tensor (R, ...) that returns values (R,), each of its row.
+        x: float array (R, ...).
+
+    Returns:
+        `(values, gradient)`: (R,) and (R, ...).
+    """
+    raise ValueError(
+        f"There are no gradients on {name()}; set KERAS_BACKEND to tensorflow, jax or torch."
+    )
+
+
+@kernel
 def predict_batch(model, features):
     """The outputs of a model for one batch, as NumPy arrays; several threads may ask at once.
 

@@ -256,6 +256,15 @@ def train_only(optimizer, weights, places):
     private_names.set_trained(optimizer, weights, places)
 
 
+def value_and_gradient(function, x):
+    """See `kerasbert.backend.value_and_gradient`."""
+    import jax
+    from jax import numpy as jnp
+
+    values, pull = jax.vjp(function, jnp.asarray(x))
+    return np.array(values), np.array(pull(jnp.ones_like(values))[0])
+
+
 def predict_batch(model, features):
     """Without giving the weights away and taking them back, as Keras does: threads would see it."""
     if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):

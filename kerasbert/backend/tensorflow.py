@@ -179,6 +179,15 @@ def rows_of(ragged):
 FEW = 8
 
 
+def value_and_gradient(function, x):
+    """See `kerasbert.backend.value_and_gradient`."""
+    x = tf.convert_to_tensor(x)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(x)
+        values = function(x)
+    return values.numpy(), tape.gradient(values, x).numpy()
+
+
 def predict_batch(model, features):
     """A few rows as one operation, by one graph for all sizes.
 

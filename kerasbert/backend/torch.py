@@ -314,6 +314,17 @@ def check_compiling(jit_compile):
         )
 
 
+def value_and_gradient(function, x):
+    """See `kerasbert.backend.value_and_gradient`."""
+    import torch
+
+    x = ops.convert_to_tensor(x).detach().requires_grad_()
+    with torch.enable_grad():
+        values = function(x)
+        (gradient,) = torch.autograd.grad(values.sum(), x)
+    return ops.convert_to_numpy(values), ops.convert_to_numpy(gradient)
+
+
 def predict_batch(model, features):
     """By a graph of PyTorch's operations for all sizes, where the model is asked often.
 

@@ -6,6 +6,7 @@ Each command has the Python call of the same name behind it. A file holds a grou
 from kerasbert.cli import (  # noqa: F401  They add their commands.
     advising,
     checkpoints,
+    play,
     pretraining,
     search,
     tasks,

@@ -47,7 +47,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON, no
 
 
 @contextlib.contextmanager
-def command(backend=None, stopped="Stopped; nothing was written."):
+def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
     """Where a command works: on a backend, with one sentence for a mistake or a warning.
 
     What is printed in here is progress and goes to the standard error, so that results stand alone
@@ -56,6 +56,7 @@ def command(backend=None, stopped="Stopped; nothing was written."):
     Args:
         backend: string. What Keras runs on, if it matters.
         stopped: string. What to say of Ctrl-C, unless the work itself says it.
+        starts: bool. Whether Keras is started before the work begins.
 
     Raises:
         typer.Exit: 2 for a mistake, 130 for Ctrl-C.
@@ -65,7 +66,8 @@ def command(backend=None, stopped="Stopped; nothing was written."):
         warnings.simplefilter("ignore", FutureWarning)
         warnings.showwarning = lambda message, *_, **__: typer.echo(f"{message}", err=True)
         try:
-            _start_keras(backend)
+            if starts:
+                start_keras(backend)
             yield
         except (ValueError, ImportError, OSError) as error:
             # Without the number of an error that has a sentence of its own.
@@ -77,7 +79,7 @@ def command(backend=None, stopped="Stopped; nothing was written."):
             raise typer.Exit(130) from None
 
 
-def _start_keras(backend):
+def start_keras(backend):
     """Import Keras on a backend, which can be chosen only now."""
     if "keras" in sys.modules:
         from kerasbert.backend import name

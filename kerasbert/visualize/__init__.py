@@ -1,7 +1,9 @@
-"""Pictures for notebooks and papers: what a model looks at, finds and learns.
+"""Pictures for notebooks and papers: what a model looks at, finds and learns, and why.
 
     attention = kerasbert.visualize.attention(model, "The cat sat on the mat.")
     kerasbert.visualize.attention_grid(attention)                   # every layer and head
+    kerasbert.visualize.attributions(classifier, "A fine film.")    # what each word adds
+    kerasbert.visualize.logit_lens(masked_lm, "A [MASK] film.")     # what each layer would say
     kerasbert.visualize.entities(text, tagger.tag(text))            # in colour
     kerasbert.visualize.answers(context, reader.answer(question, context))
     kerasbert.visualize.dependency_arcs(tree, probe.parse(tree.words))
@@ -21,24 +23,32 @@ from kerasbert.visualize.attention import (
     attention_lines,
     attention_map,
 )
+from kerasbert.visualize.attributions import Attributions, attribution_bars, attributions
+from kerasbert.visualize.logit_lens import LogitLens, logit_lens, logit_lens_grid
 from kerasbert.visualize.predictions import confusion_matrix, embedding_map, masked_words
 from kerasbert.visualize.spans import Html, answers, entities
 from kerasbert.visualize.training import finetuning_curves, training_curves
 
 __all__ = [
     "Attention",
+    "Attributions",
     "Html",
+    "LogitLens",
     "answers",
     "attention",
     "attention_grid",
     "attention_lines",
     "attention_map",
+    "attribution_bars",
+    "attributions",
     "confusion_matrix",
     "dependency_arcs",
     "embedding_map",
     "entities",
     "finetuning_curves",
     "label_curves",
+    "logit_lens",
+    "logit_lens_grid",
     "masked_words",
     "reliability_diagram",
     "training_curves",

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from kerasbert._errors import is_whole
-from kerasbert.backend.tensorflow import tf
 from kerasbert.parts import encoder_of
 from kerasbert.visualize.figures import close_grid, new_figure, style
+from kerasbert.visualize.tokens import read_text
 
 _COLORS = "Blues"
 _MOST_INCHES = 20
@@ -55,54 +55,16 @@ def attention(model, text, special_tokens=True):
     >>> found.tokens, found.weights.shape
     (['[CLS]', 'Cats', 'play', '##ed', '[SEP]'], (2, 2, 5, 5))
     """
-    preprocessor = getattr(model, "preprocessor", None)
-    if preprocessor is None:
-        raise ValueError(
-            f"attention() takes a task model with a preprocessor, not a {type(model).__name__} "
-            "without one; load one with from_preset, such as BertTextEmbedder."
-        )
-    texts = (text,) if isinstance(text, str) else tuple(text)
-    if len(texts) > 2 or not all(isinstance(one, str) for one in texts):
-        raise ValueError(f"text={text!r} is no string and no pair of strings.")
-    features, tokens = _packed(preprocessor, texts)
+    read = read_text(model, text, "attention()")
     inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
-    maps = inside(features, training=False)["attentions"]
+    maps = inside(read.features, training=False)["attentions"]
     # (L, N, T, T), without padding.
     weights = np.stack([keras.ops.convert_to_numpy(keras.ops.cast(x[0], "float32")) for x in maps])
-    kept = np.arange(len(tokens))
+    kept = np.arange(len(read.tokens))
     if not special_tokens:
-        ends = preprocessor.tokenizer.start_token_id, preprocessor.tokenizer.end_token_id
-        kept = kept[~np.isin(features["token_ids"][0, : len(tokens)], ends)]
+        kept = kept[~read.framing()]
     weights = weights[:, :, kept[:, None], kept]
-    return Attention([tokens[i] for i in kept], weights)
-
-
-def _packed(preprocessor, texts):
-    """The arrays of one row for an encoder, and the names of its tokens."""
-    tokenizer = preprocessor.tokenizer.with_special_tokens()
-    begins_word = tokenizer.word_edges()[:, 0]
-    special = set(tokenizer.special_token_ids)
-    segments, names = [], []
-    for text in texts:
-        ids, starts, ends = tokenizer.tokenize_with_offsets(text)
-        segments.append(tf.RaggedTensor.from_row_lengths(tf.constant(ids, tf.int32), [len(ids)]))
-        names.append(
-            [
-                tokenizer.id_to_token(id)
-                if id in special
-                else ("" if begins_word[id] or not place else "##") + text[start:end]
-                for place, (id, start, end) in enumerate(zip(ids, starts, ends))
-            ]
-        )
-    features = {name: x.numpy() for name, x in preprocessor.pack(tuple(segments)).items()}
-    kept = [int(count[0]) for count in preprocessor._kept(segments)]
-    tokens = [tokenizer.start_token, *names[0][: kept[0]]]
-    if len(texts) == 2:
-        tokens += [tokenizer.end_token] * tokenizer.num_separators
-        if tokenizer.begins_second:
-            tokens[-1] = tokenizer.start_token
-        tokens += names[1][: kept[1]]
-    return features, [*tokens, tokenizer.end_token]
+    return Attention([read.tokens[i] for i in kept], weights)
 
 
 @style()

@@ -23,7 +23,7 @@ _COLORS = (
     "#f3b0e3",
 )
 # Each paragraph runs in the direction of its own letters; black on white in dark notebooks too.
-_BOX = (
+BOX = (
     "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext;text-align:start;"
     "line-height:1.9;padding:0.6em 0.8em;background:#fff;color:#111;"
 )
@@ -93,7 +93,7 @@ def entities(text, entities, colors=None):
         span["hint"] = span["label"]
         if span.get("score") is not None:
             span["hint"] += f" {span['score']:.3f}"
-    return Html(f'<div dir="auto" style="{_BOX}">{_marked(text, spans)}</div>')
+    return Html(f'<div dir="auto" style="{BOX}">{marked(text, spans)}</div>')
 
 
 def answers(context, answers, question=None):
@@ -133,12 +133,12 @@ def answers(context, answers, question=None):
     if not answers:
         nothing = '<div style="color:#a00">No answer</div>'
     title = f'<div dir="auto"><b>{html.escape(question)}</b></div>' if question else ""
-    body = f'<div dir="auto">{_marked(context, spans)}</div>'
-    return Html(f'<div style="{_BOX}">{title}{nothing}{body}</div>')
+    body = f'<div dir="auto">{marked(context, spans)}</div>'
+    return Html(f'<div style="{BOX}">{title}{nothing}{body}</div>')
 
 
-def _marked(text, spans):
-    """The text with its spans as HTML."""
+def marked(text, spans):
+    """The text with its spans as HTML: dicts of `start`, `end`, `label`, `hint` and `color`."""
     for span in spans:
         _check(span, len(text), "characters")
     edges = sorted({0, len(text), *(span[side] for span in spans for side in ("start", "end"))})
@@ -155,7 +155,7 @@ def _marked(text, spans):
             piece = f'<mark style="{html.escape(look)}" title="{hint}">{piece}</mark>'
         parts.append(piece)
         for span in spans:
-            if span["end"] == end:
+            if span["end"] == end and span["label"]:
                 # Isolated, so that it does not turn the direction of what is around it.
                 look = html.escape(_NAME + span["color"])
                 parts.append(

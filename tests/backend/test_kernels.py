@@ -408,6 +408,15 @@ def test_positions_for_each_row(as_on_gpu):
     )
 
 
+def test_gradients():
+    x = normal(3, 4)
+    values, gradient = backend.value_and_gradient(lambda x: ops.sum(x**3, axis=-1), x)
+    np.testing.assert_allclose(values, (x**3).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-5)
+    with pytest.raises(ValueError, match="no gradients on .*; set KERAS_BACKEND"):
+        backend.value_and_gradient.plain(lambda x: x, x)
+
+
 @pytest.mark.backends("torch")
 def test_attention_of_pytorch():
     import torch

@@ -1,0 +1,370 @@
+"""What the playground asks of a model, as plain data for its page.
+
+A request is a dict that anybody may have written; what is wrong with it is a `ValueError` in one
+sentence. Spans count characters (code points).
+
+T tokens, L layers, N heads.
+"""
+
+import numpy as np
+
+from kerasbert import visualize
+from kerasbert._errors import check_choice, is_whole
+from kerasbert.parts import encoder_of
+from kerasbert.search.index import SearchIndex
+from kerasbert.visualize.attributions import METHODS
+from kerasbert.visualize.tokens import is_readable
+
+# The most that a request may hold.
+MOST_CHARACTERS = 5_000
+MOST_TEXTS, MOST_SHORT_TEXTS = 2_000, 100
+MOST_TOKENS = 128  # Whose attention is drawn.
+_CHUNK = 32  # texts that are embedded between two looks at the progress
+_OF_KINDS = {
+    "masked_lm": ("fill",),
+    "pretrainer": ("fill",),
+    "text_classifier": ("classify",),
+    "text_regressor": ("classify",),
+    "next_sentence_predictor": ("classify",),
+    "reranker": ("classify", "search"),
+    "token_classifier": ("tag",),
+    "replaced_token_detector": ("tag",),
+    "question_answering": ("answer",),
+    "multiple_choice": ("choose",),
+    "text_embedder": ("similar", "search"),
+    "sparse_embedder": ("similar", "search"),
+    "causal_lm": ("write",),
+}
+_PAIRS = ("next_sentence_predictor", "reranker")  # Whose second text has to be there.
+
+
+def describe(model):
+    """What the page has to know of a model: a dict."""
+    encoder, kind = encoder_of(model), getattr(model, "kind", None)
+    tokenizer = model.preprocessor.tokenizer
+    panels = list(_OF_KINDS.get(kind, ()))
+    if is_readable(encoder):
+        panels.append("attention")
+    labels = getattr(model, "label_names", None)
+    return {
+        "class": type(model).__name__,
+        "kind": kind,
+        "family": getattr(encoder, "family", ""),
+        "parameters": int(model.count_params()),
+        "layers": int(getattr(encoder, "num_layers", 0)),
+        "heads": int(getattr(encoder, "num_heads", 0)),
+        "mask": tokenizer.mask_token or "",
+        "labels": list(labels) if labels else [],
+        "pair": kind in _PAIRS,
+        "panels": [*panels, "tokens"],
+    }
+
+
+def answer(model, panel, ask):
+    """What the page shows of a request to a model: plain data.
+
+    Args:
+        model: a task with a preprocessor.
+        panel: string, one of `PANELS`.
+        ask: dict.
+
+    Raises:
+        ValueError: for a request that makes no sense, or is too large.
+    """
+    check_choice("panel", panel, PANELS)
+    if panel not in describe(model)["panels"]:
+        raise ValueError(f"A {type(model).__name__} has no panel '{panel}'.")
+    return PANELS[panel](model, ask)
+
+
+# === Requests ===
+
+
+def _text(ask, name, most=MOST_CHARACTERS):
+    text = ask.get(name)
+    if not isinstance(text, str):
+        raise ValueError(f"{name} has to be a text, and is {text!r:.60}.")
+    if len(text) > most:
+        raise ValueError(f"{name} has {len(text):,} characters; the most are {most:,}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} has half of a character; type it anew.") from None
+    return text
+
+
+def _filled(ask, name):
+    text = _text(ask, name)
+    if not text.strip():
+        raise ValueError(f"{name} is empty; write something.")
+    return text
+
+
+def check_texts(ask, name, most):
+    """A list of texts of a request, without those that are empty."""
+    texts = ask.get(name)
+    if not isinstance(texts, list) or not texts:
+        raise ValueError(f"{name} has to be a list of texts, a line each.")
+    if len(texts) > most:
+        raise ValueError(f"{name} has {len(texts):,} lines; the most are {most:,}.")
+    texts = [_text({"a line": text}, "a line") for text in texts]
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise ValueError(f"{name} has no line with a text.")
+    return texts
+
+
+def _whole(ask, name, least, most, default):
+    value = ask.get(name, default)
+    if not is_whole(value) or not least <= value <= most:
+        raise ValueError(f"{name}={value!r:.60} has to be a whole number from {least} to {most}.")
+    return int(value)
+
+
+def _pair(ask):
+    """A text, or a pair of them where there is a second one."""
+    text, second = _filled(ask, "text"), ask.get("text_b") or ""
+    return (text, _text({"text_b": second}, "text_b")) if second else text
+
+
+def _round(values, digits=4):
+    return np.round(np.asarray(values, "float64"), digits).tolist()
+
+
+# === Panels ===
+
+
+def _fill(model, ask):
+    text = _filled(ask, "text")
+    top_k = _whole(ask, "top_k", 1, 50, 8)
+    lens = visualize.logit_lens(model, text, top_k=top_k, places="masks")
+    tokenizer = model.preprocessor.tokenizer
+    gaps = [
+        [
+            [
+                {"token": _readable(tokenizer, id, name), "score": round(float(score), 5)}
+                for id, name, score in zip(lens.token_ids[layer, gap], names[gap], scores[gap])
+            ]
+            for layer, (names, scores) in enumerate(zip(lens.best, lens.scores))
+        ]
+        for gap in range(len(lens.tokens))
+    ]
+    return {"gaps": gaps}
+
+
+def _readable(tokenizer, id, name):
+    """A token as a reader knows it: byte-pair vocabularies write spaces and accents otherwise."""
+    if name.startswith("##") or id in tokenizer.special_token_ids:
+        return name
+    return tokenizer.detokenize([int(id)]).strip() or name
+
+
+def _classify(model, ask):
+    text = _pair(ask)
+    if model.kind in _PAIRS and isinstance(text, str):
+        raise ValueError("This model compares two texts; write the second one, too.")
+    method = ask.get("method", "integrated_gradients")
+    check_choice("method", method, METHODS)
+    found = _classes(model, text)
+    target = ask.get("target")
+    if target is not None:
+        check_choice("target", target, [one["name"] for one in found["classes"]])
+    if not is_readable(encoder_of(model)):
+        return found  # There is nothing that explains it.
+    if model.kind == "next_sentence_predictor" and target is not None:
+        target = [one["name"] for one in found["classes"]].index(target)
+    if found["one"]:
+        target = None
+    steps = _whole(ask, "steps", 1, 200, 32)
+    shares = visualize.attributions(model, text, target=target, method=method, steps=steps)
+    found["words"] = [
+        {"of": of, "start": start, "end": end, "score": round(float(score), 5)}
+        for (of, start, end), score in zip(shares.spans.tolist(), shares.scores)
+    ]
+    found["target"] = shares.target
+    for name in ("output", "baseline_output", "error"):
+        value = getattr(shares, name)
+        found[name] = None if value is None else float(f"{value:.5g}")
+    return found
+
+
+def _classes(model, text):
+    """The classes of a text with their probabilities; `one` for a score without classes."""
+    if model.kind == "text_regressor":
+        return {"one": True, "classes": [_class("score", model.score(text))]}
+    if model.kind == "reranker":
+        return {"one": True, "classes": [_class("score", model.score([text])[0])]}
+    if model.kind == "next_sentence_predictor":
+        share = model.follows(*text)
+        names = ("follows", "does not follow")
+        return {"one": False, "classes": [_class(names[0], share), _class(names[1], 1 - share)]}
+    found = model.classify(text)["probabilities"]
+    return {"one": False, "classes": [_class(name, share) for name, share in found.items()]}
+
+
+def _class(name, score):
+    return {"name": str(name), "score": round(float(np.squeeze(score)), 5)}
+
+
+def _tag(model, ask):
+    text = _filled(ask, "text")
+    if model.kind == "replaced_token_detector":
+        found = [{**one, "label": ""} for one in model.detect(text)]
+    else:
+        found = model.tag(text)
+    keys = ("start", "end", "label")
+    return {
+        "spans": [
+            {**{key: one[key] for key in keys}, "score": round(float(one["score"]), 4)}
+            for one in found
+        ]
+    }
+
+
+def _answer(model, ask):
+    question, context = _filled(ask, "text"), _filled(ask, "text_b")
+    found = model.answer(question, context, top_k=_whole(ask, "top_k", 1, 10, 3))
+    keys = ("answer", "start", "end")
+    return {
+        "answers": [
+            {**{key: one[key] for key in keys}, "score": round(float(one["score"]), 5)}
+            for one in found
+        ]
+    }
+
+
+def _choose(model, ask):
+    choices = check_texts(ask, "texts", 10)
+    if len(choices) < 2:
+        raise ValueError("texts has one choice; write two or more, a line each.")
+    found = model.choose(_filled(ask, "text"), choices)
+    return {"scores": _round(found["scores"])}
+
+
+def _write(model, ask):
+    text = _filled(ask, "text")
+    count = _whole(ask, "count", 1, 60, 20)
+    length = len(model.preprocessor.tokenizer.tokenize(text)) + 2 + count
+    length = min(length, model.preprocessor.sequence_length)
+    return {"text": model.generate(text, max_length=length, strip_prompt=True)}
+
+
+def _similar(model, ask):
+    texts = check_texts(ask, "texts", MOST_SHORT_TEXTS)
+    if len(texts) < 2:
+        raise ValueError("texts has one line; write two or more, to be compared.")
+    found = _similarities(model, texts)
+    return {"texts": texts, "similarities": _round(found, 3), "points": _round(_map(found), 3)}
+
+
+def _similarities(model, texts):
+    """How near texts are to each other, (N, N), each to itself by 1."""
+    if getattr(model, "pooling", None) == "tokens":  # Late interaction: the mean of MaxSim.
+        rows = [_unit(row) for row in model.embed(texts)]
+        found = np.array([[(a @ b.T).max(1).mean() for b in rows] for a in rows])
+        return (found + found.T) / 2
+    vectors = model.embed(texts)
+    vectors = vectors.toarray() if hasattr(vectors, "toarray") else vectors
+    vectors = _unit(np.asarray(vectors, "float64"))
+    return vectors @ vectors.T
+
+
+def _unit(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def _map(similarities):
+    """Points (N, 2) whose distances are as near to the similarities as a plane allows.
+
+    Classical scaling (Torgerson 1952), which is PCA where similarities are cosines.
+    """
+    centred = similarities - similarities.mean(0) - similarities.mean(1)[:, None]
+    values, vectors = np.linalg.eigh(centred + similarities.mean())
+    best = np.argsort(-values)[:2]
+    points = vectors[:, best] * np.sqrt(np.maximum(values[best], 0))
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+
+
+def _attention(model, ask):
+    text = _pair(ask)
+    layer = _whole(ask, "layer", 0, encoder_of(model).num_layers - 1, 0)
+    if len(model.preprocessor.tokenizer.tokenize("".join(text))) > MOST_TOKENS:
+        raise ValueError(f"The text has more than {MOST_TOKENS} tokens; take a shorter one.")
+    found = visualize.attention(model, text)
+    return {"tokens": found.tokens, "weights": _round(found.weights[layer], 3)}
+
+
+def _tokens(model, ask):
+    text = _text(ask, "text")
+    tokenizer = model.preprocessor.tokenizer.with_special_tokens()
+    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    return {
+        "vocabulary": int(tokenizer.vocabulary_size()),
+        "tokens": [
+            {
+                "id": int(id),
+                "name": tokenizer.id_to_token(id),
+                "start": int(start),
+                "end": int(end),
+                "unknown": id == unknown,
+            }
+            for id, start, end in zip(ids, starts, ends)
+        ],
+    }
+
+
+# === Search in a list ===
+
+
+def make_index(model, texts, progress):
+    """What `search` looks in: a `SearchIndex`, or the texts of a model that has no vectors.
+
+    Args:
+        progress: function of how many texts are done.
+    """
+    if model.kind != "text_embedder" or model.pooling == "tokens":
+        if len(texts) > MOST_SHORT_TEXTS:
+            raise ValueError(
+                f"A {type(model).__name__} reads all texts anew for each query, and takes up to "
+                f"{MOST_SHORT_TEXTS} of them; these are {len(texts):,}."
+            )
+        progress(len(texts))
+        return texts
+    index = SearchIndex(model)
+    for first in range(0, len(texts), _CHUNK):
+        index.add(texts[first : first + _CHUNK])
+        progress(min(first + _CHUNK, len(texts)))
+    return index
+
+
+def search(model, index, ask):
+    """The texts of an index that fit a query best."""
+    query = _filled(ask, "text")
+    top_k = _whole(ask, "top_k", 1, 50, 5)
+    if isinstance(index, SearchIndex):
+        hits = index.search(query, top_k=top_k)
+        hits = [{"text": hit["text"], "score": round(float(hit["score"]), 4)} for hit in hits]
+        return {"hits": hits}
+    if model.kind == "sparse_embedder":
+        vectors = model.embed([query, *index]).toarray()
+        scores = vectors[1:] @ vectors[0]
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        found = [(int(place), scores[place]) for place in order]
+    else:
+        found = [(one["corpus_id"], one["score"]) for one in model.rank(query, index, top_k)]
+    return {"hits": [{"text": index[i], "score": round(float(score), 4)} for i, score in found]}
+
+
+PANELS = {
+    "fill": _fill,
+    "classify": _classify,
+    "tag": _tag,
+    "answer": _answer,
+    "choose": _choose,
+    "write": _write,
+    "similar": _similar,
+    "search": None,  # In two steps, `make_index` and `search`.
+    "attention": _attention,
+    "tokens": _tokens,
+}

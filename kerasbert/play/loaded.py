@@ -1,0 +1,113 @@
+"""The models of the playground, loaded one after the other while the page is there already."""
+
+import os
+import threading
+import time
+import warnings
+
+from kerasbert._errors import first_line, is_whole
+
+# What comes with the package and needs no network.
+DEFAULTS = ("bert_mini_demo_en_uncased", "minilm_mini_demo_en", "bert_mini_demo_ko_ja")
+
+
+def _shown(preset):
+    """A preset's name for others to see: the end of a long path, not whose home it leads through.
+
+    >>> _shown("/home/ann/runs/spam/model"), _shown("spam/model"), _shown("hf://org/name")
+    ('spam/model', 'spam/model', 'hf://org/name')
+    """
+    if not os.path.isabs(os.path.expanduser(preset)):
+        return preset
+    return "/".join(preset.rstrip("/").split("/")[-2:])
+
+
+class Loaded:
+    """Presets, and the models that they became: one thread loads them, others may look.
+
+    Args:
+        presets: list of what `from_preset` takes.
+        start: function that starts Keras, called first in the thread that loads.
+    """
+
+    def __init__(self, presets, start=lambda: None):
+        self.presets = list(dict.fromkeys(map(str, presets)))
+        self._start = start
+        self._names = [_shown(preset) for preset in self.presets]
+        self._states = [{"name": name, "state": "waiting"} for name in self._names]
+        self._began = [None] * len(self.presets)
+        self._models = [None] * len(self.presets)
+        self._locks = [threading.Lock() for _ in self.presets]
+
+    def load(self):
+        """Load all of them; what goes wrong stands in the `states`."""
+        try:
+            for place in range(len(self.presets)):
+                self._set(place, "starting" if place == 0 else "waiting")
+            self._start()
+        except Exception as error:
+            for place in range(len(self.presets)):
+                self._set(place, "failed", error=first_line(error))
+            return
+        for place, preset in enumerate(self.presets):
+            try:
+                self._load(place, preset)
+            except Exception as error:  # Whatever is wrong with one preset, the others come.
+                self._set(place, "failed", error=first_line(error))
+
+    def _load(self, place, preset):
+        from kerasbert import models
+        from kerasbert.converter import class_in
+        from kerasbert.play.answers import describe
+        from kerasbert.presets import resolve
+        from kerasbert.tokenizers.subword import SubwordTokenizer
+
+        self._set(place, "fetching")
+        directory = resolve(preset)
+        self._set(place, "loading")
+        cls = class_in(directory, "kerasbert")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = cls.from_preset(preset)
+            if isinstance(model, models.BertBackbone):
+                # An encoder by itself: its vectors and its attention.
+                model = models.BertTextEmbedder(
+                    model,
+                    models.BertTextEmbedderPreprocessor(
+                        SubwordTokenizer.from_preset(preset),
+                        sequence_length=min(512, model.max_sequence_length),
+                    ),
+                )
+        if getattr(model, "preprocessor", None) is None:
+            raise ValueError(f"'{preset}' is a {cls.__name__} that takes no text by itself.")
+        self._models[place] = model
+        self._set(place, "ready", **describe(model))
+
+    def _set(self, place, state, **more):
+        now = time.monotonic()
+        began = self._began[place]
+        if state in ("starting", "fetching") and began is None:
+            self._began[place] = now
+        if began is not None:
+            more["seconds"] = round(now - began, 1)
+        self._states[place] = {"name": self._names[place], "state": state, **more}
+
+    def states(self):
+        """What the page shows of each preset: a list of dicts."""
+        states, now = list(self._states), time.monotonic()
+        for place, state in enumerate(states):
+            if "seconds" not in state and self._began[place] is not None:
+                states[place] = {**state, "seconds": round(now - self._began[place], 1)}
+        return states
+
+    def use(self, place, function):
+        """What `function` gives of a model; one at a time."""
+        if not is_whole(place) or not 0 <= place < len(self.presets):
+            raise ValueError(f"There is no model {place!r:.60}.")
+        model, state = self._models[place], self._states[place]
+        if model is None:
+            raise ValueError(
+                f"'{state['name']}' is not there: {state.get('error', state['state'])}"
+            )
+        with self._locks[place]:
+            return function(model)

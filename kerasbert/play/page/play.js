@@ -1,0 +1,393 @@
+// The playground: models, panels, and what their answers look like. The pictures are in pictures.js.
+"use strict";
+
+(() => {
+  const { element } = Pictures;
+  const SHARED = window.SHARED || null; // A folder of saved answers: see kerasbert/play/share.py.
+  const LANGUAGES = Object.keys(STRINGS);
+  const $ = (id) => document.getElementById(id);
+  let language = LANGUAGES.find((code) => (navigator.language || "en").toLowerCase().startsWith(code)) || "en";
+  let models = [], examples = {}, most = 2e6;
+  let chosen = null, panel = null, answers = 0;
+  const written = {}; // What stands in the fields of a panel, kept when one comes back to it.
+
+  function say(key, values = {}) {
+    return (STRINGS[language][key] || key).replace(/\{(\w+)\}/g, (all, name) => (name in values ? values[name] : all));
+  }
+
+  // === The server, or what was saved of it ===
+
+  function keyOf(path, body) {
+    return JSON.stringify([path, ...Object.keys(body).sort().map((name) => [name, body[name]])]);
+  }
+
+  async function api(path, body = null) {
+    if (SHARED) {
+      if (!body) return SHARED;
+      const found = SHARED.answers[keyOf(path, body)];
+      if (!found) throw new Error("?");
+      if (found.refused) throw new Error(found.refused);
+      return found;
+    }
+    let response;
+    try {
+      response = await fetch("api/" + path, body ? { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) } : {});
+    } catch (error) {
+      throw new Error(say("gone"));
+    }
+    const found = await response.json().catch(() => ({ error: response.statusText }));
+    if (!response.ok) throw new Error(found.error);
+    return found;
+  }
+
+  // === Models ===
+
+  async function look() {
+    try {
+      const found = await api("models");
+      ({ models, examples } = found);
+      most = found.most.bytes;
+      showModels();
+      if (models.some((model) => !["ready", "failed"].includes(model.state))) setTimeout(look, 400);
+    } catch (error) {
+      $("loaded-text").textContent = error.message;
+      setTimeout(look, 2000);
+    }
+  }
+
+  function showModels() {
+    const done = models.filter((model) => model.state === "ready").length;
+    const over = models.filter((model) => ["ready", "failed"].includes(model.state)).length;
+    $("loaded").max = models.length;
+    $("loaded").value = over;
+    $("loading").hidden = Boolean(SHARED);
+    $("loaded").hidden = over === models.length;
+    $("loaded-text").textContent = say("loaded", { done, all: models.length });
+    $("models").setAttribute("aria-label", say("models"));
+    if (chosen === null && done) choose(models.findIndex((model) => model.state === "ready"));
+    $("models").replaceChildren(...models.map((model, place) => {
+      const note = model.state === "ready" && SHARED ? model.class
+        : model.state === "ready" ? `${model.class}, ${say("ready", { parameters: (model.parameters / 1e6).toFixed(1), seconds: model.seconds })}`
+        : model.state === "failed" ? `${say("failed")}: ${model.error}` : say(model.state, { seconds: model.seconds });
+      return element("button", {
+        type: "button", role: "radio", class: model.state, "aria-checked": String(place === chosen),
+        disabled: model.state !== "ready", onclick: () => { choose(place); showModels(); },
+      }, model.name, element("small", {}, note));
+    }));
+    if (chosen === null) $("panel").replaceChildren(element("p", { class: "about" }, say(done ? "nothing" : "wait")));
+  }
+
+  function choose(place) {
+    chosen = place;
+    const panels = models[place].panels.filter((name) => !SHARED || examplesOf(name).length);
+    open(panels.includes(panel) ? panel : panels[0]);
+  }
+
+  function open(name) {
+    panel = name;
+    answers++;
+    const panels = models[chosen].panels.filter((one) => !SHARED || examplesOf(one).length);
+    $("panels").replaceChildren(...panels.map((one) => element("button", {
+      type: "button", role: "tab", "data-panel": one, "aria-selected": String(one === panel), onclick: () => open(one),
+    }, say(one))));
+    build();
+  }
+
+  // === Forms ===
+
+  function examplesOf(name) {
+    const model = models[chosen];
+    let found = examples[name === "classify" && model.pair ? "answer" : name] || [];
+    if (SHARED) found = found.filter((one) => (one.models || [chosen]).includes(chosen));
+    return [...found.filter((one) => one.language === language), ...found.filter((one) => one.language !== language)];
+  }
+
+  function withMask(text) {
+    return text.split("{mask}").join(models[chosen].mask);
+  }
+
+  const FIELDS = {
+    fill: ["text"], classify: ["text", "text_b"], tag: ["text"], answer: ["text", "text_b"], choose: ["text", "texts"],
+    write: ["text"], similar: ["texts"], search: ["texts", "text"], attention: ["text"], tokens: ["text"],
+  };
+  const LABELS = { answer: { text: "question", text_b: "context" }, similar: { texts: "lines" }, search: { texts: "lines", text: "query" }, choose: { texts: "choices" } };
+
+  function build() {
+    const model = models[chosen], fields = {};
+    const form = element("form", { onsubmit: (event) => { event.preventDefault(); run(); } });
+    const result = element("div", { id: "result", "aria-live": "polite" });
+    const extra = { heads: null, layer: model.layers - 1 };
+    const kept = (written[panel] = written[panel] || {});
+    for (const name of FIELDS[panel]) {
+      if (panel === "search" && name === "text" && !SHARED) addUpload();
+      const label = (LABELS[panel] || {})[name] || name;
+      const long = name === "texts" || (panel === "answer" && name === "text_b");
+      const field = element("textarea", {
+        name, rows: long ? 5 : 2, class: long ? "long" : "", readonly: Boolean(SHARED), spellcheck: "false",
+        placeholder: name === "text_b" && panel === "classify" && !model.pair ? say("optional") : "",
+        oninput: () => { kept[name] = field.value; }, // Enter sends where a text is one line; shift and Enter begins a new one.
+        onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !long) { event.preventDefault(); run(); } },
+      });
+      fields[name] = field;
+      form.append(element("label", { class: "field" }, element("span", {}, say(label)), field));
+    }
+    if (panel === "fill" && !SHARED) form.append(element("div", { class: "row" }, element("button", { type: "button", class: "small", onclick: insertMask }, say("insert", { mask: model.mask }))));
+    let method = null;
+    if (panel === "classify" && model.panels.includes("attention") && !SHARED) {
+      method = element("select", { name: "method" }, ...["integrated_gradients", "gradient_x_input", "attention_rollout"].map((one) => element("option", { value: one }, say(one))));
+      form.append(element("div", { class: "row" }, element("span", { class: "label" }, say("method")), method));
+    }
+    const go = element("button", { class: "go", type: "submit" }, say("go"));
+    const busy = element("span", { class: "note", id: "busy" });
+    const starts = examplesOf(panel);
+    if (starts.length) {
+      form.append(element("div", { class: "row" }, element("span", { class: "label" }, say("examples")),
+        ...starts.map((one) => element("button", { type: "button", class: "small", lang: one.language, onclick: () => { take(one); run(); } }, Pictures.short(withMask(one.text || one.texts[0]), 24)))));
+    }
+    if (!SHARED) form.append(element("div", { class: "row" }, go, busy));
+    $("panel").replaceChildren(element("p", { class: "about" }, say("about_" + panel, { mask: model.mask || "[MASK]" })), form, result);
+    if (Object.keys(kept).length && !SHARED) for (const name in fields) fields[name].value = kept[name] || "";
+    else if (starts.length) take(starts[0]);
+    if (SHARED) run();
+
+    function take(one) {
+      for (const name in fields) {
+        const value = one[name] === undefined ? "" : one[name];
+        fields[name].value = kept[name] = Array.isArray(value) ? value.join("\n") : withMask(value);
+      }
+      extra.index = null;
+    }
+
+    function insertMask() {
+      const field = fields.text, at = field.selectionStart;
+      field.value = field.value.slice(0, at) + model.mask + field.value.slice(field.selectionEnd);
+      kept.text = field.value;
+      field.focus();
+      field.selectionStart = field.selectionEnd = at + model.mask.length;
+    }
+
+    function lines() {
+      return fields.texts.value.split(/\r?\n/).filter((line) => line.trim());
+    }
+
+    function ask() {
+      const body = { model: chosen };
+      for (const name in fields) {
+        if (name === "texts") body.texts = lines();
+        else if (name !== "text_b" || fields[name].value.trim()) body[name] = fields[name].value;
+      }
+      return body;
+    }
+
+    function addUpload() {
+      const file = element("input", { type: "file", name: "file", accept: ".txt,.csv,.tsv,text/plain", onchange: async () => {
+        result.replaceChildren();
+        if (!file.files.length) return;
+        try {
+          fields.texts.value = kept.texts = (await readFile(file.files[0])).split(/\r?\n/).filter((line) => line.trim()).join("\n");
+          extra.index = null;
+          await readList();
+        } catch (error) {
+          wrong(error);
+        }
+      } });
+      form.append(element("label", { class: "field" }, element("span", {}, say("file")), file));
+      fields.texts.addEventListener("input", () => { extra.index = null; });
+    }
+
+    // === Asking ===
+
+    function wrong(error) {
+      result.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
+    }
+
+    async function during(work) {
+      const own = ++answers, began = performance.now();
+      go.disabled = true;
+      const tick = () => { busy.textContent = say("working", { seconds: Math.round((performance.now() - began) / 1000) }); };
+      const timer = setInterval(tick, 1000);
+      try {
+        const found = await work();
+        return own === answers ? found : null; // Somebody went on to another panel meanwhile.
+      } catch (error) {
+        if (own === answers) wrong(error);
+        return null;
+      } finally {
+        clearInterval(timer);
+        busy.textContent = "";
+        go.disabled = false;
+      }
+    }
+
+    async function run(more = {}) {
+      if (panel === "tokens") return showTokens();
+      if (panel === "search" && !SHARED) return search();
+      const body = { ...ask(), ...more };
+      if (method) body.method = method.value;
+      if (panel === "attention") body.layer = extra.layer;
+      const found = await during(() => api(panel, body));
+      if (found) SHOW[panel](found, body);
+    }
+
+    async function readList() {
+      const texts = lines(), index = crypto.getRandomValues(new Uint32Array(4)).join("-").slice(0, 40), here = chosen;
+      const timer = setInterval(async () => {
+        const { done } = await api("index/" + index).catch(() => ({ done: 0 }));
+        if (!extra.index && go.disabled) busy.textContent = say("reading", { done, all: texts.length });
+      }, 500);
+      const found = await during(() => api("index", { model: here, index, texts })).finally(() => clearInterval(timer));
+      if (!found) return false;
+      extra.index = index;
+      result.replaceChildren(element("p", { class: "note" }, say("indexed", { all: found.texts })));
+      return true;
+    }
+
+    async function search() {
+      if (!extra.index && !(await readList())) return;
+      const found = await during(() => api("search", { index: extra.index, text: fields.text.value, top_k: 10 }));
+      if (found) SHOW.search(found);
+    }
+
+    async function showTokens() {
+      const text = fields.text.value;
+      const there = SHARED ? [chosen] : models.map((_, place) => place).filter((place) => models[place].state === "ready");
+      const found = await during(() => Promise.all(there.map((place) => api("tokens", { model: place, text }))));
+      if (!found) return;
+      result.replaceChildren(...found.flatMap((one, i) => [
+        element("h2", {}, models[there[i]].name, " ", element("span", { class: "note" }, say("count_tokens", { count: one.tokens.length, vocabulary: one.vocabulary }))),
+        Pictures.pieces(text, one.tokens),
+      ]));
+    }
+
+    // === Answers ===
+
+    function percent(value) {
+      return (100 * value).toFixed(value < 0.0995 ? 1 : 0) + "%";
+    }
+
+    const SHOW = {
+      fill({ gaps }) {
+        const all = gaps[0].length - 1;
+        const slider = element("input", { type: "range", min: 0, max: all, value: all, id: "layer", "aria-label": say("by_layer"), oninput: () => draw(Number(slider.value)) });
+        const title = element("span", { class: "label", id: "layer-name" }), shown = element("div"), grid = element("div");
+        const layerName = (number) => (number ? say("layer", { number, all }) : say("embeddings"));
+        function draw(layer) {
+          slider.value = layer;
+          title.textContent = layerName(layer);
+          shown.replaceChildren(...gaps.flatMap((layers, i) => [
+            ...(gaps.length > 1 ? [element("h2", {}, say("hidden", { number: i + 1 }))] : []),
+            Pictures.bars(layers[layer].map((one) => ({ name: one.token, value: one.score, text: percent(one.score) }))),
+          ]));
+          const order = [...gaps[0].keys()].reverse();
+          grid.replaceChildren(Pictures.table(
+            gaps.map((_, i) => say("hidden", { number: i + 1 })), order.map(layerName),
+            order.map((number) => gaps.map((layers) => ({ text: layers[number][0].token, share: layers[number][0].score, title: percent(layers[number][0].score) }))),
+            order.indexOf(layer), (row) => draw(order[row])));
+        }
+        result.replaceChildren(element("div", { class: "row" }, slider, title), shown, element("h2", {}, say("by_layer")), grid);
+        draw(all);
+      },
+
+      classify(found, body) {
+        const rows = found.classes.map((one) => ({ name: one.name, value: one.score, text: found.one ? one.score.toFixed(3) : percent(one.score), pressed: one.name === found.target }));
+        const parts = [Pictures.bars(rows, found.one || SHARED ? null : (row) => run({ target: row.name }))];
+        if (found.words) {
+          const most = Math.max(1e-9, ...found.words.map((word) => Math.abs(word.score)));
+          const rollout = body.method === "attention_rollout";
+          parts.push(element("h2", {}, rollout ? say("attended") : say("explains", { target: found.target })));
+          [body.text, body.text_b || ""].forEach((text, of) => {
+            const own = found.words.filter((word) => word.of === of);
+            if (own.length) parts.push(Pictures.shaded(text, own, most));
+          });
+          if (found.error !== null) parts.push(element("p", { class: "note", id: "sum" }, say("sum", { sum: (found.output - found.baseline_output).toFixed(3), from: found.baseline_output.toFixed(3), to: found.output.toFixed(3), error: found.error.toExponential(0) })));
+          const best = [...found.words].sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, 12);
+          const word = (one) => Array.from(one.of ? body.text_b : body.text).slice(one.start, one.end).join("");
+          parts.push(Pictures.bars(best.map((one) => ({ name: word(one), value: one.score, text: one.score.toFixed(3) }))));
+        }
+        result.replaceChildren(...parts);
+      },
+
+      tag({ spans }, body) {
+        const shaded = spans.length && spans.every((span) => !span.label);
+        if (!spans.length) result.replaceChildren(element("p", { class: "note" }, say("no_entities")));
+        else result.replaceChildren(Pictures.named(body.text, shaded ? spans.map((span) => ({ ...span, share: span.score })) : spans));
+      },
+
+      answer({ answers }, body) {
+        const best = Math.max(...answers.map((one) => one.score), 1e-9);
+        const spans = answers.filter((one) => one.start !== null).map((one) => ({ start: one.start, end: one.end, label: "", score: percent(one.score), share: one.score / best }));
+        result.replaceChildren(
+          Pictures.bars(answers.map((one) => ({ name: one.start === null ? say("no_answer") : one.answer, value: one.score, text: percent(one.score) }))),
+          Pictures.named(body.text_b, spans));
+      },
+
+      choose({ scores }, body) {
+        result.replaceChildren(Pictures.bars(scores.map((score, i) => ({ name: body.texts[i], value: score, text: percent(score) }))));
+      },
+
+      write({ text }, body) {
+        result.replaceChildren(element("div", { class: "marked", dir: "auto" }, body.text, element("mark", { style: { background: "rgba(var(--for), 0.25)" } }, text)));
+      },
+
+      similar({ texts, points, similarities }) {
+        const numbers = texts.map((_, i) => String(i + 1));
+        result.replaceChildren(
+          element("p", { class: "note" }, say("similarity_of")), Pictures.map(points, texts, similarities),
+          element("h2", {}, say("as_table")),
+          Pictures.table(numbers, texts.map((text, i) => `${i + 1} ${text.length > 42 ? text.slice(0, 40) + "…" : text}`), similarities.map((row) => row.map((value) => ({ text: value.toFixed(2), share: value })))));
+      },
+
+      search({ hits }) {
+        result.replaceChildren(element("ol", { class: "hits" }, ...hits.map((hit) => element("li", {}, hit.text, element("small", {}, hit.score.toFixed(3))))));
+      },
+
+      attention({ tokens, weights }) {
+        const shown = element("div"), heads = element("div", { class: "row", id: "heads" });
+        const slider = element("input", { type: "range", min: 1, max: model.layers, value: extra.layer + 1, id: "layer", "aria-label": say("by_layer"), onchange: () => { extra.layer = Number(slider.value) - 1; run(); },
+          oninput: () => { title.textContent = say("layer", { number: slider.value, all: model.layers }); } });
+        const title = element("span", { class: "label" }, say("layer", { number: extra.layer + 1, all: model.layers }));
+        function draw() {
+          const mean = (i, j) => weights.reduce((sum, head) => sum + head[i][j], 0) / weights.length;
+          const image = extra.heads === null ? tokens.map((_, i) => tokens.map((_, j) => mean(i, j))) : weights[extra.heads];
+          shown.replaceChildren(Pictures.attention(tokens, image));
+          heads.replaceChildren(element("span", { class: "label" }, say("heads")), ...[null, ...weights.keys()].map((head) => element("button", {
+            type: "button", class: "small", "aria-pressed": String(extra.heads === head), onclick: () => { extra.heads = head; draw(); },
+            "aria-label": head === null ? say("mean") : say("head", { number: head + 1 }),
+          }, head === null ? say("mean") : String(head + 1))));
+        }
+        result.replaceChildren(element("div", { class: "row" }, slider, title), heads, shown);
+        draw();
+      },
+    };
+  }
+
+  // A file as text, in the first of these encodings that it fits.
+  async function readFile(file) {
+    if (file.size > most / 2) throw new Error(say("large_file", { most: most / 2e6 }));
+    const bytes = await file.arrayBuffer();
+    const others = language === "ja" ? ["shift_jis", "euc-kr"] : ["euc-kr", "shift_jis"];
+    for (const encoding of ["utf-8", ...others]) {
+      try {
+        const text = new TextDecoder(encoding, { fatal: true }).decode(bytes);
+        if (!text.includes("\0")) return text;
+      } catch (error) {
+        if (!(error instanceof TypeError)) throw error;
+      }
+    }
+    throw new Error(say("bad_file"));
+  }
+
+  // === The page ===
+
+  function speak() {
+    document.documentElement.lang = language;
+    for (const one of document.querySelectorAll("[data-say]")) one.textContent = say(one.dataset.say);
+    showModels();
+    if (chosen !== null) open(panel);
+  }
+
+  $("language").value = language;
+  $("language").addEventListener("change", () => { language = $("language").value; speak(); });
+  speak();
+  look();
+})();

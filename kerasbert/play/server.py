@@ -1,0 +1,194 @@
+"""The playground as a web application: the page, and a path a panel.
+
+It answers this machine alone, the pages it gave itself, and in what is small.
+"""
+
+import collections
+import json
+import logging
+import os
+import socket
+import threading
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import FileResponse, JSONResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from kerasbert._errors import first_line
+from kerasbert.play.examples import EXAMPLES
+
+PAGE = os.path.join(os.path.dirname(__file__), "page")
+HOST = "127.0.0.1"
+MOST_BYTES = 2_000_000
+MOST_INDEXES = 8
+_HEADERS = {
+    # Nothing from elsewhere, and no script but the files of the page, whatever a text holds.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_log = logging.getLogger(__name__)
+
+
+class _Headers:
+    """Adds `_HEADERS` to each response."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        async def send_more(message):
+            if message["type"] == "http.response.start":
+                more = [(name.lower().encode(), x.encode()) for name, x in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        await self.app(scope, receive, send_more)
+
+
+def application(loaded):
+    """The Starlette application for a `Loaded`."""
+    indexes = collections.OrderedDict()  # (model, index) by the name that the page gave it.
+    progress = collections.OrderedDict()
+    lock = threading.Lock()
+
+    def states(request):
+        most = {"bytes": MOST_BYTES}
+        return JSONResponse({"models": loaded.states(), "examples": EXAMPLES, "most": most})
+
+    async def panel(request):
+        return await _respond(request, lambda ask: _panel(loaded, request.path_params, ask))
+
+    async def index(request):
+        return await _respond(request, make_index)
+
+    async def search(request):
+        return await _respond(request, look_up)
+
+    def done(request):
+        return JSONResponse({"done": progress.get(request.path_params["name"], 0)})
+
+    def make_index(ask):
+        from kerasbert.play import answers
+
+        name = ask.get("index")
+        if not isinstance(name, str) or not 0 < len(name) <= 40:
+            raise ValueError("index has to be a short name.")
+        texts = answers.check_texts(ask, "texts", answers.MOST_TEXTS)
+
+        def note(count):
+            progress[name] = count
+            while len(progress) > MOST_INDEXES:
+                progress.popitem(last=False)
+
+        place = ask.get("model")
+        note(0)
+        made = loaded.use(place, lambda model: answers.make_index(model, texts, note))
+        with lock:
+            indexes[name] = place, made
+            while len(indexes) > MOST_INDEXES:
+                indexes.popitem(last=False)
+        return {"texts": len(texts)}
+
+    def look_up(ask):
+        from kerasbert.play import answers
+
+        with lock:
+            name = ask.get("index")
+            if not isinstance(name, str) or name not in indexes:
+                raise ValueError("The list is not there any more; read it in anew.")
+            place, made = indexes[name]
+        return loaded.use(place, lambda model: answers.search(model, made, ask))
+
+    return Starlette(
+        routes=[
+            Route("/", lambda request: FileResponse(os.path.join(PAGE, "index.html"))),
+            Route("/api/models", states),
+            Route("/api/index", index, methods=["POST"]),
+            Route("/api/index/{name}", done),
+            Route("/api/search", search, methods=["POST"]),
+            Route("/api/{panel}", panel, methods=["POST"]),
+            Mount("/", StaticFiles(directory=PAGE)),
+        ],
+        middleware=[
+            Middleware(_Headers),
+            # Another site's name that leads to this machine is no way in.
+            Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", HOST]),
+        ],
+    )
+
+
+def _panel(loaded, path, ask):
+    from kerasbert.play import answers
+
+    return loaded.use(ask.get("model"), lambda model: answers.answer(model, path["panel"], ask))
+
+
+async def _respond(request, function):
+    """JSON of what a function gives of a request's JSON, in a thread of its own."""
+    origin = request.headers.get("origin")
+    if origin not in (None, f"http://{request.headers.get('host')}"):
+        return _refused("This page is of another site.", 403)
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        return _refused("The request has to be JSON.", 415)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            return _refused(f"That is too much; the most are {MOST_BYTES:,} bytes.", 413)
+    try:
+        ask = json.loads(body)
+    except (ValueError, RecursionError):
+        ask = None
+    if not isinstance(ask, dict):
+        return _refused("The request is no JSON object.", 400)
+    try:
+        return JSONResponse(await anyio.to_thread.run_sync(lambda: function(ask)))
+    except (ValueError, TypeError) as error:
+        return _refused(first_line(error), 400)
+    except Exception as error:
+        _log.exception("The playground failed")
+        return _refused(f"{type(error).__name__}: {first_line(error)}", 500)
+
+
+def _refused(sentence, status):
+    return JSONResponse({"error": sentence}, status_code=status)
+
+
+def serve(loaded, port, ready):
+    """Serve until Ctrl-C.
+
+    Args:
+        loaded: a `Loaded`.
+        port: int. 0 takes any that is free.
+        ready: function of the page's address, called when the page is there.
+
+    Raises:
+        OSError: where another program has the port.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError:
+        listener.close()
+        raise ValueError(
+            f"Another program has the port {port}; choose one by --port, 0 for any."
+        ) from None
+    config = uvicorn.Config(
+        application(loaded), log_level="warning", access_log=False, lifespan="off", ws="none"
+    )
+    listener.listen()  # From now on a browser gets an answer, be it a moment later.
+    ready(f"http://{HOST}:{listener.getsockname()[1]}/")
+    threading.Thread(target=loaded.load, daemon=True).start()
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,93 @@
+"""The playground as a folder of files: the page, with answers that were saved for it."""
+
+import json
+import os
+import shutil
+
+from kerasbert._errors import first_line
+from kerasbert.files import new_folder, output_folder
+from kerasbert.play import answers
+from kerasbert.play.examples import EXAMPLES
+
+_PAGE = os.path.join(os.path.dirname(__file__), "page")
+
+
+def share_folder(loaded, target, texts=None, note=print):
+    """Write a page that needs no server and no model, for any static host or the disk.
+
+    Args:
+        loaded: a `Loaded` that has loaded its presets.
+        target: string. The folder to write; what is there is replaced by name, the rest stays.
+        texts: list of strings in place of the examples' single texts.
+        note: function of a line of progress.
+
+    Raises:
+        ValueError: if no preset is there.
+    """
+    states = loaded.states()
+    ready = [place for place, state in enumerate(states) if state["state"] == "ready"]
+    if not ready:
+        raise ValueError(f"No model is there to share: {states[0].get('error', 'none given')}")
+    examples, saved = _examples(texts), {}
+    for place in ready:
+        note(f"{states[place]['name']}: saving its answers")
+        for name, ask in _requests(place, states[place], examples):
+            saved[_key(name, ask)] = loaded.use(place, lambda m, n=name, a=ask: _answer(m, n, a))
+    content = {
+        "models": states,
+        "examples": examples,
+        "most": {"bytes": 0},
+        "answers": saved,
+    }
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    with new_folder(output_folder(target, "target"), keep=True, by="play") as folder:
+        shutil.copytree(_PAGE, folder, dirs_exist_ok=True)
+        with open(os.path.join(folder, "answers.js"), "w", encoding="utf-8") as file:
+            file.write(f"window.SHARED = {text};\n")
+        path = os.path.join(folder, "index.html")
+        with open(path, encoding="utf-8") as file:
+            page = file.read()
+        script = '<script src="play.js" defer></script>'
+        assert script in page
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page.replace(script, f'<script src="answers.js" defer></script>\n{script}'))
+
+
+def _examples(texts):
+    if not texts:
+        return EXAMPLES
+    own = [{"language": "", "text": text} for text in texts]
+    single = ("fill", "classify", "tag", "write", "attention", "tokens")
+    return {**EXAMPLES, **dict.fromkeys(single, own)}
+
+
+def _requests(place, state, examples):
+    """The requests that the page makes for a model in a folder: pairs of a panel and a dict."""
+    for panel in state["panels"]:
+        name = "answer" if panel == "classify" and state["pair"] else panel
+        for example in examples[name]:
+            ask = {"model": place}
+            for field in ("text", "text_b", "texts"):
+                if field in example:
+                    ask[field] = example[field]
+            if "text" in ask:
+                ask["text"] = ask["text"].replace("{mask}", state["mask"])
+            layers = range(state["layers"]) if panel == "attention" else [None]
+            for layer in layers:
+                yield panel, ask if layer is None else {**ask, "layer": layer}
+
+
+def _answer(model, panel, ask):
+    try:
+        if panel == "search":
+            index = answers.make_index(model, ask["texts"], lambda count: None)
+            return answers.search(model, index, ask)
+        return answers.answer(model, panel, ask)
+    except ValueError as error:
+        return {"refused": first_line(error)}
+
+
+def _key(panel, ask):
+    """As `keyOf` of play.js."""
+    found = [panel, *([name, ask[name]] for name in sorted(ask))]
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,479 @@
+"""Which words of a text made a model say what it says.
+
+T tokens, W words, E width of the token embeddings, R rows that are computed at a time, S steps.
+"""
+
+import contextlib
+import dataclasses
+import html
+import threading
+
+import numpy as np
+from keras import ops
+
+from kerasbert import backend
+from kerasbert._errors import check_choice, check_whole, is_whole
+from kerasbert.models.spans import MASKED
+from kerasbert.parts import encoder_of
+from kerasbert.visualize.figures import new_figure, style
+from kerasbert.visualize.spans import BOX, marked
+from kerasbert.visualize.tokens import read_text
+
+METHODS = ("integrated_gradients", "gradient_x_input", "attention_rollout")
+BASELINES = ("mask", "pad", "zero")
+# So many tokens at a time: the gradient of 12 layers of 768 keeps about 120 kB a token and layer.
+_TOKENS = 1024
+_FOR, _AGAINST = "#2f6fd0", "#d9641a"  # Told apart by those who see no red or no green, too.
+
+
+@dataclasses.dataclass
+class Attributions:
+    """What each word and each token of a text adds to an output of a model.
+
+    A notebook shows the text with the words for the output in blue, those against it in orange.
+
+    Attributes:
+        texts: tuple of one or two strings.
+        words: list of W strings.
+        spans: int array (W, 3): of each word the text (0 or 1), its start and its end there, in
+            characters.
+        scores: float array (W,). The sums over the words' tokens.
+        tokens: list of T strings, with the likes of `[CLS]`.
+        token_scores: float array (T,).
+        target: string. The output that is explained.
+        method: string.
+        output: float. The value of this output: of classes a logit, unless the model has an
+            activation. `None` for attention, which explains no output.
+        baseline_output: float. Its value for the baseline; with integrated gradients alone.
+        error: float. By how much the sum of `token_scores` misses `output - baseline_output`; with
+            integrated gradients alone. More steps make it smaller.
+    """
+
+    texts: tuple
+    words: list
+    spans: np.ndarray
+    scores: np.ndarray
+    tokens: list
+    token_scores: np.ndarray
+    target: str
+    method: str
+    output: float | None = None
+    baseline_output: float | None = None
+    error: float | None = None
+
+    def _repr_html_(self):
+        most = max(np.abs(self.scores).max(initial=0), 1e-12)
+        parts = []
+        for number, text in enumerate(self.texts):
+            marks = [
+                {"start": start, "end": end, "label": "", "hint": f"{score:+.4f}"}
+                | {"color": _tint(score / most)}
+                for (of, start, end), score in zip(self.spans.tolist(), self.scores)
+                if of == number and start < end
+            ]
+            parts.append(f'<div dir="auto">{marked(text, marks)}</div>')
+        return (
+            f'<div style="{BOX}"><small>{html.escape(self._title())}</small>{"".join(parts)}</div>'
+        )
+
+    def _title(self):
+        title = f"{self.method.replace('_', ' ')}: {self.target}"
+        if self.output is not None:
+            title += f", {self.output:.3f}"
+        if self.error is not None:
+            title += f" from {self.baseline_output:.3f} for the baseline (error {self.error:.1e})"
+        return title
+
+
+def _tint(share):
+    """A colour of CSS, from white at 0 to blue at 1 and orange at -1."""
+    color = _FOR if share > 0 else _AGAINST
+    return f"{color}{round(min(abs(share), 1) * 160):02x}"
+
+
+def attributions(
+    model,
+    text,
+    target=None,
+    at=None,
+    method="integrated_gradients",
+    baseline=None,
+    steps=32,
+):
+    """Share out an output of a model among the words of its text.
+
+    Integrated gradients follow the token embeddings on a straight line from a baseline to the
+    text. They add up to the difference of the two outputs; `error` says how exactly. The gradient
+    times the input is their cheap relative, of one step and without that sum: where the gradient
+    bends on the way, it may have a word's sign wrong. Attention rollout
+    says how much of each token reaches the one that is read, by the attention of all layers; it
+    asks for no target and has no sign.
+
+    Args:
+        model: a task of `kerasbert.models` with a preprocessor: a classifier of texts or of
+            tokens, regressor, reranker, next-sentence predictor, masked language model or reader
+            of questions. `attention_rollout` takes any task on a `BertBackbone`.
+        text: string, or a pair of strings; of a reader `(question, context)`.
+        target: the output to explain: the name or number of a class, or of a masked language model
+            a token or its id. `None` takes the likeliest.
+        at: where the output is read. Of a classifier of tokens a place in the text, in characters;
+            of a masked language model the number of the mask, from 0; of a reader the answer's
+            `(start, end)` in the context. `None` takes the first, of a reader the best one.
+        method: "integrated_gradients", "gradient_x_input" or "attention_rollout".
+        baseline: "mask" puts the mask token in place of each token of the texts, "pad" the padding
+            token, "zero" a vector of zeros; the likes of `[CLS]` stay. By default "mask", which
+            says "there is a word, and nobody knows which" in what the encoder was trained on,
+            where it never saw the other two; "pad" where the vocabulary has no mask.
+        steps: int. Of integrated gradients: points of a Gauss-Legendre quadrature.
+
+    Returns:
+        `Attributions`.
+
+    Raises:
+        ValueError: for a target, place or task that has no such output.
+
+    >>> from kerasbert.models import BertBackbone, BertTextClassifier
+    >>> from kerasbert.models import BertTextClassifierPreprocessor
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "play", "##ed"]
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=8, num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> preprocessor = BertTextClassifierPreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> model = BertTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
+    >>> found = attributions(model, "Played good", target="yes")
+    >>> found.words, len(found.tokens), found.error < 1e-3
+    (['Played', 'good'], 5, True)
+
+    Sources: Sundararajan et al. 2017, arXiv 1703.01365; Shrikumar et al. 2016, arXiv 1605.01713;
+    Abnar and Zuidema 2020, arXiv 2005.00928.
+    """
+    check_choice("method", method, METHODS)
+    check_whole("steps", steps)
+    read = read_text(model, text, "attributions()")
+    if method == "attention_rollout":
+        return _of_words(read, _rollout(model, read, at), "attention", method)
+    tokenizer = model.preprocessor.tokenizer
+    if baseline is None:
+        baseline = "pad" if tokenizer.mask_token is None else "mask"
+    check_choice("baseline", baseline, BASELINES)
+    if baseline == "mask" and tokenizer.mask_token is None:
+        raise ValueError("baseline='mask': the vocabulary has no mask token; use 'pad' or 'zero'.")
+    output = output_of(model, read, target, at)
+    embedding = encoder_of(model).token_embedding
+    vectors = _array(embedding(ops.convert_to_tensor(read.features["token_ids"])))  # (1, T, E)
+
+    def values(vectors):
+        with giving(embedding, vectors):
+            return output.read(model(output.features(vectors.shape[0]), training=False))
+
+    if method == "gradient_x_input":
+        value, gradient = backend.value_and_gradient(values, vectors)
+        scores = (gradient * vectors)[0].sum(-1)
+        return _of_words(read, scores, output.name, method, float(value[0]))
+    blank = _blank(embedding, tokenizer, baseline, vectors)
+    length = len(read.tokens)
+    other = vectors.copy()
+    other[0, :length][~read.framing()] = blank
+    points, shares = np.polynomial.legendre.leggauss(steps)
+    points, shares = (points + 1) / 2, shares / 2
+    # The two ends of the line are two rows more, which count nothing.
+    points, shares = np.append(points, [0, 1]), np.append(shares, [0, 0])
+    rows = max(1, min(_TOKENS // vectors.shape[1], len(points)))
+    ends, gradient = [], np.zeros(vectors.shape[1:], "float64")
+    for first in range(0, len(points), rows):
+        # As many rows each time: JAX compiles for their number.
+        part = np.resize(points[first : first + rows], rows)
+        weight = np.zeros(rows)
+        weight[: len(shares[first : first + rows])] = shares[first : first + rows]
+        between = other + part[:, None, None].astype("float32") * (vectors - other)
+        value, slope = backend.value_and_gradient(values, between)
+        gradient += np.einsum("r,rtd->td", weight, slope.astype("float64"))
+        ends.extend(value[: len(points) - first])
+    scores = (gradient * (vectors - other)[0]).sum(-1)
+    before, value = float(ends[-2]), float(ends[-1])
+    error = abs(scores.sum() - (value - before))
+    return _of_words(read, scores, output.name, method, value, before, float(error))
+
+
+def _blank(embedding, tokenizer, baseline, vectors):
+    """The vector (E,) of the baseline."""
+    if baseline == "zero":
+        return np.zeros(vectors.shape[-1], "float32")
+    token = tokenizer.mask_token_id if baseline == "mask" else tokenizer.pad_token_id
+    return _array(embedding(ops.convert_to_tensor([[token]], "int32")))[0, 0]
+
+
+def _array(x):
+    return ops.convert_to_numpy(ops.cast(x, "float32"))
+
+
+def _of_words(read, scores, target, method, *values):
+    scores = np.asarray(scores, "float64")[: len(read.tokens)]
+    spans, sums = read.words(scores)
+    words = [read.texts[text][start:end] for text, start, end in spans]
+    return Attributions(
+        read.texts, words, spans, sums, read.tokens, scores, target, method, *values
+    )
+
+
+_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def giving(embedding, vectors):
+    """A context in which an embedding layer gives these vectors (R, T, E), in this thread alone.
+
+    A model goes from token ids to outputs, and a gradient has to begin behind the ids.
+    """
+    here = threading.get_ident()
+    with _LOCK:
+        # A layer that is quantized runs the second.
+        usual = {name: getattr(embedding, name) for name in ("call", "quantized_call")}
+
+        def instead(name):
+            def call(inputs, *args, **kwargs):
+                if args or kwargs or threading.get_ident() != here:  # Back from vectors to tokens.
+                    return usual[name](inputs, *args, **kwargs)
+                return ops.cast(vectors, embedding.compute_dtype)
+
+            return call
+
+        # Past Keras, which would track them.
+        embedding.__dict__.update({name: instead(name) for name in usual})
+        try:
+            yield
+        finally:
+            for name in usual:
+                del embedding.__dict__[name]
+
+
+# === What is explained ===
+
+
+@dataclasses.dataclass
+class Output:
+    """An output of a model.
+
+    Attributes:
+        name: string.
+        read: function of what the model gives for R rows: floats (R,).
+        arrays: dict of int arrays (1, ...): what the model takes.
+        place: int. The token where it is read.
+    """
+
+    name: str
+    read: object
+    arrays: dict
+    place: int = 0
+
+    def features(self, rows):
+        """What the model takes for so many rows that differ in their vectors alone."""
+        return {name: np.repeat(x, rows, axis=0) for name, x in self.arrays.items()}
+
+
+def output_of(model, read, target, at):
+    """The `Output` of a task that a caller asks for."""
+    kind = getattr(model, "kind", None)
+    if kind not in _OUTPUTS:
+        raise ValueError(
+            f"attributions() has no output of a {type(model).__name__} to explain; it takes "
+            f"{', '.join(_OUTPUTS)}; method='attention_rollout' takes any."
+        )
+    if kind in _OF_PAIRS and len(read.texts) != 2:
+        raise ValueError(f"A {type(model).__name__} takes a pair of texts, and was given one.")
+    return _OUTPUTS[kind](model, read, target, at)
+
+
+def _chosen(target, names, values):
+    """The number of the class that a caller names, or else of the largest of values (C,)."""
+    if target is None:
+        return int(np.argmax(values))
+    if isinstance(target, str):
+        check_choice("target", target, names)
+        return names.index(target)
+    if not is_whole(target) or not 0 <= target < len(names):
+        raise ValueError(f"target={target!r} is no class; they are {', '.join(names)}.")
+    return int(target)
+
+
+def _no_place(at):
+    if at is not None:
+        raise ValueError(f"at={at!r}: this model has one output for a whole text; leave it out.")
+
+
+def _class(model, read, target, at):
+    _no_place(at)
+    values = _array(model(read.features, training=False))[0]
+    names = list(getattr(model, "label_names", ()) or ("follows", "does not follow"))
+    number = _chosen(target, names, values)
+    return Output(names[number], lambda outputs: outputs[:, number], read.features)
+
+
+def _number(model, read, target, at):
+    _no_place(at)
+    if target is not None:
+        raise ValueError(f"target={target!r}: this model has one output; leave it out.")
+    return Output("score", lambda outputs: outputs, read.features)
+
+
+def _token_class(model, read, target, at):
+    inside = np.flatnonzero(~read.framing())
+    if at is None:
+        there = inside[:1]
+    else:
+        if not is_whole(at):
+            raise ValueError(f"at={at!r} is no place in the text, counted in characters.")
+        _, starts, ends = read.spans[inside].T
+        there = inside[(starts <= at) & (at < ends)][:1]
+    if not len(there):
+        raise ValueError(f"There is no token at={at} of {read.texts[0][:40]!r} to explain.")
+    place = int(there[0])
+    names = list(model.label_names)
+    number = _chosen(target, names, _array(model(read.features, training=False))[0, place])
+    name = f"{names[number]} at {read.tokens[place]!r}"
+    return Output(name, lambda outputs: outputs[:, place, number], read.features, place)
+
+
+def _hidden_word(model, read, target, at):
+    tokenizer = model.preprocessor.tokenizer
+    masks = np.flatnonzero(read.ids == tokenizer.mask_token_id)
+    number = 0 if at is None else at
+    if not is_whole(number) or not 0 <= number < len(masks):
+        raise ValueError(
+            f"There is no mask of number {number!r} in the text; put {tokenizer.mask_token} where "
+            f"a word is to be explained. It has {len(masks)}."
+        )
+    place = int(masks[number])
+    arrays = {**read.features, "mask_positions": np.array([[place]], "int32")}
+
+    def logits(outputs):
+        return (outputs["mlm_logits"] if isinstance(outputs, dict) else outputs)[:, 0]
+
+    if target is None:
+        found = _array(logits(model(arrays, training=False)))[0]
+        token = int(np.argmax(found[: tokenizer.vocabulary_size()]))
+    else:
+        token = _token(tokenizer, target)
+    name = tokenizer.id_to_token(token)
+    return Output(name, lambda outputs: logits(outputs)[:, token], arrays, place)
+
+
+def _token(tokenizer, target):
+    """The id of a token that a caller names by what stands in the vocabulary, or in a text."""
+    if is_whole(target):
+        tokenizer.id_to_token(int(target))  # A ValueError for one that is not there.
+        return int(target)
+    if not isinstance(target, str):
+        raise ValueError(f"target={target!r} is no token and no id of one.")
+    if target in tokenizer.get_vocabulary():
+        return tokenizer.token_to_id(target)
+    ids = tokenizer.tokenize(target)
+    if len(ids) != 1:
+        raise ValueError(
+            f"target={target!r} is {len(ids)} tokens, and a mask stands for one; name one token."
+        )
+    return int(ids[0])
+
+
+def _answer(model, read, target, at):
+    if target is not None:
+        raise ValueError(f"target={target!r}: the answer of a reader is given by at=(start, end).")
+    inside = np.flatnonzero(read.spans[:, 0] == 1)
+    starts, ends = read.spans[inside, 1], read.spans[inside, 2]
+    if at is None:
+        outputs = model(read.features, training=False)
+        first, last = (_array(outputs[name])[0, inside] for name in ("start_logits", "end_logits"))
+        sums = np.where(np.tri(len(inside), dtype=bool).T, first[:, None] + last, MASKED)
+        first, last = np.unravel_index(sums.argmax(), sums.shape) if len(inside) else (0, 0)
+    else:
+        try:
+            start, end = map(int, at)
+        except (TypeError, ValueError):
+            raise ValueError(f"at={at!r} is no pair (start, end) of the context.") from None
+        there = np.flatnonzero((ends > start) & (starts < end))
+        first, last = (there[0], there[-1]) if len(there) else (0, -1)
+    if last < first or not len(inside):
+        raise ValueError(f"The context has no tokens at={at!r}, or they were cut off.")
+    name = read.texts[1][starts[first] : ends[last]]
+    first, last = int(inside[first]), int(inside[last])
+
+    def both(outputs):
+        return outputs["start_logits"][:, first] + outputs["end_logits"][:, last]
+
+    return Output(name, both, read.features, first)
+
+
+_OUTPUTS = {
+    "text_classifier": _class,
+    "next_sentence_predictor": _class,
+    "text_regressor": _number,
+    "reranker": _number,
+    "token_classifier": _token_class,
+    "masked_lm": _hidden_word,
+    "pretrainer": _hidden_word,
+    "question_answering": _answer,
+}
+_OF_PAIRS = ("next_sentence_predictor", "reranker", "question_answering")
+
+
+def _rollout(model, read, at):
+    """How much of each token reaches the one that is read: floats (T,) that add up to 1."""
+    inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
+    maps = [_array(x)[0].mean(axis=0) for x in inside(read.features, training=False)["attentions"]]
+    by_place = model.kind in ("token_classifier", "masked_lm", "pretrainer", "question_answering")
+    length = len(read.tokens)
+    # The first token has seen nothing else where each sees those before it.
+    is_last = encoder_of(model).is_causal or getattr(model, "pooling", None) == "last"
+    place = length - 1 if is_last else 0
+    if by_place:
+        place = output_of(model, read, None, at).place
+    if not length:
+        return np.zeros(0)
+    reached = np.eye(length)[place]
+    for image in reversed(maps):
+        # Half of a token goes past the attention, by the residual connection.
+        step = image[:length, :length].astype("float64") + np.eye(length)
+        reached = reached @ (step / step.sum(-1, keepdims=True))
+    return reached
+
+
+# === Pictures ===
+
+
+@style()
+def attribution_bars(attributions, top=None):
+    """Draw what each word adds to the output, a bar a word, in the order of the text.
+
+    Args:
+        attributions: `Attributions`.
+        top: int. The words that weigh most alone; `None` draws all.
+
+    Returns:
+        A `Figure`.
+
+    >>> found = Attributions(
+    ...     ("so good",), ["so", "good"], np.array([[0, 0, 2], [0, 3, 7]]), np.array([-0.1, 2]),
+    ...     [], np.array([]), "yes", "gradient_x_input",
+    ... )
+    >>> [label.get_text() for label in attribution_bars(found).axes[0].get_yticklabels()]
+    ['so', 'good']
+    """
+    count = len(attributions.words)
+    if not count:
+        raise ValueError("There are no words to draw; the text is empty.")
+    places = np.arange(count)
+    if top is not None:
+        check_whole("top", top)
+        places = np.sort(np.argsort(-np.abs(attributions.scores), kind="stable")[:top])
+    scores = attributions.scores[places]
+    figure = new_figure(5, 0.9 + 0.26 * len(places))
+    axes = figure.subplots()
+    rows = np.arange(len(places))
+    axes.barh(rows, scores, color=[_FOR if score > 0 else _AGAINST for score in scores])
+    axes.set_yticks(rows, [attributions.words[i] for i in places])
+    axes.set(ylim=(len(places) - 0.5, -0.5), title=attributions._title())
+    axes.title.set_wrap(True)
+    axes.tick_params(axis="y", length=0)
+    axes.axvline(0, color="0.4", linewidth=0.8)
+    return figure

@@ -1,0 +1,168 @@
+"""What each layer would say in the place of the last one.
+
+L layers, T tokens, K best tokens, V tokens of the vocabulary, D width.
+"""
+
+import dataclasses
+import html
+
+import numpy as np
+from keras import ops
+
+from kerasbert._errors import check_whole
+from kerasbert.layers.heads import MaskedLMHead, WordWeights
+from kerasbert.parts import encoder_of
+from kerasbert.visualize.figures import new_figure, style
+from kerasbert.visualize.tokens import read_text
+
+# Places whose logits of the whole vocabulary are there at a time.
+_AT_ONCE = 128
+
+
+@dataclasses.dataclass
+class LogitLens:
+    """The tokens that each layer would put at each place of a text.
+
+    A notebook shows a table, a row a layer.
+
+    Attributes:
+        tokens: list of T strings, those of the text.
+        best: list (L + 1) of lists (T) of K strings, the likeliest first. The first layer are the
+            embeddings.
+        token_ids: int array (L + 1, T, K).
+        scores: float array (L + 1, T, K). Their probabilities.
+    """
+
+    tokens: list
+    best: list
+    token_ids: np.ndarray
+    scores: np.ndarray
+
+    def _repr_html_(self):
+        def cell(name, score):
+            return (
+                f'<td title="{score:.4f}" style="text-align:center;color:#111;'
+                f'background:rgba(47,111,208,{0.6 * score:.3f})">{html.escape(name)}</td>'
+            )
+
+        head = "".join(f"<th>{html.escape(token)}</th>" for token in self.tokens)
+        rows = [
+            f"<tr><th>{_layer(layer)}</th>"
+            + "".join(cell(names[0], row[0]) for names, row in zip(self.best[layer], scores))
+            + "</tr>"
+            for layer, scores in reversed(list(enumerate(self.scores)))
+        ]
+        look = "background:#fff;color:#111;font-size:0.9em"
+        return f'<table style="{look}"><tr><th></th>{head}</tr>{"".join(rows)}</table>'
+
+
+def _layer(number):
+    return "embeddings" if number == 0 else f"layer {number}"
+
+
+def logit_lens(model, text, top_k=5, places=None):
+    """Read every layer of a masked language model by its head, as the head reads the last one.
+
+    A layer's states go through the norm at the end of encoders that have one (`norm_first`, as in
+    ModernBERT), then through the head. So the last layer says what the model says.
+
+    Args:
+        model: a `BertMaskedLM` or `BertPretrainer` with a preprocessor.
+        text: string, with or without mask tokens, or a pair of strings.
+        top_k: int. K.
+        places: "masks" for the mask tokens alone; `None` for all tokens.
+
+    Returns:
+        A `LogitLens`.
+
+    Raises:
+        ValueError: for a model without the head of a masked language model, and for
+            `places="masks"` of a text without a mask token.
+
+    >>> from kerasbert.models import BertBackbone, BertMaskedLM, BertMaskedLMPreprocessor
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "play", "##ed"]
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=8, num_layers=2, num_heads=2, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> preprocessor = BertMaskedLMPreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> found = logit_lens(BertMaskedLM(backbone, preprocessor), "Cats [MASK]", top_k=3)
+    >>> found.tokens, found.scores.shape
+    (['[CLS]', 'Cats', '[MASK]', '[SEP]'], (3, 4, 3))
+
+    Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
+    """
+    head = getattr(model, "mlm_head", None)
+    if not isinstance(head, MaskedLMHead) or isinstance(head, WordWeights):
+        raise ValueError(
+            f"logit_lens() reads layers by the head of a masked language model, which a "
+            f"{type(model).__name__} has none of; load a BertMaskedLM."
+        )
+    check_whole("top_k", top_k)
+    read = read_text(model, text, "logit_lens()")
+    tokenizer, encoder = model.preprocessor.tokenizer, encoder_of(model)
+    kept = np.arange(len(read.tokens))
+    if places == "masks":
+        kept = np.flatnonzero(read.ids == tokenizer.mask_token_id)
+        if not len(kept):
+            raise ValueError(
+                f"The text has no {tokenizer.mask_token}; places=None reads all tokens."
+            )
+    elif places is not None:
+        raise ValueError(f"places={places!r} is unknown; use 'masks' or None.")
+    states = encoder.feature_model()(read.features, training=False)["hidden_states"]
+    norm = encoder.final_layer_norm
+    ids, scores = [], []
+    for number, x in enumerate(states):
+        # The encoder has normalized the last layer itself.
+        if norm is not None and number < len(states) - 1:
+            x = norm(x)
+        parts = [kept[i : i + _AT_ONCE] for i in range(0, len(kept), _AT_ONCE)]
+        best = [_best(head, x, part, top_k, tokenizer.vocabulary_size()) for part in parts]
+        for found, column in zip((ids, scores), zip(*best)):
+            found.append(np.concatenate(column))
+    ids = np.stack(ids)
+    names = [[[tokenizer.id_to_token(id) for id in row] for row in layer] for layer in ids.tolist()]
+    return LogitLens([read.tokens[i] for i in kept], names, ids, np.stack(scores))
+
+
+def _best(head, x, places, count, vocabulary_size):
+    """The ids (P, K) of the likeliest tokens at P places of (1, T, D), and their probabilities."""
+    logits = head(x, mask_positions=ops.convert_to_tensor(places[None], "int32"))[0]
+    # Encoders may have more rows than there are tokens.
+    logits = ops.convert_to_numpy(logits).astype("float64")[:, :vocabulary_size]
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    odds /= odds.sum(-1, keepdims=True)
+    best = np.argsort(-odds, axis=-1, kind="stable")[:, :count]
+    return best, np.take_along_axis(odds, best, axis=-1)
+
+
+@style()
+def logit_lens_grid(lens):
+    """Draw a `LogitLens`: a row a layer, the last at the top, and a column a token.
+
+    Args:
+        lens: a `LogitLens`.
+
+    Returns:
+        A `Figure`. The darker a token, the more probable.
+
+    >>> ids, scores = np.zeros((2, 1, 1), int), np.ones((2, 1, 1))
+    >>> lens = LogitLens(["[MASK]"], [[["a"]], [["b"]]], ids, scores)
+    >>> [text.get_text() for text in logit_lens_grid(lens).axes[0].texts]
+    ['a', 'b']
+    """
+    scores = lens.scores[:, :, 0]
+    layers, count = scores.shape
+    figure = new_figure(min(1.6 + 0.9 * count, 40), 1 + 0.34 * layers)
+    axes = figure.subplots()
+    axes.imshow(scores, cmap="Blues", vmin=0, vmax=1.4, aspect="auto", origin="lower")
+    for layer in range(layers):
+        for place in range(count):
+            name = lens.best[layer][place][0]
+            axes.text(place, layer, name, ha="center", va="center", fontsize=9)
+    axes.set_xticks(range(count), lens.tokens, rotation=90 if count > 12 else 0)
+    axes.set_yticks(range(layers), [_layer(layer) for layer in range(layers)])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return figure

@@ -1,0 +1,141 @@
+"""A text as an encoder reads it: its tokens, where each stands in the text, and their words.
+
+T tokens, W words.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.data.masking import word_starts
+from kerasbert.models.backbone import BertBackbone
+from kerasbert.parts import encoder_of
+from kerasbert.preprocessors.packing import BertPreprocessor
+
+
+@dataclasses.dataclass
+class ReadText:
+    """One row of an encoder, without padding.
+
+    Attributes:
+        texts: tuple of one or two strings.
+        features: dict of int arrays (1, T), padded: what the encoder takes.
+        tokens: list of T strings. A token goes by its characters in the text, with "##" before it
+            where it goes on with a word.
+        spans: int array (T, 3): which text a token is of, its start and its end in characters;
+            -1 for the likes of `[CLS]`, which frame the texts.
+        begins: bool array (T,). Whether a token begins a word.
+        ids: int array (T,).
+    """
+
+    texts: tuple
+    features: dict
+    tokens: list
+    spans: np.ndarray
+    begins: np.ndarray
+    ids: np.ndarray
+
+    def framing(self):
+        """Which tokens are of no text: bool (T,)."""
+        return self.spans[:, 0] < 0
+
+    def words(self, of_tokens):
+        """The words of the texts, with the sums of what their tokens have.
+
+        Args:
+            of_tokens: floats (T,).
+
+        Returns:
+            Their spans, int (W, 3), and the sums (W,).
+        """
+        spans, sums = [], []
+        for (text, start, end), begins, value in zip(self.spans, self.begins, of_tokens):
+            if text < 0:
+                continue
+            if begins or not spans or spans[-1][0] != text:
+                spans.append([text, start, end])
+                sums.append(float(value))
+            else:
+                spans[-1][2] = max(end, spans[-1][2])
+                sums[-1] += float(value)
+        return np.array(spans, "int32").reshape(-1, 3), np.array(sums, "float64")
+
+
+def is_readable(encoder):
+    """Whether an encoder frames texts and attends as BERT does, as XLNet's does not."""
+    return isinstance(encoder, BertBackbone) and BertBackbone not in getattr(
+        encoder, "replaced_bases", ()
+    )
+
+
+def read_text(model, text, caller):
+    """Read a text, or a pair of texts, as the preprocessor of a task does.
+
+    What is beyond its length is cut off. The mask token counts as one.
+
+    Args:
+        model: a task of `kerasbert.models` with a preprocessor.
+        text: string, or a pair of strings.
+        caller: string. Who says so where that is impossible.
+
+    Returns:
+        A `ReadText`.
+    """
+    preprocessor = getattr(model, "preprocessor", None)
+    if preprocessor is None or not is_readable(encoder_of(model)):
+        raise ValueError(
+            f"{caller} takes a task model with a preprocessor, not a {type(model).__name__} "
+            "without one; load one with from_preset, such as BertTextEmbedder."
+            if preprocessor is None
+            else f"{caller} takes a task on a BertBackbone, and the encoder of this "
+            f"{type(model).__name__} is a {type(encoder_of(model)).__name__}."
+        )
+    try:
+        texts = (text,) if isinstance(text, str) else tuple(text)
+    except TypeError:
+        texts = ()
+    if len(texts) not in (1, 2) or not all(isinstance(one, str) for one in texts):
+        raise ValueError(f"text={text!r} is no string and no pair of strings.")
+    tokenizer = preprocessor.tokenizer.with_special_tokens()
+    edges = tokenizer.word_edges()
+    special = set(tokenizer.special_token_ids)
+    found = [tokenizer.tokenize_with_offsets(one) for one in texts]
+    counts = [tf.RaggedTensor.from_row_splits(ids, [0, len(ids)]) for ids, _, _ in found]
+    kept = [int(count[0]) for count in BertPreprocessor._kept(preprocessor, counts)]
+    rows = []  # Of each token: its id, name, text, start, end, and whether it begins a word.
+
+    def frame(token):
+        rows.append((tokenizer.token_to_id(token), token, -1, -1, -1, True))
+
+    # A left-to-right language model has no frame, or its first token alone.
+    is_framed = not hasattr(preprocessor, "add_start_token")
+    if is_framed or preprocessor.add_start_token:
+        frame(tokenizer.start_token)
+    for number, (ids, starts, ends) in enumerate(found):
+        if number:
+            second = len(rows) + tokenizer.num_separators
+            while len(rows) < second - tokenizer.begins_second:
+                frame(tokenizer.end_token)
+            if tokenizer.begins_second:
+                frame(tokenizer.start_token)
+        begins = word_starts(np.array(ids, "int32"), edges) if len(ids) else ()
+        for place, row in enumerate(zip(ids, starts, ends, begins)):
+            id, start, end, is_first = row
+            name = ("" if edges[id, 0] or not place else "##") + texts[number][start:end]
+            name = tokenizer.id_to_token(id) if id in special else name
+            if place < kept[number]:
+                rows.append((id, name, number, start, end, is_first or id in special))
+    if is_framed:
+        frame(tokenizer.end_token)
+    ids, names, *spans, begins = zip(*rows) if rows else ((),) * 6
+    ids, length = np.array(ids, "int32"), preprocessor.bucket(max(len(ids), 1))
+    features = {"token_ids": np.full((1, length), tokenizer.pad_token_id, "int32")}
+    features["token_ids"][0, : len(ids)] = ids
+    features["padding_mask"] = (np.arange(length) < len(ids))[None].astype("int32")
+    if preprocessor.num_segments:
+        features["segment_ids"] = np.zeros((1, length), "int32")
+        if preprocessor.num_segments > 1 and len(texts) == 2:
+            features["segment_ids"][0, second : len(ids)] = 1
+    spans = np.array(spans, "int32").reshape(3, -1).T
+    return ReadText(texts, features, list(names), spans, np.array(begins, bool), ids)
