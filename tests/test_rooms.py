@@ -63,7 +63,7 @@ TESTED_IN = {
     "export/test_token_graphs.py": "export/litert export/onnx export/write_graph",
     "export/test_program.py": "runtimes",
     "layers/test_layers.py": "layers/norm",
-    "search/test_embed_corpus.py": "cli/search",
+    "search/test_embed_corpus.py": "cli/search data/shards",
     "search/test_evaluation.py": "search/mteb",
     "lineage/test_elmo.py": "conversion/bilm layers/elmo",
     "lineage/test_elmo_pretrainer.py": "export/elmo_embedder",

@@ -17,6 +17,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import threading
 import uuid
 
 from kerasbert.data.block_examples import BlockExamples
@@ -252,7 +253,19 @@ def _with_block(found, size, block_bytes, seed):
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") % blocks, found
 
 
-@functools.lru_cache(maxsize=1)
+def once_a_worker(load):
+    """A function whose last result is kept, and made by one of a worker's threads alone."""
+    kept, lock = functools.lru_cache(maxsize=1)(load), threading.Lock()
+
+    @functools.wraps(load)
+    def call(*args):
+        with lock:
+            return kept(*args)
+
+    return call
+
+
+@once_a_worker
 def _maker(make):
     return pickle.loads(make)
 
