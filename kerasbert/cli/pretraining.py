@@ -1,13 +1,14 @@
-"""Commands from text to an encoder: `vocab` and `pretrain`."""
+"""Commands from text to an encoder: `vocab`, `deduplicate` and `pretrain`."""
 
 import functools
+import json
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from kerasbert.cli.app import BackendOption, PrecisionOption, app, command, settings
+from kerasbert.cli.app import BackendOption, JsonOption, PrecisionOption, app, command, settings
 
 
 @app.command()
@@ -91,6 +92,72 @@ def vocab(
         f"of {done['kinds']:,} kinds; {done['unknown']:.2%} of the words have another character "
         f"-> {done['file']}"
     )
+
+
+@app.command()
+def deduplicate(
+    corpus: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="An empty or new folder, for the same files.")
+    ],
+    threshold: Annotated[
+        float, typer.Option(help="How alike documents are of which one stays: 1 for copies alone.")
+    ] = 0.8,
+    document_end: Annotated[
+        str | None, typer.Option(help="Where a document of text ends: empty_line, line or file.")
+    ] = None,
+    text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")] = "utf-8",
+    errors: Annotated[
+        str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
+    ] = "strict",
+    runner: Annotated[
+        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
+    ] = None,
+    beam: Annotated[
+        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
+    ] = None,
+    as_json: JsonOption = False,
+):
+    """Write a corpus without the documents that are nearly as an earlier one.
+
+    \b
+    Examples:
+      kerasbert deduplicate books/ -o clean
+      kerasbert deduplicate 'news/*.jsonl.gz' -o clean --threshold 0.7
+      kerasbert deduplicate 'gs://b/text/*.jsonl' -o gs://b/clean \\
+          --runner DataflowRunner --beam project=p --beam temp_location=gs://b/tmp
+    """
+    with command():
+        from kerasbert.data.beam import beam_options
+        from kerasbert.data.deduplicate import deduplicate
+
+        found = deduplicate(
+            corpus,
+            output,
+            threshold=threshold,
+            document_end=document_end,
+            text_key=text_key,
+            encoding=encoding,
+            errors=errors,
+            options=beam_options(runner, beam),
+        )
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False, indent=1))
+        return
+    gone = found["documents"] - found["kept"]
+    share = 1 - found["kept_characters"] / found["characters"]
+    print(
+        f"{gone:,} of {found['documents']:,} documents went, {share:.1%} of the characters; "
+        f"{found['kept']:,} stay -> {output}"
+    )
+    for pair in found["pairs"][:5]:
+        print(f"  {pair['document']} is like {pair['like']} ({pair['similarity']:.2f})")
 
 
 _encoder = functools.partial(typer.Option, rich_help_panel="The encoder")

@@ -291,13 +291,22 @@ def _write_manifest(shards, manifest, output):
 
 def write_whole(folder, name, data):
     """Write a file whole; a worker that repeats another's work writes the same."""
+    with whole_file(folder, name) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(folder, name):
+    """A file to write to that gets its name when it is whole."""
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
+    path = FileSystems.join(folder, name)
+    folder, name = FileSystems.split(path)
     with contextlib.suppress(BeamIOError, OSError):  # It is there.
         FileSystems.mkdirs(folder)
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
     # Else it would be compressed again.
     with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-        file.write(data)
-    FileSystems.rename([partial], [FileSystems.join(folder, name)])
+        yield file
+    FileSystems.rename([partial], [path])

@@ -162,6 +162,18 @@ class Block:
         for piece in self.pieces:
             yield from _documents(piece, self.settings)
 
+    def sources(self):
+        """Yield `(source, text)` of each document: what a file with it has, and its text."""
+        for piece in self.pieces:
+            texts, sources = itertools.tee(_lines_of_documents(piece, self.settings))
+            if piece.kind == "json":
+                lines = piece.data.decode("utf-8", self.settings.errors).split("\n")
+                sources = ([line] for line in lines if line.strip())
+            end = "\n\n" if piece.kind == "empty_line" else "\n"
+            for source, text in zip(sources, texts):
+                if any(map(str.strip, text)):
+                    yield "\n".join(source).rstrip("\n") + end, "\n".join(text)
+
     @property
     def size(self):
         """Bytes of text."""

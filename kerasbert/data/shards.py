@@ -94,7 +94,8 @@ class _Work:
 
 
 def _here(corpus, output, manifest, work):
-    paths = _paths(corpus)
+    paths = paths_of(corpus)
+    paths = list(zip(own_names(paths), paths))
     manifest["files"] = [[name, os.path.getsize(path)] for name, path in paths]
     path = os.path.join(output, work.manifest)
     # What was refused before its first shard leaves the folder to a corpus that was mended.
@@ -119,12 +120,7 @@ def _by_beam(corpus, output, manifest, work, options):
     import apache_beam as beam
     from apache_beam.io.filesystems import FileSystems
 
-    # A folder is all that is in it.
-    patterns = [FileSystems.join(x, "**") if os.path.isdir(x) else x for x in corpus]
-    matched = [one for match in FileSystems.match(patterns) for one in match.metadata_list]
-    sizes = {one.path: one.size_in_bytes for one in matched if not _is_hidden(one.path)}
-    if not sizes:
-        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
+    sizes = matched(corpus)
     paths = sorted(sizes)
     names = own_names(paths)
     manifest["files"] = [[name, sizes[path]] for name, path in zip(names, paths)]
@@ -181,8 +177,23 @@ def _is_hidden(path):
     return os.path.basename(path).startswith(".")
 
 
-def _paths(corpus):
-    """`(name, path)` of the files, sorted."""
+def matched(corpus):
+    """Bytes of files by their paths, of a list of what Beam takes for names and patterns.
+
+    A folder is all that is in it.
+    """
+    from apache_beam.io.filesystems import FileSystems
+
+    patterns = [FileSystems.join(x, "**") if os.path.isdir(x) else x for x in corpus]
+    found = [one for match in FileSystems.match(patterns) for one in match.metadata_list]
+    sizes = {one.path: one.size_in_bytes for one in found if not _is_hidden(one.path)}
+    if not sizes:
+        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
+    return sizes
+
+
+def paths_of(corpus):
+    """Paths of the files of a list of files, folders and patterns, sorted."""
     found = set()
     for given in corpus:
         path = os.path.expanduser(given)
@@ -194,8 +205,7 @@ def _paths(corpus):
                 raise ValueError(f"The folder '{given}' has no files.")
             raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
         found.update(map(os.path.abspath, paths))
-    paths = sorted(found)
-    return list(zip(own_names(paths), paths))
+    return sorted(found)
 
 
 def own_names(paths):
