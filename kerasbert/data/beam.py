@@ -46,12 +46,16 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         **settings: further settings of `kerasbert.data.write_examples` and `documents`, but
             `workers`, `blocks_per_shard` and `progress`, which are the runner's.
 
+    Returns:
+        The manifest, a dict.
+
     Raises:
         ImportError: where Beam is not installed.
         ValueError: as `kerasbert.data.write_examples`.
     """
     need_beam()
     import apache_beam as beam
+    from apache_beam.io.filesystems import FileSystems
 
     own = BlockExamples.__init__.__kwdefaults__
     make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
@@ -91,6 +95,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
             | beam.combiners.ToList()
             | "manifest" >> beam.Map(_write_manifest, manifest=manifest, output=output)
         )
+    with FileSystems.open(FileSystems.join(output, NAME)) as file:
+        return json.loads(file.read())
 
 
 def need_beam():

@@ -7,6 +7,7 @@ import codecs
 import contextlib
 import dataclasses
 import glob
+import gzip
 import importlib
 import itertools
 import json
@@ -305,6 +306,16 @@ def _unpacked(path):
             raise ValueError(
                 f"'{path}' is cut short or damaged ({error}): fetch it again."
             ) from None
+
+
+def packed(file, name):
+    """A file that compresses what is written to `file`, if its name says so."""
+    package = COMPRESSED.get(os.path.splitext(name)[1].lower())
+    if package == "gzip":  # Without the time, so that the same text gives the same bytes.
+        return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+    if package:
+        return importlib.import_module(package).open(file, "wb")
+    return contextlib.nullcontext(file)
 
 
 def _chunks(path, settings, size):

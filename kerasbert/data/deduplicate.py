@@ -15,8 +15,6 @@ for signatures of 8 bits.
 import collections
 import contextlib
 import functools
-import gzip
-import importlib
 import json
 import os
 import re
@@ -26,7 +24,7 @@ import numpy as np
 
 from kerasbert._errors import need_packages
 from kerasbert.data.beam import local_copy, need_beam, whole_file, write_whole
-from kerasbert.data.corpus import CHUNK, COMPRESSED, NoTextError, as_paths, blocks
+from kerasbert.data.corpus import CHUNK, NoTextError, as_paths, blocks, packed
 from kerasbert.data.shards import matched, own_names, paths_of
 from kerasbert.files import in_use, names_in, new_file, output_folder, write_json
 
@@ -241,19 +239,9 @@ def _write(file, gone, opened, reading):
                 counts["kept"] += 1
                 counts["kept_characters"] += len(text)
                 if written is None:  # Of a file of which nothing stays there is none.
-                    written = stack.enter_context(_packed(stack.enter_context(opened(name)), name))
+                    written = stack.enter_context(packed(stack.enter_context(opened(name)), name))
                 written.write(source.encode("utf-8", "replace"))
     return number, counts, gone[:_SHOWN]
-
-
-def _packed(file, name):
-    """A file that compresses what is written to it, if its name says so."""
-    package = COMPRESSED.get(os.path.splitext(name)[1].lower())
-    if package == "gzip":  # Without the time, so that the same text gives the same bytes.
-        return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
-    if package:
-        return importlib.import_module(package).open(file, "wb")
-    return contextlib.nullcontext(file)
 
 
 def _found(parts, files, threshold):

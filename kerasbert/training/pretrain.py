@@ -212,7 +212,7 @@ def _pretrain(corpus, output, settings, group):
     if vocabulary is None and preset is None:
         vocabulary = os.path.join(output, "vocabulary")
         processes.first(lambda: _train_vocabulary(corpus, examples, output, settings, line))
-    model = _model(preset, _tokenizer(vocabulary, settings.lowercase), settings)
+    model = _model(preset, tokenizer_of(vocabulary, settings.lowercase), settings)
     tokenizer = model.preprocessor.tokenizer
     if examples is None:
         processes.first(lambda: make_examples(corpus, output, tokenizer, settings, resumed, line))
@@ -362,7 +362,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
     write_text(path, json.dumps(made_of))
 
 
-def _tokenizer(vocabulary, lowercase):
+def tokenizer_of(vocabulary, lowercase):
     """The tokenizer of a file, a folder or a preset; `None` is that of the preset to train."""
     if not isinstance(vocabulary, (str, os.PathLike)):
         return vocabulary

@@ -9,7 +9,7 @@ import pytest
 import kerasbert
 from kerasbert.data import beam as pipeline
 from kerasbert.data import deduplicate, read_examples, write_examples
-from kerasbert.data.manifest import read_manifest
+from kerasbert.data.manifest import NAME, read_manifest
 from kerasbert.tokenizers import BertTokenizer
 from tests.cli.test_commands import kerasbert as run
 from tests.data.test_deduplicate import EXPECTED, content, planted  # noqa: F401  A fixture.
@@ -107,6 +107,25 @@ def test_the_same_documents_stay(runner, planted, tmp_path):  # noqa: F811
     assert [pair["document"] for pair in here["pairs"]] == EXPECTED
     with pytest.raises(ValueError, match="has files already; name another folder"):
         deduplicate(planted, tmp_path / "there", options=options)
+
+
+@pytest.mark.peers
+def test_a_command_makes_examples_by_a_pipeline(corpus, bert, tmp_path):
+    pattern = os.path.join(corpus, "part-*.txt")
+    settings = {"sequence_length": T, "seed": 3, "document_end": "empty_line"}
+    pipeline.write_examples(pattern, tmp_path / "here", bert, **settings)
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + WORDS + PIECES))
+    given = ["--vocabulary", tmp_path / "vocab.txt", "--sequence-length", T, "--seed", 3]
+    given += ["--reading", "document_end=empty_line", "--runner", "DirectRunner"]
+    done = run("examples", pattern, "-o", tmp_path / "there", *given)
+    assert done.exit_code == 0, done.output
+    assert "from 480 documents" in done.stdout
+    there, here = files(tmp_path / "there"), files(tmp_path / "here")
+    # The manifest tells a vocabulary of a file from one of a list.
+    assert there.keys() == here.keys() and len(here) > 1
+    assert all(there[name] == here[name] for name in here if name != NAME)
+    done = run("examples", pattern, "-o", tmp_path / "there", *given, "--workers", 2)
+    assert done.exit_code == 2 and "--workers is for work without Beam" in done.output
 
 
 @pytest.mark.peers
