@@ -1,7 +1,7 @@
 """What 1 TB of text takes on 1,000 workers: the rate of each part on one core here, and the bytes.
 
     python benchmarks/cluster.py                  # about 4 minutes
-    python benchmarks/cluster.py --shards 1000    # that many shards, made and read by 2 and by 8
+    python benchmarks/cluster.py --shards 1000    # about as many shards, made and read by 2 and by 8
 
 The text is the Brown corpus, 20 sentences a document. A part runs in this process alone, with one
 thread, and its rate is by the seconds of the processor that it took, which others on the machine
@@ -118,7 +118,7 @@ def parts(path, folder, tokenizer):
     embedder.embed(some)
     seconds, _ = timed(lambda: embedder.embed(some))
     share = sum(len(text.encode()) for text in some)
-    name = f"embed by MiniLM, 6 x 384 ({len(some) / seconds:.0f} texts/s)"
+    name = f"embed by MiniLM, 6 x 384 ({len(some) / seconds:.0f} documents/s)"
     yield name, share, seconds, 1 + len(some) * 384 * 4 / share
 
 

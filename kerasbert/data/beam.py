@@ -10,15 +10,16 @@ import collections
 import contextlib
 import functools
 import hashlib
-import heapq
 import itertools
 import json
+import operator
 import os
 import pickle
 import shutil
 import tempfile
 import threading
 import uuid
+import zlib
 
 from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import NoTextError, as_paths, documents
@@ -26,6 +27,8 @@ from kerasbert.data.manifest import NAME, new_manifest, total
 
 # Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
 DOCUMENTS = 64
+# Of all words, when the most frequent are looked for.
+PARTS = 16
 
 
 def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=None, **settings):
@@ -152,6 +155,10 @@ def count_words(corpus, output, count, most, options, reading):
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
+            # Of some parts first: one worker alone would get the words of all.
+            | "share out" >> beam.Map(_with_part)
+            | "the most frequent of a part" >> beam.CombinePerKey(_most_frequent(most))
+            | "of all parts" >> beam.FlatMap(lambda part: part[1])
             | "the most frequent" >> beam.CombineGlobally(_most_frequent(most))
             | "write" >> beam.Map(_write_words, output=output, name=name)
         )
@@ -168,6 +175,10 @@ def _words(path, count, reading):
     while some := list(itertools.islice(found, 1000)):
         lines = (line for _, document in some for line in document)
         yield from pickle.loads(count)(lines).items()
+
+
+def _with_part(counted):
+    return zlib.crc32(counted[0].encode("utf-8", "replace")) % PARTS, counted
 
 
 def _most_frequent(most):
@@ -187,7 +198,7 @@ def _most_frequent(most):
 
         def compact(self, found):
             # Of equals always the same ones.
-            return heapq.nlargest(most, found, key=lambda counted: (counted[1], counted[0]))
+            return sorted(found, key=operator.itemgetter(1, 0), reverse=True)[:most]
 
         def extract_output(self, found):
             return self.compact(found)
