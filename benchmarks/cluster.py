@@ -1,7 +1,7 @@
 """What 1 TB of text takes on 1,000 workers: the rate of each part on one core here, and the bytes.
 
     python benchmarks/cluster.py                  # about 4 minutes
-    python benchmarks/cluster.py --shards 1000    # about as many shards, made and read by 2 and by 8
+    python benchmarks/cluster.py --shards 1000    # about as many, made and read by 2 and by 8
 
 The text is the Brown corpus, 20 sentences a document. A part runs in this process alone, with one
 thread, and its rate is by the seconds of the processor that it took, which others on the machine
@@ -51,7 +51,7 @@ def timed(function):
 def parts(path, folder, tokenizer):
     """Yield `(part, bytes of text, seconds, bytes through the network for each byte of text)`."""
     from kerasbert.data import documents, read_examples, write_examples
-    from kerasbert.data.deduplicate import _bands, signature
+    from kerasbert.data.deduplicate import bands, signature
     from kerasbert.models import BertTextEmbedder
     from kerasbert.vocabulary import _counter
 
@@ -79,7 +79,7 @@ def parts(path, folder, tokenizer):
     def signatures():
         sent = 0
         for lines in found:
-            for band in _bands(signature("\n".join(lines)), 0.8):
+            for band in bands(signature("\n".join(lines)), 0.8):
                 sent += len(band) + 128 + 10
         return sent
 

@@ -131,7 +131,7 @@ def _here(files, output, threshold, reading):
     for number, (_, path, end) in enumerate(files):
         for place, (_, text) in enumerate(_sources(path, end, reading)):
             signed = signature(text)
-            bands = [seen[band] for band in _bands(signed, threshold)]
+            bands = [seen[band] for band in bands(signed, threshold)]
             likes = [_first_like(band, (number, place), signed, threshold) for band in bands]
             if any(likes):
                 gone[number].append((place, *min(filter(None, likes))))
@@ -188,7 +188,7 @@ def _bands_of_file(file, threshold, reading):
     with local_copy(path) as local:
         for place, (_, text) in enumerate(_sources(local, end, reading)):
             signed = signature(text)
-            for band in _bands(signed, threshold):
+            for band in bands(signed, threshold):
                 yield band, ((number, place), signed)
 
 
@@ -303,7 +303,7 @@ def _bands_and_rows(threshold):
     return index.b, index.r
 
 
-def _bands(signed, threshold):
+def bands(signed, threshold):
     """Yield what documents have in common that are compared: bytes."""
     count, rows = _bands_and_rows(threshold)
     for band in range(count):
