@@ -61,7 +61,7 @@ def deduplicate(
     Estimated from 128 hashes, an index of 0.8 has a standard error of 0.035; of the pairs at the
     threshold a tenth is never compared, and of those 0.1 above it hardly any.
 
-    Memory holds 2 kB a document; with `options` no worker holds more than the documents with one
+    Memory holds 6 kB a document; with `options` no worker holds more than the documents with one
     band in common, or that go from one file.
 
     Args:
@@ -131,8 +131,10 @@ def _here(files, output, threshold, reading):
     for number, (_, path, end) in enumerate(files):
         for place, (_, text) in enumerate(_sources(path, end, reading)):
             signed = signature(text)
-            bands = [seen[band] for band in bands(signed, threshold)]
-            likes = [_first_like(band, (number, place), signed, threshold) for band in bands]
+            likes = [
+                _first_like(seen[band], (number, place), signed, threshold)
+                for band in bands(signed, threshold)
+            ]
             if any(likes):
                 gone[number].append((place, *min(filter(None, likes))))
     opened = functools.partial(_new_file_in, output)
