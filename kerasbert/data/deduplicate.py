@@ -120,6 +120,11 @@ def _files(corpus, document_end, find):
     for given in as_paths(corpus):
         end = document_end or ("file" if os.path.isdir(given) else "empty_line")
         for path in find(given):
+            if path.lower().endswith(".parquet"):
+                raise ValueError(
+                    f"'{path}' is a table, and deduplicate writes text and JSON lines; make JSON "
+                    "lines of it."
+                )
             found.setdefault(path, end)
     return [(name, *file) for name, file in zip(own_names(list(found)), found.items())]
 

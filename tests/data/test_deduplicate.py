@@ -165,6 +165,9 @@ def test_bad_input(planted, tmp_path, monkeypatch):
         deduplicate(planted / "empty.txt", out)
     with pytest.raises(ValueError, match="name the text's with text_key, now 'body'"):
         deduplicate(planted / "b.jsonl.gz", out, text_key="body")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="a.parquet' is a table, and deduplicate writes text and"):
+        deduplicate(tmp_path / "a.parquet", out)
     assert not out.exists()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"datasketch; run `pip install 'kerasbert\[deduplicate"):
