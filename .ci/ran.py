@@ -1,8 +1,8 @@
 """A plugin of pytest for `.ci/run`.
 
 It writes down the tests that there are and those that are run, a line each, in `$RAN`. `$SHARE`,
-such as `0/3`, leaves out two thirds of what every backend runs. After `$ENDS`, in seconds since 1970,
-nothing starts any more: the names of what is left go to `late`.
+such as `0/3`, leaves out two thirds of what every backend runs. After `$ENDS`, in seconds since
+1970, nothing starts any more: the names of what is left go to `late`.
 """
 
 import os

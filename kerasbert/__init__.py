@@ -49,7 +49,9 @@ _FUNCTIONS = {
     "export_serving": "export.serving",
     "finetune": "training.finetune",
     "predict": "training.evaluation",
+    "predict_corpus": "training.predict_corpus",
     "pretrain": "training.pretrain",
+    "read_predictions": "training.predict_corpus",
     "upload_preset": "upload",
     "vocab": "vocabulary",
 }

@@ -1,13 +1,14 @@
-"""Commands from text to an encoder: `vocab` and `pretrain`."""
+"""Commands from text to an encoder: `vocab`, `deduplicate`, `examples` and `pretrain`."""
 
 import functools
+import json
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from kerasbert.cli.app import BackendOption, PrecisionOption, app, command, settings
+from kerasbert.cli.app import BackendOption, JsonOption, PrecisionOption, app, command, settings
 
 
 @app.command()
@@ -96,6 +97,171 @@ def vocab(
         f"{done['size']:,} tokens ({done['characters']:,} characters) from {done['words']:,} words "
         f"of {done['kinds']:,} kinds; {done['unknown']:.2%} of the words have another character "
         f"-> {done['file']}"
+    )
+
+
+@app.command()
+def deduplicate(
+    corpus: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="An empty or new folder, for the same files.")
+    ],
+    threshold: Annotated[
+        float, typer.Option(help="How alike documents are of which one stays: 1 for copies alone.")
+    ] = 0.8,
+    document_end: Annotated[
+        str | None, typer.Option(help="Where a document of text ends: empty_line, line or file.")
+    ] = None,
+    text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")] = "utf-8",
+    errors: Annotated[
+        str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
+    ] = "strict",
+    runner: Annotated[
+        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
+    ] = None,
+    beam: Annotated[
+        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
+    ] = None,
+    as_json: JsonOption = False,
+):
+    """Write a corpus without the documents that are nearly as an earlier one.
+
+    \b
+    Examples:
+      kerasbert deduplicate books/ -o clean
+      kerasbert deduplicate 'news/*.jsonl.gz' -o clean --threshold 0.7
+      kerasbert deduplicate 'gs://b/text/*.jsonl' -o gs://b/clean \\
+          --runner DataflowRunner --beam project=p --beam temp_location=gs://b/tmp
+    """
+    with command():
+        from kerasbert.data.beam import beam_options
+        from kerasbert.data.deduplicate import deduplicate
+
+        found = deduplicate(
+            corpus,
+            output,
+            threshold=threshold,
+            document_end=document_end,
+            text_key=text_key,
+            encoding=encoding,
+            errors=errors,
+            options=beam_options(runner, beam),
+        )
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False, indent=1))
+        return
+    gone = found["documents"] - found["kept"]
+    share = 1 - found["kept_characters"] / found["characters"]
+    print(
+        f"{gone:,} of {found['documents']:,} documents went, {share:.1%} of the characters; "
+        f"{found['kept']:,} stay -> {output}"
+    )
+    for pair in found["pairs"][:5]:
+        print(f"  {pair['document']} is like {pair['like']} ({pair['similarity']:.2f})")
+
+
+@app.command()
+def examples(
+    corpus: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="The folder for the examples, and nothing else.")
+    ],
+    vocabulary: Annotated[str, typer.Option(help="Of vocab, a vocab.txt or a preset.")],
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens in a row.")] = 128,
+    objective: Annotated[
+        str, typer.Option(help="next_sentence, sentence_order or full_sentences.")
+    ] = "next_sentence",
+    copies: Annotated[int, typer.Option(min=1, help="Passes over the text.")] = 1,
+    cut_sentences: Annotated[
+        bool, typer.Option("--cut-sentences", help="Fill rows of one text to the last token.")
+    ] = False,
+    cased: Annotated[
+        bool, typer.Option("--cased", help="Keep capitals and accents, by a plain vocab.txt.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="A further setting, such as mask_unit=word or block_bytes=1000000."
+        ),
+    ] = None,
+    reading: Annotated[
+        list[str] | None,
+        typer.Option(help="How text is read, such as sentences=lines or text_key=body."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes, without Beam.")] = None,
+    runner: Annotated[
+        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
+    ] = None,
+    beam: Annotated[
+        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
+    ] = None,
+):
+    """Write examples of text for `pretrain`, beforehand: on all cores, or by Apache Beam.
+
+    \b
+    Examples:
+      kerasbert examples books/ -o examples/128 --vocabulary vocab
+      kerasbert examples 'gs://b/text/*.txt.gz' -o gs://b/examples/128 --vocabulary vocab \\
+          --runner FlinkRunner --beam flink_master=node0:8081
+    """
+    with command(stopped="Stopped; without Beam the same command goes on with what is done."):
+        from kerasbert._keywords import check_keyword
+        from kerasbert.data import beam as pipeline
+        from kerasbert.data import write_examples
+        from kerasbert.data.block_examples import BlockExamples
+        from kerasbert.data.corpus import READING
+        from kerasbert.training.pretrain import tokenizer_of
+        from kerasbert.training.recording import Pulse
+
+        further, reading = settings("--set", more), settings("--reading", reading)
+        for name in further:
+            known = {*BlockExamples.__init__.__kwdefaults__, "block_bytes"}
+            check_keyword("--set", name, known)
+        for name in reading:
+            check_keyword("--reading", name, set(READING))
+        options = pipeline.beam_options(runner, beam)
+        made = {
+            "sequence_length": sequence_length,
+            "objective": objective,
+            "copies": copies,
+            "cut_sentences": cut_sentences,
+            "seed": seed,
+            **further,
+            **reading,
+        }
+        tokenizer = tokenizer_of(vocabulary, not cased)
+        if options is None:
+            pulse = Pulse(lambda text: typer.echo(text, err=True))
+            manifest = write_examples(
+                corpus,
+                output,
+                tokenizer,
+                workers=workers,
+                progress=lambda share, count: pulse.tick(
+                    lambda: f"{share:.0%} of the text, {count:,} examples"
+                ),
+                **made,
+            )
+        else:
+            if workers is not None:
+                raise ValueError("--workers is for work without Beam, whose runner has its own.")
+            manifest = pipeline.write_examples(corpus, output, tokenizer, options=options, **made)
+    counts = manifest["counts"]
+    print(
+        f"{counts['examples']:,} examples with {counts['tokens']:,} tokens, from "
+        f"{counts['documents']:,} documents -> {output}"
     )
 
 

@@ -324,7 +324,8 @@ def predict(
         str | None,
         typer.Argument(
             metavar="DATA",
-            help="A table, a .txt of a text a line, or the folder of a task's official files.",
+            help="A table, a .txt of a text a line, or the folder of a task's official files; "
+            "with --rows or --runner a folder or a quoted pattern of tables.",
         ),
     ] = None,
     output: Annotated[
@@ -337,6 +338,18 @@ def predict(
     encoding: EncodingOption = None,
     batch_size: BatchOption = 32,
     limit: LimitOption = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Write shards of so many examples; with --runner by default 10000."
+        ),
+    ] = None,
+    runner: Annotated[
+        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
+    ] = None,
+    beam: Annotated[
+        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
+    ] = None,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
@@ -349,7 +362,27 @@ def predict(
       kerasbert predict out/model messages.txt > answers.tsv
       kerasbert predict out/model glue_data --output handed_in
       kerasbert predict out/model glue_data --task mnli_mismatched --output handed_in
+      kerasbert predict out/model 'texts/*.jsonl' --output answers --runner DirectRunner
     """
+    if rows is not None or runner is not None or beam:
+        _predict_corpus(
+            model,
+            data,
+            output,
+            limit,
+            {
+                "task": task,
+                "columns": (text, text_b),
+                "encoding": encoding,
+                "precision": None if precision is None else str(precision),
+                "rows": rows or 10_000,
+                "batch_size": batch_size,
+            },
+            (runner, beam),
+            backend,
+            as_json,
+        )
+        return
     with command(backend):
         from kerasbert.training.evaluation import predict
 
@@ -382,6 +415,22 @@ def predict(
             print(*cells, sep="\t")
     if limit is not None:
         typer.echo(_count(len(results["ids"]), limit), err=True)
+
+
+def _predict_corpus(model, data, output, limit, settings, runner, backend, as_json):
+    """`predict` of many files, into shards."""
+    with command(backend, "Stopped; the same command goes on with what is done."):
+        from kerasbert.data.beam import beam_options
+        from kerasbert.training.predict_corpus import predict_corpus
+
+        options = beam_options(*runner)
+        if data is None or output is None:
+            raise ValueError("Shards need DATA, files or a quoted pattern, and --output, a folder.")
+        if limit is not None:
+            raise ValueError("--limit is for one file without --rows and --runner.")
+        settings["columns"] = text_columns(*settings["columns"])
+        count = predict_corpus(model, data, output, options=options, **settings)
+    print(json.dumps({"count": count}) if as_json else f"{count:,} predictions -> {output}")
 
 
 def _largest(probabilities):

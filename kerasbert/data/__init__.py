@@ -8,6 +8,7 @@ from kerasbert.data.batching import similar_length_batches as similar_length_bat
 from kerasbert.data.batching import sorted_batches as sorted_batches
 from kerasbert.data.corpus import blocks as blocks
 from kerasbert.data.corpus import documents as documents
+from kerasbert.data.deduplicate import deduplicate as deduplicate
 from kerasbert.data.example_batches import read_examples as read_examples
 from kerasbert.data.examples import write_examples as write_examples
 from kerasbert.data.masking import mask_tokens as mask_tokens

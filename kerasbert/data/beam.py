@@ -11,14 +11,16 @@ import collections
 import contextlib
 import functools
 import hashlib
-import heapq
 import itertools
 import json
+import operator
 import os
 import pickle
 import shutil
 import tempfile
+import threading
 import uuid
+import zlib
 
 from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import as_paths, part_documents, parts
@@ -28,6 +30,8 @@ from kerasbert.data.manifest import NAME, new_manifest, total
 DOCUMENTS = 64
 # Bytes of a file that are read in one place. Documents behind the first of these are named by them.
 PART = 1 << 26
+# Of all words, when the most frequent are looked for.
+PARTS = 16
 
 
 def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=None, **settings):
@@ -48,12 +52,16 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         **settings: further settings of `kerasbert.data.write_examples` and `documents`, but
             `workers`, `blocks_per_shard` and `progress`, which are the runner's.
 
+    Returns:
+        The manifest, a dict.
+
     Raises:
         ImportError: where Beam is not installed.
         ValueError: as `kerasbert.data.write_examples`.
     """
     need_beam()
     import apache_beam as beam
+    from apache_beam.io.filesystems import FileSystems
 
     own = BlockExamples.__init__.__kwdefaults__
     make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
@@ -93,6 +101,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
             | beam.combiners.ToList()
             | "manifest" >> beam.Map(_write_manifest, manifest=manifest, output=output)
         )
+    with FileSystems.open(FileSystems.join(output, NAME)) as file:
+        return json.loads(file.read())
 
 
 def need_beam():
@@ -148,6 +158,10 @@ def count_words(corpus, output, count, most, options, reading):
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
+            # Of some parts first: one worker alone would get the words of all.
+            | "share out" >> beam.Map(_with_part)
+            | "the most frequent of a part" >> beam.CombinePerKey(_most_frequent(most))
+            | "of all parts" >> beam.FlatMap(lambda part: part[1])
             | "the most frequent" >> beam.CombineGlobally(_most_frequent(most))
             | "write" >> beam.Map(_write_words, output=output, name=name)
         )
@@ -164,6 +178,10 @@ def _words(part, count, reading):
     while some := list(itertools.islice(found, 1000)):
         lines = (line for _, document in some for line in document)
         yield from pickle.loads(count)(lines).items()
+
+
+def _with_part(counted):
+    return zlib.crc32(counted[0].encode("utf-8", "replace")) % PARTS, counted
 
 
 def _most_frequent(most):
@@ -183,7 +201,7 @@ def _most_frequent(most):
 
         def compact(self, found):
             # Of equals always the same ones.
-            return heapq.nlargest(most, found, key=lambda counted: (counted[1], counted[0]))
+            return sorted(found, key=operator.itemgetter(1, 0), reverse=True)[:most]
 
         def extract_output(self, found):
             return self.compact(found)
@@ -264,7 +282,19 @@ def _with_block(found, size, block_bytes, seed):
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") % blocks, found
 
 
-@functools.lru_cache(maxsize=1)
+def once_a_worker(load):
+    """A function whose last result is kept, and made by one of a worker's threads alone."""
+    kept, lock = functools.lru_cache(maxsize=1)(load), threading.Lock()
+
+    @functools.wraps(load)
+    def call(*args):
+        with lock:
+            return kept(*args)
+
+    return call
+
+
+@once_a_worker
 def _maker(make):
     return pickle.loads(make)
 
@@ -290,13 +320,22 @@ def _write_manifest(shards, manifest, output):
 
 def write_whole(folder, name, data):
     """Write a file whole; a worker that repeats another's work writes the same."""
+    with whole_file(folder, name) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(folder, name):
+    """A file to write to that gets its name when it is whole."""
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
+    path = FileSystems.join(folder, name)
+    folder, name = FileSystems.split(path)
     with contextlib.suppress(BeamIOError, OSError):  # It is there.
         FileSystems.mkdirs(folder)
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
     # Else it would be compressed again.
     with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-        file.write(data)
-    FileSystems.rename([partial], [FileSystems.join(folder, name)])
+        yield file
+    FileSystems.rename([partial], [path])

@@ -6,6 +6,7 @@ Memory holds a block of text and never the corpus: a block is what one worker ta
 import codecs
 import contextlib
 import dataclasses
+import gzip
 import importlib
 import itertools
 import json
@@ -217,6 +218,18 @@ class Block:
         for piece in self.pieces:
             yield from _documents(piece, self.settings)
 
+    def sources(self):
+        """Yield `(source, text)` of each document: what a file with it has, and its text."""
+        for piece in self.pieces:
+            texts, sources = itertools.tee(_lines_of_documents(piece, self.settings))
+            if piece.kind == "json":
+                lines = piece.data.decode("utf-8", self.settings.errors).split("\n")
+                sources = ([line] for line in lines if line.strip())
+            end = "\n\n" if piece.kind == "empty_line" else "\n"
+            for source, text in zip(sources, texts):
+                if any(map(str.strip, text)):
+                    yield "\n".join(source).rstrip("\n") + end, "\n".join(text)
+
     @property
     def size(self):
         """Bytes of text."""
@@ -344,6 +357,16 @@ def _unpacked(path, opened):
             raise ValueError(
                 f"'{path}' is cut short or damaged ({error}): fetch it again."
             ) from None
+
+
+def packed(file, name):
+    """A file that compresses what is written to `file`, if its name says so."""
+    package = COMPRESSED.get(os.path.splitext(name)[1].lower())
+    if package == "gzip":  # Without the time, so that the same text gives the same bytes.
+        return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+    if package:
+        return importlib.import_module(package).open(file, "wb")
+    return contextlib.nullcontext(file)
 
 
 def _chunks(path, settings, size, part=None, opened=open_file):

@@ -9,34 +9,27 @@ N rows of a shard, D width of a vector.
 
 import csv
 import functools
-import glob
 import gzip
-import hashlib
 import io
+import itertools
 import json
 import os
 
-import keras
 import numpy as np
 
 from kerasbert._errors import check_choice, check_whole, need_packages
-from kerasbert.data.beam import local_copy, need_beam, write_whole
+from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.manifest import describe_tokenizer
-from kerasbert.files import (
-    check_regular,
-    in_use,
-    names_in,
-    new_file,
-    output_folder,
-    read_json,
-    write_json,
-)
+from kerasbert.data.shards import weights_digest, write_shards
+from kerasbert.files import check_regular, read_json
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
 MANIFEST = "vectors.json"
 FORMATS = ("parquet", "npy")
+# Of the files of a shard, in the order in which they are written.
+_ENDINGS = {"parquet": (".parquet",), "npy": (".jsonl", ".npy")}
 DTYPES = ("float32", "float16")
 _IDS = ("id", "_id")
 
@@ -137,112 +130,38 @@ def embed_corpus(
         "prompt": prompt,
         "rows": rows,
     }
-    given = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
-    given = [os.fspath(path) for path in given]
-    run = _embed_here if options is None else functools.partial(_embed_by_beam, options=options)
-    return run(given, output=os.fspath(output), preset=preset, settings=settings, size=batch_size)
-
-
-def _embed_here(corpus, output, preset, settings, size):
-    output = output_folder(output, "output")
-    with in_use(output, "embed_corpus"):
-        return _fill(corpus, output, preset, settings, size)
-
-
-def _fill(corpus, output, preset, settings, size):
+    encoded = functools.partial(_encoded, settings=settings, size=batch_size)
     embedder = _embedder(preset)
-    paths = _paths(corpus)
-    files = [[name, os.path.getsize(path)] for name, path in paths]
-    manifest = _manifest(settings, embedder, files)
-    path = os.path.join(output, MANIFEST)
-    # What was refused before its first shard leaves the folder to a corpus that was mended.
-    if os.path.exists(path) and names_in(output) != [MANIFEST]:
-        _check_same(read_json(path), manifest, output)
+    model = _describe(embedder)
+    if options is None:
+        make = functools.partial(encoded, embedder)
     else:
-        write_json(path, manifest)
-    shards = []
-    for number, (name, file) in enumerate(paths):
-        for shard, ids, texts in _shards(number, name, file, settings):
-            *parts, last = _names(shard, settings)
-            if not os.path.exists(os.path.join(output, last)):
-                for part, data in _encoded(shard, ids, texts, embedder, settings, size):
-                    with new_file(os.path.join(output, part)) as written:
-                        written.write(data)
-            shards.append({"name": shard, "rows": len(ids)})
-    manifest = _completed(manifest, shards, corpus)
-    write_json(path, manifest)
-    return manifest["count"]
+        make = functools.partial(_encoded_by_beam, os.fspath(preset), json.dumps(model), encoded)
+    done = write_shards(
+        corpus,
+        output,
+        what="vectors",
+        by="embed_corpus",
+        model=model,
+        settings=settings,
+        endings=_ENDINGS[format],
+        read=functools.partial(_read, settings=settings),
+        make=make,
+        options=options,
+    )
+    return done["count"]
 
 
-def _embed_by_beam(corpus, output, preset, settings, size, options):
-    import apache_beam as beam
-    from apache_beam.io.filesystems import FileSystems
-
-    # A folder is all that is in it.
-    patterns = [FileSystems.join(x, "**") if os.path.isdir(x) else x for x in corpus]
-    matched = [one for match in FileSystems.match(patterns) for one in match.metadata_list]
-    sizes = {one.path: one.size_in_bytes for one in matched if not _is_hidden(one.path)}
-    if not sizes:
-        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
-    paths = sorted(sizes)
-    names = _own_names(paths)
-    files = [[name, sizes[path]] for name, path in zip(names, paths)]
-    preset = os.fspath(preset)
-    manifest = _manifest(settings, _embedder(preset), files)
-    path = FileSystems.join(output, MANIFEST)
-    if FileSystems.exists(path):
-        with FileSystems.open(path) as file:
-            _check_same(json.loads(file.read()), manifest, output)
-    else:
-        write_whole(output, MANIFEST, json.dumps(manifest).encode())
-    work = {"settings": settings, "output": output}
-    with beam.Pipeline(options=options) as pipeline:
-        _ = (
-            pipeline
-            | beam.Create(list(zip(range(len(paths)), names, paths)))
-            | beam.Reshuffle()
-            | "read" >> beam.FlatMap(_read_by_beam, **work)
-            | "to all workers" >> beam.Reshuffle()
-            | "embed"
-            >> beam.Map(_write_by_beam, preset=preset, model=manifest["model"], size=size, **work)
-            | beam.combiners.ToList()
-            | "manifest" >> beam.Map(_end_by_beam, manifest=manifest, corpus=corpus, output=output)
-        )
-    with FileSystems.open(path) as file:
-        return json.loads(file.read())["count"]
+def _encoded_by_beam(preset, model, encoded, shard, part):
+    yield from encoded(_loaded(preset, model), shard, part)
 
 
-def _read_by_beam(found, settings, output):
-    """Yield `(shard, ids, texts)` of a file, without them where the shard is there."""
-    from apache_beam.io.filesystems import FileSystems
-
-    number, name, path = found
-    with local_copy(path) as local:
-        for shard, ids, texts in _shards(number, name, local, settings):
-            last = _names(shard, settings)[-1]
-            is_there = FileSystems.exists(FileSystems.join(output, last))
-            yield shard, len(ids), None if is_there else (ids, texts)
-
-
-def _write_by_beam(found, preset, model, settings, output, size):
-    shard, count, rows = found
-    if rows is not None:
-        embedder = _loaded(preset)
-        if _describe(embedder) != model:
-            raise ValueError(f"'{preset}' is another model on this worker; use a folder of all.")
-        for name, data in _encoded(shard, *rows, embedder, settings, size):
-            write_whole(output, name, data)
-    return {"name": shard, "rows": count}
-
-
-def _end_by_beam(shards, manifest, corpus, output):
-    manifest = _completed(manifest, shards, corpus)
-    write_whole(output, MANIFEST, json.dumps(manifest, indent=1).encode())
-
-
-@functools.lru_cache(maxsize=1)
-def _loaded(preset):
-    return _embedder(preset)
+@once_a_worker
+def _loaded(preset, model):
+    embedder = _embedder(preset)
+    if _describe(embedder) != json.loads(model):
+        raise ValueError(f"'{preset}' is another model on this worker; use a folder of all.")
+    return embedder
 
 
 # === The folder ===
@@ -272,7 +191,8 @@ def read_vectors(folder):
     if not manifest.get("complete"):
         raise ValueError(f"'{folder}' is not complete; run the same embed_corpus again.")
     for shard in manifest["shards"]:
-        names = _names(os.path.basename(shard["name"]), manifest["settings"])
+        name = os.path.basename(shard["name"])
+        names = [name + ending for ending in _ENDINGS[manifest["settings"]["format"]]]
         try:
             ids, texts, vectors = _decoded([os.path.join(folder, name) for name in names])
         except FileNotFoundError as error:
@@ -289,15 +209,9 @@ def read_vectors(folder):
         yield ids, texts, vectors
 
 
-def _names(shard, settings):
-    """The files of a shard, in the order in which they are written."""
-    if settings["format"] == "parquet":
-        return [f"{shard}.parquet"]
-    return [f"{shard}.jsonl", f"{shard}.npy"]
-
-
-def _encoded(shard, ids, texts, embedder, settings, size):
-    """`(name, bytes)` of the files of a shard, one after the other."""
+def _encoded(embedder, shard, part, settings, size):
+    """The bytes of the files of a shard, one after the other."""
+    ids, texts = part
     vectors = embed_in_role(embedder, texts, "text", size, settings["prompt"] or None)
     if settings["dims"] is not None and settings["dims"] > vectors.shape[1]:
         raise ValueError(
@@ -312,7 +226,7 @@ def _encoded(shard, ids, texts, embedder, settings, size):
     if settings["similarity"] == "cosine":
         vectors = unit_vectors(vectors)
     vectors = vectors.astype(settings["dtype"])
-    names, data = _names(shard, settings), io.BytesIO()
+    data = io.BytesIO()
     if settings["format"] == "parquet":
         import pyarrow
         import pyarrow.parquet
@@ -321,12 +235,12 @@ def _encoded(shard, ids, texts, embedder, settings, size):
         lists = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         table = pyarrow.table({"id": ids, "text": texts, "vector": lists})
         pyarrow.parquet.write_table(table, data)
-        yield names[0], data.getvalue()
+        yield data.getvalue()
         return
     lines = [json.dumps({"id": id, "text": text}) for id, text in zip(ids, texts)]
-    yield names[0], "".join(f"{line}\n" for line in lines).encode()
+    yield "".join(f"{line}\n" for line in lines).encode()
     np.save(data, vectors)
-    yield names[1], data.getvalue()
+    yield data.getvalue()
 
 
 def _decoded(paths):
@@ -344,37 +258,6 @@ def _decoded(paths):
         found = [json.loads(line) for line in file]
     vectors = np.load(paths[1], mmap_mode="r", allow_pickle=False)
     return [row["id"] for row in found], [row["text"] for row in found], vectors
-
-
-def _manifest(settings, embedder, files):
-    return {
-        "format": 1,
-        "complete": False,
-        "model": _describe(embedder),
-        "settings": settings,
-        "files": files,
-        "shards": [],
-    }
-
-
-def _completed(manifest, shards, corpus):
-    shards = sorted(shards, key=lambda shard: shard["name"])
-    count = sum(shard["rows"] for shard in shards)
-    if not count:
-        raise ValueError(f"The corpus {corpus!r} has no texts.")
-    return {**manifest, "complete": True, "shards": shards, "count": count}
-
-
-def _check_same(there, manifest, output):
-    for name, what in (("model", "another model"), ("files", "another corpus")):
-        if there.get(name) != manifest[name]:
-            raise ValueError(f"'{output}' has vectors of {what}; name another folder.")
-    for name, value in manifest["settings"].items():
-        made = there["settings"].get(name)
-        if made != value:
-            raise ValueError(
-                f"'{output}' has vectors with {name}={made!r}, not {value!r}; name another folder."
-            )
 
 
 # === The model ===
@@ -397,12 +280,8 @@ def _embedder(preset):
 
 def _describe(embedder):
     """What the vectors depend on: a dict of plain values."""
-    weights = hashlib.sha256()
-    for weight in embedder.weights:
-        value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
-        weights.update(np.ascontiguousarray(value))
     model = {
-        "weights_sha256": weights.hexdigest(),
+        "weights_sha256": weights_digest(embedder),
         "pooling": embedder.pooling,
         "layers": embedder.layers_used,
         "normalize": embedder.normalize,
@@ -419,45 +298,11 @@ def _describe(embedder):
 # === The corpus ===
 
 
-def _is_hidden(path):
-    return os.path.basename(path).startswith(".")
-
-
-def _paths(corpus):
-    """`(name, path)` of the files, sorted."""
-    found = set()
-    for given in corpus:
-        path = os.path.expanduser(given)
-        inside = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-        paths = [x for x in glob.glob(inside, recursive=True) if os.path.isfile(x)]
-        paths = [x for x in paths if not _is_hidden(x)]
-        if not paths:
-            if os.path.isdir(path):
-                raise ValueError(f"The folder '{given}' has no files.")
-            raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
-        found.update(map(os.path.abspath, paths))
-    paths = sorted(found)
-    return list(zip(_own_names(paths), paths))
-
-
-def _own_names(paths):
-    """What tells files apart: their paths without the folder that has them all."""
-    above = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])
-    above = above[: above.rfind("/") + 1]
-    return [path.removeprefix(above) for path in paths]
-
-
-def _shards(number, name, path, settings):
-    """Yield `(shard, ids, texts)` of a file; `rows` of each but the last."""
-    ids, texts, place = [], [], 0
-    for id, text in _rows(name, path, settings):
-        ids.append(id)
-        texts.append(text)
-        if len(ids) == settings["rows"]:
-            yield f"vectors-{number:05}-{place:05}", ids, texts
-            ids, texts, place = [], [], place + 1
-    if ids:
-        yield f"vectors-{number:05}-{place:05}", ids, texts
+def _read(name, path, settings):
+    """Yield `(rows, (ids, texts))` of the shards of a file."""
+    found = _rows(name, path, settings)
+    while some := list(itertools.islice(found, settings["rows"])):
+        yield len(some), tuple(map(list, zip(*some)))
 
 
 def _rows(name, path, settings):

@@ -342,6 +342,10 @@ class Task:
         self.check_model(model)
         return self._data.answers(self, model, data, batch_size)
 
+    def count(self, data):
+        """How many predictions there are of `Examples`: one each, or one a sentence."""
+        return self._data.count(data)
+
     def score(self, data, predictions):
         """The task's scores of predictions.
 
@@ -386,9 +390,9 @@ class Task:
         Returns:
             List of the files' paths.
         """
-        if len(predictions) != self._data.count(data):
+        if len(predictions) != self.count(data):
             raise ValueError(
-                f"There are {len(predictions)} predictions for {self._data.count(data)} examples "
+                f"There are {len(predictions)} predictions for {self.count(data)} examples "
                 f"of '{self.name}'; pass what `predict` returns for them."
             )
         files = self._data.files(self, data, predictions, threshold)

@@ -59,7 +59,9 @@ def evaluate(
     """
     model, task, _ = open_model(model, task, precision)
     file, folder = _file_or_folder(data)
-    examples = _read(task, file, folder, "dev" if file else split, columns, label, encoding, limit)
+    examples = read_data(
+        task, file, folder, "dev" if file else split, columns, label, encoding, limit
+    )
     predictions = predict_all(task, model, examples, batch_size, verbose)
     return {
         "task": task.name,
@@ -103,7 +105,9 @@ def predict(
     """
     model, task, threshold = open_model(model, task, precision)
     file, folder = _file_or_folder(data)
-    examples = _read(task, file, folder, "test" if file else split, columns, None, encoding, limit)
+    examples = read_data(
+        task, file, folder, "test" if file else split, columns, None, encoding, limit
+    )
     predictions, probabilities = answer_all(task, model, examples, batch_size, verbose)
     files = [] if output is None else task.write(output, examples, predictions, threshold)
     return {
@@ -192,7 +196,8 @@ def _file_or_folder(data):
     raise ValueError(f"There is no file or folder '{data}'.")
 
 
-def _read(task, file, folder, split, columns, label, encoding, limit):
+def read_data(task, file, folder, split, columns, label, encoding, limit):
+    """The examples of a task in a file, or in a folder of official files."""
     task = _with_columns(task, columns, label)
     if file is not None:
         task = task.with_files(encoding, **{split: file})

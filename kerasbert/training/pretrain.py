@@ -232,7 +232,7 @@ def _pretrain(corpus, place, copies, settings, group):
     if vocabulary is None and preset is None:
         vocabulary = os.path.join(output, "vocabulary")
         first(lambda: _train_vocabulary(corpus, examples, output, settings, line))
-    model = _model(preset, _tokenizer(vocabulary, settings.lowercase), settings)
+    model = _model(preset, tokenizer_of(vocabulary, settings.lowercase), settings)
     tokenizer = model.preprocessor.tokenizer
     if examples is None:
         made = corpus, place.output, tokenizer, settings, resumed, line
@@ -401,7 +401,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
     write_text(path, json.dumps(made_of))
 
 
-def _tokenizer(vocabulary, lowercase):
+def tokenizer_of(vocabulary, lowercase):
     """The tokenizer of a file, a folder or a preset; `None` is that of the preset to train."""
     if not isinstance(vocabulary, (str, os.PathLike)):
         return vocabulary

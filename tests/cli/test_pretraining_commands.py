@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from kerasbert.data import read_examples
 from tests.cli.test_commands import kerasbert
 
 WORDS = "the a old good bad film was seen by ann lee in rome it and they went home".split()
@@ -31,6 +32,28 @@ def options(vocabulary, *phases):
     found = ["--vocabulary", vocabulary, "--layers", "1", "--hidden", "64", "--no-xla"]
     found += ["--reading", "sentences=lines", "--workers", "1", "--log-every", "2"]
     return [*found, *(part for phase in phases for part in ("--phase", phase))]
+
+
+@pytest.mark.slow_on_tensorflow
+def test_examples_beforehand(text, tmp_path):
+    assert kerasbert("vocab", text, "-o", tmp_path / "vocab", "--size", 165).exit_code == 0
+    out = tmp_path / "examples"
+    given = ["examples", text, "-o", out, "--vocabulary", tmp_path / "vocab"]
+    more = ["--sequence-length", "24", "--reading", "sentences=lines", "--set", "mask_unit=word"]
+    done = kerasbert(*given, *more)
+    assert done.exit_code == 0, done.output
+    said = re.fullmatch(r"([\d,]+) examples with [\d,]+ tokens, from 400 .* -> (.*)\n", done.stdout)
+    assert said[2] == str(out)
+    data = read_examples(out, 32, repeat=False, masking="static")
+    rows = [x["token_ids"].shape for x, *_ in data]
+    assert sum(row[0] for row in rows) == int(said[1].replace(",", ""))
+    for options, message in (
+        (("--set", "mask_rate=1"), "--set has no argument 'mask_rate'"),
+        (("--reading", "sentence=lines"), "--reading has no argument 'sentence'; did you mean"),
+        (("--beam", "region=x"), "--beam 'region=x' is for a --runner"),
+    ):
+        done = kerasbert(*given, *options)
+        assert done.exit_code == 2 and message in done.stderr, done.output
 
 
 @pytest.mark.backends("torch")

@@ -8,9 +8,11 @@ import pytest
 
 import kerasbert
 from kerasbert.data import beam as pipeline
-from kerasbert.data import read_examples, write_examples
-from kerasbert.data.manifest import read_manifest
+from kerasbert.data import deduplicate, read_examples, write_examples
+from kerasbert.data.manifest import NAME, read_manifest
 from kerasbert.tokenizers import BertTokenizer
+from tests.cli.test_commands import kerasbert as run
+from tests.data.test_deduplicate import EXPECTED, content, planted  # noqa: F401  A fixture.
 from tests.data.test_examples import PIECES, SPECIAL, WORDS, T, files, parsed, text_of
 
 
@@ -90,6 +92,49 @@ def test_every_runner_makes_the_same(runner, corpus, bert, tmp_path):
     assert files(tmp_path / "here") == files(tmp_path / "there")
     assert len(files(tmp_path / "here")) > 4
     assert files(tmp_path / "words-here") == files(tmp_path / "words-there")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("runner", ["here", *RUNNERS])
+def test_the_same_documents_stay(runner, planted, tmp_path):  # noqa: F811
+    if runner == "dask":
+        pytest.importorskip("distributed", reason="needs the package dask[distributed]")
+    options = pipeline.beam_options(*RUNNERS.get(runner, ("DirectRunner", [])))
+    settings = {"document_end": "empty_line"}
+    here = deduplicate(planted, tmp_path / "here", **settings)
+    assert deduplicate(planted, tmp_path / "there", options=options, **settings) == here
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+    assert [pair["document"] for pair in here["pairs"]] == EXPECTED
+    with pytest.raises(ValueError, match="has files already; name another folder"):
+        deduplicate(planted, tmp_path / "there", options=options)
+
+
+@pytest.mark.peers
+def test_a_command_makes_examples_by_a_pipeline(corpus, bert, tmp_path):
+    pattern = os.path.join(corpus, "part-*.txt")
+    settings = {"sequence_length": T, "seed": 3, "document_end": "empty_line"}
+    pipeline.write_examples(pattern, tmp_path / "here", bert, **settings)
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + WORDS + PIECES))
+    given = ["--vocabulary", tmp_path / "vocab.txt", "--sequence-length", T, "--seed", 3]
+    given += ["--reading", "document_end=empty_line", "--runner", "DirectRunner"]
+    done = run("examples", pattern, "-o", tmp_path / "there", *given)
+    assert done.exit_code == 0, done.output
+    assert "from 480 documents" in done.stdout
+    there, here = files(tmp_path / "there"), files(tmp_path / "here")
+    # The manifest tells a vocabulary of a file from one of a list.
+    assert there.keys() == here.keys() and len(here) > 1
+    assert all(there[name] == here[name] for name in here if name != NAME)
+    done = run("examples", pattern, "-o", tmp_path / "there", *given, "--workers", 2)
+    assert done.exit_code == 2 and "--workers is for work without Beam" in done.output
+
+
+@pytest.mark.peers
+def test_a_command_deduplicates_by_a_pipeline(planted, tmp_path):  # noqa: F811
+    runner = ["--runner", "DirectRunner", "--beam", "direct_num_workers=1"]
+    done = run("deduplicate", f"{planted}/*.txt", "-o", tmp_path / "out", *runner)
+    assert done.exit_code == 0 and "1 of 4 documents went" in done.stdout, done.output
+    done = run("deduplicate", planted / "empty.txt", "-o", tmp_path / "empty", *runner)
+    assert done.exit_code != 0 and "The corpus has no text" in repr((done.output, done.exception))
 
 
 def test_options_of_a_runner():

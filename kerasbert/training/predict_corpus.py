@@ -1,0 +1,166 @@
+"""Answers to a corpus as files: on one machine, or on many by Apache Beam."""
+
+import functools
+import json
+import os
+
+from kerasbert._errors import check_whole
+from kerasbert.data.beam import need_beam, once_a_worker
+from kerasbert.data.shards import weights_digest, write_shards
+from kerasbert.files import read_json
+from kerasbert.tasks.task import Task
+from kerasbert.training.evaluation import open_model, read_data
+
+MANIFEST = "predictions.json"
+
+
+def predict_corpus(
+    model,
+    corpus,
+    output,
+    *,
+    task=None,
+    columns=None,
+    encoding=None,
+    precision=None,
+    rows=10_000,
+    batch_size=32,
+    options=None,
+):
+    """Write what a model says of many files, as shards, each whole or not at all.
+
+    The same call goes on with what is done. A line of `predictions-00000-00000.jsonl`, the first
+    shard of the first file, has the `file`, the `id` of an example and the `prediction`, and the
+    `probabilities` where `predict` gives them: the same ones, in the same order.
+
+    Args:
+        model: string. As of `kerasbert.predict`; or, without `options`, a model.
+        corpus: path of a file or a folder, a pattern, or a list of these. Files are such as
+            `predict` reads: tables, or plain text with a text a line. A worker holds a whole file.
+        output: path of the folder.
+        task, columns, encoding, precision: as of `predict`.
+        rows: int. The most examples of a shard. Those of a shard are read by their lengths, so
+            that little is padded.
+        batch_size: int.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
+            paths are Beam's then (`gs://`, `s3://`, `hdfs://`). `None` needs no Beam.
+
+    Returns:
+        The number of examples.
+
+    Raises:
+        ValueError: in a sentence for files that cannot be read, and for a folder with predictions
+            of another model, other settings or another corpus.
+        ImportError: where Beam is missing.
+
+    >>> import tempfile
+    >>> from kerasbert.models import BertBackbone, BertTextClassifier
+    >>> from kerasbert.models import BertTextClassifierPreprocessor, BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=7, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
+    ... )
+    >>> preprocessor = BertTextClassifierPreprocessor(BertTokenizer(tokens))
+    >>> model = BertTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
+    >>> folder = tempfile.mkdtemp()
+    >>> with open(os.path.join(folder, "texts.txt"), "w") as file:
+    ...     _ = file.write("good bad\\nbad\\n")
+    >>> predict_corpus(model, os.path.join(folder, "texts.txt"), os.path.join(folder, "answers"))
+    2
+    >>> [row["id"] for row in read_predictions(os.path.join(folder, "answers"))]
+    [0, 1]
+    """
+    check_whole("rows", rows)
+    check_whole("batch_size", batch_size)
+    if options is not None:
+        need_beam()
+        if not isinstance(model, (str, os.PathLike)):
+            raise ValueError(
+                "A model in memory is in this process alone; save it with save_to_preset, and pass "
+                "a folder that all workers can read."
+            )
+    opened, task, _ = open_model(model, task, precision)
+    settings = {"columns": columns, "encoding": encoding, "rows": rows}
+    described = {**_describe(opened), "task": task.as_dict()}
+    if options is None:
+        make = functools.partial(_answered, opened, task, size=batch_size)
+    else:
+        make = functools.partial(
+            _answered_by_beam, os.fspath(model), json.dumps(described), precision, size=batch_size
+        )
+    done = write_shards(
+        corpus,
+        output,
+        what="predictions",
+        by="predict_corpus",
+        model=json.loads(json.dumps(described)),  # As it will be read.
+        settings=settings,
+        endings=(".jsonl",),
+        read=functools.partial(_read, task=task, settings=settings),
+        make=make,
+        options=options,
+    )
+    return done["count"]
+
+
+def read_predictions(folder):
+    """Yield the rows that `predict_corpus` wrote, in the order of the corpus: dicts.
+
+    Raises:
+        ValueError: if the folder is not complete.
+    """
+    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    manifest = read_json(os.path.join(folder, MANIFEST))
+    if not manifest.get("complete"):
+        raise ValueError(f"'{folder}' is not complete; run the same predict_corpus again.")
+    for shard in manifest["shards"]:
+        path = os.path.join(folder, os.path.basename(shard["name"]) + ".jsonl")
+        with open(path, encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
+def _read(name, path, task, settings):
+    """Yield `(rows, part)` of the shards of a file."""
+    examples = read_data(
+        task, path, None, "test", settings["columns"], None, settings["encoding"], None
+    )
+    first = 0
+    for start in range(0, len(examples), settings["rows"]):
+        part = examples.take(slice(start, start + settings["rows"]))
+        count = task.count(part)
+        yield count, (name, first, part)
+        first += count
+
+
+def _answered(model, task, shard, part, size):
+    """Yield the bytes of a shard's file."""
+    name, first, examples = part
+    predictions, probabilities = task.answers(model, examples, size)
+    # Sentences of a document have no names of their own.
+    has_ids = len(examples.ids) == len(predictions)
+    ids = examples.ids if has_ids else range(first, first + len(predictions))
+    lines = []
+    for place, (id, prediction) in enumerate(zip(ids, predictions)):
+        row = {"file": name, "id": id, "prediction": prediction}
+        if probabilities is not None:
+            row["probabilities"] = probabilities[place]
+        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+    # Half of a pair is written as JSON escapes it.
+    yield "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _answered_by_beam(source, described, precision, shard, part, size):
+    yield from _answered(*_loaded(source, described, precision), shard, part, size)
+
+
+@once_a_worker
+def _loaded(source, described, precision):
+    described = json.loads(described)
+    model, task, _ = open_model(source, Task.from_dict(described.pop("task")), precision)
+    if _describe(model) != described:
+        raise ValueError(f"'{source}' is another model on this worker; use a folder of all.")
+    return model, task
+
+
+def _describe(model):
+    return {"weights_sha256": weights_digest(model), "computes_in": model.compute_dtype}
