@@ -43,6 +43,15 @@ import keras
 
 from kerasbert import backend
 
+__all__ = [
+    "Processes",
+    "Together",
+    "data_parallel",
+    "join",
+    "layout_map",
+    "together",
+]
+
 
 def join():
     """Meet the other processes that a launcher started, before anything is computed.

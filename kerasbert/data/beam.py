@@ -23,6 +23,8 @@ from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import NoTextError, as_paths, documents
 from kerasbert.data.manifest import NAME, new_manifest, total
 
+__all__ = ["beam_options", "write_examples"]
+
 # Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
 DOCUMENTS = 64
 
