@@ -1,5 +1,6 @@
 """The site: `sphinx-build -W docs build/site`. `pages.py` makes what is read off the code."""
 
+import inspect
 import os
 import re
 import sys
@@ -41,6 +42,7 @@ default_role = "py:obj"
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 copybutton_exclude = ".linenos, .gp, .go"
@@ -54,7 +56,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "navbar_align": "left",
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 9,
     "navbar_end": ["theme-switcher"],
     "show_nav_level": 1,
     "navigation_depth": 2,
@@ -153,7 +155,17 @@ def _read_docstring(app, what, name, obj, options, lines):
     lines[:] = found
 
 
+def _signature(app, what, name, obj, options, signature, returned):
+    """Of a class, the arguments of its constructor: Keras' own `__new__` has `*args, **kwargs`."""
+    if what == "class" and signature and signature.startswith("(*args"):
+        constructor = inspect.signature(obj.__init__)
+        arguments = [one for key, one in constructor.parameters.items() if key != "self"]
+        return str(constructor.replace(parameters=arguments)), returned
+    return None
+
+
 def setup(app):
+    app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _read_docstring, priority=400)  # Before napoleon.
     app.connect("config-inited", lambda *_: pages.write(HERE))
     app.connect("autodoc-skip-member", _skip_member)

@@ -46,10 +46,10 @@ class _Picture:
         )
         self.height = max(self.height, y + height + 2)
 
-    def svg(self, title, extra=""):
+    def svg(self, title, kind="", extra=""):
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height:g}" '
-            f'role="img" aria-label="{escape(title)}" class="drawn">{extra}{_STYLE}'
+            f'role="img" aria-label="{escape(title)}" class="drawn {kind}">{extra}{_STYLE}'
             + "".join(self.parts)
             + "</svg>\n"
         )
@@ -155,12 +155,14 @@ def overview(families, kinds, formats, exports):
     middle = 8 + height / 2
     column(8, 150, "from", formats, "n")
     column(190, 170, "one encoder", families, "a")
-    column(392, 190, f"{len(kinds)} heads", kinds, "h")
+    column(392, 190, "heads", kinds, "h")
     column(614, 138, "to", exports, "f")
     for x in (158, 360, 582):
         picture.arrow((x, middle), (x + 32, middle))
     dark = "<style>svg{color:#24292f}@media(prefers-color-scheme:dark){svg{color:#e6edf3}}</style>"
-    return picture.svg("From text and checkpoints by one encoder and its heads to servers", dark)
+    return picture.svg(
+        "From text and checkpoints by one encoder and its heads to servers", "overview", dark
+    )
 
 
 def bars(unit, rows, command=""):
