@@ -82,7 +82,7 @@ class Search(SearchEnglish):
     """
 
     lang = "kerasbert"
-    language_name = "English, Korean, Japanese"
+    language_name = "English"  # The script has the stemmer of this name.
     js_splitter_code = f"""
 function splitQuery(query) {{
   const found = [];

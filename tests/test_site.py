@@ -116,7 +116,8 @@ def test_search_finds_korean_and_japanese(site):
     assert "ja/index" in found("学習") and "ja/index" in found("モデ", "デル")
     assert "guides/tag" in found("tagger")
     splitter = (site / "_static" / "language_data.js").read_text(encoding="utf-8")
-    assert "function splitQuery" in splitter
+    assert "function splitQuery" in splitter and "var EnglishStemmer=" in splitter
+    assert "window.Stemmer = EnglishStemmer;" in splitter
 
 
 def test_pages_say_their_language(site, pages):
