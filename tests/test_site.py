@@ -106,11 +106,14 @@ def test_search_finds_korean_and_japanese(site):
     text = (site / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", text, re.DOTALL)[1])
 
+    def with_term(term):
+        """Pages: of one the index has a number, of several a list."""
+        rows = [index[part].get(term, []) for part in ("terms", "titleterms")]
+        return {one for row in rows for one in (row if isinstance(row, list) else [row])}
+
     def found(*terms):
-        """Pages with all terms: of one the index has a number, of several a list."""
-        rows = [index["terms"].get(term, []) for term in terms]
-        rows = [{row} if isinstance(row, int) else set(row) for row in rows]
-        return {index["docnames"][number] for number in set.intersection(*rows)}
+        numbers = set.intersection(*map(with_term, terms))
+        return {index["docnames"][number] for number in numbers}
 
     assert "ko/index" in found("튜닝")  # In "미세 튜닝을" or "파인튜닝", with whatever particle.
     assert "ja/index" in found("学習") and "ja/index" in found("モデ", "デル")
