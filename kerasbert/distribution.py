@@ -48,6 +48,16 @@ import keras
 
 from kerasbert import backend
 
+__all__ = [
+    "Processes",
+    "Together",
+    "data_parallel",
+    "join",
+    "layout_map",
+    "of_one_process",
+    "together",
+]
+
 
 def join():
     """Meet the other processes that a launcher started, before anything is computed.

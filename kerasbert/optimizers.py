@@ -15,13 +15,29 @@ from kerasbert import backend, private_names
 from kerasbert._errors import check_value, check_whole
 from kerasbert._keywords import ChecksKeywords
 
+__all__ = [
+    "AdamW",
+    "FINETUNING_LEARNING_RATE",
+    "GradualUnfreezing",
+    "Lamb",
+    "LinearDecay",
+    "MUON_PARTS",
+    "Muon",
+    "NO_DECAY",
+    "SlantedTriangular",
+    "WarmupInverseSqrt",
+    "WarmupStableDecay",
+    "layerwise_learning_rates",
+]
+
+#: The weights that do not decay, by the last parts of their paths.
 NO_DECAY = ("bias", "gamma", "beta")
 
-# The peak for encoders that record none: the middle of the paper's three for its Base and Large
-# (arXiv 1810.04805, appendix A.3). Small encoders want ten times as much and more.
+#: The peak for encoders that record none: the middle of the paper's three for its Base and Large
+#: (arXiv 1810.04805, appendix A.3). Small encoders want ten times as much and more.
 FINETUNING_LEARNING_RATE = 3e-5
 
-# What one weight of an encoder here holds several matrices of.
+#: What one weight of an encoder here holds several matrices of.
 MUON_PARTS = {"qkv": 3}
 
 

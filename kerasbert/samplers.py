@@ -12,6 +12,10 @@ from keras import ops
 
 from kerasbert._errors import check_choice, check_value, check_whole
 
+__all__ = [
+    "BeamSampler",
+]
+
 # Those that choose by logits alone, as `compile(sampler=...)` calls them.
 NAMES = ("top_k", "greedy", "beam", "top_p", "random")
 # The score of what is no candidate.

@@ -1,22 +1,43 @@
-from kerasbert.data.batching import batch_dataset as batch_dataset
-from kerasbert.data.batching import bucket_length as bucket_length
-from kerasbert.data.batching import buckets_up_to as buckets_up_to
-from kerasbert.data.batching import given_batches as given_batches
-from kerasbert.data.batching import map_ahead as map_ahead
-from kerasbert.data.batching import restore_order as restore_order
-from kerasbert.data.batching import similar_length_batches as similar_length_batches
-from kerasbert.data.batching import sorted_batches as sorted_batches
-from kerasbert.data.corpus import blocks as blocks
-from kerasbert.data.corpus import documents as documents
-from kerasbert.data.deduplicate import deduplicate as deduplicate
-from kerasbert.data.example_batches import read_examples as read_examples
-from kerasbert.data.examples import write_examples as write_examples
-from kerasbert.data.masking import mask_tokens as mask_tokens
-from kerasbert.data.masking import word_starts as word_starts
-from kerasbert.data.tagging import TagSet as TagSet
-from kerasbert.data.tagging import tag_names as tag_names
-from kerasbert.data.tagging import word_spans as word_spans
-from kerasbert.data.trees import DependencyTree as DependencyTree
-from kerasbert.data.windows import cut_windows as cut_windows
-from kerasbert.data.windows import most_context as most_context
-from kerasbert.data.windows import window_tokens as window_tokens
+from kerasbert.data.batching import (
+    batch_dataset,
+    bucket_length,
+    buckets_up_to,
+    given_batches,
+    map_ahead,
+    restore_order,
+    similar_length_batches,
+    sorted_batches,
+)
+from kerasbert.data.corpus import blocks, documents
+from kerasbert.data.deduplicate import deduplicate
+from kerasbert.data.example_batches import read_examples
+from kerasbert.data.examples import write_examples
+from kerasbert.data.masking import mask_tokens, word_starts
+from kerasbert.data.tagging import TagSet, tag_names, word_spans
+from kerasbert.data.trees import DependencyTree
+from kerasbert.data.windows import cut_windows, most_context, window_tokens
+
+__all__ = [
+    "DependencyTree",
+    "TagSet",
+    "batch_dataset",
+    "blocks",
+    "bucket_length",
+    "buckets_up_to",
+    "cut_windows",
+    "deduplicate",
+    "documents",
+    "given_batches",
+    "map_ahead",
+    "mask_tokens",
+    "most_context",
+    "read_examples",
+    "restore_order",
+    "similar_length_batches",
+    "sorted_batches",
+    "tag_names",
+    "window_tokens",
+    "word_spans",
+    "word_starts",
+    "write_examples",
+]

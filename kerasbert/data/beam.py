@@ -26,6 +26,8 @@ from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import as_paths, part_documents, parts
 from kerasbert.data.manifest import NAME, new_manifest, total
 
+__all__ = ["beam_options", "write_examples"]
+
 # Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
 DOCUMENTS = 64
 # Bytes of a file that are read in one place. Documents behind the first of these are named by them.

@@ -39,8 +39,8 @@ from kerasbert.metrics.ranking import mrr, ndcg
 from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
 from kerasbert.metrics.trees import depth_spearman, distance_spearman, root_accuracy, uuas
 
-# What a task names as its metrics. All but `squad2` and `klue_entities`, which know more, take
-# `(y, predictions)` only.
+#: What a task names as its metrics. All but `squad2` and `klue_entities`, which know more, take
+#: `(y, predictions)` only.
 METRICS = types.MappingProxyType(
     {
         "accuracy": accuracy,
@@ -61,7 +61,7 @@ METRICS = types.MappingProxyType(
         "mrr@10": mrr,
     }
 )
-# The score to look at of those that give several.
+#: The score to look at of those that give several.
 MAIN_SCORES = {
     "squad": "f1",
     "squad2": "best_f1",

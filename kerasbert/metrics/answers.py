@@ -56,6 +56,7 @@ def _characters(text):
     return list(text.replace(" ", ""))
 
 
+#: How answers are compared, by the name of the benchmark.
 ANSWER_RULES = {
     "squad": AnswerRules(_normalize_english, str.split, False),
     "squad2": AnswerRules(_normalize_english, str.split, True),

@@ -143,8 +143,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             inputs: as for `tokenize`.
 
         Returns:
-            `(ids, starts, ends)`, each shaped like the ids. `text[start:end]` is what became the
-            token, counted in characters (code points) of the original string.
+            `(ids, starts, ends)`, each shaped like the ids, counted in characters (code points) of
+            the original string. `text[start:end]` is what became the token.
         """
         return self._run("_tokenize_with_offsets", inputs)
 

@@ -1,0 +1,374 @@
+"""Pages, tables and pictures of the site that are made of the code and of the files beside it.
+
+`write` puts them into folders of `docs/` that git ignores: `reference/`, `presets/`, `notebooks/`
+and `generated/`, whose parts the written pages include. `python docs/pages.py` draws README's
+picture.
+"""
+
+import importlib
+import inspect
+import pprint
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from sphinx.pycode import ModuleAnalyzer
+
+import kerasbert
+import pictures
+from kerasbert.families import FAMILIES, get_family
+from kerasbert.files import write_text
+from kerasbert.kinds import KINDS
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = ROOT / "examples"
+# Beside the modules that the package names.
+_MORE_MODULES = ("data.beam",)
+
+
+def write(folder):
+    """Make all of them."""
+    folder = Path(folder)
+    for name in ("reference", "presets", "notebooks", "generated"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).mkdir()
+    write_reference(folder / "reference")
+    write_commands(folder / "reference" / "commands.md")
+    write_presets(folder)
+    write_pictures(folder)
+    write_figures(folder)
+    write_lessons(folder)
+    for notebook in NOTEBOOKS.glob("*.ipynb"):
+        shutil.copy(notebook, folder / "notebooks")
+
+
+# === The reference ===
+
+
+def public_modules():
+    """The public modules: a dict of name, such as "losses", to module."""
+    named = {name: getattr(kerasbert, name) for name in kerasbert.__all__}
+    modules = {name: value for name, value in named.items() if inspect.ismodule(value)}
+    modules |= {name: importlib.import_module(f"kerasbert.{name}") for name in _MORE_MODULES}
+    return dict(sorted(modules.items()))
+
+
+def public_names():
+    """Where each public name has its page: a dict of "losses.CoSENT" to the same or another one.
+
+    What two modules have, such as a tokenizer of `models`, has a page in that of its own.
+    """
+    names = {name: getattr(kerasbert, name) for name in kerasbert.__all__}
+    names = {name: value for name, value in names.items() if not inspect.ismodule(value)}
+    for module, value in public_modules().items():
+        names |= {f"{module}.{name}": getattr(value, name) for name in value.__all__}
+    pages, first = {}, {}
+    # `models` comes last: it has what is in `preprocessors` and `tokenizers` too.
+    for name, value in sorted(names.items(), key=lambda item: item[0].startswith("models.")):
+        is_shared = inspect.isclass(value) or inspect.isfunction(value)
+        pages[name] = first.setdefault(id(value), name) if is_shared else name
+    return pages
+
+
+def write_reference(folder):
+    pages = public_names()
+    for name in sorted(set(pages.values())):
+        module, _, last = f"kerasbert.{name}".rpartition(".")
+        value = getattr(importlib.import_module(module), last)
+        if inspect.isclass(value):
+            directive = f".. autoclass:: {last}\n   :members:\n   :inherited-members:\n"
+        elif callable(value):
+            directive = f".. autofunction:: {last}\n"
+        else:
+            directive = _constant(last, value)
+        text = f"{last}\n{'=' * len(last)}\n\n.. currentmodule:: {module}\n\n{directive}"
+        write_text(folder / f"kerasbert.{name}.rst", text)
+    lines = []
+    for module in public_modules():
+        own = [name for name in pages if name.rpartition(".")[0] == module]
+        title = f"kerasbert.{module}"
+        text = f"{title}\n{'=' * len(title)}\n\n.. automodule:: {title}\n   :no-members:\n\n"
+        text += _summary([f"kerasbert.{pages[name]}" for name in sorted(own)])
+        text += "\n.. toctree::\n   :hidden:\n\n"
+        text += "".join(
+            f"   {name.rpartition('.')[2]} <kerasbert.{name}>\n"
+            for name in sorted(own)
+            if pages[name] == name
+        )
+        write_text(folder / f"{title}.rst", text)
+        lines.append(f"   {title} <{title}>\n")
+    functions = sorted(name for name in pages if "." not in name)
+    text = (
+        "Reference\n=========\n\nEvery public name, made of its docstring. "
+        ":doc:`commands` has the command line.\n\n"
+        + _summary([f"kerasbert.{name}" for name in functions])
+        + "\nModules\n-------\n\n"
+        + _summary([f"kerasbert.{module}" for module in public_modules()])
+        + "\n.. toctree::\n   :hidden:\n\n   commands\n"
+        + "".join(f"   {name} <kerasbert.{name}>\n" for name in functions)
+        + "".join(lines)
+    )
+    write_text(folder / "index.rst", text)
+
+
+def _constant(name, value):
+    """What the comment that begins with `#:` says of it, and what it is."""
+    modules = [module for key, module in sys.modules.items() if key.startswith("kerasbert")]
+    (home,) = {
+        module.__name__
+        for module in modules
+        if getattr(module, name, None) is value
+        and ("", name) in ModuleAnalyzer.for_module(module.__name__).find_attr_docs()
+    }
+    comment = ModuleAnalyzer.for_module(home).find_attr_docs()["", name]
+    shown = pprint.pformat(dict(value) if isinstance(value, Mapping) else value, width=80)
+    shown = re.sub(r"<function (\w+) at \w+>", r"\1", shown)
+    return f".. py:data:: {name}\n\n" + textwrap.indent(
+        "\n".join(comment) + "\n.. code-block:: text\n\n" + textwrap.indent(shown, "   "), "   "
+    )
+
+
+def _summary(names):
+    """A line each: the name and the first sentence of its docstring."""
+    lines = []
+    for name in names:
+        module, _, last = name.rpartition(".")
+        value = getattr(importlib.import_module(module), last)
+        is_named = inspect.ismodule(value) or inspect.isclass(value) or callable(value)
+        first = (
+            (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ") if is_named else ""
+        )
+        role = "mod" if inspect.ismodule(value) else "obj"
+        title = name if inspect.ismodule(value) else last
+        lines.append(f":py:{role}:`{title} <{name}>`\n   {first or 'A constant.'}\n")
+    return "\n".join(lines)
+
+
+# === The commands ===
+
+
+def write_commands(path):
+    """A section a command, from what `--help` shows."""
+    import typer
+
+    from kerasbert.cli import app
+
+    lines = ["# Commands", "", "`kerasbert COMMAND --help` shows the same.", ""]
+    lines += [app.info.epilog, ""]
+    for name, command in typer.main.get_command(app).commands.items():
+        text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+        before, _, examples = text.partition("Examples:\n")
+        lines += [f"## {name}", "", before.strip(), ""]
+        if examples:
+            lines += ["```sh", inspect.cleandoc(examples), "```", ""]
+        lines += ["| | |", "|---|---|"]
+        for part in command.params:
+            names = ", ".join(f"`{one}`" for one in part.opts)
+            if part.param_type_name == "argument":
+                names = f"`{part.metavar or part.name.upper()}`"
+            help = (getattr(part, "help", None) or "").replace("|", "\\|")
+            lines.append(f"| {names} | {help} |")
+        lines.append("")
+    write_text(path, "\n".join(lines))
+
+
+# === Presets ===
+
+_PURPOSE = {
+    "gpt": "next words",
+    "gpt2": "next words",
+    "modernbert_decoder": "next words",
+    "deberta_v3": "replaced words",
+}
+_OF_NAMES = (
+    ("reranker", "relevance of a text"),
+    ("minilm", "vectors of texts"),
+    ("ruri", "vectors of texts"),
+    ("generator", "hidden words"),
+    ("electra", "replaced words"),
+)
+_HEADS = {
+    "next words": "BertCausalLM",
+    "hidden words": "BertMaskedLM",
+    "replaced words": "BertReplacedTokenDetector",
+    "vectors of texts": "BertTextEmbedder",
+    "relevance of a text": "BertReranker",
+}
+
+
+def purpose(preset):
+    """What a preset was trained to find."""
+    for part, found in _OF_NAMES:
+        if part in preset["name"]:
+            return found
+    return _PURPOSE.get(preset["family"], "hidden words")
+
+
+def write_presets(folder):
+    """The table of all, and the cards of those that come along."""
+    rows = []
+    for name, preset in kerasbert.builtin_presets().items():
+        handle, settings, found = preset["handle"], preset["settings"], purpose(preset)
+        link = f"https://huggingface.co/{handle[5:]}" if handle.startswith("hf://") else ""
+        if handle.startswith("package://"):
+            link = f"presets/{name}.html"
+        cells = (
+            f'<a href="{link}"><code>{name}</code></a>' if link else f"<code>{name}</code>",
+            " ".join(preset["languages"]),
+            f"{preset['parameters'] / 1e6:,.0f} M" if preset["parameters"] >= 1e6 else "under 1 M",
+            f"{settings['num_layers']} x {settings['hidden_dim']}",
+            preset["family"],
+            f'<a href="reference/kerasbert.models.{_HEADS[found]}.html">{found}</a>',
+            preset["license"] or "see its page",
+            "yes" if handle.startswith("package://") else "",
+        )
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        if handle.startswith("package://"):
+            card = (ROOT / "presets" / name / "README.md").read_text(encoding="utf-8")
+            card = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
+            write_text(folder / "presets" / f"{name}.md", card)
+            for picture in (ROOT / "presets" / name).glob("*.png"):
+                (folder / "presets" / name).mkdir(exist_ok=True)
+                shutil.copy(picture, folder / "presets" / name)
+            text = (folder / "presets" / f"{name}.md").read_text(encoding="utf-8")
+            text = re.sub(r"\]\((\w+\.png)\)", rf"]({name}/\1)", text)
+            write_text(folder / "presets" / f"{name}.md", text)
+    heads = ("preset", "languages", "size", "layers", "family", "learned", "licence", "comes along")
+    table = "<table class='presets table'><thead><tr>"
+    table += "".join(f"<th>{head}</th>" for head in heads)
+    table += "</tr></thead><tbody>" + "\n".join(rows) + "</tbody></table>"
+    write_text(folder / "generated" / "presets.html", table)
+
+
+# === How it works ===
+
+
+def family_settings(name):
+    """All settings of a family's encoder, with the sizes of a preset of it where there is one."""
+    arguments = inspect.signature(kerasbert.models.BertBackbone).parameters.values()
+    settings = {one.name: one.default for one in arguments if one.default is not one.empty}
+    settings |= get_family(name).encoder
+    presets = [x for x in kerasbert.builtin_presets().values() if x["family"] == name]
+    usual = [x for x in presets if "_base_" in x["name"]] or presets
+    if usual:
+        settings |= usual[0]["settings"]
+    return settings, usual[0]["name"] if usual else None
+
+
+def write_pictures(folder):
+    """A picture a family, and a table of what they differ in."""
+    tabs, names = ["::::{tab-set}"], [name for name in FAMILIES if name != "modernbert_decoder"]
+    for name in names:
+        settings, preset = family_settings(name)
+        shown = f"Sizes of `{preset}`." if preset else "Sizes differ; no preset has them here."
+        tabs += [f":::{{tab-item}} {name}", shown, "", "```{raw} html"]
+        tabs += [pictures.encoder(name, settings).strip(), "```", ":::"]
+    write_text(folder / "generated" / "encoders.md", "\n".join([*tabs, "::::", ""]))
+    usual, _ = family_settings("bert")
+    lines = ["| family | differs from BERT in | tokenizer |", "|---|---|---|"]
+    for name, family in FAMILIES.items():
+        own = [f"`{key}={value!r}`" for key, value in family.encoder.items() if usual[key] != value]
+        lines.append(f"| {name} | {', '.join(own) or 'nothing'} | `{family.tokenizer}` |")
+    write_text(folder / "generated" / "families.md", "\n".join(lines) + "\n")
+
+
+def overview():
+    """README's picture."""
+    kinds = [kind.models for kind in KINDS.values() if kind.models]
+    return pictures.overview(
+        [*FAMILIES],
+        kinds,
+        ["text", "CSV, JSON lines", "presets", "Hugging Face", "KerasHub", "Google's BERT"],
+        ["TensorFlow Serving", "ONNX", "LiteRT", "OpenVINO", "transformers", "KerasHub"],
+    )
+
+
+# === Figures ===
+
+
+def tables(section):
+    """The tables of a section of benchmarks/README.md: lists of rows, the head first."""
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    part = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    found, last = [], False
+    for line in part.splitlines():
+        is_row = line.startswith("|")
+        if is_row and not last:
+            found.append([])
+        if is_row and not re.fullmatch(r"[|:\- ]+", line):
+            found[-1].append([cell.strip(" `*") for cell in line.strip("|").split("|")])
+        last = is_row
+    return found
+
+
+def number(cell):
+    """The first number of a cell, or `None`."""
+    found = re.match(r"[\d,]*\.?\d+", cell)
+    return float(found[0].replace(",", "")) if found else None
+
+
+# A row a figure: the section and which of its tables, the columns by number, the unit, the command.
+FIGURES = (
+    ("Embedding texts", "Ours and the peers: embedding", 1, {1: "float32", 3: "bfloat16"},
+     "texts a second, more is better", "peers.py --only embedding"),
+    ("Fine-tuning", "Ours and the peers: fine-tuning", 0, {1: ""},
+     "examples a second, more is better", "finetuning.py --train 1280 --test 64"),
+    ("One text at a time", "One text at a time", 1,
+     {1: "transformers/torch", 2: "kerasbert/tensorflow", 3: "kerasbert/jax", 4: "kerasbert/torch"},
+     "milliseconds, less is better", "one_text.py"),
+    ("Serving single texts", "Serving", 0, {1: ""},
+     "milliseconds, median, less is better", "serving.py"),
+    ("Serving 32 texts", "Serving", 0, {6: ""}, "texts a second, more is better", "serving.py"),
+    ("Pre-training on a CPU", "Pre-training on a CPU", 1, {1: "float32", 3: "bfloat16"},
+     "tokens a second, more is better", "peers.py --only pretraining"),
+    ("Pre-training on a GPU", "Pre-training on a GPU", 0, {1: ""},
+     "tokens a second, more is better", "pretraining.py --gpu --size base"),
+    ("A few labels", "A few labels", 0, {1: "8 a class", 2: "16", 3: "64"},
+     "accuracy on TREC", "few_labels.py"),
+    ("Training embedders", "Training embedders", 0, {1: ""},
+     "seconds an epoch, less is better", "training_embedders.py"),
+    ("Reranking", "Searching", 1, {1: "reranking 100", 3: "embedding 500"},
+     "seconds, less is better", "reranking.py"),
+)  # fmt: skip
+
+
+def write_figures(folder):
+    """Bars of tables of benchmarks/README.md, and that page itself."""
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\(\.\./presets/(\w+)/README\.md\)", r"](/presets/\1.md)", text)
+    write_text(folder / "generated" / "benchmarks.md", text)
+    out = []
+    for title, section, which, columns, unit, command in FIGURES:
+        rows = []
+        for cells in tables(section)[which][1:]:
+            values = {name: number(cells[column]) for column, name in columns.items()}
+            values = {name: value for name, value in values.items() if value is not None}
+            if values:
+                rows.append((cells[0], values))
+        if not rows:
+            raise ValueError(f"The table of '{section}' has no numbers in {columns}.")
+        bars = pictures.bars(unit, rows, f"python benchmarks/{command}")
+        out.append(f"## {title}\n\n```{{raw}} html\n{bars}```\n")
+    write_text(folder / "generated" / "figures.md", "\n".join(out))
+
+
+# === Lessons ===
+
+
+def write_lessons(folder):
+    """Lists of the notebooks in each language; see CONTRIBUTING.md."""
+    for language in ("", "ko", "ja"):
+        found = sorted((folder / language / "lessons").glob("*.ipynb"))
+        names = ["/" + str(path.relative_to(folder).with_suffix("")) for path in found]
+        if not language:
+            names += [f"/notebooks/{path.stem}" for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+        lines = ["```{toctree}", ":maxdepth: 1", "", *names, "```", ""] if names else [""]
+        name = f"lessons.{language}.md" if language else "lessons.md"
+        write_text(folder / "generated" / name, "\n".join(lines))
+
+
+if __name__ == "__main__":
+    write_text(ROOT / "docs" / "overview.svg", overview())

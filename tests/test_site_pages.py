@@ -1,0 +1,30 @@
+"""The site's pages: what Python and bash blocks show runs, what `sh` shows has its options."""
+
+import pytest
+
+from kerasbert.loading import hub
+from tests.pages import ROOT, blocks, check_options, run
+
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for folder in (".", "guides", "ko", "ja")
+    for path in (ROOT / "docs" / folder).glob("*.md")
+)
+# Its machines are not at hand.
+SHOWN = "docs/several_machines.md"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_have_the_options_that_are_shown(page):
+    check_options(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != SHOWN and blocks(page, "python", "bash")]
+)
+def test_blocks_run(page, tmp_path, monkeypatch):
+    """Offline, with the presets that come along."""
+    for name in ("_huggingface", "_kaggle"):
+        monkeypatch.setattr(hub, name, None)
+    run(tmp_path, monkeypatch, page, "python", "bash")
