@@ -43,6 +43,12 @@ PrecisionOption = Annotated[
     Precision | None,
     typer.Option(help="What the model computes in; weights stay float32. By default float32."),
 ]
+RunnerOption = Annotated[
+    str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
+]
+BeamOption = Annotated[
+    list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON, nothing else.")]
 
 

@@ -8,7 +8,16 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from kerasbert.cli.app import BackendOption, JsonOption, PrecisionOption, app, command, settings
+from kerasbert.cli.app import (
+    BackendOption,
+    BeamOption,
+    JsonOption,
+    PrecisionOption,
+    RunnerOption,
+    app,
+    command,
+    settings,
+)
 
 
 @app.command()
@@ -45,12 +54,8 @@ def vocab(
     ] = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes that count words.")] = None,
-    runner: Annotated[
-        str | None, typer.Option(help="Apache Beam's, to count the words; by default no Beam.")
-    ] = None,
-    beam: Annotated[
-        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
-    ] = None,
+    runner: RunnerOption = None,
+    beam: BeamOption = None,
 ):
     """Train a vocabulary from text.
 
@@ -122,12 +127,8 @@ def deduplicate(
     errors: Annotated[
         str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
     ] = "strict",
-    runner: Annotated[
-        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
-    ] = None,
-    beam: Annotated[
-        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
-    ] = None,
+    runner: RunnerOption = None,
+    beam: BeamOption = None,
     as_json: JsonOption = False,
 ):
     """Write a corpus without the documents that are nearly as an earlier one.
@@ -201,12 +202,8 @@ def examples(
         typer.Option(help="How text is read, such as sentences=lines or text_key=body."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes, without Beam.")] = None,
-    runner: Annotated[
-        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
-    ] = None,
-    beam: Annotated[
-        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
-    ] = None,
+    runner: RunnerOption = None,
+    beam: BeamOption = None,
 ):
     """Write examples of text for `pretrain`, beforehand: on all cores, or by Apache Beam.
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kerasbert.cli.app import BackendOption, app, command
+from kerasbert.cli.app import BackendOption, BeamOption, RunnerOption, app, command
 
 Format = StrEnum("Format", {name: name for name in ("parquet", "npy")})
 Dtype = StrEnum("Dtype", {name: name for name in ("float32", "float16")})
@@ -44,12 +44,8 @@ def embed(
     ] = "",
     rows: Annotated[int, typer.Option(min=1, help="The most rows of a file.")] = 10_000,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 32,
-    runner: Annotated[
-        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
-    ] = None,
-    beam: Annotated[
-        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
-    ] = None,
+    runner: RunnerOption = None,
+    beam: BeamOption = None,
     backend: BackendOption = None,
 ):
     """Write the vectors of a corpus, for any index. The same command goes on with what is done.

@@ -11,8 +11,10 @@ from rich.table import Table
 
 from kerasbert.cli.app import (
     BackendOption,
+    BeamOption,
     JsonOption,
     PrecisionOption,
+    RunnerOption,
     app,
     command,
     numbers,
@@ -344,12 +346,8 @@ def predict(
             min=1, help="Write shards of so many examples; with --runner by default 10000."
         ),
     ] = None,
-    runner: Annotated[
-        str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
-    ] = None,
-    beam: Annotated[
-        list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
-    ] = None,
+    runner: RunnerOption = None,
+    beam: BeamOption = None,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
