@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import distribution
+from kerasbert import backend, distribution
 from kerasbert.data import write_examples
 from kerasbert.distribution import Processes, join, together
 from kerasbert.files import read_json, read_log
@@ -125,6 +125,20 @@ def test_what_processes_cannot_share(monkeypatch):
     if BACKEND == "jax":
         with pytest.raises(ValueError, match="predict.* within together.* take the model by"):
             model.predict(arrays)
+
+
+@pytest.mark.backends("jax")
+def test_a_distribution_that_would_cut_twice(monkeypatch):
+    import jax
+
+    chosen = keras.distribution.DataParallel(devices=keras.distribution.list_devices()[:1])
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    keras.distribution.set_distribution(chosen)
+    try:
+        with pytest.raises(ValueError, match="each process again; make it with auto_shard_dataset"):
+            backend.on_devices(None, None, None).__enter__()
+    finally:
+        keras.distribution.set_distribution(None)
 
 
 def test_alone():

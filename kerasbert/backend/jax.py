@@ -451,6 +451,11 @@ def on_devices(devices, mesh, layout_map):
             "keras.distribution.set_distribution() has chosen the devices already; leave out "
             "devices and mesh."
         )
+    if before is not None and jax.process_count() > 1 and before.auto_shard_dataset:
+        raise ValueError(
+            "The keras.distribution that is set would cut the rows of each process again; make it "
+            "with auto_shard_dataset=False."
+        )
     if before is not None or (devices is None and mesh is None and jax.process_count() == 1):
         yield ((0, 1), 1) if before is None else _shard(before)
         return

@@ -38,7 +38,7 @@ def file_task(
     Args:
         train, dev, test: strings, the paths of files, at least one of them.
         head: string. See `Task`.
-        columns: list of strings. Those of the text: one, or two for pairs ("text" by default);
+        columns: string, or list of strings. Those of the text: one, or two for pairs ("text" by default);
             "question" and "context"; "prompt"; "query" and "text"; of a table of lists of words
             "tokens". Of CoNLL's columns the number of the words', 0 by default.
         label: string. The column of labels, "label" by default, of texts for a query numbers from
@@ -66,6 +66,7 @@ def file_task(
     if train is dev is test is None:
         raise ValueError("A task of your own needs a file: pass train, dev or test.")
     kind = KINDS[head].load("tasks")
+    columns = [columns] if isinstance(columns, (str, int)) else columns
     columns = kind.columns if columns is None else tuple(map(str, columns))
     label = kind.label if label is None else str(label)
     if len(columns) not in kind.column_counts:

@@ -349,6 +349,8 @@ def test_own_tables(tmp_path):
         assert task.labels == ("0", "1")
         train = task.read("train")
         assert train.x == ([text, "v"], ["w", ""]) and train.y == ["1", "0"], name
+        task = file_task(str(tmp_path / name), columns="a", label="grade")
+        assert task.read("train").x == [text, "v"]
 
 
 @pytest.mark.peers
