@@ -261,6 +261,12 @@ def finetune(
             f"Part {part}: {len(results['runs'])} runs. The same without --part puts all together."
         )
         return
+    if "grid" not in results:
+        print(
+            f"{len(results['runs'])} runs of this process; the last of the processes to end puts "
+            f"all together in '{output}'."
+        )
+        return
     grid = [grid_table(results)] if len(results["runs"]) > 1 else []
     show(*grid, score_table(results))
     print(f"The model, its scores and its answers are in '{output}'. To go on:")

@@ -50,6 +50,19 @@ def films(tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_processes_of_a_launcher(films, tiny_preset, monkeypatch):
+    files = ["--train", films / "train.csv", "--dev", films / "dev.csv"]
+    said = []
+    for index in (0, 1):
+        monkeypatch.setattr(loop.backend, "launched", lambda index=index: (index, 2))
+        done = kerasbert("finetune", tiny_preset, films / "out", *files, *SMALL, "--seeds", "0,1")
+        assert done.exit_code == 0, done.output
+        said.append(done.stdout)
+    assert "1 runs of this process; the last of the processes to end puts" in said[0]
+    assert "accuracy on dev" in said[1] and f"kerasbert predict {films}/out/model" in said[1]
+
+
+@pytest.mark.backends("torch")
 def test_from_files_to_answers(films, tiny_preset):
     out = films / "out"
     files = ["--train", films / "train.csv", "--dev", films / "dev.csv"]
