@@ -263,7 +263,7 @@ def finetune(
         return
     if "grid" not in results:
         print(
-            f"{len(results['runs'])} runs of this process; the last of the processes to end puts "
+            f"Runs of this process: {len(results['runs'])}. The last of the processes to end puts "
             f"all together in '{output}'."
         )
         return

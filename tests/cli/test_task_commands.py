@@ -58,7 +58,7 @@ def test_processes_of_a_launcher(films, tiny_preset, monkeypatch):
         done = kerasbert("finetune", tiny_preset, films / "out", *files, *SMALL, "--seeds", "0,1")
         assert done.exit_code == 0, done.output
         said.append(done.stdout)
-    assert "1 runs of this process; the last of the processes to end puts" in said[0]
+    assert "Runs of this process: 1. The last of the processes to end puts" in said[0]
     assert "accuracy on dev" in said[1] and f"kerasbert predict {films}/out/model" in said[1]
 
 
