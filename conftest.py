@@ -16,6 +16,8 @@ def pytest_configure(config):
     )
 
 
+# It imports what the extra `play` installs, and has no examples.
+collect_ignore = ["kerasbert/play/server.py"]
 # Examples that need what the extra `peers` installs: a docstring has no place for a mark.
 _PEERS = {"kerasbert.export.onnx.export_onnx"}
 
