@@ -1,5 +1,9 @@
-"""Run the notebooks of `examples/` and store what they show: `python -m tests.examples.notebooks`,
-or with names, `... attention pretrain`. Two minutes each; as stored, they are run on TensorFlow."""
+"""Run the notebooks of `examples/` and the lessons of `docs/lessons/`, and store what they show:
+`python -m tests.examples.notebooks`, or with names, `... attention 01_words_to_pieces`.
+
+A notebook takes two minutes, a lesson a few seconds; as stored, they are run on TensorFlow. Lessons
+are run in English; the Korean and the Japanese ones have the same code, and are given its outputs.
+"""
 
 import os
 import re
@@ -10,11 +14,23 @@ from pathlib import Path
 from tests.peers import nbformat
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+LESSONS = EXAMPLES.parent / "docs" / "lessons"
+TRANSLATIONS = {"ko": LESSONS.parent / "ko" / "lessons", "ja": LESSONS.parent / "ja" / "lessons"}
 _CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def read(name):
-    return nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+def read(name, folder=EXAMPLES):
+    return nbformat.read(folder / f"{name}.ipynb", as_version=4)
+
+
+def write(notebook, name, folder):
+    path = folder / f"{name}.ipynb"
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    print(f"{path.relative_to(EXAMPLES.parent)}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def names_in(folder):
+    return sorted(path.stem for path in folder.glob("*.ipynb"))
 
 
 def code_cells(notebook):
@@ -69,14 +85,19 @@ def kinds(cell):
 
 
 def main(names):
-    for name in names or sorted(path.stem for path in EXAMPLES.glob("*.ipynb")):
+    lessons = names_in(LESSONS)
+    for name in names or names_in(EXAMPLES) + lessons:
+        folder = LESSONS if name in lessons else EXAMPLES
         with tempfile.TemporaryDirectory() as directory:
             os.symlink(EXAMPLES / "data", os.path.join(directory, "data"))
-            notebook = read(name)
+            notebook = read(name, folder)
             run(notebook, directory)
-        path = EXAMPLES / f"{name}.ipynb"
-        path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+        write(notebook, name, folder)
+        for other in TRANSLATIONS.values() if folder == LESSONS else ():
+            translated = read(name, other)
+            for cell, done in zip(code_cells(translated), code_cells(notebook), strict=True):
+                cell.execution_count, cell.outputs = done.execution_count, done.outputs
+            write(translated, name, other)
 
 
 if __name__ == "__main__":
