@@ -87,17 +87,25 @@ def kinds(cell):
 def main(names):
     lessons = names_in(LESSONS)
     for name in names or names_in(EXAMPLES) + lessons:
-        folder = LESSONS if name in lessons else EXAMPLES
+        if name in lessons:
+            _store_lesson(name)
+            continue
         with tempfile.TemporaryDirectory() as directory:
             os.symlink(EXAMPLES / "data", os.path.join(directory, "data"))
-            notebook = read(name, folder)
+            notebook = read(name)
             run(notebook, directory)
-        write(notebook, name, folder)
-        for other in TRANSLATIONS.values() if folder == LESSONS else ():
-            translated = read(name, other)
-            for cell, done in zip(code_cells(translated), code_cells(notebook), strict=True):
-                cell.execution_count, cell.outputs = done.execution_count, done.outputs
-            write(translated, name, other)
+        write(notebook, name, EXAMPLES)
+
+
+def _store_lesson(name):
+    notebook = read(name, LESSONS)
+    run(notebook, LESSONS)  # They find the data from there, and write nothing.
+    write(notebook, name, LESSONS)
+    for folder in TRANSLATIONS.values():
+        translated = read(name, folder)
+        for cell, done in zip(code_cells(translated), code_cells(notebook), strict=True):
+            cell.execution_count, cell.outputs = done.execution_count, done.outputs
+        write(translated, name, folder)
 
 
 if __name__ == "__main__":
