@@ -52,6 +52,8 @@ def run(notebook, directory, **told):
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": directory}}
     )
     environment = {"PYTHONPATH": f"{EXAMPLES.parent}:{EXAMPLES}", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # On busy cores, threads of scikit-learn's small products wait for each other for minutes.
+    environment["OMP_NUM_THREADS"] = "1"
     client.execute(env={**os.environ, **environment})
     parameters.source = stored
     notebook.metadata.language_info = {"name": "python"}  # Not the version that was at hand.
