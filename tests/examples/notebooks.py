@@ -1,5 +1,9 @@
-"""Run the notebooks of `examples/` and store what they show: `python -m tests.examples.notebooks`,
-or with names, `... attention pretrain`. Two minutes each; as stored, they are run on TensorFlow."""
+"""Run the notebooks of `examples/` and the lessons of `docs/lessons/`, and store what they show:
+`python -m tests.examples.notebooks`, or with names, `... attention 01_words_to_pieces`.
+
+A notebook takes two minutes, a lesson a few seconds; as stored, they are run on TensorFlow. Lessons
+are run in English; the Korean and the Japanese ones have the same code, and are given its outputs.
+"""
 
 import os
 import re
@@ -10,11 +14,23 @@ from pathlib import Path
 from tests.peers import nbformat
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+LESSONS = EXAMPLES.parent / "docs" / "lessons"
+TRANSLATIONS = {"ko": LESSONS.parent / "ko" / "lessons", "ja": LESSONS.parent / "ja" / "lessons"}
 _CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def read(name):
-    return nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+def read(name, folder=EXAMPLES):
+    return nbformat.read(folder / f"{name}.ipynb", as_version=4)
+
+
+def write(notebook, name, folder):
+    path = folder / f"{name}.ipynb"
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    print(f"{path.relative_to(EXAMPLES.parent)}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def names_in(folder):
+    return sorted(path.stem for path in folder.glob("*.ipynb"))
 
 
 def code_cells(notebook):
@@ -36,6 +52,8 @@ def run(notebook, directory, **told):
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": directory}}
     )
     environment = {"PYTHONPATH": f"{EXAMPLES.parent}:{EXAMPLES}", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # On busy cores, threads of scikit-learn's small products wait for each other for minutes.
+    environment["OMP_NUM_THREADS"] = "1"
     client.execute(env={**os.environ, **environment})
     parameters.source = stored
     notebook.metadata.language_info = {"name": "python"}  # Not the version that was at hand.
@@ -69,14 +87,27 @@ def kinds(cell):
 
 
 def main(names):
-    for name in names or sorted(path.stem for path in EXAMPLES.glob("*.ipynb")):
+    lessons = names_in(LESSONS)
+    for name in names or names_in(EXAMPLES) + lessons:
+        if name in lessons:
+            _store_lesson(name)
+            continue
         with tempfile.TemporaryDirectory() as directory:
             os.symlink(EXAMPLES / "data", os.path.join(directory, "data"))
             notebook = read(name)
             run(notebook, directory)
-        path = EXAMPLES / f"{name}.ipynb"
-        path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+        write(notebook, name, EXAMPLES)
+
+
+def _store_lesson(name):
+    notebook = read(name, LESSONS)
+    run(notebook, LESSONS)  # They find the data from there, and write nothing.
+    write(notebook, name, LESSONS)
+    for folder in TRANSLATIONS.values():
+        translated = read(name, folder)
+        for cell, done in zip(code_cells(translated), code_cells(notebook), strict=True):
+            cell.execution_count, cell.outputs = done.execution_count, done.outputs
+        write(translated, name, folder)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""The lessons of the site: in three languages the same, and what they are stored with holds."""
+
+import re
+
+import pytest
+
+from tests.examples.notebooks import LESSONS, TRANSLATIONS, code_cells, kinds, names_in, read, run
+from tests.peers import nbformat
+
+# As they are stored, for TensorFlow.
+pytestmark = [pytest.mark.peers, pytest.mark.backends("tensorflow")]
+
+NAMES = names_in(LESSONS)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+def text_of(output):
+    """What an output says in words, without the lengths of spaces."""
+    text = output.get("text") or output["data"].get("text/plain", "")
+    return re.sub(r"\s+", " ", text)
+
+
+def stray(stored, found):
+    """Where two texts differ in words, or in a number by more than 2%; or `None`."""
+    if _NUMBER.split(stored) != _NUMBER.split(found):
+        return stored, found
+    for one, other in zip(_NUMBER.findall(stored), _NUMBER.findall(found), strict=True):
+        if float(other) != pytest.approx(float(one), rel=0.02, abs=0.011):
+            return one, other
+
+
+def test_stray_numbers_are_found():
+    assert stray("mean 0.50, 7 words", "mean 0.505, 7 words") is None
+    assert stray("mean 0.50, 7 words", "mean 0.60, 7 words") == ("0.50", "0.60")
+    assert stray("7 words", "8 words") == ("7", "8")
+    assert stray("the cat", "the dog")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lesson_is_stored_whole(name):
+    notebook = read(name, LESSONS)
+    nbformat.validate(notebook)
+    code = code_cells(notebook)
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+    outputs = [output for cell in code for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    for output in outputs:
+        for word in ("WARNING", "Warning", "Traceback", "/tmp", "/home", "\x1b", "\r"):
+            assert word not in text_of(output)
+    assert (LESSONS / f"{name}.ipynb").stat().st_size < 500_000  # A page shows them all.
+    words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert 'pip install ".[plot]"' in words and words.count("<details>") >= 2
+    (parameters,) = [cell for cell in code if "parameters" in cell.metadata.get("tags", ())]
+    assert 'PRESET = "' in parameters.source and "# Published: " in parameters.source
+
+
+@pytest.mark.parametrize("language", TRANSLATIONS)
+def test_lessons_are_the_same_in(language):
+    assert names_in(TRANSLATIONS[language]) == NAMES
+    for name in NAMES:
+        cells, translated = (
+            read(name, folder).cells for folder in (LESSONS, TRANSLATIONS[language])
+        )
+        assert [cell.id for cell in cells] == [cell.id for cell in translated]
+        for cell, other in zip(cells, translated, strict=True):
+            if cell.cell_type == "code":
+                assert other == cell
+                continue
+            assert other.cell_type == "markdown" and other.source != cell.source
+            marks = r"</?details>|^#+ |`{3}\w*"
+            assert re.findall(marks, other.source, re.M) == re.findall(marks, cell.source, re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_lesson_shows_what_it_is_stored_with(name):
+    """And the code of the answers runs after it."""
+    notebook = read(name, LESSONS)
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    answers = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    notebook.cells += [nbformat.v4.new_code_cell(answer) for answer in answers]
+    said = run(notebook, LESSONS)
+    assert "Traceback" not in said and "Glyph" not in said
+    stored = code_cells(read(name, LESSONS))
+    for cell, before in zip(code_cells(notebook)[: len(stored)], stored, strict=True):
+        assert kinds(cell) == kinds(before)
+        for output, old in zip(cell.outputs, before.outputs, strict=True):
+            assert stray(text_of(old), text_of(output)) is None
