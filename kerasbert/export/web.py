@@ -8,6 +8,7 @@ then: 14 MB, too much for a package of Python.
 
 import base64
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -38,6 +39,16 @@ _LIBRARIES = {
         ("dist/tokenizers.min.mjs", "LICENSE", "package.json"),
     ),
 }
+# Texts that the page has to cut as the model does.
+PROBES = [
+    "Win a FREE prize now!",
+    "Größe, naïve café № 1, don't: $5.00 (3%)",
+    "서울은 대한민국의 수도이다. 각",
+    "日本語のテキスト、東京タワーは𠮷野家ではない。",
+    "Привет, мир ΟΔΟΣ",
+    "I 👍🏽 it 👩‍👩‍👧 🙂, 한국🙂日本",
+    "two  spaces\nand a line",
+]
 _SPANS = ("tag", "answer")  # Panels that have to know which characters a token has.
 
 
@@ -66,7 +77,7 @@ def export_web(model, directory, precision="int8"):
         ValueError: for a model that the page has no form for, or a folder that is not empty.
         ImportError: if a package of the extra `onnx` is missing.
         RuntimeError: if npm is missing or does not give the two libraries, or if the graph answers
-            differently from the model.
+            differently from the model, or the page cuts texts otherwise.
     """
     need_packages("export_web", "onnx", "onnx", "onnxruntime", "tf2onnx")
     check_choice("precision", precision, PRECISIONS)
@@ -81,6 +92,7 @@ def export_web(model, directory, precision="int8"):
         for name in ("pictures.js", "pictures.css"):
             shutil.copyfile(os.path.join(_PICTURES, name), os.path.join(folder, name))
         write_json(os.path.join(folder, "task.json"), settings)
+        _check_pieces(model, folder, settings["panel"] in _SPANS)
     return os.path.join(target, "index.html")
 
 
@@ -106,7 +118,42 @@ def settings_of(model):
     return {"title": name, "inputs": inputs, "length": own.sequence_length, **found}
 
 
+def _check_pieces(model, folder, has_spans):
+    """Raise where the page cuts texts otherwise than the model does."""
+    tokenizer = model.preprocessor.tokenizer
+    if hasattr(model, "fill_mask"):
+        tokenizer = tokenizer.with_special_tokens()
+    texts = [*PROBES, f"{PROBES[0]} {tokenizer.mask_token}, {tokenizer.mask_token}."]
+    command = [_program("node"), os.path.join(_HERE, "cut_by_page.mjs"), folder]
+    settings = {"capture_output": True, "encoding": "utf-8"}
+    done = subprocess.run(command, input=json.dumps(texts), **settings)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if "Error" in line] or [done.stderr]
+        raise RuntimeError(f"The page cannot read the tokenizer: {said[0].strip()}")
+    columns = tokenizer.tokenize_with_offsets(texts)
+    columns = [[list(map(int, row)) for row in rows] for rows in columns]
+    for text, cut, *wanted in zip(texts, json.loads(done.stdout), *columns, strict=True):
+        if [cut["ids"], cut["starts"], cut["ends"]][: 3 if has_spans else 1] != (
+            wanted if has_spans else wanted[:1]
+        ):
+            raise RuntimeError(
+                f"The page's library cuts {text!r} otherwise than the {type(tokenizer).__name__}; "
+                "nothing was written. `kerasbert play` shows this model."
+            )
+
+
 # === npm ===
+
+
+def _program(name):
+    """The path of a program of Node.js."""
+    found = shutil.which(name)
+    if found is None:
+        raise RuntimeError(
+            f"export_web needs {name}, which is not here; install Node.js with npm (Debian, "
+            "Ubuntu: apt install npm)."
+        )
+    return found
 
 
 def _library(package, digest, files):
@@ -115,12 +162,7 @@ def _library(package, digest, files):
     folder = cache / "kerasbert" / "npm" / package.replace("/", "-")
     if folder.is_dir():
         return folder
-    npm = shutil.which("npm")
-    if npm is None:
-        raise RuntimeError(
-            f"export_web fetches {package} by npm, which is not here; install Node.js with npm "
-            "(Debian, Ubuntu: apt install npm)."
-        )
+    npm = _program("npm")
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with new_folder(str(folder), by="export_web") as new:
         command = [npm, "pack", package, "--ignore-scripts", "--silent"]

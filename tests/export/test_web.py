@@ -4,6 +4,7 @@ Playwright drives Debian's Chromium, or another one that is installed.
 """
 
 import contextlib
+import io
 import json
 import re
 import shutil
@@ -17,15 +18,18 @@ import pytest
 
 from kerasbert import models, runtimes
 from kerasbert.export import export_web, token_graphs, web, write_graph
-from kerasbert.files import write_json
-from kerasbert.tokenizers import RobertaTokenizer
+from kerasbert.files import write_files, write_json
+from kerasbert.tokenizers import AlbertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.cli.test_commands import kerasbert
 from tests.export import tiny
+from tests.export.test_runtimes import ALBERT, XLM_ROBERTA
 from tests.peers import Peer
 from tests.play import presets
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.backends("tensorflow")]
 sync_api = Peer("playwright.sync_api")
+sentencepiece = Peer("sentencepiece")
 
 PAGE = Path(web.__file__).parent / "page"
 
@@ -270,6 +274,34 @@ def test_what_is_missing(browser, site):
         assert page.is_disabled("button.go")
 
 
+def test_pieces_are_checked(site, monkeypatch):
+    """Byte pairs and sentence pieces are cut as here; what is cut otherwise is refused."""
+    pairs = tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>")
+    model = tiny.task("TextClassifier", pairs)
+    folder = site(model)
+    for kind, settings in ((XLMRobertaTokenizer, XLM_ROBERTA), (AlbertTokenizer, ALBERT)):
+        texts = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(web.PROBES * 20),
+            model_writer=texts,
+            vocab_size=200,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            **settings,
+        )
+        other = tiny.task("TextClassifier", kind(texts.getvalue()))
+        tokens = other.preprocessor.tokenizer
+        write_files(folder, transformers_files(tokens, other.backbone.family, 64, True))
+        web._check_pieces(other, str(folder), False)
+    write_files(folder, transformers_files(pairs, model.backbone.family, 64, True))
+    web._check_pieces(model, str(folder), False)
+    monkeypatch.setattr(web, "PROBES", ["lower"])
+    content = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(content.replace('"e r"', '"r e"'))
+    with pytest.raises(RuntimeError, match="cuts 'lower' otherwise than the RobertaTokenizer"):
+        web._check_pieces(model, str(folder), False)
+
+
 def test_same_words_in_each_language():
     text = (PAGE / "strings.js").read_text(encoding="utf-8")
     strings = json.loads(text.split("window.STRINGS = ")[1].rstrip().rstrip(";"))
@@ -314,7 +346,7 @@ def test_refused(tmp_path, monkeypatch):
         export_web(tiny.task("MaskedLM"), tmp_path / "page", precision="int4")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match="npm, which is not here; install Node.js"):
+    with pytest.raises(RuntimeError, match="needs npm, which is not here; install Node.js"):
         export_web(tiny.task("MaskedLM"), tmp_path / "page")
     npm = tmp_path / "npm"
     for script, said in (

@@ -55,6 +55,15 @@ export function makeAnswerer(task, tokenizer, content, run) {
   const processors = content.post_processor ? content.post_processor.processors || [content.post_processor] : [];
   const template = processors.find((one) => one.type === "TemplateProcessing");
 
+  const normalizers = content.normalizer ? content.normalizer.normalizers || [content.normalizer] : [];
+  const has = (type) => normalizers.some((one) => one.type === type);
+  if (has("Precompiled")) {
+    // The library makes U+200D, which joins emoji, a space, and small sigmas by their place; the model's maps do not.
+    const own = tokenizer.normalizer;
+    const small = (text) => (has("Lowercase") ? text.replaceAll("Σ", "σ") : text);
+    tokenizer.normalizer = (text) => small(text).split("\u200d").map((part) => own(part)).join("\u200d");
+  }
+
   // The ids of a text's tokens and, of word pieces, their characters [start, end). The library gives no places,
   // so each character is normalized by itself here, by the library's normalizer.
   function pieces(text) {
