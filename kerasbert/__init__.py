@@ -47,6 +47,7 @@ _FUNCTIONS = {
     "export_onnx": "export.onnx",
     "export_openvino": "export.onnx",
     "export_serving": "export.serving",
+    "export_web": "export.web",
     "finetune": "training.finetune",
     "predict": "training.evaluation",
     "predict_corpus": "training.predict_corpus",

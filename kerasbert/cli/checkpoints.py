@@ -119,7 +119,7 @@ def export(
         ),
     ],
     format: Annotated[
-        str, typer.Option(help="saved_model, onnx, litert or openvino.")
+        str, typer.Option(help="saved_model, onnx, litert, openvino or web.")
     ] = "saved_model",
     layout: Annotated[
         str | None,
@@ -177,6 +177,7 @@ def export(
       kerasbert export reader served/reader --set top_k=3 --signature serving_default
       kerasbert export out/model spam_onnx --format onnx --int8
       kerasbert export out/model for_javascript --format onnx --layout transformers
+      kerasbert export out/model site --format web
     """
     is_graph = format != "saved_model"
     with command(backend):
@@ -216,7 +217,8 @@ def export(
             }
         loaded, tokenizer = load_source(model, tokenizer=False if tokens_only else None)
         if is_graph:
-            arguments["tokenizer"] = tokenizer or False
+            # A page takes the model's own.
+            arguments |= {} if format == "web" else {"tokenizer": tokenizer or False}
         elif tokenizer and not isinstance(loaded, BertTask):
             arguments["preprocessor"] = BertPreprocessor.from_preset(model)
         try:
@@ -325,15 +327,20 @@ def _show_bench(found):
 
 def _graph_call(format, of_saved_model, int8, sequence_length, layout):
     """The function that writes a model from token ids on, and its settings."""
-    from kerasbert.export import export_litert, export_onnx, export_openvino
+    from kerasbert.export import export_litert, export_onnx, export_openvino, export_web
 
-    calls = {"onnx": export_onnx, "litert": export_litert, "openvino": export_openvino}
+    calls = {
+        "onnx": export_onnx,
+        "litert": export_litert,
+        "openvino": export_openvino,
+        "web": export_web,
+    }
     if format not in calls:
         raise ValueError(f"--format '{format}' is unknown; use saved_model, {', '.join(calls)}.")
     for name, value in of_saved_model.items():
         if value is not None:
             raise ValueError(f"{name} is for --format saved_model; leave it out for {format}.")
-    arguments = {"precision": "int8" if int8 else "float32"}
+    arguments = {} if format == "web" else {"precision": "int8" if int8 else "float32"}
     if format == "litert":
         arguments["sequence_length"] = sequence_length
     elif sequence_length is not None:

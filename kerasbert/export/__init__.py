@@ -4,3 +4,4 @@ from kerasbert.export.litert import export_litert as export_litert
 from kerasbert.export.onnx import export_onnx as export_onnx
 from kerasbert.export.onnx import export_openvino as export_openvino
 from kerasbert.export.serving import export_serving as export_serving
+from kerasbert.export.web import export_web as export_web

@@ -61,6 +61,17 @@ class ServedMaskedLM(Served):
         body = _FILL.format(mask=mask, top_k=self.settings["top_k"], output=self._logits)
         return Program(body, f'"Lunch at {mask}?" "A {mask} of tea."')
 
+    def page(self):
+        own = self.preprocessor.tokenizer
+        return {
+            "panel": "fill",
+            "output": self._logits,
+            "mask": own.mask_token,
+            "mask_id": own.mask_token_id,
+            "vocabulary": own.vocabulary_size(),
+            "top_k": min(8, own.vocabulary_size()),
+        }
+
     def _tokens(self, text):
         """Tokens, where they start, and the places of masks among them: ragged (N, None)."""
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()

@@ -3,7 +3,7 @@
 import keras
 
 from kerasbert.export.program import of_texts
-from kerasbert.export.served import ServedTexts
+from kerasbert.export.served import ServedTexts, of_classes
 
 _ODDS = """\
 gap = outputs["logits"][:, 0] - outputs["logits"][:, 1]
@@ -16,6 +16,9 @@ class ServedNextSentence(ServedTexts):
 
     columns = ("text", "text_b")
     takes = ("serving_default",)
+
+    def page(self):
+        return of_classes(self, ["follows", "does not follow"], "softmax", pair=True)
 
     def program(self):
         return of_texts("The probability that the second text follows the first", _ODDS, pairs=True)

@@ -88,6 +88,16 @@ class ServedReader(Served):
         note = "Contexts may be of any length."
         return Program(body, '"A question?" "Its context."', "[tuple(sys.argv[1:])]", note)
 
+    def page(self):
+        return {
+            "panel": "answer",
+            "question": self.preprocessor.max_query_length,
+            "stride": self.preprocessor.doc_stride,
+            "longest": self.settings["max_answer_length"],
+            "n_best": self.settings["n_best"],
+            "top_k": 3,
+        }
+
     def pack(self, question, context):
         """Windows (N, W, T), of which the first `count` (N,) are there.
 

@@ -23,6 +23,7 @@ from kerasbert.lineage import ElmoEmbedder, TransformerSeq2SeqLM
 from kerasbert.models import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
+from kerasbert.preprocessors.packing import TRUNCATE
 
 # What is served and has no row in `kerasbert.kinds`, or none in its models; only the first is a
 # graph from one text's token ids.
@@ -134,6 +135,19 @@ def quantization_modes(model):
     """In what a model's weights are quantized: a set, empty for floats."""
     policies = [layer.dtype_policy for layer in private_names.flatten_layers(model)]
     return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
+
+
+def of_classes(task, labels, activation, pair=False):
+    """`Served.page` of what says one thing of a text, or of a pair: bars.
+
+    Args:
+        labels: list of C strings.
+        activation: string. "softmax", "sigmoid", or "none" for a number that is no probability.
+        pair: bool. Whether there have to be two texts.
+    """
+    own = {"output": task.output, "labels": labels, "activation": activation}
+    truncate = TRUNCATE[task.preprocessor.truncate]
+    return {"panel": "classify", **own, "pair": pair, "pairs": True, "truncate": truncate}
 
 
 def are_texts(values):
@@ -248,6 +262,13 @@ class Served:
 
     def program(self):
         """The `Program` that answers by an exported graph; `None` where there is none."""
+        return None
+
+    def page(self):
+        """What the page of `export_web` has to know of this kind; `None` where it has none.
+
+        `panel` is what it shows (a function of `page/answers.mjs`), the rest are its settings.
+        """
         return None
 
     @functools.cached_property

@@ -7,7 +7,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.program import of_texts
-from kerasbert.export.served import CLASSIFY, ServedTexts
+from kerasbert.export.served import CLASSIFY, ServedTexts, of_classes
 
 _SOFTMAX = """\
 odds = np.exp(outputs["logits"] - outputs["logits"].max(axis=-1, keepdims=True))
@@ -41,13 +41,20 @@ class ServedClassifier(ServedTexts):
             return self.model.activation(logits)
         return keras.ops.sigmoid(logits) if self.model.multi_label else keras.ops.softmax(logits)
 
+    def _odds(self):
+        """ "softmax" or "sigmoid", whichever makes probabilities of logits; `None` for another."""
+        return {
+            keras.activations.linear: "sigmoid" if self.model.multi_label else "softmax",
+            keras.activations.sigmoid: "sigmoid",
+            keras.activations.softmax: "softmax",
+        }.get(self.model.activation)
+
+    def page(self):
+        odds = self._odds()
+        return odds and of_classes(self, self.own_labels, odds)
+
     def program(self):
-        activations = {
-            keras.activations.linear: _SIGMOID if self.model.multi_label else _SOFTMAX,
-            keras.activations.sigmoid: _SIGMOID,
-            keras.activations.softmax: _SOFTMAX,
-        }
-        lines = activations.get(self.model.activation)
+        lines = {"softmax": _SOFTMAX, "sigmoid": _SIGMOID}.get(self._odds())
         return lines and of_texts("Label and probability, the likeliest first", lines + _RANKED)
 
     def decode(self, outputs, features):

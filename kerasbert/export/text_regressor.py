@@ -1,7 +1,7 @@
 """What is served of `BertTextRegressor`: a number a text."""
 
 from kerasbert.export.program import of_texts
-from kerasbert.export.served import REGRESS, ServedTexts
+from kerasbert.export.served import REGRESS, ServedTexts, of_classes
 
 
 class ServedRegressor(ServedTexts):
@@ -9,6 +9,9 @@ class ServedRegressor(ServedTexts):
 
     output = "score"
     of_examples = ("regress", REGRESS, "score")
+
+    def page(self):
+        return of_classes(self, ["score"], "none")
 
     def program(self):
         return of_texts("The number", 'return outputs["score"].tolist()')

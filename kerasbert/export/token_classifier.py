@@ -7,7 +7,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import code_points, substrings
-from kerasbert.data.tagging import TagSet
+from kerasbert.data.tagging import TagSet, classes_of_pieces
 from kerasbert.data.windows import take_windows
 from kerasbert.export import decoding
 from kerasbert.export.program import of_texts
@@ -81,6 +81,16 @@ class ServedTagger(ServedPieces):
 
     def program(self):
         return of_texts("Start, end and label of each token", _TAGS)
+
+    def page(self):
+        own, names = self.preprocessor, self.own_labels
+        return {
+            "panel": "tag",
+            "meanings": TagSet(names).meanings,
+            "table": classes_of_pieces(names, len(names)).tolist(),
+            "label_pieces": own.label_pieces,
+            "stride": own.stride or max((own.sequence_length - 2) // 2, 1),
+        }
 
     def _types(self):
         """The type of each class that has one, by the model's names and by those given."""
