@@ -38,9 +38,9 @@ def file_task(
     Args:
         train, dev, test: strings, the paths of files, at least one of them.
         head: string. See `Task`.
-        columns: string, or list of strings. Those of the text: one, or two for pairs ("text" by default);
-            "question" and "context"; "prompt"; "query" and "text"; of a table of lists of words
-            "tokens". Of CoNLL's columns the number of the words', 0 by default.
+        columns: string, or list of strings. Those of the text: one, or two for pairs ("text" by
+            default); "question" and "context"; "prompt"; "query" and "text"; of a table of lists
+            of words "tokens". Of CoNLL's columns the number of the words', 0 by default.
         label: string. The column of labels, "label" by default, of texts for a query numbers from
             0 on; "answers" of questions, "tags" of lists of words. Of CoNLL's columns their
             number, the last one by default.
