@@ -148,6 +148,10 @@ def ours():
     """All classes of the package."""
     found = {}
     for module in pkgutil.walk_packages(kerasbert.__path__, "kerasbert."):
+        if (
+            module.name == "kerasbert.play.server"
+        ):  # It imports the extra `play`, and nothing of Keras.
+            continue
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, type) and value.__module__ == module.name:
                 found[value] = None

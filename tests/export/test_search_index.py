@@ -155,6 +155,7 @@ def test_vectors_in_blocks(models, tmp_path, monkeypatch):
     assert task.variables["texts"][699].numpy() == b"half a pair ? 699"
 
 
+@pytest.mark.slow_on_tensorflow
 def test_export(models, export):
     index = make(models, "reranker")
     path = export(index, warmup=["who?"], signatures=["serving_default", "search"], top_k=2)

@@ -28,6 +28,7 @@ from tests.contracts import (
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
+@pytest.mark.slow_on_tensorflow
 @model_contract(
     "bert",
     "albert",

@@ -51,6 +51,7 @@ def reset(model):
     keras.utils.set_random_seed(0)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_learns():
     # Dropout in so small an encoder at this rate undoes at times what was learnt.
     classifier = raw_classifier(dropout=0.0)

@@ -326,6 +326,7 @@ def test_a_text_and_itself():
     embedder.fit(MANY, np.ones((18, 16)), verbose=0)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_columns_may_be_generators():
     columns = tuple(iter(column) for column in COMPARED["pairs"][0])
     history = make_raw().fit(columns, batch_size=9, verbose=0).history
@@ -672,6 +673,7 @@ def test_attention_to_expansion():
     assert np.abs(seeing.embed("good", role="query")[:4] - short).max() > 1e-3
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.backends("tensorflow", "torch")
 def test_projection(tmp_path):
     """After the pooling, as LaBSE's; a new one where a checkpoint has none."""

@@ -153,6 +153,7 @@ def test_tf_data_and_function(tokenizer, hard, sentences):
     assert [x.decode() for x in text.numpy()] == tokenizer.detokenize(want)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")  # The same graph on every backend.
 def test_works_when_first_called_in_a_graph(make):
     for name in ("BertTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer"):

@@ -91,6 +91,7 @@ def unbroken(examples, vocabulary, tmp_path_factory):
 # --- from text to a preset ---
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_text_to_preset(corpus, tmp_path):
     output = str(tmp_path / "out")
