@@ -142,13 +142,9 @@ class Together:
     replicas: int
 
 
-# The `Together` whose processes share the batches that `fit` and `evaluate` are given.
-_sharing = None
-
-
-def sharing():
-    """The `Together` in whose context this is, where it shares batches, or `None`."""
-    return _sharing
+# The `Together` in whose context this is, where its processes share the batches that `fit` and
+# `evaluate` are given.
+sharing = None
 
 
 @contextlib.contextmanager
@@ -187,15 +183,15 @@ def together(devices=None, mesh=None, share_batches=True):
             draw other weights and orders.
         ConnectionError: in a sentence, where another process ended.
     """
-    global _sharing
-    processes, before = join(), _sharing
+    global sharing
+    processes, before = join(), sharing
     try:
         with backend.on_devices(devices, mesh, layout_map) as (shard, replicas):
             group = Together(processes, shard, replicas)
-            _sharing = None
+            sharing = None
             if share_batches and processes.count > 1:
                 _check_alike(processes)
-                _sharing = group
+                sharing = group
             yield group
     except Exception as error:
         if processes.count == 1 or not backend.is_lost_process(error):
@@ -205,7 +201,7 @@ def together(devices=None, mesh=None, share_batches=True):
             "cannot be reached: start all of them again, and they go on from the last checkpoint."
         ) from error
     finally:
-        _sharing = before
+        sharing = before
 
 
 def _check_alike(processes):

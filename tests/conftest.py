@@ -318,3 +318,18 @@ def tiny_preset(tmp_path_factory):
     model = BertTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
     model.save_to_preset(directory)
     return directory
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real browser for tests of pages: Debian's Chromium, or another one that is installed."""
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    path = next(filter(None, found), None)
+    if path is None:
+        pytest.skip("There is no browser here: apt install chromium.")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -117,7 +117,7 @@ def test_processes_of_other_seeds_are_refused(monkeypatch):
 
 def test_what_processes_cannot_share(monkeypatch):
     group = distribution.Together(Processes(0, 2), (0, 2), 2)
-    monkeypatch.setattr(distribution, "_sharing", group)
+    monkeypatch.setattr(distribution, "sharing", group)
     model = BertTextClassifier(BertBackbone(100, 1, 2, 16, 32), 2)
     arrays = {"token_ids": np.ones((2, 4), int)}
     with pytest.raises(ValueError, match="share batches of texts, .* were given a dict; pass one"):

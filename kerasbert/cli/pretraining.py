@@ -19,6 +19,15 @@ from kerasbert.cli.app import (
     settings,
 )
 
+TextOrJsonLines = Annotated[
+    list[str],
+    typer.Argument(metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."),
+]
+TextEncoding = Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")]
+TextErrors = Annotated[
+    str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
+]
+
 
 @app.command()
 def vocab(
@@ -48,10 +57,8 @@ def vocab(
     text_key: Annotated[
         str | None, typer.Option(help="Where JSON or Parquet has the text.")
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")] = "utf-8",
-    errors: Annotated[
-        str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
-    ] = "strict",
+    encoding: TextEncoding = "utf-8",
+    errors: TextErrors = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes that count words.")] = None,
     runner: RunnerOption = None,
@@ -107,12 +114,7 @@ def vocab(
 
 @app.command()
 def deduplicate(
-    corpus: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."
-        ),
-    ],
+    corpus: TextOrJsonLines,
     output: Annotated[
         str, typer.Option("--output", "-o", help="An empty or new folder, for the same files.")
     ],
@@ -123,10 +125,8 @@ def deduplicate(
         str | None, typer.Option(help="Where a document of text ends: empty_line, line or file.")
     ] = None,
     text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
-    encoding: Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")] = "utf-8",
-    errors: Annotated[
-        str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
-    ] = "strict",
+    encoding: TextEncoding = "utf-8",
+    errors: TextErrors = "strict",
     runner: RunnerOption = None,
     beam: BeamOption = None,
     as_json: JsonOption = False,
@@ -169,12 +169,7 @@ def deduplicate(
 
 @app.command()
 def examples(
-    corpus: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."
-        ),
-    ],
+    corpus: TextOrJsonLines,
     output: Annotated[
         str, typer.Option("--output", "-o", help="The folder for the examples, and nothing else.")
     ],

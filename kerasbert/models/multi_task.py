@@ -12,9 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import private_names
+from kerasbert import distribution, private_names
 from kerasbert._errors import check_choice
-from kerasbert.distribution import sharing
 from kerasbert.from_preset import check_content
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
@@ -182,6 +181,8 @@ class BertMultiTask(BertTask):
             A `keras.callbacks.History`: `loss` of all steps, and the loss and metrics of each
             task that had a step in the epoch, as `name_loss`, `name_accuracy`, ...
         """
+        if distribution.sharing is not None:
+            raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
         check_choice("sampling", sampling, SAMPLING)
         self._check_names(data)
         seed = random.randrange(2**31) if seed is None else seed
@@ -195,8 +196,6 @@ class BertMultiTask(BertTask):
                 private_names.build_on(task, first)
             sizes.append(size)
             sources.append(itertools.chain([first], batches))
-        if sharing() is not None:
-            raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
         steps = steps_per_epoch or sum(sizes)
         names = list(self.tasks)
 

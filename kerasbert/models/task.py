@@ -7,12 +7,11 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert import backend, private_names
+from kerasbert import backend, distribution, private_names
 from kerasbert._memory import give_back
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import tf, traced_on_purpose
 from kerasbert.data.batching import restore_order, rows_of_part
-from kerasbert.distribution import sharing
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models.building import check_arguments, own_task, task_of
@@ -277,14 +276,15 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
         else:
             x = self._read(x, batch_size, anew=True, shuffle=shuffle)
         kwargs["shuffle"] = shuffle and not is_dataset(x)  # A dataset shuffles itself.
+        self._share_steps()
         # Keras gives it to `evaluate`, which is not to share it out again.
         kwargs["validation_data"] = self.__dict__["_held_out"] = self._shared_out(validation_data)
-        self._share_steps()
         try:
             return self._run(
                 keras.Model.fit, x, y, sample_weight, batch_size, is_raw, class_weight, **kwargs
             )
         finally:
+            self.__dict__.pop("_held_out", None)  # It may be large.
             give_back()
 
     def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
@@ -308,7 +308,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
         """
         check_process()
         check_batch_size(batch_size)
-        if sharing() is not None and not backend.predicts_while_sharing():
+        if distribution.sharing is not None and not backend.predicts_while_sharing():
             raise ValueError(
                 "predict() within together() would be of all processes at once; take the model by "
                 "kerasbert.distribution.of_one_process(model), and predict after that context."
@@ -471,14 +471,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
 
     def _share_steps(self):
         """Train with the other processes, where there are some that share batches."""
-        group = sharing()
+        group = distribution.sharing
         if group is not None and not self.__dict__.get("_shares_steps"):
             backend.share_steps(self, group.processes.count)
             self.__dict__["_shares_steps"] = True  # Not by `setattr`: Keras tracks that.
 
     def _shared_out(self, data, training=False):
         """What this process computes of the data of `fit` or `evaluate`, where several share it."""
-        group = sharing()
+        group = distribution.sharing
         if group is None or data is None:
             return data
         if not is_dataset(data):

@@ -212,25 +212,21 @@ def _tag(model, ask):
         found = [{**one, "label": ""} for one in model.detect(text)]
     else:
         found = model.tag(text)
-    keys = ("start", "end", "label")
-    return {
-        "spans": [
-            {**{key: one[key] for key in keys}, "score": round(float(one["score"]), 4)}
-            for one in found
-        ]
-    }
+    return {"spans": _scored(found, ("start", "end", "label"), 4)}
 
 
 def _answer(model, ask):
     question, context = _filled(ask, "text"), _filled(ask, "text_b")
     found = model.answer(question, context, top_k=_whole(ask, "top_k", 1, 10, 3))
-    keys = ("answer", "start", "end")
-    return {
-        "answers": [
-            {**{key: one[key] for key in keys}, "score": round(float(one["score"]), 5)}
-            for one in found
-        ]
-    }
+    return {"answers": _scored(found, ("answer", "start", "end"), 5)}
+
+
+def _scored(found, keys, digits):
+    """Some keys of what a model found, with rounded scores: a list of dicts."""
+    return [
+        {**{key: one[key] for key in keys}, "score": round(float(one["score"]), digits)}
+        for one in found
+    ]
 
 
 def _choose(model, ask):

@@ -28,7 +28,6 @@ from tests.peers import Peer
 from tests.play import presets
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.backends("tensorflow")]
-sync_api = Peer("playwright.sync_api")
 sentencepiece = Peer("sentencepiece")
 
 PAGE = Path(web.__file__).parent / "page"
@@ -36,18 +35,6 @@ PAGE = Path(web.__file__).parent / "page"
 # What rounding to int8 may change of a probability, and what two runtimes may make of one file.
 OF_INT8, OF_RUNTIMES = 0.03, 0.01
 FAMILY = "👩‍👩‍👧"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    path = next(filter(None, found), None)
-    if path is None:
-        pytest.skip("There is no browser here: apt install chromium.")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

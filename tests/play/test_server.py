@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +15,9 @@ import time
 
 import pytest
 
-from tests.peers import Peer
 from tests.play import presets
 
 pytestmark = [pytest.mark.peers, pytest.mark.backends("tensorflow")]
-sync_api = Peer("playwright.sync_api")
 
 NAMES = ["masked", presets.IMAGE, "tagger", "reader", "embedder", "reranker", "writer", "chooser"]
 
@@ -44,18 +41,6 @@ def address(tmp_path_factory):
         server.send_signal(signal.SIGINT)
         server.wait(30)
         assert "Traceback" not in (folder / "log").read_text()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    path = next(filter(None, found), None)
-    if path is None:
-        pytest.skip("There is no browser here: apt install chromium.")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @contextlib.contextmanager
