@@ -1,6 +1,7 @@
 """What import-linter cannot see: imports by a name in a string, and walks through the house."""
 
 import ast
+import importlib
 import pathlib
 import re
 import sys
@@ -138,6 +139,35 @@ def test_few_files_import_by_name():
         if {"import_module", "__import__"} & calls(ast.parse(path.read_text())):
             found.add(path.relative_to(PACKAGE).as_posix())
     assert found == MAY_IMPORT_BY_NAME
+
+
+def imported():
+    """What our files import from our own packages: file, line, module and name."""
+    for folder in ("kerasbert", "tests", "benchmarks", "examples", "docs"):
+        for path in (PACKAGE.parent / folder).rglob("*.py"):
+            # These are of a kind of model that a test puts into a copy of the package.
+            if "trials" in path.parts:
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.ImportFrom) or not node.module:
+                    continue
+                if node.module.startswith("kerasbert."):
+                    for name in node.names:
+                        yield path, node.lineno, node.module, name.name
+
+
+def test_what_is_imported_is_there():
+    """Within functions too, which run in slow tests and benchmarks alone."""
+    missing = []
+    for path, line, module, name in imported():
+        try:
+            if not hasattr(importlib.import_module(module), name):
+                importlib.import_module(f"{module}.{name}")
+        except ModuleNotFoundError as error:
+            # A package of an extra may be missing; a module of ours may not.
+            if error.name.startswith("kerasbert"):
+                missing.append(f"{path}:{line} {module}.{name}")
+    assert missing == []
 
 
 def entered(function):

@@ -149,7 +149,7 @@ class WriteExamples(Command):
         )
 
     def state(self, output):
-        from kerasbert.data.manifest import check_shard, read_manifest
+        from kerasbert.data.manifest import check_shards, read_manifest
 
         for name in shown(output):
             if name.endswith(".gz"):
@@ -157,8 +157,7 @@ class WriteExamples(Command):
         manifest = read_manifest(output)
         if manifest is None:
             return "begun"
-        for shard in manifest["shards"]:
-            check_shard(output, shard)
+        check_shards(output, manifest["shards"])
         return "new" if manifest["complete"] else "begun"
 
 
