@@ -26,7 +26,6 @@ SMALL = {
         "EPOCHS": 1,
     },
     "syntax_in_layers": {"PRESET": "bert_tiny_demo_en_uncased", "SENTENCES": 30, "EPOCHS": 1},
-    "tag_and_answer": {"SAMPLES": 32, "EPOCHS": 1},
 }
 
 
