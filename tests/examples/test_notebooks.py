@@ -25,7 +25,6 @@ SMALL = {
         "HELD_OUT": 4,
         "EPOCHS": 1,
     },
-    "syntax_in_layers": {"PRESET": "bert_tiny_demo_en_uncased", "SENTENCES": 30, "EPOCHS": 1},
 }
 
 
