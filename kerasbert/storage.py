@@ -69,8 +69,13 @@ def find(given):
 
 def _find_here(given):
     if os.path.isdir(given):
-        kind, paths = "folder", []
-        for parent, folders, names in os.walk(given):
+        kind, paths, seen = "folder", [], set()
+        for parent, folders, names in os.walk(given, followlinks=True):
+            real = os.path.realpath(parent)
+            if real in seen:  # A link that leads back.
+                folders.clear()
+                continue
+            seen.add(real)
             folders[:] = [name for name in folders if not name.startswith(".")]
             paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
         paths.sort()

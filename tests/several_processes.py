@@ -1,6 +1,6 @@
 """Train in several processes: what those of test_several_processes.py run.
 
-    python tests/several_processes.py EXAMPLES OUTPUT SIGNAL     # Pre-train.
+    python tests/several_processes.py EXAMPLES OUTPUT SIGNAL     # Pre-train; on JAX with MESH=2x2.
     python tests/several_processes.py texts OUTPUT ""            # Fit a classifier.
 
 What starts them is in `environments`. The last process gets the signal after step 15, of 40.
@@ -107,5 +107,6 @@ if __name__ == "__main__":
         sys.exit()
     processes = kerasbert.distribution.join()
     is_last = processes.index == processes.count - 1
-    number = getattr(signal, number)
-    train(examples, output, callbacks=[Signal(number, 15)] if is_last else [])
+    number = getattr(signal, number, 0)  # 0 does nothing.
+    mesh = os.environ.get("MESH")
+    train(examples, output, mesh=mesh, callbacks=[Signal(number, 15)] if is_last else [])

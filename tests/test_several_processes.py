@@ -43,7 +43,7 @@ def examples(tmp_path_factory):
     return str(folder)
 
 
-def start(examples, output, number, count=2):
+def start(examples, output, number, count=2, **more):
     """Let processes run, of which the last gets a signal: `(return code, errors)` of each."""
     processes = [
         subprocess.Popen(
@@ -56,6 +56,7 @@ def start(examples, output, number, count=2):
                 "JAX_PLATFORMS": "cpu",
                 "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
                 **environment,
+                **more,
             },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -92,6 +93,19 @@ def test_stopped_and_killed_they_do_what_one_does(examples, tmp_path):
         assert len(names) in (3, 6)
         for name in names:
             assert row[name] == pytest.approx(expected[name], abs=2e-5), (row["step"], name)
+
+
+@pytest.mark.backends("jax")
+def test_layers_are_cut_over_the_devices_of_two_processes(examples, tmp_path):
+    """Steps of `evaluate`, of which none waited for the one before, waited for each other."""
+    several_processes.train(examples, tmp_path / "one")
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    for code, errors in start(examples, tmp_path / "two", "", XLA_FLAGS=flags, MESH="2x2"):
+        assert code == 0, errors[-2000:]
+    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("one", "two")]
+    for expected, row in zip(*logs, strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], abs=2e-5)
+    assert logs[1][-1]["held_out_loss"] == pytest.approx(expected["held_out_loss"], abs=2e-5)
 
 
 @pytest.mark.slow_on_tensorflow

@@ -104,6 +104,16 @@ def test_files_of_a_url(memory):
     assert not storage.exists(folder + "/b.txt")
 
 
+def test_links_are_followed_once(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c.txt").write_text("word")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "b" / "back").symlink_to(tmp_path / "corpus")
+    there = f"{tmp_path}/corpus/link/b/c.txt"
+    assert storage.find(f"{tmp_path}/corpus") == ("folder", {there: 4})
+
+
 def test_what_fails_while_it_is_written_is_not_there(memory):
     with pytest.raises(RuntimeError), storage.new_file(memory + "/a.txt") as file:
         file.write(b"x")

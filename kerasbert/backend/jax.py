@@ -537,6 +537,19 @@ def share_steps(model, processes):
     return True
 
 
+def one_after_another(step):
+    """Of several processes that have several devices of a CPU each.
+
+    XLA begins many steps at once, and there their exchanges may wait for each other for ever. In
+    training each step waits by itself, as its numbers go to the log.
+    """
+    import jax
+
+    if jax.process_count() == 1 or jax.local_device_count() == 1 or jax.default_backend() != "cpu":
+        return None
+    return lambda *inputs: jax.block_until_ready(step(*inputs))
+
+
 def of_one_process(model, processes):
     """A new one, whose weights are on the devices of this process."""
     if processes == 1:

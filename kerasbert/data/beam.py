@@ -23,7 +23,7 @@ import uuid
 import zlib
 
 from kerasbert.data.block_examples import BlockExamples
-from kerasbert.data.corpus import as_paths, part_documents, parts
+from kerasbert.data.corpus import as_paths, check_found, part_documents, parts
 from kerasbert.data.manifest import NAME, new_manifest, total
 
 __all__ = ["beam_options", "write_examples"]
@@ -68,7 +68,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     own = BlockExamples.__init__.__kwdefaults__
     make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
     reading = {key: value for key, value in settings.items() if key not in own}
-    found_parts = _matched(corpus)
+    found_parts = _parts(corpus)
     output = os.fspath(output)
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
@@ -156,7 +156,7 @@ def count_words(corpus, output, count, most, options, reading):
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
-            | beam.Create(_matched(corpus))
+            | beam.Create(_parts(corpus))
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
@@ -215,21 +215,45 @@ def _write_words(counted, output, name):
     write_whole(output, name, json.dumps(counted).encode())
 
 
-def _matched(corpus):
-    """Parts of files, of what Beam takes for names and patterns: `(path, start, end)`."""
+def matched(given):
+    """Files, as `kerasbert.storage.find` has them, of what Beam takes for a name or a pattern."""
     from apache_beam.io.filesystems import FileSystems
 
-    corpus = as_paths(corpus)
-    matched = FileSystems.match(corpus)
-    sizes = {found.path: found.size_in_bytes for match in matched for found in match.metadata_list}
-    if not sizes:
-        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
-    return [part for path, size in sorted(sizes.items()) for part in parts(path, size, PART)]
+    inside, found = FileSystems.join(given, "**"), {}
+    for kind, pattern in (("pattern", given), ("folder", inside)):
+        if kind == "pattern" and os.path.isdir(given):  # Which Beam takes for a file.
+            continue
+        matches = FileSystems.match([pattern])
+        found = {one.path: one.size_in_bytes for match in matches for one in match.metadata_list}
+        found = {path: size for path, size in found.items() if not _is_hidden(path)}
+        if found:
+            break
+    check_found(given, found)
+    return kind, dict(sorted(found.items()))
+
+
+def _parts(corpus):
+    """Parts of files: list of `(path, start, end, where a document ends)`."""
+    found = {}
+    for given in as_paths(corpus):
+        kind, sizes = matched(given)
+        for path, size in sizes.items():
+            found.setdefault(path, (size, "file" if kind == "folder" else "empty_line"))
+    return [
+        (*part, end)
+        for path, (size, end) in sorted(found.items())
+        for part in parts(path, size, PART)
+    ]
+
+
+def _is_hidden(path):
+    return os.path.basename(path).startswith(".")
 
 
 def _documents(part, reading):
     """Yield `((path, number), document)`; behind the first part `((path, start, number), ...)`."""
-    path, start, end = part
+    path, start, end, document_end = part
+    reading = {**reading, "document_end": reading.get("document_end") or document_end}
     place = (path, start) if start else (path,)
     for number, document in enumerate(part_documents(path, start, end, _opened, **reading)):
         yield (*place, number), document

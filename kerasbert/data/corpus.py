@@ -16,7 +16,7 @@ import zlib
 
 from kerasbert._errors import need_packages
 from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
-from kerasbert.files import as_path, is_url
+from kerasbert.files import as_path
 from kerasbert.storage import find, open_file
 
 CHUNK = 1 << 20  # bytes read at a time
@@ -302,6 +302,14 @@ def as_paths(given):
     return list(map(as_path, [given] if isinstance(given, (str, os.PathLike)) else given))
 
 
+def check_found(given, found):
+    """Raise, in a sentence, where a file, folder or pattern has nothing."""
+    if not found and os.path.isdir(os.path.expanduser(given)):
+        raise ValueError(f"The folder '{given}' has no files.")
+    if not found:
+        raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
+
+
 def _files(corpus, settings):
     """List of `(path, kind, bytes)`, each path once."""
     corpus = as_paths(corpus)
@@ -310,10 +318,7 @@ def _files(corpus, settings):
     found = {}
     for given in corpus:
         place, sizes = find(given)
-        if not sizes and place == "folder" and not is_url(given):
-            raise ValueError(f"The folder '{given}' has no files.")
-        if not sizes:
-            raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
+        check_found(given, sizes)
         for path, size in sizes.items():
             if path.lower().endswith(ARCHIVES):
                 raise ValueError(

@@ -23,12 +23,12 @@ import unicodedata
 import numpy as np
 
 from kerasbert._errors import need_packages
-from kerasbert.data.beam import local_copy, need_beam, whole_file, write_whole
+from kerasbert.data.beam import local_copy, matched, need_beam, whole_file, write_whole
 from kerasbert.data.corpus import CHUNK, NoTextError, as_paths, blocks, packed
-from kerasbert.data.shards import matched, own_names, paths_of
+from kerasbert.data.shards import found_here, own_names
 from kerasbert.files import in_use, names_in, new_file, output_folder, write_json
 
-MANIFEST = "duplicates.json"
+MANIFEST = ".duplicates.json"
 # Bytes of a shingle, which begins with a letter: 12 Latin letters, or 4 of Hangul, kana and Han.
 # With one word in 20 replaced, texts were alike by .73 (English), .83 (Korean) and .78 (Japanese),
 # and a tenth of the sentences gone .89, .92 and .91; of two others, 1 in 1,000 by .05. Shingles of
@@ -77,7 +77,8 @@ def deduplicate(
     Returns:
         Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters`, and `pairs`, the
         first hundred that went: `document` and `like`, each a file and the number of the document
-        there, from 1, and how alike they are. It is in `duplicates.json`, too.
+        there, from 1, and how alike they are. It is in `.duplicates.json`, too,
+        which is hidden from whoever reads the folder.
 
     Raises:
         ValueError: in a sentence for files that are not there or cannot be read, for a folder that
@@ -106,10 +107,10 @@ def deduplicate(
     output = os.fspath(output)
     if options is not None:
         need_beam()
-        files = _files(corpus, document_end, lambda given: sorted(matched([given])))
+        files = _files(corpus, document_end, matched)
         return _by_beam(files, output, threshold, reading, options)
     output = output_folder(output, "output")
-    files = _files(corpus, document_end, lambda given: paths_of([given]))
+    files = _files(corpus, document_end, found_here)
     with in_use(output, "deduplicate"):
         return _here(files, output, threshold, reading)
 
@@ -118,8 +119,9 @@ def _files(corpus, document_end, find):
     """List of `(name, path, where a document ends)`, in the order of the corpus."""
     found = {}
     for given in as_paths(corpus):
-        end = document_end or ("file" if os.path.isdir(given) else "empty_line")
-        for path in find(given):
+        kind, paths = find(given)
+        end = document_end or ("file" if kind == "folder" else "empty_line")
+        for path in paths:
             if path.lower().endswith(".parquet"):
                 raise ValueError(
                     f"'{path}' is a table, and deduplicate writes text and JSON lines; make JSON "

@@ -4,7 +4,6 @@ A shard has rows of one file, in their order, so that a file is read in one plac
 made in many. Each is there whole or not at all, and the same call goes on with what is done.
 """
 
-import glob
 import hashlib
 import json
 import os
@@ -12,9 +11,10 @@ import os
 import keras
 import numpy as np
 
-from kerasbert.data.beam import local_copy, need_beam, write_whole
-from kerasbert.data.corpus import as_paths
+from kerasbert.data.beam import local_copy, matched, need_beam, write_whole
+from kerasbert.data.corpus import as_paths, check_found
 from kerasbert.files import in_use, names_in, new_file, output_folder, read_json, write_json
+from kerasbert.storage import find, is_url
 
 
 def write_shards(corpus, output, *, what, by, model, settings, endings, read, make, options=None):
@@ -94,7 +94,7 @@ class _Work:
 
 
 def _here(corpus, output, manifest, work):
-    paths = paths_of(corpus)
+    paths = sorted({path for given in corpus for path in found_here(given)[1]})
     paths = list(zip(own_names(paths), paths))
     manifest["files"] = [[name, os.path.getsize(path)] for name, path in paths]
     path = os.path.join(output, work.manifest)
@@ -120,7 +120,7 @@ def _by_beam(corpus, output, manifest, work, options):
     import apache_beam as beam
     from apache_beam.io.filesystems import FileSystems
 
-    sizes = matched(corpus)
+    sizes = {path: size for given in corpus for path, size in matched(given)[1].items()}
     paths = sorted(sizes)
     names = own_names(paths)
     manifest["files"] = [[name, sizes[path]] for name, path in zip(names, paths)]
@@ -173,39 +173,13 @@ def _end(shards, work, manifest, corpus, output):
 # === The corpus ===
 
 
-def _is_hidden(path):
-    return os.path.basename(path).startswith(".")
-
-
-def matched(corpus):
-    """Bytes of files by their paths, of a list of what Beam takes for names and patterns.
-
-    A folder is all that is in it.
-    """
-    from apache_beam.io.filesystems import FileSystems
-
-    patterns = [FileSystems.join(x, "**") if os.path.isdir(x) else x for x in corpus]
-    found = [one for match in FileSystems.match(patterns) for one in match.metadata_list]
-    sizes = {one.path: one.size_in_bytes for one in found if not _is_hidden(one.path)}
-    if not sizes:
-        raise ValueError(f"There is no file {corpus!r}, nor any that it matches as a pattern.")
-    return sizes
-
-
-def paths_of(corpus):
-    """Paths of the files of a list of files, folders and patterns, sorted."""
-    found = set()
-    for given in corpus:
-        path = os.path.expanduser(given)
-        inside = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-        paths = [x for x in glob.glob(inside, recursive=True) if os.path.isfile(x)]
-        paths = [x for x in paths if not _is_hidden(x)]
-        if not paths:
-            if os.path.isdir(path):
-                raise ValueError(f"The folder '{given}' has no files.")
-            raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
-        found.update(map(os.path.abspath, paths))
-    return sorted(found)
+def found_here(given):
+    """Files of this machine, as `kerasbert.storage.find` has them, by their whole paths."""
+    if is_url(given):
+        raise ValueError(f"'{given}' is a URL, which Beam alone reads here; choose a runner.")
+    kind, found = find(os.path.expanduser(given))
+    check_found(given, found)
+    return kind, {os.path.abspath(path): size for path, size in found.items()}
 
 
 def own_names(paths):

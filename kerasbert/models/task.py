@@ -511,6 +511,12 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.mode
             with backend.compiling(self, self._say_compiling):
                 super().make_train_function(force)
 
+    def make_test_function(self, force=False):
+        """Make the step of `evaluate`, as `keras.Model.make_test_function`."""
+        if force or self.test_function is None:
+            super().make_test_function(force)
+            self.test_function = backend.one_after_another(self.test_function)
+
     def _expect(self, kind, *steps):
         """Have steps made anew that ran on another kind of batches before.
 

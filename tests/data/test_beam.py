@@ -1,6 +1,7 @@
 """The pipeline, with Beam's local runner."""
 
 import os
+import pathlib
 import sys
 
 import numpy as np
@@ -137,6 +138,21 @@ def test_a_command_deduplicates_by_a_pipeline(planted, tmp_path):  # noqa: F811
     assert done.exit_code != 0 and "The corpus has no text" in repr((done.output, done.exception))
 
 
+@pytest.mark.peers
+def test_a_folder_is_all_that_is_in_it(corpus, bert, tmp_path):
+    """A file is a document there, as it is without a pipeline."""
+    settings = {"sequence_length": T, "seed": 3, "workers": 1}
+    write_examples(corpus, tmp_path / "here", bert, **settings)
+    del settings["workers"]
+    pipeline.write_examples(corpus, tmp_path / "there", bert, **settings)
+    here, there = (read_manifest(tmp_path / name)["counts"] for name in ("here", "there"))
+    with_text = [path for path in pathlib.Path(corpus).iterdir() if path.read_text().strip()]
+    assert here == there and here["documents"] == len(with_text) > 1
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ValueError, match="The folder '.*bare' has no files"):
+        pipeline.write_examples(tmp_path / "bare", tmp_path / "out", bert)
+
+
 def test_options_of_a_runner():
     assert pipeline.beam_options(None, None) is None
     with pytest.raises(ValueError, match="--beam 'region=x' is for a --runner of Apache Beam"):
@@ -168,7 +184,7 @@ def test_a_large_file_is_read_in_parts(runner, bert, tmp_path, monkeypatch):
     settings = {"sequence_length": T, "block_bytes": 30_000, "options": options}
     for name, size in (("whole", 1 << 26), ("parts", 5000)):
         monkeypatch.setattr(pipeline, "PART", size)
-        assert (len(pipeline._matched(str(path))) > 5) == (name == "parts")
+        assert (len(pipeline._parts(str(path))) > 5) == (name == "parts")
         pipeline.write_examples(str(path), tmp_path / name, bert, **settings)
         kerasbert.vocab(str(path), str(tmp_path / f"words-{name}"), **words)
     whole, found = (read_manifest(tmp_path / name)["counts"] for name in ("whole", "parts"))

@@ -61,7 +61,7 @@ def content(folder):
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and not path.name.startswith(".")
+        if path.is_file() and not path.name.startswith(".kerasbert")
     }
 
 
@@ -71,8 +71,8 @@ def test_the_first_stays(planted, tmp_path):
     assert [pair["like"] for pair in found["pairs"]] == ["a.txt:1", "a.txt:2", "a.txt:4", "a.txt:1"]
     assert (found["documents"], found["kept"]) == (11, 7)
     there = content(tmp_path / "out")
-    assert sorted(there) == ["a.txt", "b.jsonl.gz", "c/e.txt", "duplicates.json"]
-    assert json.loads(there["duplicates.json"]) == found
+    assert sorted(there) == [".duplicates.json", "a.txt", "b.jsonl.gz", "c/e.txt"]
+    assert json.loads(there[".duplicates.json"]) == found
     # Lines of JSON are as they were, whatever they have.
     with gzip.open(planted / "b.jsonl.gz", "rb") as file:
         lines = file.read().splitlines(keepends=True)
@@ -86,6 +86,8 @@ def test_the_first_stays(planted, tmp_path):
         for document in documents(tmp_path / "out" / file, sentences="lines")
         for text in document
     )
+    # The folder is a corpus: its report is hidden.
+    assert len(list(documents(tmp_path / "out", document_end="empty_line"))) == found["kept"]
     # What is left has none.
     clean = [tmp_path / "out" / name for name in ("a.txt", "b.jsonl.gz", "c")]
     again = deduplicate(clean, tmp_path / "again", document_end="empty_line")

@@ -18,7 +18,6 @@ SMALL = {
     "classify_spam": {"SAMPLES": 100, "EPOCHS": 1},
     "export_and_call": {"SAMPLES": 32},
     "family_tree": {"ROWS": 40, "EPOCHS": 1, "SENTENCES": 20},
-    "pretrain": {"STEPS": 4, "TOPICS": 6},
     "search_documents": {
         "PRESET": "bert_tiny_demo_en_uncased",
         "PASSAGES": 60,
