@@ -17,7 +17,6 @@ SMALL = {
     "attention": {},
     "classify_spam": {"SAMPLES": 100, "EPOCHS": 1},
     "export_and_call": {"SAMPLES": 32},
-    "family_tree": {"ROWS": 40, "EPOCHS": 1, "SENTENCES": 20},
     "fill_masks": {},
     "pretrain": {"STEPS": 4, "TOPICS": 6},
     "search_documents": {
