@@ -56,4 +56,7 @@ def test_presets_command(capsys):
     assert names and all("klue" in name for name in names)
     listing = runner.invoke(app, ["presets", "ja"])
     assert listing.exit_code == 0 and "tohoku" in listing.output
+    found = json.loads(runner.invoke(app, ["presets", "JA embed", "--json"]).output)
+    assert found and all("ja" in preset["languages"] for preset in found)
+    assert all("embedding" in preset["description"].lower() for preset in found)
     assert runner.invoke(app, ["presets", "nothing-like-it"]).exit_code == 2

@@ -21,7 +21,7 @@ from kerasbert.cli.app import (
 @app.command()
 def presets(
     match: Annotated[
-        str, typer.Argument(metavar="MATCH", help="Only names, languages or families with this.")
+        str, typer.Argument(metavar="MATCH", help="Only those with these words: ko, 'ja embed'.")
     ] = "",
     as_json: JsonOption = False,
 ):
@@ -31,6 +31,7 @@ def presets(
     Examples:
       kerasbert presets
       kerasbert presets ko
+      kerasbert presets "en embed"
       kerasbert presets --json
     """
     with command():
@@ -41,7 +42,7 @@ def presets(
         return
     if not found:
         Console(stderr=True).print(
-            f"No preset has '{match}' in its name, family or languages; "
+            f"No preset has '{match}' in its name, family, languages or description; "
             "`kerasbert presets` lists them all.",
             highlight=False,
         )
@@ -353,7 +354,10 @@ def _graph_call(format, of_saved_model, int8, sequence_length, layout):
 
 
 def _matches(preset, match):
-    match = match.lower()
-    return (
-        match in preset["name"].lower() or match in preset["family"] or match in preset["languages"]
+    """Whether a preset has all words; short ones are no parts of words of the description."""
+    text = " ".join((preset["name"], preset["family"], preset["description"])).lower()
+    named = f"{preset['name']} {preset['family']}".lower()
+    return all(
+        word in preset["languages"] or word in (text if len(word) > 2 else named)
+        for word in match.lower().split()
     )

@@ -113,7 +113,7 @@ def need_beam():
         import apache_beam  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "The pipeline needs Apache Beam; run `pip install kerasbert[beam]`."
+            "The pipeline needs Apache Beam; run `pip install 'kerasbert[beam]'`."
         ) from error
 
 

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, first_line, is_whole
+from kerasbert._errors import check_choice, check_whole, did_you_mean, first_line, is_whole
 from kerasbert.files import (
     check_space,
     names_in,
@@ -166,6 +166,7 @@ class SearchIndex:
         self._rows = None  # a dict from ids to rows, when it is needed
         self._alive = np.empty(0, bool)  # rows that were not removed
         self._given_width = None  # D'
+        self._sample = None  # what the embedder gave first: role, texts and their vectors
         self._finder = None  # an engine, when it is needed
         self._changing = threading.RLock()  # held by what changes the texts, or writes them
         self._finding = threading.RLock()  # held by what uses the engine
@@ -209,7 +210,7 @@ class SearchIndex:
             vectors = self._checked(vectors, len(texts))
         if not texts:
             return
-        places = np.arange(len(texts))
+        places, sample = np.arange(len(texts)), None
         if vectors is None:
             place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
             places = np.fromiter(map(place.__getitem__, texts), "int64", len(texts))
@@ -220,6 +221,8 @@ class SearchIndex:
                     for i in range(0, len(different), _CHUNK)
                 ]
             )
+            some = len(_PROBES)
+            sample = "text", different[:some], vectors[:some].copy()
         if self.dtype == "float16" and self.similarity == "dot":
             most = float(np.abs(vectors[:, : self.dims]).max())
             if most > float(np.finfo("float16").max):
@@ -238,6 +241,7 @@ class SearchIndex:
         self._ids.append(ids)
         if self._rows is not None:
             self._rows.update(zip(ids, range(first, first + len(ids))))
+        self._sample = self._sample or sample
         # Last: a search in another thread looks at these rows alone.
         self._alive = np.append(self._alive, np.ones(len(texts), bool))
 
@@ -284,8 +288,10 @@ class SearchIndex:
         if candidates is not None:
             check_whole("candidates", candidates)
         if answer_settings and self.reader is None:
+            name = next(iter(answer_settings))
             raise ValueError(
-                f"search() has no argument '{next(iter(answer_settings))}' without a reader."
+                f"search() has no argument '{name}'"
+                + did_you_mean(name, ("top_k", "candidates"), " without a reader.")
             )
         count = top_k
         if self.reranker is not None:
@@ -506,12 +512,14 @@ class SearchIndex:
                 `embedder`. Reranker and reader never are; pass them to `load`.
 
         Raises:
-            ValueError: if the folder holds something else, or an index without `overwrite`.
+            ValueError: if the folder holds something else, or an index without `overwrite`, or if
+                the embedder was trained after it gave the index its vectors.
             OSError: if it cannot be written, or the disk has no room for it.
         """
         target = output_folder(directory, "directory")
         self._check_target(target, overwrite)
         with self._changing, self._finding:
+            self._check_sample()
             self._save(target, models)
 
     def _save(self, target, models):
@@ -561,6 +569,7 @@ class SearchIndex:
     def write_rows(self, folder):
         """Write vectors, texts and ids of the texts that are there to a folder, a file a column."""
         with self._changing:
+            self._check_sample()
             self._write_columns(folder, self._alive)
 
     def _write_columns(self, folder, keep):
@@ -645,6 +654,20 @@ class SearchIndex:
         """The embedder's vectors of some fixed texts: float32 (4, D')."""
         return unit_vectors(self._embed(_PROBES, ""))
 
+    def _check_sample(self):
+        """Raise if the embedder no longer gives what it gave: it learned something since."""
+        if self._sample is None or self.embedder is None:
+            return
+        role, texts, before = self._sample
+        a, b = self._embed(texts, role), before
+        sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        worst = float(np.divide((a * b).sum(axis=1), sizes, where=sizes > 0, out=sizes + 1).min())
+        if worst < 0.98:  # As in `_check_model`.
+            raise ValueError(
+                "The embedder has changed since it gave the index its vectors: those of the same "
+                f"text have a cosine of {worst:.2f}. Make a new index after training."
+            )
+
     def _check_model(self, expected, manifest):
         """Raise unless the embedder's vectors are those that the index was made with."""
         mine = self._probe()
@@ -657,6 +680,7 @@ class SearchIndex:
                 f"('{manifest['embedder']}'): its vectors of the same texts have a cosine of "
                 f"{like:.2f} with those. Pass that model, or make a new index."
             )
+        self._sample = "", list(_PROBES), mine
 
 
 def _listed(values, name, of=""):

@@ -615,7 +615,7 @@ def _write_preset(model, output, log, scores, settings, card, line):
     place = os.path.join(output, "preset")
     curves = draw_curves(log, os.path.join(output, CURVES))
     if not curves:
-        line.say("no picture of the curves: that needs matplotlib, `pip install kerasbert[plot]`")
+        line.say("no picture of the curves: that needs matplotlib, `pip install 'kerasbert[plot]'`")
     found = {
         "description": "An encoder that `kerasbert.pretrain` trained.",
         "recipe": _recipe(settings, log, curves),

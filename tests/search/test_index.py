@@ -195,6 +195,24 @@ def test_the_embedder_goes_along(embedder, tmp_path):
     assert SearchIndex.load(tmp_path / "empty", Letters()).search("a") == []
 
 
+def test_an_embedder_that_was_trained_since(tmp_path):
+    embedder = make_embedder()
+    index = SearchIndex(embedder, TEXTS)
+    index.save(tmp_path / "index")
+    again = SearchIndex.load(tmp_path / "index", embedder)
+    again.save(tmp_path / "again")
+    for weight in embedder.weights:
+        weight.assign(np.random.default_rng(1).normal(size=weight.shape, scale=0.5))
+    for stale in (index, again):
+        with pytest.raises(ValueError, match="has changed since it gave the index its vectors"):
+            stale.save(tmp_path / "stale")
+    (tmp_path / "rows").mkdir()
+    with pytest.raises(ValueError, match="Make a new index after training"):
+        index.write_rows(tmp_path / "rows")  # As `export_serving` does.
+    assert not (tmp_path / "stale").exists() and not list((tmp_path / "rows").iterdir())
+    SearchIndex(embedder, TEXTS).save(tmp_path / "stale")
+
+
 def test_broken_folders(tmp_path):
     with pytest.raises(ValueError, match="There is no folder"):
         SearchIndex.load(tmp_path / "none")
@@ -257,6 +275,7 @@ def test_refusals(embedder):
         (lambda: index.search("a", top_k=0), "top_k=0 has to be a whole number from 1"),
         (lambda: index.search(5), "queries=5 has to be a list"),
         (lambda: index.search("a", null_threshold=1), "no argument 'null_threshold' without"),
+        (lambda: index.search("a", topk=1), "no argument 'topk'; did you mean top_k"),
         (lambda: SearchIndex(None, ["a"]), "has no embedder"),
         (lambda: SearchIndex(max), "has no method `embed`"),
         (lambda: SearchIndex(Letters(), ["a"], dims=27), "dims=27 is more than the 26"),
