@@ -293,6 +293,13 @@ def pretrain(
         list[str] | None,
         _encoder(help="For replaced_tokens, a setting of the generator, as hidden_dim=64."),
     ] = None,
+    teacher: Annotated[
+        str | None,
+        _encoder(help="An embedder whose vectors it learns beside; of its vocabulary and width."),
+    ] = None,
+    teacher_weight: Annotated[
+        float | None, _encoder(help="What that counts in the loss; by default 10.")
+    ] = None,
     vocabulary: Annotated[
         str | None,
         _encoder(
@@ -423,6 +430,8 @@ def pretrain(
             **{name: value for name, value in size.items() if value is not None},
             encoder=settings("--encoder", encoder),
             generator=settings("--generator", generator),
+            teacher=teacher,
+            teacher_weight=teacher_weight,
             vocabulary=vocabulary,
             vocabulary_size=vocabulary_size,
             lowercase=not cased,

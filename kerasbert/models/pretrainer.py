@@ -5,14 +5,19 @@ B batch, T tokens, D width, P predictions, V tokens of the vocabulary.
 
 import keras
 import numpy as np
+from keras import ops
 
+from kerasbert import backend
+from kerasbert._errors import check_value
 from kerasbert.families import head_settings
 from kerasbert.layers.heads import Pooling
+from kerasbert.layers.replacement import at_tokens
 from kerasbert.losses import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import pair_pooling
 from kerasbert.models.masked_lm import MaskedHeadSettings, MaskedTask
-from kerasbert.parts import own_preprocessor
+from kerasbert.models.text_embedder import BertTextEmbedder
+from kerasbert.parts import own_preprocessor, same_tokens
 from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
 
 
@@ -40,6 +45,12 @@ class BertPretrainer(MaskedTask):
         head_norm_epsilon: float.
         output_bias: bool.
         tie_weights: bool.
+        teacher: a `BertTextEmbedder` with the same tokens and vectors as wide as the encoder, or
+            `None`. The mean of the tokens learns towards its vector of the whole text, from the
+            text with hidden tokens: the loss has `teacher_weight` times the mean of 1 - cosine
+            beside, and the outputs have that mean as `vectors` (B, D). It does not train, and is
+            not saved.
+        teacher_weight: float.
 
     Example:
 
@@ -53,12 +64,14 @@ class BertPretrainer(MaskedTask):
     {'mlm_logits': (3, 2, 100), 'nsp_logits': (3, 2)}
 
     Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1; the order of sentences Lan et al.
-    2020, arXiv 1909.11942.
+    2020, arXiv 1909.11942; vectors of another model as targets beside hidden tokens Sanh et al.
+    2019, arXiv 1910.01108 (there of each token).
     """
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertPretrainerPreprocessor
     kind = "pretrainer"
+    _teacher = None
 
     def __init__(
         self,
@@ -72,6 +85,8 @@ class BertPretrainer(MaskedTask):
         head_norm_epsilon=None,
         output_bias=None,
         tie_weights=None,
+        teacher=None,
+        teacher_weight=10.0,
         **kwargs,
     ):
         self._check_encoder(backbone)
@@ -95,11 +110,16 @@ class BertPretrainer(MaskedTask):
         )
         inputs = self._masked_inputs()
         positions = inputs["mask_positions"]
-        if self.pooling == "mean":
-            states = backbone(backbone.input)["sequence_output"]  # (B, T, D)
+        self._set_teacher(teacher, teacher_weight)
+        if self.pooling == "mean" or teacher is not None:
+            encoded = backbone(backbone.input)
+            states = encoded["sequence_output"]  # (B, T, D)
             outputs = {"mlm_logits": self.mlm_head(states, mask_positions=positions)}  # (B, P, V)
             pooling = Pooling("mean", dtype=backbone.dtype_policy, name="pooling")
-            pooled = pooling(states, padding_mask=inputs["padding_mask"])
+            mean = pooling(states, padding_mask=inputs["padding_mask"])
+            pooled = mean if self.pooling == "mean" else encoded.get("pooled_output")
+            if teacher is not None:
+                outputs["vectors"] = mean
         else:
             encoded = backbone(backbone.input, positions=positions)
             outputs = {"mlm_logits": self.mlm_head(encoded["sequence_output"])}  # (B, P, V)
@@ -107,6 +127,44 @@ class BertPretrainer(MaskedTask):
         if next_sentence:
             outputs["nsp_logits"] = self._next_sentence_logits(pooled)  # (B, D) -> (B, 2)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        if teacher is not None:
+            self._vector_loss = keras.metrics.Mean(name="vector_loss")
+
+    def _set_teacher(self, teacher, weight):
+        # Not as a part of this model: its weights are none of what is saved here.
+        object.__setattr__(self, "_teacher", teacher)
+        self.teacher_weight = weight
+        if teacher is None:
+            return
+        check_value("teacher_weight", weight, "number")
+        if not isinstance(teacher, BertTextEmbedder):
+            raise TypeError(
+                f"teacher is a {type(teacher).__name__}, and has to be a BertTextEmbedder, such as "
+                "BertTextEmbedder.from_preset('minilm_mini_demo_en')."
+            )
+        width = teacher.output.shape[1:]
+        if width != (self.backbone.hidden_dim,):
+            raise ValueError(
+                f"The teacher's vectors have shape {width}, and the encoder is "
+                f"{self.backbone.hidden_dim} wide: take a teacher or an encoder of equal width."
+            )
+        ours, theirs = self.preprocessor, teacher.preprocessor
+        if ours and theirs and not same_tokens(ours.tokenizer, theirs.tokenizer):
+            raise ValueError(
+                "The teacher has another tokenizer, so that the token ids mean nothing to it; take "
+                "its vocabulary for the encoder, or a teacher with the encoder's."
+            )
+        if ours and ours.sequence_length > teacher.backbone.max_sequence_length:
+            raise ValueError(
+                f"The teacher has {teacher.backbone.max_sequence_length} positions, and rows have "
+                f"up to {ours.sequence_length} tokens; take shorter ones, or another teacher."
+            )
+
+    @property
+    def non_trainable_variables(self):
+        # JAX's compiled steps get all that they use by this list.
+        own = super().non_trainable_variables
+        return own if self._teacher is None else [*own, *self._teacher.variables]
 
     def _next_sentence_logits(self, pooled):
         """(B, D) -> (B, 2), by layers named as those of `BertNextSentencePredictor`."""
@@ -151,6 +209,35 @@ class BertPretrainer(MaskedTask):
             metrics["nsp_logits"] = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
         return metrics
 
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if self._teacher is None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        y, sample_weight = self._named(y), self._named(sample_weight)
+        loss = super().compute_loss(x, y, _logits(y_pred), sample_weight, training)
+        distance = self._vector_distance(x, y, y_pred["vectors"], sample_weight)
+        self._vector_loss.update_state(distance)
+        return loss + self.teacher_weight * distance
+
+    def _vector_distance(self, x, y, vectors, sample_weight):
+        """The mean of 1 - cosine between the rows' vectors (B, D) and the teacher's."""
+        x = self.fill_in(x)
+        ids, labels = x["token_ids"], y["mlm_logits"]
+        weights = (sample_weight or {}).get("mlm_logits")
+        is_used = ops.ones(ops.shape(labels)[:1]) if weights is None else ops.any(weights > 0, 1)
+        is_used = ops.cast(is_used, "float32")  # (B,) What fills the last batch hides nothing.
+        is_hidden, was = at_tokens(ops.shape(ids)[1], x["mask_positions"], labels)
+        ids = ops.where(is_hidden, ops.cast(was, ids.dtype), ids)
+        given = self._teacher.fill_in({"token_ids": ids, "padding_mask": x["padding_mask"]})
+        with backend.without_gradients():
+            wanted = self._teacher({name: given[name] for name in self._teacher.input})
+        wanted = backend.unit_length(ops.stop_gradient(ops.cast(wanted, "float32")))
+        found = backend.unit_length(ops.cast(vectors, "float32"))
+        distance = (1 - ops.sum(wanted * found, axis=-1)) * is_used
+        return ops.sum(distance) / ops.maximum(ops.sum(is_used), 1)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, y, _logits(y_pred), sample_weight)
+
     def predict(self, x=None, batch_size=None, **kwargs):
         if self.next_sentence and self._is_raw(x):
             raise ValueError(
@@ -183,3 +270,8 @@ class BertPretrainer(MaskedTask):
             "sentence_order": self.sentence_order,
             "dropout": self.dropout,
         }
+
+
+def _logits(outputs):
+    """The outputs that have labels."""
+    return {name: values for name, values in outputs.items() if name != "vectors"}

@@ -34,6 +34,7 @@ from kerasbert.models import (
     BertPretrainer,
     BertPretrainerPreprocessor,
     BertReplacedTokenDetector,
+    BertTextEmbedder,
     BertTokenizer,
     ElectraPretrainer,
     ElectraPretrainerPreprocessor,
@@ -118,6 +119,10 @@ def pretrain(corpus, output, *, settings):
         family: string. That of a new encoder, by default "bert"; see `kerasbert.families`.
         encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
         generator: dict. For "replaced_tokens": see `ElectraPretrainer`.
+        teacher: string. An embedder whose vectors of whole texts the mean of the tokens learns
+            beside; it has the encoder's vocabulary and width, as "minilm_mini_demo_en" has those
+            of "bert_mini_demo_en_uncased". See `BertPretrainer`.
+        teacher_weight: float. What that counts in the loss, by default 10.
         vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one, such as one of
             `kerasbert.vocab(..., kind="unigram")`. `None` takes the preset's, or trains one of
             WordPiece on the corpus.
@@ -232,7 +237,8 @@ def _pretrain(corpus, place, copies, settings, group):
     if vocabulary is None and preset is None:
         vocabulary = os.path.join(output, "vocabulary")
         first(lambda: _train_vocabulary(corpus, examples, output, settings, line))
-    model = _model(preset, tokenizer_of(vocabulary, settings.lowercase), settings)
+    teacher = _fetched(settings.teacher, copies)
+    model = _model(preset, tokenizer_of(vocabulary, settings.lowercase), settings, teacher)
     tokenizer = model.preprocessor.tokenizer
     if examples is None:
         made = corpus, place.output, tokenizer, settings, resumed, line
@@ -418,7 +424,7 @@ def tokenizer_of(vocabulary, lowercase):
     return BertTokenizer(path, lowercase=lowercase)
 
 
-def _model(preset, tokenizer, settings):
+def _model(preset, tokenizer, settings, teacher=None):
     """The model to train: new, or a preset's with new heads where it has none."""
     length = max(settings.lengths)
     names = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim", "family")
@@ -432,6 +438,10 @@ def _model(preset, tokenizer, settings):
         heads["next_sentence"] = settings.has_pairs
     if settings.has_pairs:
         heads["sentence_order"] = settings.objective == "sentence_order"
+    if teacher is not None:
+        heads["teacher"] = BertTextEmbedder.from_preset(teacher, dtype=settings.precision)
+        if settings.teacher_weight is not None:
+            heads["teacher_weight"] = settings.teacher_weight
     kind = ElectraPretrainerPreprocessor if settings.replaces else BertPretrainerPreprocessor
     if tokenizer is None and settings.replaces:
         tokenizer = BertPreprocessor.from_preset(preset).tokenizer
@@ -642,7 +652,7 @@ def _write_preset(model, output, log, scores, settings, card, line):
 def _recipe(settings, log, curves):
     """What a training was, as Markdown."""
     # Names of folders say nothing to others; what is not set, neither.
-    named = ["corpus", "preset", "vocabulary"]
+    named = ["corpus", "preset", "teacher", "vocabulary"]
     if settings["vocabulary"] or settings["preset"]:
         named += ["vocabulary_size", "lowercase"]  # Of a vocabulary that was trained.
     settings = {x: y for x, y in settings.items() if x not in named and y is not None}

@@ -73,6 +73,8 @@ class PretrainSettings:
     family: str | None = None
     encoder: dict | None = None
     generator: dict | None = None
+    teacher: str | os.PathLike | None = None
+    teacher_weight: float | None = None
     vocabulary: object = None
     vocabulary_size: int = 30522
     lowercase: bool = True
@@ -147,6 +149,16 @@ class PretrainSettings:
             raise ValueError(
                 f"generator={self.generator!r} is of objective='replaced_tokens' alone; leave it "
                 f"out for {self.objective!r}."
+            )
+        if self.teacher is not None and self.replaces:
+            raise ValueError(
+                f"teacher={self.teacher!r} is not for objective='replaced_tokens'; leave it out, "
+                "or take another objective."
+            )
+        if self.teacher_weight is not None and self.teacher is None:
+            raise ValueError(
+                f"teacher_weight={self.teacher_weight!r} is of a `teacher`; pass one, or leave it "
+                "out."
             )
         if self.cut_sentences and self.has_pairs:
             raise ValueError(

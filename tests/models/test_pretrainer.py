@@ -12,6 +12,8 @@ from kerasbert.models import (
     BertNextSentencePredictor,
     BertPretrainer,
     BertTextClassifier,
+    BertTextEmbedder,
+    BertTextEmbedderPreprocessor,
 )
 from tests.contracts import (
     array,
@@ -64,6 +66,68 @@ def test_pretrainer_loss_and_labels():
         )
         assert found["loss"] == pytest.approx(expected, abs=1e-5)
     assert {"mlm_logits_accuracy", "nsp_logits_accuracy"} <= found.keys()
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_a_teachers_vectors(pairs, tmp_path):
+    """It sees the text whole, and its part of the loss is as NumPy has it."""
+    keras.utils.set_random_seed(0)
+    teacher = perturb(BertTextEmbedder(tiny_backbone()))
+    before = array(teacher.weights[0])
+    student = tiny_backbone(pooler=pairs)
+    model = perturb(BertPretrainer(student, next_sentence=pairs, teacher=teacher, teacher_weight=3))
+    model.compile("sgd", run_eagerly=keras.backend.backend() == "tensorflow")
+    features = batch(model)
+    whole = {name: x for name, x in features.items() if name != "mask_positions"}
+    whole["segment_ids"] = np.zeros_like(whole["token_ids"])
+    features["mask_positions"] = positions = np.array([[1, 3, 0], [2, 0, 0], [0, 0, 0]])
+    hidden = np.take_along_axis(whole["token_ids"], positions, 1)
+    weights = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], "float32")
+    ids = features["token_ids"] = whole["token_ids"].copy()
+    ids[0, 1] = ids[0, 3] = ids[1, 2] = 1
+    y = {"mlm_logits": hidden, **({"nsp_logits": np.array([0, 1, 0])} if pairs else {})}
+    given = {"x": features, "y": y, "sample_weight": {"mlm_logits": weights}, "verbose": 0}
+    found = model.evaluate(**given, return_dict=True)
+    outputs = model.predict(features, verbose=0)
+    ours, theirs = outputs["vectors"], teacher.predict(whole, verbose=0)
+    cosines = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+    assert found["vector_loss"] == pytest.approx(1 - cosines[:2].mean(), abs=1e-5)
+    # The third row hides nothing: it fills the batch.
+    plain = BertPretrainer(student, next_sentence=pairs)
+    plain.compile("sgd", run_eagerly=keras.backend.backend() == "tensorflow")
+    for weight in plain.weights:
+        weight.assign(next(array(one) for one in model.weights if one.path == weight.path))
+    rest = plain.evaluate(**given, return_dict=True)["loss"]
+    assert found["loss"] == pytest.approx(rest + 3 * found["vector_loss"], abs=1e-5)
+    first = found["vector_loss"]
+    model.compile(keras.optimizers.Adam(1e-2), run_eagerly=keras.backend.backend() == "tensorflow")
+    model.fit(**given, epochs=5)
+    assert model.evaluate(**given, return_dict=True)["vector_loss"] < first
+    np.testing.assert_array_equal(array(teacher.weights[0]), before)
+    model.save_to_preset(str(tmp_path))
+    assert len(BertPretrainer.from_preset(str(tmp_path)).weights) == len(plain.weights)
+
+
+@pytest.mark.backends("torch")
+def test_teachers_that_do_not_fit():
+    with pytest.raises(TypeError, match="teacher is a str, and has to be a BertTextEmbedder"):
+        BertPretrainer(tiny_backbone(pooler=True), teacher="minilm")
+    wide = BertTextEmbedder(tiny_backbone(hidden_dim=24, num_heads=2))
+    with pytest.raises(ValueError, match=r"vectors have shape \(24,\), and the encoder is"):
+        BertPretrainer(tiny_backbone(pooler=True), teacher=wide)
+    with pytest.raises(ValueError, match="teacher_weight=-1 has to be a number from 0"):
+        teacher = BertTextEmbedder(tiny_backbone())
+        BertPretrainer(tiny_backbone(pooler=True), teacher=teacher, teacher_weight=-1)
+    raw = make_raw(BertPretrainer)
+    other = BertTextEmbedder.from_preset("minilm_mini_demo_en", projection_dim=16)
+    width = raw.backbone.hidden_dim
+    other = BertTextEmbedder(other.backbone, other.preprocessor, projection_dim=width)
+    with pytest.raises(ValueError, match="teacher has another tokenizer"):
+        BertPretrainer(raw.backbone, raw.preprocessor, teacher=other)
+    short = tiny_backbone(max_sequence_length=8)
+    packer = BertTextEmbedderPreprocessor(raw.preprocessor.tokenizer, sequence_length=8)
+    with pytest.raises(ValueError, match="has 8 positions, and rows have up to 16 tokens"):
+        BertPretrainer(raw.backbone, raw.preprocessor, teacher=BertTextEmbedder(short, packer))
 
 
 @pytest.mark.backends("tensorflow", "torch")

@@ -20,8 +20,11 @@ from kerasbert.models import (
     BertNextSentencePredictor,
     BertPretrainer,
     BertReplacedTokenDetector,
+    BertTextEmbedder,
+    BertTextEmbedderPreprocessor,
 )
 from kerasbert.training import checkpoints
+from kerasbert.training.pretrain import tokenizer_of
 from kerasbert.training.recording import draw_curves, read_log
 from tests.contracts import array
 
@@ -299,7 +302,8 @@ def test_the_file_of_settings(examples, vocabulary, unbroken):
     assert list(found.items()) == [
         ("corpus", examples), ("preset", None), ("num_layers", 1), ("hidden_dim", 16),
         ("num_heads", 2), ("intermediate_dim", None), ("family", None), ("encoder", None),
-        ("generator", None), ("vocabulary", vocabulary), ("vocabulary_size", 30522),
+        ("generator", None), ("teacher", None), ("teacher_weight", None),
+        ("vocabulary", vocabulary), ("vocabulary_size", 30522),
         ("lowercase", True), ("reading", None), ("objective", "next_sentence"),
         ("cut_sentences", False), ("phases", [[16, 10, 8]]),
         ("optimizer", "muon"), ("learning_rate", 0.003), ("schedule", "linear"),
@@ -314,7 +318,7 @@ def test_the_file_of_settings(examples, vocabulary, unbroken):
 def test_a_run_of_an_earlier_version_goes_on(examples, vocabulary, unbroken, tmp_path):
     output = shutil.copytree(unbroken[0], tmp_path / "out")
     settings = json.loads((output / "settings.json").read_text())
-    for name in ("cut_sentences", "schedule", "decay_share", "ema_momentum"):
+    for name in ("cut_sentences", "schedule", "decay_share", "ema_momentum", "teacher"):
         del settings[name]
     (output / "settings.json").write_text(json.dumps(settings))
     assert train(examples, vocabulary, output)["scores"] == unbroken[1]["scores"]
@@ -522,6 +526,38 @@ def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
         train(corpus, None, tmp_path / "other", preset="bert_tiny_demo_en_uncased", **short)
 
 
+@pytest.mark.backends("jax", "torch")
+def test_a_teacher(examples, vocabulary, tmp_path):
+    """The vectors learn, a resume is to the bit, and the preset has nothing of the teacher."""
+    keras.utils.set_random_seed(1)
+    tokenizer = tokenizer_of(vocabulary, lowercase=True)
+    width = {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "intermediate_dim": 32}
+    encoder = BertBackbone(vocabulary_size=tokenizer.vocabulary_size(), pooler=False, **width)
+    packer = BertTextEmbedderPreprocessor(tokenizer, sequence_length=16)
+    teacher = str(tmp_path / "teacher")
+    BertTextEmbedder(encoder, packer, normalize=True).save_to_preset(teacher)
+    arguments = examples, vocabulary, tmp_path / "out"
+    taught = {"teacher": teacher, "teacher_weight": 30.0, "phases": [(16, 30, 8)]}
+    expected = train(*arguments[:2], tmp_path / "unbroken", **taught)
+    with pytest.raises(Broken):
+        train(*arguments, callbacks=[BreakAt(21, raise_broken)], **taught)
+    done = train(*arguments, **taught)
+    rows = log_of(tmp_path / "out")
+    assert rows == log_of(tmp_path / "unbroken")
+    parts = rows[-1]["mlm_loss"] + rows[-1]["nsp_loss"] + 30 * rows[-1]["vector_loss"]
+    assert rows[-1]["loss"] == pytest.approx(parts, rel=1e-3)
+    assert rows[-1]["vector_loss"] < 0.7 * rows[0]["vector_loss"]
+    alone = train(*arguments[:2], tmp_path / "alone", phases=taught["phases"])
+    ours, trained = values(alone["model"]), values(done["model"])
+    assert ours.keys() == trained.keys()
+    for path, value in values(expected["model"]).items():
+        np.testing.assert_array_equal(value, trained[path], err_msg=path)
+    loaded = BertPretrainer.from_preset(done["preset"])
+    assert values(loaded).keys() == ours.keys() and "vectors" not in loaded.output
+    card = (tmp_path / "out" / "preset" / "README.md").read_text()
+    assert str(tmp_path) not in card and "teacher_weight" in card
+
+
 # --- bad input ---
 
 
@@ -560,6 +596,12 @@ def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
         ),
         ({"objective": "replaced_tokens"}, "not 'full_sentences', which 'replaced_tokens' reads"),
         ({"generator": {"hidden_dim": 8}}, "is of objective='replaced_tokens' alone; leave it out"),
+        ({"teacher": "minilm_mini_demo_en"}, "have shape .384,., and the encoder is 16 wide"),
+        ({"teacher_weight": 2.0}, "teacher_weight=2.0 is of a `teacher`; pass one"),
+        (
+            {"teacher": "minilm_mini_demo_en", "objective": "replaced_tokens"},
+            "teacher='minilm_mini_demo_en' is not for objective='replaced_tokens'",
+        ),
         ({"vocabulary": None}, "examples were made with a vocabulary: pass it"),
         ({"optimizer_state": "kept"}, "pass its output as `preset`"),
         ({"hidden_dim": 20, "num_heads": None}, "hidden_dim=20 makes no whole number of heads"),
