@@ -241,7 +241,7 @@ class Encoder:
         self.random = name.endswith(RANDOM)
         given = options["paths"][name.removesuffix(RANDOM)]
         self.preset = real_data.minilm_dir() if given == MINILM else given
-        self.rate = options["rate"]
+        self.rate, self.precision = options["rate"], options["precision"]
         self.vectors, self.seed = {}, None
 
     def make(self, kind, seed, **arguments):
@@ -251,7 +251,8 @@ class Encoder:
         gc.collect()  # The model before.
         keras.utils.set_random_seed(seed)
         settings = {"preset": self.preset}
-        return quality.load(kind, settings, not self.random, sequence_length=LENGTH, **arguments)
+        arguments |= {"sequence_length": LENGTH, "dtype": self.precision}
+        return quality.load(kind, settings, not self.random, **arguments)
 
     def embed(self, texts, seed):
         """Mean vectors, each text once."""
@@ -596,6 +597,7 @@ def main(
     treebanks: Annotated[str, typer.Option(help="Folder of UD's files, for tags.")] = "",
     held_out: Annotated[str, typer.Option(help="Text for masked words.")] = "",
     rate: Annotated[float, typer.Option(help="Of full; 0 for the preset's.")] = 0.0,
+    precision: Annotated[str, typer.Option(help="Of encoders.")] = "float32",
     threads: int = 1,
     table: Annotated[bool, typer.Option(help="Run nothing.")] = False,
     model: Annotated[str, typer.Option(hidden=True)] = "",
@@ -636,7 +638,7 @@ def main(
                     console.print("failed", name)
         return show(read(results), (*chosen, "masked"))
     options = {"paths": paths, "rate": rate, "treebanks": treebanks, "out": out}
-    options["held_out"] = held_out
+    options |= {"held_out": held_out, "precision": precision}
     if os.environ["KERAS_BACKEND"] == "torch":
         import torch
 

