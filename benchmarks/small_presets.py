@@ -3,6 +3,7 @@
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --text en.txt --tokens 16384
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --vocabulary VOCABULARY
     python benchmarks/small_presets.py embedder START OUTPUT --text en.txt
+    python benchmarks/small_presets.py average TRAINED TRAINED_ON OUTPUT
     python benchmarks/small_presets.py pack TRAINED presets/NAME
     python benchmarks/small_presets.py people PRESET --language ko
 
@@ -215,6 +216,29 @@ def _save(path, array):
 
 
 # === Files to ship ===
+
+
+@app.command()
+def average(
+    first: Annotated[Path, typer.Argument(help="a masked language model")],
+    second: Annotated[Path, typer.Argument(help="what a training went on to from there")],
+    output: Path,
+):
+    """Write the mean of both models' weights, which may do what either learnt.
+
+    Wortsman et al. 2022, arXiv 2109.01903.
+    """
+    from kerasbert.models import BertPretrainer
+
+    model = BertPretrainer.from_preset(str(second))
+    other = BertPretrainer.from_preset(str(first), next_sentence=model.next_sentence)
+    values = {weight.path: np.asarray(weight) for weight in other.weights}
+    for weight in model.weights:
+        weight.assign((np.asarray(weight) + values[weight.path]) / 2)
+    with new_folder(str(output), keep=True) as folder:
+        model.save_to_preset(folder)
+        if (second / "curves.png").exists():
+            shutil.copy(second / "curves.png", folder)
 
 
 @app.command()
