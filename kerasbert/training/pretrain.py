@@ -487,6 +487,8 @@ def _loaded(preset, arguments):
     """A preset's encoder, with those of its heads that there are."""
     if "preprocessor" in arguments:
         arguments.pop("sequence_length")
+    if (rate := arguments.pop("dropout", None)) is not None:
+        return _with_dropout(_loaded(preset, arguments), rate, arguments)
     try:
         return BertPretrainer.from_preset(preset, **arguments)
     except NoHeadError:
@@ -501,6 +503,20 @@ def _loaded(preset, arguments):
         new = "the head of the sentences is"
     warnings.warn(f"'{preset}' holds not all that is trained here: {new} new.", stacklevel=3)
     return model
+
+
+def _with_dropout(model, rate, arguments):
+    """A copy of a model with another dropout in its encoder: to `from_preset` it is the head's."""
+    config = {**model.backbone.get_config(), "dropout": rate}
+    settings = {**model.get_config(), "preprocessor": model.preprocessor}
+    settings |= {
+        name: arguments[name] for name in ("teacher", "teacher_weight") if name in arguments
+    }
+    backbone = type(model.backbone).from_config(config)
+    copy = BertPretrainer.from_config({**settings, "backbone": backbone})
+    for weight, new in zip(model.weights, copy.weights, strict=True):
+        new.assign(keras.ops.convert_to_numpy(weight))
+    return copy
 
 
 def _loaded_electra(preset, preprocessor, generator, encoder):

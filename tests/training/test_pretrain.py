@@ -526,6 +526,21 @@ def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
         train(corpus, None, tmp_path / "other", preset="bert_tiny_demo_en_uncased", **short)
 
 
+@pytest.mark.backends("torch")
+def test_dropout_of_a_presets_encoder(examples, vocabulary, unbroken, tmp_path):
+    """It is the encoder's, as for a new one, and not that before the logits of pairs."""
+    preset, still = unbroken[1]["preset"], {"learning_rate": 1e-12, "warmup_steps": 0}
+    assert unbroken[1]["model"].backbone.dropout == 0.1
+    for rate in (0.0, 0.3):
+        encoder = {"dropout": rate, "attention_dropout": 0.0}
+        output = tmp_path / str(rate)
+        model = train(examples, None, output, preset=preset, encoder=encoder, **still)["model"]
+        assert (model.backbone.dropout, model.backbone.attention_dropout) == (rate, 0.0)
+        assert model.dropout == unbroken[1]["model"].dropout
+        for path, value in values(unbroken[1]["model"]).items():
+            np.testing.assert_allclose(values(model)[path], value, atol=1e-6, err_msg=path)
+
+
 @pytest.mark.backends("jax", "torch")
 def test_a_teacher(examples, vocabulary, tmp_path):
     """The vectors learn, a resume is to the bit, and the preset has nothing of the teacher."""
