@@ -13,6 +13,7 @@ from kerasbert.families import head_settings
 from kerasbert.layers.heads import Pooling
 from kerasbert.layers.replacement import at_tokens
 from kerasbert.losses import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.losses.vectors import DISTANCES
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.headed_task import pair_pooling
 from kerasbert.models.masked_lm import MaskedHeadSettings, MaskedTask
@@ -230,9 +231,8 @@ class BertPretrainer(MaskedTask):
         given = self._teacher.fill_in({"token_ids": ids, "padding_mask": x["padding_mask"]})
         with backend.without_gradients():
             wanted = self._teacher({name: given[name] for name in self._teacher.input})
-        wanted = backend.unit_length(ops.stop_gradient(ops.cast(wanted, "float32")))
-        found = backend.unit_length(ops.cast(vectors, "float32"))
-        distance = (1 - ops.sum(wanted * found, axis=-1)) * is_used
+        wanted, found = (ops.cast(x, "float32") for x in (ops.stop_gradient(wanted), vectors))
+        distance = DISTANCES["cosine"](wanted, found) * is_used
         return ops.sum(distance) / ops.maximum(ops.sum(is_used), 1)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
