@@ -34,6 +34,14 @@ def model_protos():
         raise ImportError(
             "SentencePiece models need two packages: run `pip install sentencepiece protobuf`."
         ) from error
+    except Exception as error:
+        # sentencepiece 0.2.3 is made with protobuf 7 and does not ask pip for it, while other
+        # packages keep an older one.
+        raise ImportError(
+            f"The installed sentencepiece does not fit the installed protobuf ({error}): run "
+            "`pip install --upgrade protobuf`, or `pip install 'sentencepiece<0.2.3'` where "
+            "another package needs the older protobuf."
+        ) from error
     return sentencepiece_model_pb2
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -178,6 +179,23 @@ def test_mistakes_are_one_sentence(tmp_path):
         AlbertTokenizer(b"")
     with pytest.raises(ValueError, match=r"needs 'spiece.model' or .* in"):
         AlbertTokenizer.from_files(tmp_path)
+
+
+def test_protobuf_that_does_not_fit(monkeypatch):
+    """Of sentencepiece 0.2.3 under protobuf 6, which pip installs side by side."""
+    import sentencepiece
+
+    class Unfit:
+        def find_spec(self, name, path=None, target=None):
+            if name.endswith("sentencepiece_model_pb2"):
+                raise RuntimeError("gencode 7.36.1 runtime 6.33.6")
+
+    model_protos()
+    monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2")
+    monkeypatch.delitem(sys.modules, "sentencepiece.sentencepiece_model_pb2")
+    monkeypatch.setattr(sys, "meta_path", [Unfit(), *sys.meta_path])
+    with pytest.raises(ImportError, match="runtime 6.33.6.*pip install 'sentencepiece<0.2.3'"):
+        model_protos()
 
 
 @pytest.mark.peers
