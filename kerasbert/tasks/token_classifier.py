@@ -235,7 +235,11 @@ def _tags(task):
             if len(cells) > max(place, 1)
         }
     if not found:
-        raise ValueError(f"'{path}' holds no tags beside its words.")
+        raise ValueError(
+            f"'{path}' holds no tags beside its words: write a word and its tag a line, with a tab "
+            "or a space between them, and an empty line after each sentence; or name the column "
+            "of the tags (label)."
+        )
     return sorted(map(str, found))
 
 

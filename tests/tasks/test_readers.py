@@ -590,6 +590,7 @@ def test_bad_places(tmp_path):
         ("a.json", "[1, 2]", {}, "has to hold objects"),
         ("a.jsonl", '{"text": ["x"], "label": 1}', {}, r"row 1: \['x'\] is no text"),
         ("a.txt", "one two\n", {"head": "token_classifier", "label": 3}, "holds no tags"),
+        ("a.csv", "word,tag\none,O\n", {"head": "token_classifier"}, "with a tab or a space"),
         (
             "a.jsonl",
             '{"prompt": "x", "choices": "a b", "label": 0}',
