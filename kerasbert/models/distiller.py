@@ -10,6 +10,7 @@ from kerasbert import backend, private_names
 from kerasbert._errors import check_choice
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
+from kerasbert.losses.vectors import DISTANCES
 from kerasbert.models.task import BertTask
 from kerasbert.parts import same_tokens
 
@@ -192,7 +193,7 @@ class BertDistiller(BertTask):
             # Weights (B,) are of texts. Others are of an output's places, which are not the tokens.
             weights = weights * ops.cast(sample_weight, "float32")[:, None]
         total = ops.maximum(ops.sum(weights), 1e-7)
-        distance = _cosine if self.hidden_loss == "cosine" else _square
+        distance = DISTANCES["cosine"] if self.hidden_loss == "cosine" else _square
         losses = [
             ops.sum(weights * distance(ops.cast(a, "float32"), ops.cast(b, "float32"))) / total
             for a, b in zip(target, states, strict=True)
@@ -262,10 +263,6 @@ def _run(task, layers):
         task, task.inputs, lambda operation: encode if operation is task.backbone else operation
     )
     return outputs, states
-
-
-def _cosine(a, b):
-    return 1 - ops.sum(ops.normalize(a, axis=-1) * ops.normalize(b, axis=-1), axis=-1)
 
 
 def _square(a, b):
