@@ -12,20 +12,12 @@ from kerasbert.models import BertMaskedLM, BertTextEmbedder
 
 PRESETS = Path(__file__).parents[1] / "presets"
 GOLDEN = Path(__file__).parent / "golden" / "small_presets.json"
-# What the card of `bert_mini_demo_ko_ja` has, of a part of its text, in fewer and smaller batches.
+# What the cards have, of one source of their text, in smaller batches.
 SETTINGS = {
-    "num_layers": 2,
-    "hidden_dim": 256,
-    "num_heads": 4,
     "objective": "full_sentences",
     "cut_sentences": True,
-    "encoder": {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.05},
     "masker": {"mask_selection_rate": (0.3, 0.15)},
     "optimizer": "muon",
-    "learning_rate": 4e-3,
-    "schedule": "wsd",
-    "decay_share": 0.4,
-    "warmup_steps": 40,
     "phases": [(64, 200, 8)],
     "held_out": 0.02,
     "log_every": 50,
@@ -33,6 +25,26 @@ SETTINGS = {
     "reading": {"sentences": "lines"},
     "workers": 1,
     "verbose": False,
+}
+HELP = {"ko": "libreoffice-help-ko", "en": "libreoffice-help-en-us"}
+CARDS = {
+    "ko": {
+        "num_layers": 2,
+        "hidden_dim": 256,
+        "num_heads": 4,
+        "encoder": {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.05},
+        "learning_rate": 4e-3,
+        "schedule": "wsd",
+        "decay_share": 0.4,
+        "warmup_steps": 40,
+    },
+    "en": {
+        "preset": "minilm_mini_demo_en",
+        "teacher": "minilm_mini_demo_en",
+        "encoder": {"dropout": 0.0, "attention_dropout": 0.0},
+        "learning_rate": 1e-3,
+        "warmup_steps": 20,
+    },
 }
 
 
@@ -95,26 +107,30 @@ def test_masked_words(name):
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.backends("tensorflow")
-def test_first_steps_of_a_card(tmp_path):
+@pytest.mark.parametrize("language", CARDS)
+def test_first_steps_of_a_card(tmp_path, language):
     """Losses as they were: `python -m tests.test_small_presets` writes what they are now."""
-    expected = json.loads(GOLDEN.read_text())
-    found = losses_of(tmp_path)
+    expected = json.loads(GOLDEN.read_text())[language]
+    found = losses_of(language, tmp_path)
     assert found["characters"] == expected["characters"]
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=0, atol=1e-4)
 
 
-def losses_of(folder):
+def losses_of(language, folder):
     import preset_text
     import real_data
 
-    real_data.or_skip(lambda: real_data.archive(real_data.HELP_KO))
-    documents, _ = preset_text.made("ko", overlap=False, only="^LibreOffice help$")
+    archive = preset_text.ARCHIVES[HELP[language]]
+    real_data.or_skip(lambda: real_data.archive(archive))
+    documents, _ = preset_text.made(language, overlap=False, only="^LibreOffice help$")
     text = folder / "text.txt"
     write_text(str(text), "".join("\n".join(one.paragraphs) + "\n\n" for one in documents))
-    words = {"size": 2000, "lowercase": False, "min_frequency": 3}
-    kerasbert.vocab(str(text), str(folder / "vocabulary"), **words)
-    vocabulary = str(folder / "vocabulary")
-    kerasbert.pretrain(str(text), str(folder / "out"), vocabulary=vocabulary, **SETTINGS)
+    settings = SETTINGS | CARDS[language]
+    if "preset" not in settings:
+        words = {"size": 2000, "lowercase": False, "min_frequency": 3}
+        kerasbert.vocab(str(text), str(folder / "vocabulary"), **words)
+        settings["vocabulary"] = str(folder / "vocabulary")
+    kerasbert.pretrain(str(text), str(folder / "out"), **settings)
     log = read_log(str(folder / "out" / "log.jsonl"))
     return {
         "characters": len(text.read_text(encoding="utf-8")),
@@ -125,5 +141,8 @@ def losses_of(folder):
 if __name__ == "__main__":
     import tempfile
 
-    with tempfile.TemporaryDirectory() as made:
-        write_text(str(GOLDEN), json.dumps(losses_of(Path(made))) + "\n")
+    losses = {}
+    for language in CARDS:
+        with tempfile.TemporaryDirectory() as made:
+            losses[language] = losses_of(language, Path(made))
+    write_text(str(GOLDEN), json.dumps(losses) + "\n")
