@@ -242,6 +242,7 @@ class Encoder:
         given = options["paths"][name.removesuffix(RANDOM)]
         self.preset = real_data.minilm_dir() if given == MINILM else given
         self.rate, self.precision = options["rate"], options["precision"]
+        self.epochs = options["epochs"]
         self.vectors, self.seed = {}, None
 
     def make(self, kind, seed, **arguments):
@@ -277,7 +278,7 @@ class Encoder:
         settings = {
             "rate": self.rate or finetuning_learning_rate(self.preset) or 1e-4,
             "batch_size": 8 if len(x) <= 100 else 16,
-            "epochs": min(max(2, -(-3000 // len(x))), 10),
+            "epochs": self.epochs or min(max(2, -(-3000 // len(x))), 10),
             "min_steps": 0,
             "jit_compile": keras.backend.backend() == "jax",
             "verbose": 0,
@@ -369,7 +370,8 @@ def score_tags(task, encoder, method, count, seed, options):
         from kerasbert.models import BertTokenClassifier
 
         labels = sorted({tag for one in tags + gold for tag in one})
-        model = encoder.train(BertTokenClassifier, words, tags, labels, seed)
+        pieces = {"label_pieces": options["pieces"]}
+        model = encoder.train(BertTokenClassifier, words, tags, labels, seed, **pieces)
         found = model.predict_labels(texts)
     right = [sum(a == b for a, b in zip(*pair)) for pair in zip(found, gold)]
     return {"train": len(words), "rows": {"right": right, "total": list(map(len, gold))}}
@@ -597,7 +599,9 @@ def main(
     treebanks: Annotated[str, typer.Option(help="Folder of UD's files, for tags.")] = "",
     held_out: Annotated[str, typer.Option(help="Text for masked words.")] = "",
     rate: Annotated[float, typer.Option(help="Of full; 0 for the preset's.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="Of full; 0 for the ones above.")] = 0,
     precision: Annotated[str, typer.Option(help="Of encoders.")] = "float32",
+    pieces: Annotated[str, typer.Option(help="That learn tags: first or all.")] = "first",
     threads: int = 1,
     table: Annotated[bool, typer.Option(help="Run nothing.")] = False,
     model: Annotated[str, typer.Option(hidden=True)] = "",
@@ -638,7 +642,7 @@ def main(
                     console.print("failed", name)
         return show(read(results), (*chosen, "masked"))
     options = {"paths": paths, "rate": rate, "treebanks": treebanks, "out": out}
-    options |= {"held_out": held_out, "precision": precision}
+    options |= {"held_out": held_out, "precision": precision, "pieces": pieces, "epochs": epochs}
     if os.environ["KERAS_BACKEND"] == "torch":
         import torch
 
