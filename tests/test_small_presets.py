@@ -12,7 +12,8 @@ from kerasbert.models import BertMaskedLM, BertTextEmbedder
 
 PRESETS = Path(__file__).parents[1] / "presets"
 GOLDEN = Path(__file__).parent / "golden" / "small_presets.json"
-# What the cards have, of one source of their text, in smaller batches.
+# What the cards have, of one source of their text, in smaller batches. The English training begins
+# as the first call of its card does, and has the teacher of the others.
 SETTINGS = {
     "objective": "full_sentences",
     "cut_sentences": True,
