@@ -6,8 +6,9 @@
 
 Classes of texts: film reviews (fresh or rotten), TREC's questions (6), messages (spam or not),
 paragraphs of Brown (press, belles lettres, learned, fiction); in Korean and Japanese topics of a
-chat, groups of emoji by their names and keywords, and programs by paragraphs of LibreOffice's help,
-in Korean commands to a house too (Japanese has templates of 4 intents only). Then parts of speech,
+chat, groups of emoji by their names and keywords, programs by paragraphs of LibreOffice's help, and
+sections of Debian's packages by their titles, in Korean commands to a house too (Japanese has
+templates of 4 intents only). Then parts of speech,
 by `--treebanks` with UD's dev (to learn from) and test files. What belongs together, such as a
 document, a conversation or a template, is on one side of the split. 500 texts are the test, or 30%;
 of the help always the same pages, which the presets' text leaves out.
@@ -124,6 +125,10 @@ for _code, _name in (("ko", "korean"), ("ja", "japanese")):
     CLASSES[f"{_code}-emoji"] = (
         lambda code=_code: ungrouped(row[::-1] for row in real_data.emoji_names(code)),
         "accuracy",
+    )
+    CLASSES[f"{_code}-packages"] = (
+        lambda code=_code: [(c, a, b) for a, b, c in real_data.package_titles(code)],
+        "macro F1",
     )
     CLASSES[f"{_code}-help"] = (
         lambda code=_code: [(c, a, b) for a, b, c in real_data.help_topics(code)],

@@ -419,6 +419,7 @@ def benchmarks(language, treebanks=None):
         name = {"ko": "korean", "ja": "japanese"}[language]
         yield "chat topics", [text for *_, text in real_data.chat_topics(name)]
         yield "names of emoji", [text for _, text in real_data.emoji_names(language)]
+        yield "titles of packages", [text for *_, text in real_data.package_titles(language)]
         topics = real_data.help_topics(language)
         tested = [text for _, page, text in topics if real_data.is_test_page(page)]
         yield "LibreOffice's help, test pages", tested

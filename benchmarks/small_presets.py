@@ -3,6 +3,7 @@
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --text en.txt --tokens 16384
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --vocabulary VOCABULARY
     python benchmarks/small_presets.py embedder START OUTPUT --text en.txt
+    python benchmarks/small_presets.py embedder START OUTPUT --pairs ko.tsv,ja.tsv
     python benchmarks/small_presets.py average TRAINED TRAINED_ON OUTPUT
     python benchmarks/small_presets.py pack TRAINED presets/NAME
     python benchmarks/small_presets.py people PRESET --language ko
@@ -10,7 +11,9 @@
 `start` writes a small encoder made of MiniLM-L6 (Apache-2.0): some of its layers, and of its
 vocabulary the tokens that the text has most of; with a vocabulary of its own the tokens that both
 have keep their vectors, and the others begin at random. `embedder` trains it towards MiniLM's
-vectors of sentences of the text. Masked words are trained by `kerasbert pretrain --preset START`.
+vectors of sentences of the text, or, of pairs that `preset_pairs.py` wrote, its translations
+towards MiniLM's vectors of the English (Reimers and Gurevych 2020, arXiv 2004.09813). Masked words
+are trained by `kerasbert pretrain --preset START`.
 
 The cards of the presets have the commands. `embedder` keeps MiniLM's vectors and checkpoints in
 OUTPUT: the same call goes on where it was stopped.
@@ -140,11 +143,13 @@ def sentences(text, count, seed):
 def embedder(
     begin: Annotated[Path, typer.Argument(metavar="START", help="what `start` wrote")],
     output: Path,
-    text: Annotated[Path, typer.Option(help="a paragraph a line")],
+    text: Annotated[Path, typer.Option(help="a paragraph a line")] = None,
+    pairs: Annotated[str, typer.Option(help="files of a text, a tab and its English a line")] = "",
     count: Annotated[int, typer.Option(help="texts to learn from")] = 200_000,
     epochs: int = 3,
     batch_size: int = 64,
     learning_rate: float = 5e-4,
+    optimizer: Annotated[str, typer.Option(help="adamw or muon")] = "adamw",
     steps_a_slice: Annotated[int, typer.Option(help="between two checkpoints")] = 500,
     precision: str = "mixed_bfloat16",
     seed: int = 0,
@@ -153,23 +158,28 @@ def embedder(
     import keras
 
     from kerasbert.models import BertTextEmbedder
-    from kerasbert.optimizers import AdamW, LinearDecay
+    from kerasbert.optimizers import AdamW, LinearDecay, Muon
     from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 
     output.mkdir(parents=True, exist_ok=True)
-    texts = sentences(text, count, seed)
-    vectors = taught(texts, output / "vectors.npy", precision)
-    held_out, texts = texts[:1000], texts[1000:]
-    truth, vectors = vectors[:1000], vectors[1000:]
+    if pairs:
+        texts, english = translated(pairs.split(","), count, seed)
+    else:
+        texts = english = sentences(text, count, seed)
     keras.utils.set_random_seed(seed)
     own = {"dropout": 0.0, "attention_dropout": 0.0, "dtype": precision}
     model = BertTextEmbedder.from_preset(str(begin), normalize=True, sequence_length=LENGTH, **own)
+    vectors = taught(english, output / "vectors.npy", precision)
+    vectors = narrower(vectors, model.backbone.hidden_dim)
+    held_out, texts = texts[:1000], texts[1000:]
+    truth, vectors = vectors[:1000], vectors[1000:]
     order = np.concatenate(
         [np.random.default_rng([seed, epoch]).permutation(len(texts)) for epoch in range(epochs)]
     )
     steps = len(order) // batch_size
     rate = LinearDecay(learning_rate, steps, steps // 20)
-    model.compile(AdamW(rate, weight_decay=0.01), loss="mse")
+    step = {"adamw": AdamW, "muon": Muon}[optimizer]
+    model.compile(step(rate, weight_decay=0.01), loss="mse")
     model.optimizer.build(model.trainable_variables)
     size = steps_a_slice * batch_size
     slices = [order[first : first + size] for first in range(0, steps * batch_size, size)]
@@ -190,15 +200,32 @@ def embedder(
     model.save_to_preset(str(output / "preset"))
 
 
+def translated(files, count, seed):
+    """Translations and the English of each: two lists of at most so many texts, shuffled."""
+    lines = [line.split("\t") for file in files for line in paragraphs(file)]
+    random.Random(seed).shuffle(lines)
+    return map(list, zip(*lines[:count], strict=True))
+
+
+def narrower(vectors, width):
+    """Unit vectors (N, W) of so many numbers, by the axes that keep most of those (N, D)."""
+    if width >= vectors.shape[1]:
+        return vectors
+    _, axes = np.linalg.eigh(vectors.T @ vectors)
+    kept = vectors @ axes[:, -width:]
+    return kept / np.linalg.norm(kept, axis=1, keepdims=True)
+
+
 def taught(texts, path, precision):
-    """MiniLM's vectors of texts (N, 384), float16 in a file."""
+    """MiniLM's unit vectors of texts (N, 384), float16 in a file; each text once."""
     from kerasbert.models import BertTextEmbedder
 
     if not path.exists():
         teacher = BertTextEmbedder.from_preset(
             real_data.minilm_dir(), normalize=True, sequence_length=LENGTH, dtype=precision
         )
-        parts = list(_batches(texts, 20_000))
+        once = list(dict.fromkeys(texts))
+        parts = list(_batches(once, 20_000))
         made = []
         for number, part in enumerate(parts):
             kept = path.with_name(f"part-{number}.npy")
@@ -206,7 +233,8 @@ def taught(texts, path, precision):
                 _save(kept, teacher.embed(part, 64).astype("float16"))
                 print(f"vectors: {number + 1} of {len(parts)}", flush=True)
             made.append(np.load(kept))
-        _save(path, np.concatenate(made))
+        place = {text: row for row, text in enumerate(once)}
+        _save(path, np.concatenate(made)[[place[text] for text in texts]])
     return np.load(path).astype("float32")
 
 

@@ -185,3 +185,27 @@ def test_emoji_names_and_help_topics(language):
     assert (len(emoji), len({group for group, _ in emoji})) == (1536, 8)
     topics = real_data.or_skip(lambda: real_data.help_topics(language), required=False)
     assert len({program for program, *_ in topics}) == 6 and len(topics) > 4500
+
+
+@pytest.mark.parametrize("language", ["ko", "ja"])
+def test_package_titles(language):
+    titles = real_data.or_skip(lambda: real_data.package_titles(language), required=False)
+    assert len(titles) == {"ko": 1251, "ja": 1257}[language]
+    counts = Counter(section for section, *_ in titles)
+    assert tuple(sorted(counts)) == real_data.SECTIONS and min(counts.values()) > 90
+
+
+def test_package_titles_without_lists(empty_cache, monkeypatch):
+    """An apt-get that brings nothing, and lists of another day, are said and leave nothing."""
+    done = type("Done", (), {"returncode": 100, "stderr": "W: slow\nE: no lists\n"})
+    monkeypatch.setattr(real_data.subprocess, "run", lambda *given, **named: done)
+    with pytest.raises(real_data.DataUnavailable, match="cannot be fetched: E: no lists"):
+        real_data.package_titles("ko")
+    lists = (
+        ["Package: a\nSection: games\n"],
+        ["Package: a\nDescription-md5: 0\nDescription-ko: 게임"],
+    )
+    monkeypatch.setattr(real_data, "_package_lists", lambda language: lists)
+    with pytest.raises(real_data.DataUnavailable, match="package_titles.ko.tsv' has sha256"):
+        real_data.package_titles("ko")
+    assert not any(empty_cache.iterdir())

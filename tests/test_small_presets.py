@@ -105,6 +105,23 @@ def test_masked_words(name):
         assert words & expected, text
 
 
+@pytest.mark.backends("tensorflow")
+def test_narrower_vectors_and_translations(tmp_path):
+    import small_presets
+
+    drawn = np.random.default_rng(0)
+    vectors = drawn.normal(size=(50, 4)) @ drawn.normal(size=(4, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    narrow = small_presets.narrower(vectors, 4)
+    assert narrow.shape == (50, 4)
+    np.testing.assert_allclose(narrow @ narrow.T, vectors @ vectors.T, atol=1e-6)
+    assert small_presets.narrower(vectors, 8) is vectors
+    write_text(str(tmp_path / "ko.tsv"), "".join(f"{i}번\tNo. {i}\n" for i in range(9)))
+    texts, english = small_presets.translated([tmp_path / "ko.tsv"], 5, seed=0)
+    assert len(texts) == len(set(texts)) == 5 and texts != sorted(texts)
+    assert english == [f"No. {text[:-1]}" for text in texts]
+
+
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.backends("tensorflow")

@@ -1,0 +1,159 @@
+"""Korean and Japanese texts beside the English that they translate, of `preset_text.py`'s sources.
+
+    python benchmarks/preset_pairs.py OUT --treebanks ud
+
+Catalogues of programs and files of JSON have the English beside each text; the pages of
+LibreOffice's help in two languages name their paragraphs alike. The sources and the check of their
+licences are those of `preset_text.py`, and so is the overlap: a translation goes if it shares 16
+letters with a text of a benchmark, or is one of these.
+
+`OUT/ko.tsv` and `OUT/ja.tsv` have a pair a line: the translation, a tab, the English. Lines are
+shuffled. `OUT/pairs.json` has the counts. Two runs write the same bytes.
+"""
+
+import gettext
+import html
+import io
+import json
+import random
+import re
+from pathlib import Path
+from typing import Annotated
+
+import preset_text
+import real_data
+import typer
+
+from kerasbert.files import write_text
+
+LONGEST = 400  # characters; a model that learns from pairs reads 64 tokens
+
+
+def texts_of(value):
+    """Strings of JSON by where they are: `((keys), text)`."""
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(one, str):
+            yield (key,), one
+        elif isinstance(one, dict | list):
+            yield from (((key, *keys), text) for keys, text in texts_of(one))
+
+
+def catalogue(content):
+    """`(translation, English)` of a compiled gettext catalogue."""
+    for key, message in gettext.GNUTranslations(io.BytesIO(content))._catalog.items():
+        key = key[0] if isinstance(key, tuple) else key
+        yield message, key.rpartition("\x04")[2]
+
+
+def paragraphs(content):
+    """Text of a page of LibreOffice's help by the name of its paragraph."""
+    page = content.decode("utf-8").split("<footer")[0]
+    return dict(re.findall(r'<(?:p|h\d) id="([^"]+)"[^>]*>(.*?)</(?:p|h\d)>', page, re.S))
+
+
+def beside(names, language):
+    """`(name, English name)` of files of JSON whose names differ by the language alone.
+
+    A checksum may stand behind the language.
+
+    >>> beside(["a/en.json", "a/ko.json", "b/ko.json", "c/en-1234abcd.json"], "ko")
+    [('a/ko.json', 'a/en.json')]
+    """
+    folders = {}
+    for name in sorted(names):
+        if part := re.search(rf"(?<=/)(en|{language})(-\w{{8,}})?\.json$", name):
+            folders.setdefault(name[: part.start()], {})[part[1]] = name
+    return [(one[language], one["en"]) for one in folders.values() if len(one) == 2]
+
+
+def read(source):
+    """`(translation, English)` of a source, raw."""
+    files = dict(preset_text.archive_files(real_data.archive(preset_text.ARCHIVES[source.package])))
+    language = source.language
+    compiled = rf"(/|-){language}(_[A-Z]+)?(/(LC_MESSAGES/)?[^/]*)?\.mo$"
+    for name in sorted(files):
+        if re.search(compiled, name):
+            yield from catalogue(files[name])
+    for name, other in beside(files, language):
+        english = dict(texts_of(json.loads(files[other])))
+        for key, text in texts_of(json.loads(files[name])):
+            if key in english and not str(key[-1]).startswith("@"):
+                yield text, english[key]
+    if source.name == "LibreOffice help":
+        archive = preset_text.ARCHIVES["libreoffice-help-en-us"]
+        english = {
+            name.replace("/help/en-US/", f"/help/{language}/"): content
+            for name, content in preset_text.archive_files(real_data.archive(archive))
+        }
+        for name in sorted(files):
+            tested = real_data.is_test_page(name)
+            if name.endswith(".html") and "/text/" in name and name in english and not tested:
+                other = paragraphs(english[name])
+                for key, text in paragraphs(files[name]).items():
+                    if key in other:
+                        yield text, other[key]
+
+
+def plain(text):
+    """A text without tags, marks of keys and the markup of a wiki, in one line."""
+    text = html.unescape(re.sub(r"<[^>]*>", "", text))
+    text = re.sub(r"\([_&]\w\)|[_&](?=\w)|'''?|\[\[(?:[^\]|]*\|)?|\]\]", "", text)
+    return preset_text.tidy(text)
+
+
+def is_pair(text, english, language):
+    """Whether the first is mostly of the language's letters, and the second is another text."""
+    letters = len(preset_text.LETTERS[language].findall(text))
+    written = sum(character.isalnum() for character in text)
+    words = len(re.findall(r"[A-Za-z]{2,}", english))
+    near = len(text) <= LONGEST and len(english) <= 3 * LONGEST
+    return near and letters >= 2 and 2 * letters >= written and words > 0 and text != english
+
+
+def made(language, treebanks):
+    """The pairs of a language, and their counts."""
+    pairs, counts = {}, {}
+    for source in preset_text.SOURCES:
+        if source.language != language or "refused" in preset_text.described(source):
+            continue
+        count = [0, 0]
+        for text, english in read(source):
+            text, english = plain(text), plain(english)
+            count[0] += 1
+            if is_pair(text, english, language) and text not in pairs:
+                pairs[text] = english
+                count[1] += 1
+        if count[0]:
+            counts[source.name] = count
+            print(language, source.name, *count, flush=True)
+    tested = [text for _, texts in preset_text.benchmarks(language, treebanks) for text in texts]
+    # The names of an emoji are one text of the benchmark.
+    short = {one for text in tested for one in (text, *text.split(", "))}
+    size = preset_text.OVERLAP[language]
+    grams = {gram for text in tested for gram in preset_text.ngrams(text, language, size)}
+    kept = [
+        (text, english)
+        for text, english in pairs.items()
+        if text not in short and grams.isdisjoint(preset_text.ngrams(text, language, size))
+    ]
+    random.Random(0).shuffle(kept)
+    return kept, {"sources": counts, "pairs": len(pairs), "without overlap": len(kept)}
+
+
+def main(
+    out: Path,
+    languages: Annotated[str, typer.Option(help="ko,ja or one of them")] = "ko,ja",
+    treebanks: Annotated[Path, typer.Option(help="a folder of UD's *.conllu.gz")] = None,
+):
+    """Fetch, read, filter and write the pairs."""
+    out.mkdir(parents=True, exist_ok=True)
+    report = {}
+    for language in languages.split(","):
+        pairs, report[language] = made(language, treebanks)
+        write_text(str(out / f"{language}.tsv"), "".join(f"{a}\t{b}\n" for a, b in pairs))
+        print(language, {x: y for x, y in report[language].items() if x != "sources"})
+    write_text(str(out / "pairs.json"), json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
