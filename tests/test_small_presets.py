@@ -82,6 +82,32 @@ def test_the_embedder_searches():
     assert [index.search(one, top_k=1)[0]["id"] for one in questions] == [0, 1, 2, 3]
 
 
+# A text, and what asks for it in other words.
+ALIKE = {
+    "ko": {
+        "파일을 저장하지 못했습니다.": "문서를 디스크에 쓸 수 없음",
+        "프린터가 연결되어 있지 않습니다.": "인쇄가 안 돼요",
+        "글꼴 크기를 바꿉니다.": "글자를 크게",
+        "암호가 틀렸습니다.": "로그인이 안 돼요",
+    },
+    "ja": {
+        "ファイルを保存できませんでした。": "文書をディスクに書けない",
+        "プリンターが接続されていません。": "印刷できない",
+        "フォントの大きさを変えます。": "文字を大きく",
+        "パスワードが違います。": "ログインできない",
+    },
+}
+
+
+@pytest.mark.slow_on_tensorflow
+@pytest.mark.parametrize("language", ALIKE)
+def test_translations_taught_what_is_alike(language):
+    embedder = BertTextEmbedder.from_preset("bert_mini_demo_ko_ja", normalize=True)
+    index = kerasbert.SearchIndex(embedder, list(ALIKE[language]))
+    found = [index.search(one, top_k=1)[0]["text"] for one in ALIKE[language].values()]
+    assert found == list(ALIKE[language])
+
+
 # Some of the first five words of each. Japanese is raw, without spaces between the words.
 MASKED = {
     "bert_mini_demo_en_uncased": {
