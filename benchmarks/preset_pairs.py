@@ -11,9 +11,7 @@ letters with a text of a benchmark, or is one of these.
 shuffled. `OUT/pairs.json` has the counts. Two runs write the same bytes.
 """
 
-import gettext
 import html
-import io
 import json
 import random
 import re
@@ -27,22 +25,6 @@ import typer
 from kerasbert.files import write_text
 
 LONGEST = 400  # characters; a model that learns from pairs reads 64 tokens
-
-
-def texts_of(value):
-    """Strings of JSON by where they are: `((keys), text)`."""
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(one, str):
-            yield (key,), one
-        elif isinstance(one, dict | list):
-            yield from (((key, *keys), text) for keys, text in texts_of(one))
-
-
-def catalogue(content):
-    """`(translation, English)` of a compiled gettext catalogue."""
-    for key, message in gettext.GNUTranslations(io.BytesIO(content))._catalog.items():
-        key = key[0] if isinstance(key, tuple) else key
-        yield message, key.rpartition("\x04")[2]
 
 
 def paragraphs(content):
@@ -73,11 +55,11 @@ def read(source):
     compiled = rf"(/|-){language}(_[A-Z]+)?(/(LC_MESSAGES/)?[^/]*)?\.mo$"
     for name in sorted(files):
         if re.search(compiled, name):
-            yield from catalogue(files[name])
+            yield from preset_text.translations(files[name])
     for name, other in beside(files, language):
-        english = dict(texts_of(json.loads(files[other])))
-        for key, text in texts_of(json.loads(files[name])):
-            if key in english and not str(key[-1]).startswith("@"):
+        english = dict(preset_text.placed_strings(json.loads(files[other])))
+        for key, text in preset_text.placed_strings(json.loads(files[name])):
+            if key in english:
                 yield text, english[key]
     if source.name == "LibreOffice help":
         archive = preset_text.ARCHIVES["libreoffice-help-en-us"]

@@ -8,10 +8,10 @@ Classes of texts: film reviews (fresh or rotten), TREC's questions (6), messages
 paragraphs of Brown (press, belles lettres, learned, fiction); in Korean and Japanese topics of a
 chat, groups of emoji by their names and keywords, programs by paragraphs of LibreOffice's help, and
 sections of Debian's packages by their titles, in Korean commands to a house too (Japanese has
-templates of 4 intents only). Then parts of speech,
-by `--treebanks` with UD's dev (to learn from) and test files. What belongs together, such as a
-document, a conversation or a template, is on one side of the split. 500 texts are the test, or 30%;
-of the help always the same pages, which the presets' text leaves out.
+templates of 4 intents only). Then parts of speech, by `--treebanks` with UD's dev (to learn from)
+and test files. What belongs together, such as a document, a conversation, a template or a source
+package, is on one side of the split. 500 texts are the test, or 30%; of the help always the same
+pages, which the presets' text leaves out.
 
 - full: all weights are trained on the mean of the tokens, AdamW up to the rate that the preset
   records or 1e-4, a tenth warmup; 10 epochs of 100 labels in batches of 8, 6 of 500 and 2 of more

@@ -167,13 +167,18 @@ def restructured(content):
     ]
 
 
+def translations(content):
+    """`(translation, original)` of a compiled gettext catalogue."""
+    for key, message in gettext.GNUTranslations(io.BytesIO(content))._catalog.items():
+        key = key[0] if isinstance(key, tuple) else key
+        yield message, key.rpartition("\x04")[2]
+
+
 def catalogue(content, original=False):
     """The translations, or the originals, of a compiled gettext catalogue."""
-    messages = gettext.GNUTranslations(io.BytesIO(content))._catalog
     found = []
-    for key, message in messages.items():
-        key = key[0] if isinstance(key, tuple) else key
-        text = key.rpartition("\x04")[2] if original else message
+    for pair in translations(content):
+        text = pair[original]
         found += re.split(r"\n\s*\n", re.sub(r"<[^>]*>|[_&](?=\w)|\([_&]\w\)", "", text))
     yield from parts(found)
 
@@ -251,7 +256,7 @@ def documented(content):
 
 def strings(content):
     """Every string of a JSON file, as translations come."""
-    found = [text for text in _strings(json.loads(content))]
+    found = [re.sub(r"<[^>]*>", "", text) for _, text in placed_strings(json.loads(content))]
     yield from parts([part for text in found for part in re.split(r"\n\s*\n|<br ?/?>", text)])
 
 
@@ -264,12 +269,13 @@ def _descriptions(node):
             yield from _descriptions(value)
 
 
-def _strings(node):
+def placed_strings(node):
+    """Strings of JSON by where they are, but those that a "@" marks: `((keys), string)`."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         if isinstance(value, str) and not str(key).startswith("@"):
-            yield re.sub(r"<[^>]*>", "", value)
+            yield (key,), value
         elif isinstance(value, dict | list):
-            yield from _strings(value)
+            yield from (((key, *keys), text) for keys, text in placed_strings(value))
 
 
 def quoted(content):

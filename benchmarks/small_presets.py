@@ -161,6 +161,8 @@ def embedder(
     from kerasbert.optimizers import AdamW, LinearDecay, Muon
     from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 
+    if not text and not pairs:
+        raise typer.BadParameter("pass --text or --pairs")
     output.mkdir(parents=True, exist_ok=True)
     if pairs:
         texts, english = translated(pairs.split(","), count, seed)
