@@ -101,28 +101,32 @@ def scores_of(row, seed, folder, steps, train, test):
     scores = {"mlm_accuracy": made["scores"]["mlm_accuracy"]}
     if "nsp_accuracy" in made["scores"]:
         scores["nsp_accuracy"] = made["scores"]["nsp_accuracy"]
-    for task, read in PAIRS.items():
-        pairs = read()
-        drawn = random.Random(seed).sample(pairs, train + test)
-        texts, names = map(list, zip(*drawn, strict=True))
-        settings = {
-            "preset": made["preset"],
-            "sequence_length": LENGTH,
-            "epochs": 3,
-            "min_steps": 0,
-            "batch_size": 32,
-            "rate": 3e-4,
-            "head": head,
-            "jit_compile": keras.backend.backend() == "jax",
-            "show": 0,
-            "verbose": 0,
-        }
-        keras.utils.set_random_seed(seed)
-        parts = (texts[:train], names[:train]), (texts[train:], names[train:])
-        scores[task] = quality.own_weights(*parts, sorted(set(names)), settings)["accuracy"]
+    for task in PAIRS:
+        scores[task] = finetuned(made["preset"], task, seed, LENGTH, train, test, head)
     with open(results, "a", encoding="utf-8") as file:
         file.write(json.dumps({"key": key, "row": row, "seed": seed, "scores": scores}) + "\n")
     return scores
+
+
+def finetuned(preset, task, seed, length=LENGTH, train=3000, test=2000, head=None):
+    """Accuracy of an encoder after three epochs over texts of a task, which the seed draws."""
+    drawn = random.Random(seed).sample(PAIRS[task](), train + test)
+    texts, names = map(list, zip(*drawn, strict=True))
+    settings = {
+        "preset": preset,
+        "sequence_length": length,
+        "epochs": 3,
+        "min_steps": 0,
+        "batch_size": 32,
+        "rate": 3e-4,
+        "head": head or {},
+        "jit_compile": keras.backend.backend() == "jax",
+        "show": 0,
+        "verbose": 0,
+    }
+    keras.utils.set_random_seed(seed)
+    parts = (texts[:train], names[:train]), (texts[train:], names[train:])
+    return quality.own_weights(*parts, sorted(set(names)), settings)["accuracy"]
 
 
 def main(

@@ -92,34 +92,48 @@ def is_pair(text, english, language):
     return near and letters >= 2 and 2 * letters >= written and words > 0 and text != english
 
 
-def made(language, treebanks):
-    """The pairs of a language, and their counts."""
-    pairs, counts = {}, {}
+def made(language, overlap, treebanks=None, only=None):
+    """The pairs of a language, and the report on them."""
+    pairs, counts, missing = {}, {}, {}
     for source in preset_text.SOURCES:
-        if source.language != language or "refused" in preset_text.described(source):
+        if source.language != language or not re.search(only or "", source.name):
             continue
-        count = [0, 0]
-        for text, english in read(source):
+        try:
+            if "refused" in preset_text.described(source):
+                continue
+            found = list(read(source))
+        except real_data.DataUnavailable as error:
+            missing[source.name] = str(error)
+            continue
+        before = len(pairs)
+        for text, english in found:
             text, english = plain(text), plain(english)
-            count[0] += 1
-            if is_pair(text, english, language) and text not in pairs:
-                pairs[text] = english
-                count[1] += 1
-        if count[0]:
-            counts[source.name] = count
-            print(language, source.name, *count, flush=True)
+            if is_pair(text, english, language):
+                pairs.setdefault(text, english)
+        if found:
+            counts[source.name] = [len(found), len(pairs) - before]
+            print(language, source.name, *counts[source.name], flush=True)
+    report = {"sources": counts, "missing": missing, "pairs": len(pairs)}
+    if overlap:
+        pairs = without_overlap(pairs, language, treebanks)
+        report["without overlap"] = len(pairs)
+    kept = list(pairs.items())
+    random.Random(0).shuffle(kept)
+    return kept, report
+
+
+def without_overlap(pairs, language, treebanks):
+    """The pairs whose translation no text of a benchmark has, or shares letters with."""
     tested = [text for _, texts in preset_text.benchmarks(language, treebanks) for text in texts]
     # The names of an emoji are one text of the benchmark.
     short = {one for text in tested for one in (text, *text.split(", "))}
     size = preset_text.OVERLAP[language]
     grams = {gram for text in tested for gram in preset_text.ngrams(text, language, size)}
-    kept = [
-        (text, english)
+    return {
+        text: english
         for text, english in pairs.items()
         if text not in short and grams.isdisjoint(preset_text.ngrams(text, language, size))
-    ]
-    random.Random(0).shuffle(kept)
-    return kept, {"sources": counts, "pairs": len(pairs), "without overlap": len(kept)}
+    }
 
 
 def main(
@@ -131,7 +145,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     report = {}
     for language in languages.split(","):
-        pairs, report[language] = made(language, treebanks)
+        pairs, report[language] = made(language, True, treebanks)
         write_text(str(out / f"{language}.tsv"), "".join(f"{a}\t{b}\n" for a, b in pairs))
         print(language, {x: y for x, y in report[language].items() if x != "sources"})
     write_text(str(out / "pairs.json"), json.dumps(report, ensure_ascii=False, indent=1) + "\n")

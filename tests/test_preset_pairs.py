@@ -97,3 +97,21 @@ def test_overlap_with_benchmarks_goes(monkeypatch, tmp_path):
     assert sorted(lines) == ["다른 문장입니다.\tOther", "문서 열기\tOpen"]
     report = json.loads((tmp_path / "pairs.json").read_text())["ko"]
     assert report["sources"] == {"A": [5, 4]} and report["without overlap"] == 2
+
+
+def test_what_cannot_be_had_is_named(monkeypatch, tmp_path):
+    deb_of(monkeypatch, {"a": {}})
+
+    def archive(name):
+        if name == "b":
+            raise real_data.DataUnavailable("no b here")
+        return name
+
+    monkeypatch.setattr(real_data, "archive", archive)
+    sources = [source(), source("B", "b")]
+    monkeypatch.setattr(preset_pairs.preset_text, "SOURCES", sources)
+    monkeypatch.setattr(preset_pairs.preset_text, "described", lambda source: {})
+    monkeypatch.setattr(preset_pairs.preset_text, "benchmarks", lambda *given: [])
+    preset_pairs.main(tmp_path, languages="ko")
+    report = json.loads((tmp_path / "pairs.json").read_text())["ko"]
+    assert report["missing"] == {"B": "no b here"} and report["pairs"] == 0
