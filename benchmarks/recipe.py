@@ -303,7 +303,7 @@ def note(output, record):
 
 
 def main(
-    text: Annotated[Path, typer.Argument(help="a file or folder")],
+    text: Annotated[Path, typer.Argument(help="a file or folder", exists=True)],
     output: Path,
     rows: Annotated[str, typer.Option(help="names of rows, with commas; all by default")] = "",
     seconds: Annotated[float, typer.Option(help="of training, a row")] = 600,
