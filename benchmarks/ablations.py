@@ -102,19 +102,19 @@ def scores_of(row, seed, folder, steps, train, test):
     if "nsp_accuracy" in made["scores"]:
         scores["nsp_accuracy"] = made["scores"]["nsp_accuracy"]
     for task in PAIRS:
-        scores[task] = finetuned(made["preset"], task, seed, LENGTH, train, test, head)
+        scores[task] = finetuned(made["preset"], task, seed, train, test, head)
     with open(results, "a", encoding="utf-8") as file:
         file.write(json.dumps({"key": key, "row": row, "seed": seed, "scores": scores}) + "\n")
     return scores
 
 
-def finetuned(preset, task, seed, length=LENGTH, train=3000, test=2000, head=None):
+def finetuned(preset, task, seed, train=3000, test=2000, head=None):
     """Accuracy of an encoder after three epochs over texts of a task, which the seed draws."""
     drawn = random.Random(seed).sample(PAIRS[task](), train + test)
     texts, names = map(list, zip(*drawn, strict=True))
     settings = {
         "preset": preset,
-        "sequence_length": length,
+        "sequence_length": LENGTH,
         "epochs": 3,
         "min_steps": 0,
         "batch_size": 32,

@@ -94,25 +94,17 @@ def is_pair(text, english, language):
 
 def made(language, overlap, treebanks=None, only=None):
     """The pairs of a language, and the report on them."""
-    pairs, counts, missing = {}, {}, {}
-    for source in preset_text.SOURCES:
-        if source.language != language or not re.search(only or "", source.name):
-            continue
-        try:
-            if "refused" in preset_text.described(source):
-                continue
-            found = list(read(source))
-        except real_data.DataUnavailable as error:
-            missing[source.name] = str(error)
-            continue
+    _, sources, missing = preset_text.read_sources(language, only, read)
+    pairs, counts = {}, {}
+    for name, found in sources:
         before = len(pairs)
         for text, english in found:
             text, english = plain(text), plain(english)
             if is_pair(text, english, language):
                 pairs.setdefault(text, english)
         if found:
-            counts[source.name] = [len(found), len(pairs) - before]
-            print(language, source.name, *counts[source.name], flush=True)
+            counts[name] = [len(found), len(pairs) - before]
+            print(language, name, *counts[name], flush=True)
     report = {"sources": counts, "missing": missing, "pairs": len(pairs)}
     if overlap:
         pairs = without_overlap(pairs, language, treebanks)

@@ -947,19 +947,27 @@ def described(source):
     return row
 
 
-def made(language, overlap, treebanks=None, only=None, kept=None):
-    """The documents of a language, and the report on them."""
-    documents, rows, missing = [], {}, {}
+def read_sources(language, only, read):
+    """The rows of a language's sources, what `read` finds in each, and what cannot be had."""
+    rows, found, missing = {}, [], {}
     for source in SOURCES:
         if source.language != language or not re.search(only or "", source.name):
             continue
         try:
             rows[source.name] = described(source)
             if "refused" not in rows[source.name]:
-                found = read_once(source, ARCHIVES[source.package], kept)
-                documents += [Document(source.name, one) for one in found]
+                found.append((source.name, list(read(source))))
         except real_data.DataUnavailable as error:
             missing[source.name] = str(error)
+    return rows, found, missing
+
+
+def made(language, overlap, treebanks=None, only=None, kept=None):
+    """The documents of a language, and the report on them."""
+    rows, found, missing = read_sources(
+        language, only, lambda source: read_once(source, ARCHIVES[source.package], kept)
+    )
+    documents = [Document(name, one) for name, part in found for one in part]
     stages = {"read": counted(documents)}
     for one in FILTERS:
         documents = [document for document in one(documents, language) if document.paragraphs]
