@@ -29,9 +29,11 @@ texts and weights. Intervals of 95% are of 2,000 resamples: of seeds, and in eac
 texts. Differences are paired: the same seeds and texts. A difference is ahead or behind where its
 interval leaves out 0. The calibration error is that of the test after the temperature.
 
-Without labels: pairs of questions of one fine class of TREC's or of two (Spearman with 1 and 0),
-and retrieval (nDCG@10): what Python says of its library, replies of films, passages of Brown; by
-the mean vectors, TF-IDF and BM25. `--held-out TEXT` has words of it hidden for encoders to find.
+Without labels: pairs of questions of one fine class of TREC's or of two, and of titles of packages
+of one section or of two (Spearman with 1 and 0), and retrieval (nDCG@10): what Python says of its
+library, replies of films and chats, passages of Brown, paragraphs of one page of the help, names of
+an emoji in Korean by those in Japanese and back; by the mean vectors, TF-IDF and BM25, which read
+Korean and Japanese by one letter and two. `--held-out TEXT` has words of it hidden for encoders.
 
 A process for each contestant; OUT/results.jsonl has a line a run, and what is there is not run
 again. Other settings want another folder. On PyTorch unless KERAS_BACKEND says otherwise.
@@ -135,10 +137,12 @@ for _code, _name in (("ko", "korean"), ("ja", "japanese")):
         "macro F1",
     )
 TAGS = ("ko-tags", "ja-tags", "en-tags")
-RETRIEVAL = ("en-library", "en-replies", "en-passages")
+RETRIEVAL = ("en-library", "en-replies", "en-passages", "ko-replies", "ja-replies")
+RETRIEVAL += ("ko-pages", "ja-pages", "ko-to-ja", "ja-to-ko")
+SIMILARITY = ("en-similarity", "ko-similarity", "ja-similarity")
 SCORES = {name: score for name, (_, score) in CLASSES.items()}
 SCORES |= dict.fromkeys(TAGS, "accuracy") | dict.fromkeys(RETRIEVAL, "nDCG@10")
-SCORES |= {"en-similarity": "Spearman", "masked": "words found"}
+SCORES |= dict.fromkeys(SIMILARITY, "Spearman") | {"masked": "words found"}
 
 
 @functools.cache
@@ -382,11 +386,15 @@ def score_tags(task, encoder, method, count, seed, options):
     return {"train": len(words), "rows": {"right": right, "total": list(map(len, gold))}}
 
 
-def similar_pairs(seed, count=1000):
-    """Questions, others, and whether their fine class is one: half of the pairs."""
+def similar_pairs(task, seed, count=1000):
+    """Texts, others, and whether their class is one: half of the pairs."""
     draw, of_class = random.Random(seed), defaultdict(list)
-    for coarse, fine, text in real_data.trec_questions():
-        of_class[coarse, fine].append(text)
+    if task.startswith("en"):
+        found = [((coarse, fine), text) for coarse, fine, text in real_data.trec_questions()]
+    else:
+        found = [(section, text) for section, _, text in real_data.package_titles(task[:2])]
+    for name, text in found:
+        of_class[name].append(text)
     of_class = {name: texts for name, texts in of_class.items() if len(texts) > 1}
     names, rows = sorted(of_class), []
     weights = [len(of_class[name]) for name in names]
@@ -401,19 +409,42 @@ def similar_pairs(seed, count=1000):
 
 def asked(task, seed):
     """Queries and the texts that belong to them."""
-    if task == "en-passages":
+    language, what = task.split("-", 1)
+    if what == "passages":
         from sparse_search import passages
 
         return passages(1, seed)[1]
-    data = task[3:].replace("replies", "dialogues")
-    return list(map(list, training_embedders.pairs_of(0, seed, data)[1]))
+    if language == "en":
+        data = what.replace("replies", "dialogues")
+        return list(map(list, training_embedders.pairs_of(0, seed, data)[1]))
+    draw = random.Random(seed)
+    if what == "replies":
+        texts = real_data.chat_topics({"ko": "korean", "ja": "japanese"}[language])
+        pairs = [(a, b) for (*one, a), (*other, b) in itertools.pairwise(texts) if one == other]
+    elif what == "pages":
+        pages = defaultdict(list)
+        for _, page, text in real_data.help_topics(language):
+            if real_data.is_test_page(page):
+                pages[page].append(text)
+        pairs = [draw.sample(texts, 2) for _, texts in sorted(pages.items()) if len(texts) > 1]
+    else:
+        names = (real_data.emoji_names(code) for code in task.split("-to-"))
+        pairs = [(a, b) for (_, a), (_, b) in zip(*names, strict=True)]
+    # Each text once, as there is one right answer.
+    pairs = {b: a for a, b in {a: b for a, b in draw.sample(pairs, len(pairs))}.items()}
+    return list(pairs.values())[:TESTED], list(pairs)[:TESTED]
 
 
-def bm25(queries, texts, k1=1.5, b=0.75):
+def reading(task):
+    """What counts as a word: in Korean and Japanese one letter, and two in a row."""
+    return {} if task.startswith("en") else {"analyzer": "char_wb", "ngram_range": (1, 2)}
+
+
+def bm25(task, queries, texts, k1=1.5, b=0.75):
     """Scores (Q, N)."""
     from sklearn.feature_extraction.text import CountVectorizer
 
-    reader = CountVectorizer()
+    reader = CountVectorizer(**reading(task))
     counts = reader.fit_transform(texts).toarray().astype("float32")
     lengths, holding = counts.sum(1, keepdims=True), (counts > 0).sum(0)
     rarity = np.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
@@ -428,14 +459,14 @@ def gains(scores):
 
 
 def score_vectors(task, encoder, method, count, seed, options):
-    is_pairs = task == "en-similarity"
-    first, second, *gold = similar_pairs(seed) if is_pairs else asked(task, seed)
+    is_pairs = task in SIMILARITY
+    first, second, *gold = similar_pairs(task, seed) if is_pairs else asked(task, seed)
     if method == "BM25":
-        return {"rows": {"gain": gains(bm25(first, second)).round(4).tolist()}}
+        return {"rows": {"gain": gains(bm25(task, first, second)).round(4).tolist()}}
     if method == "TF-IDF":
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        reader = TfidfVectorizer(sublinear_tf=True).fit([*first, *second])
+        reader = TfidfVectorizer(sublinear_tf=True, **reading(task)).fit([*first, *second])
         vectors = [reader.transform(texts).toarray() for texts in (first, second)]
     else:
         vectors = [encoder.embed(texts, seed) for texts in (first, second)]

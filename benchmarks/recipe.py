@@ -71,6 +71,7 @@ ROWS = {
     "unigram vocabulary": {"vocabulary": {"kind": "unigram"}},
     "4096 tokens": {"vocabulary": {"size": 4096}},
     "16384 tokens": {"vocabulary": {"size": 16384}},
+    "32768 tokens": {"vocabulary": {"size": 32768}},
     "4 layers": {"num_layers": 4},
     "1 layer of 192": {"num_layers": 1, "hidden_dim": 192},
     "norm first": {"encoder": {"norm_first": True}},

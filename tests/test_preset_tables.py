@@ -3,6 +3,7 @@
 import numpy as np
 import preset_tables
 import pytest
+import real_data
 from sklearn.metrics import f1_score
 
 from kerasbert.search import evaluate_retrieval
@@ -72,7 +73,32 @@ def test_gains_are_those_of_retrieval():
 
 def test_bm25_finds_rare_words():
     texts = ["the cat and the dog", "the house", "a house of the cat"]
-    assert preset_tables.bm25(["dog", "house"], texts).argmax(1).tolist() == [0, 1]
+    found = preset_tables.bm25("en-library", ["dog", "house"], texts)
+    assert found.argmax(1).tolist() == [0, 1]
+    # Japanese has no spaces: words would be whole texts.
+    texts = ["新しい画面を開く", "古い文書を閉じる"]
+    found = preset_tables.bm25("ja-pages", ["文書が閉じた", "画面"], texts)
+    assert found.argmax(1).tolist() == [1, 0] and (found.max(1) > 0).all()
+
+
+def test_what_belongs_together(monkeypatch):
+    names = {code: [("faces", f"{code} {i // 2 * 2}") for i in range(9)] for code in ("ko", "ja")}
+    monkeypatch.setattr(real_data, "emoji_names", names.get)
+    queries, texts = preset_tables.asked("ko-to-ja", 0)
+    assert len(queries) == len(set(queries)) == 5 == len(set(texts))
+    assert [query.replace("ko", "ja") for query in queries] == texts
+    chat = [("ai", "ai 0", "a"), ("ai", "ai 0", "b"), ("ai", "ai 0", "c"), ("ai", "ai 1", "d")]
+    monkeypatch.setattr(real_data, "chat_topics", {"korean": chat}.get)
+    assert set(zip(*preset_tables.asked("ko-replies", 0))) == {("a", "b"), ("b", "c")}
+    pages = [("calc", f"page {i // 3}", f"{i // 3} {i}") for i in range(90)]
+    monkeypatch.setattr(real_data, "help_topics", {"ja": pages}.get)
+    queries, texts = preset_tables.asked("ja-pages", 0)
+    assert [one.split()[0] for one in queries] == [one.split()[0] for one in texts]
+    assert 0 < len(queries) < 30 and not set(queries) & set(texts)
+    titles = [("mail", "x", f"mail {i}") for i in range(9)] + [("web", "y", "web 0")] * 2
+    monkeypatch.setattr(real_data, "package_titles", {"ko": titles}.get)
+    for one, other, same in zip(*preset_tables.similar_pairs("ko-similarity", 0, 20)):
+        assert (one.split()[0] == other.split()[0]) == bool(same)
 
 
 def test_tags_by_endings():
