@@ -62,7 +62,7 @@ import typer
 from contest import console, environment, table
 from few_labels import TESTED, listed
 
-LENGTH, RETRAINED, HELD_OUT, RESAMPLES = 64, 1000, 300, 2000
+RETRAINED, HELD_OUT, RESAMPLES = 1000, 300, 2000
 RANDOM, MINILM = ", random", "minilm"
 # Documents of Brown in their order, by what its categories are.
 GENRES = {"press": (0, 88), "belles lettres": (189, 264), "learned": (294, 374)}
@@ -251,7 +251,7 @@ class Encoder:
         given = options["paths"][name.removesuffix(RANDOM)]
         self.preset = real_data.minilm_dir() if given == MINILM else given
         self.rate, self.precision = options["rate"], options["precision"]
-        self.epochs = options["epochs"]
+        self.epochs, self.length = options["epochs"], options["length"]
         self.vectors, self.seed = {}, None
 
     def make(self, kind, seed, **arguments):
@@ -261,7 +261,7 @@ class Encoder:
         gc.collect()  # The model before.
         keras.utils.set_random_seed(seed)
         settings = {"preset": self.preset}
-        arguments |= {"sequence_length": LENGTH, "dtype": self.precision}
+        arguments |= {"sequence_length": self.length, "dtype": self.precision}
         return quality.load(kind, settings, not self.random, **arguments)
 
     def embed(self, texts, seed):
@@ -636,6 +636,7 @@ def main(
     held_out: Annotated[str, typer.Option(help="Text for masked words.")] = "",
     rate: Annotated[float, typer.Option(help="Of full; 0 for the preset's.")] = 0.0,
     epochs: Annotated[int, typer.Option(help="Of full; 0 for the ones above.")] = 0,
+    length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 64,
     precision: Annotated[str, typer.Option(help="Of encoders.")] = "float32",
     pieces: Annotated[str, typer.Option(help="That learn tags: first or all.")] = "first",
     threads: int = 1,
@@ -678,7 +679,8 @@ def main(
                     console.print("failed", name)
         return show(read(results), (*chosen, "masked"))
     options = {"paths": paths, "rate": rate, "treebanks": treebanks, "out": out}
-    options |= {"held_out": held_out, "precision": precision, "pieces": pieces, "epochs": epochs}
+    options |= {"held_out": held_out, "precision": precision, "pieces": pieces}
+    options |= {"epochs": epochs, "length": length}
     if os.environ["KERAS_BACKEND"] == "torch":
         import torch
 
