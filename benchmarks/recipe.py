@@ -67,6 +67,7 @@ ROWS = {
     "stays then decays over 40%": {"schedule": "wsd", "decay_share": 0.4},
     "averaged weights": {"ema_momentum": 0.99},
     "batches grow": {"phases": [(32, 0.5, 64), (32, 0.5, 192)]},
+    "rows of 128": {"phases": [(128, 1.0, 32)]},
     "rows grow": {"phases": [(32, 0.8, 128), (128, 0.2, 32)]},
     "unigram vocabulary": {"vocabulary": {"kind": "unigram"}},
     "4096 tokens": {"vocabulary": {"size": 4096}},
