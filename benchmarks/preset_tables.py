@@ -122,8 +122,8 @@ CLASSES = {
     "en-genres": (genres, "accuracy"),
     "ko-commands": (commands, "macro F1"),
 }
-for _code, _name in (("ko", "korean"), ("ja", "japanese")):
-    CLASSES[f"{_code}-chat"] = (functools.partial(chat, _name), "macro F1")
+for _code in ("ko", "ja"):
+    CLASSES[f"{_code}-chat"] = (functools.partial(chat, _code), "macro F1")
     CLASSES[f"{_code}-emoji"] = (
         lambda code=_code: ungrouped(row[::-1] for row in real_data.emoji_names(code)),
         "accuracy",
@@ -419,7 +419,7 @@ def asked(task, seed):
         return list(map(list, training_embedders.pairs_of(0, seed, data)[1]))
     draw = random.Random(seed)
     if what == "replies":
-        texts = real_data.chat_topics({"ko": "korean", "ja": "japanese"}[language])
+        texts = real_data.chat_topics(language)
         pairs = [(a, b) for (*one, a), (*other, b) in itertools.pairwise(texts) if one == other]
     elif what == "pages":
         pages = defaultdict(list)

@@ -422,8 +422,7 @@ def benchmarks(language, treebanks=None):
         yield "Brown corpus", [" ".join(word for word, _ in sentence) for sentence in sentences]
         yield "Python's library", [text for pair in real_data.python_library() for text in pair]
     else:
-        name = {"ko": "korean", "ja": "japanese"}[language]
-        yield "chat topics", [text for *_, text in real_data.chat_topics(name)]
+        yield "chat topics", [text for *_, text in real_data.chat_topics(language)]
         yield "names of emoji", [text for _, text in real_data.emoji_names(language)]
         yield "titles of packages", [text for *_, text in real_data.package_titles(language)]
         topics = real_data.help_topics(language)

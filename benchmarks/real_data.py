@@ -295,13 +295,14 @@ def chat_topics(language):
     """List of `(topic, conversation, text)`: questions and answers of a chat in 19 topics.
 
     Args:
-        language: string, such as "korean" or "japanese".
+        language: "ko" or "ja".
     """
     import yaml
 
     rows = []
     with zipfile.ZipFile(archive(CHATTERBOT)) as wheel:
-        folder = f"chatterbot_corpus/data/{language}/"
+        spelt_out = {"ko": "korean", "ja": "japanese"}[language]
+        folder = f"chatterbot_corpus/data/{spelt_out}/"
         for name in sorted(name for name in wheel.namelist() if name.startswith(folder)):
             topic = Path(name).stem
             for number, texts in enumerate(yaml.safe_load(wheel.read(name))["conversations"]):

@@ -88,7 +88,7 @@ def test_what_belongs_together(monkeypatch):
     assert len(queries) == len(set(queries)) == 5 == len(set(texts))
     assert [query.replace("ko", "ja") for query in queries] == texts
     chat = [("ai", "ai 0", "a"), ("ai", "ai 0", "b"), ("ai", "ai 0", "c"), ("ai", "ai 1", "d")]
-    monkeypatch.setattr(real_data, "chat_topics", {"korean": chat}.get)
+    monkeypatch.setattr(real_data, "chat_topics", {"ko": chat}.get)
     assert set(zip(*preset_tables.asked("ko-replies", 0))) == {("a", "b"), ("b", "c")}
     pages = [("calc", f"page {i // 3}", f"{i // 3} {i}") for i in range(90)]
     monkeypatch.setattr(real_data, "help_topics", {"ja": pages}.get)

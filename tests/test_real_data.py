@@ -166,7 +166,7 @@ def test_help_text_keeps_the_language_only(empty_cache, monkeypatch):
     assert sorted(os.listdir(empty_cache)) == ["ko.txt", "package.deb"]
 
 
-@pytest.mark.parametrize("language", ["korean", "japanese"])
+@pytest.mark.parametrize("language", ["ko", "ja"])
 def test_chat_topics(language):
     topics = real_data.or_skip(lambda: real_data.chat_topics(language))
     assert len({topic for topic, _, _ in topics}) == 19 and len(topics) > 1100
