@@ -3,7 +3,9 @@
 import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 
 _first = None  # the process that used a backend or TensorFlow first
 
@@ -25,6 +27,20 @@ def check_process():
             "Start processes with multiprocessing.get_context('spawn'), or load the model in each "
             "process after the fork, and nothing before."
         )
+
+
+@contextlib.contextmanager
+def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
+    """Let a function `(number, frame)` handle Ctrl-C and SIGTERM, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in zip(numbers, before):
+            signal.signal(number, old)
 
 
 @contextlib.contextmanager

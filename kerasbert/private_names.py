@@ -92,6 +92,32 @@ NAMES = (
         "keras-team/keras-hub#1341",
     ),
     Name(
+        "keras.Variable",
+        "_value",
+        "attribute",
+        "keras 3.0",
+        "The tensor of a variable, set without a check of shape and type, after each step on JAX.",
+        "keras-team/keras#19054",
+        backends=("jax",),
+    ),
+    Name(
+        "keras.src.models.functional",
+        "Functional",
+        "class",
+        "keras 3.0",
+        "The class of `keras.Model(inputs, outputs)`. A subclass that does not name it as its base "
+        "has its bases changed by Keras with the first object.",
+        "keras-team/keras#17270",
+    ),
+    Name(
+        "keras_hub.src.utils.pipeline_model",
+        "PipelineModel",
+        "class",
+        "keras-hub 0.32",
+        "KerasHub's base of tasks changes its own bases with each object, as other threads see.",
+        "keras-team/keras#17270",
+    ),
+    Name(
         "keras_hub.models.Task",
         "_backbone",
         "attribute",
@@ -148,6 +174,58 @@ NAMES = (
         "On several devices Keras averages a batch for its shapes, and masks have no average.",
         given=True,
         backends=("tensorflow",),
+    ),
+    Name(
+        "keras.Model",
+        "_get_jax_state",
+        "(self, trainable_variables=False, non_trainable_variables=False, "
+        "optimizer_variables=False, metrics_variables=False, purge_model_variables=False)",
+        "keras 3.0",
+        "Keras takes the weights out of a model while it loops. Other threads find none meanwhile, "
+        "and after an interrupt nobody does.",
+        "keras-team/keras#19054",
+        given=True,
+        backends=("jax",),
+    ),
+    Name(
+        "keras.Model",
+        "_make_function",
+        "(self, step_function, concatenate_outputs=False)",
+        "keras 3.7",
+        "What a step returns goes into the model at once.",
+        "keras-team/keras#19054",
+        given=True,
+        backends=("jax",),
+    ),
+    Name(
+        "keras.Model",
+        "_purge_model_variables",
+        "(self, trainable_variables=False, non_trainable_variables=False, "
+        "optimizer_variables=False, metrics_variables=False)",
+        "keras 3.0",
+        "The same: here the weights stay.",
+        "keras-team/keras#19054",
+        given=True,
+        backends=("jax",),
+    ),
+    Name(
+        "keras.Model",
+        "_jax_state_synced",
+        "attribute",
+        "keras 3.0",
+        "Whether the loop has to read the variables again.",
+        "keras-team/keras#19054",
+        given=True,
+        backends=("jax",),
+    ),
+    Name(
+        "keras.Model",
+        "_get_state_sharding_spec",
+        "(self)",
+        "keras 3.6",
+        "How the state of a step is spread over devices.",
+        given=True,
+        backends=("jax",),
     ),
     Name(
         "keras.Model",
@@ -419,6 +497,25 @@ def without_remat(operation):
 def run_through_graph(model, inputs, replace):
     """A functional model's outputs, with `replace(operation)` called for each operation."""
     return model._run_through_graph(inputs, replace)
+
+
+def set_value(variable, value):
+    """Let a variable have a value of its own shape and type."""
+    variable._value = value
+
+
+def functional():
+    """The class of `keras.Model(inputs, outputs)`."""
+    from keras.src.models.functional import Functional
+
+    return Functional
+
+
+def pipeline_model():
+    """KerasHub's base of tasks."""
+    from keras_hub.src.utils.pipeline_model import PipelineModel
+
+    return PipelineModel
 
 
 def set_initializer(variable, initializer):

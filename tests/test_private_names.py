@@ -120,6 +120,8 @@ def test_the_installed_packages_have_it(row, name):
         assert made is not owner and issubclass(made, owner)
     elif row.form == "string":
         assert isinstance(getattr(owner, name), str)
+    elif row.form == "class":
+        assert isinstance(getattr(owner, name), type)
     elif row.form == "function":
         assert callable(getattr(owner, name))
     elif row.form == "settings":

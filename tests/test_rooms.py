@@ -80,6 +80,7 @@ TESTED_IN = {
     "models/test_backbone.py": "models/feature_model models/preset_backbone",
     "models/test_building.py": "kinds",
     "models/test_fork.py": "_process",
+    "models/test_functional.py": "backend/jax_loops",
     "models/test_multi_task.py": "models/sampling",
     "models/test_multiple_choice.py": "preprocessors/multiple_choice",
     "models/test_next_sentence_predictor.py": "preprocessors/next_sentence_predictor",

@@ -848,3 +848,11 @@ _module = None
 if name() in ("tensorflow", "jax", "torch"):
     _module = importlib.import_module(f"{__name__}.{name()}")
     prepare()
+
+
+class _KerasLoops:
+    """Keras' own loops, which keep a model's weights where they are."""
+
+
+# Base of models, before Keras' own: whatever ends a loop, the model has its weights.
+KeepsWeights = getattr(_module, "KeepsWeights", _KerasLoops)

@@ -16,6 +16,8 @@ from keras import ops
 
 from kerasbert import backend, private_names
 from kerasbert._memory import keep_large_blocks
+from kerasbert.backend.jax_loops import KeepsWeights as KeepsWeights
+from kerasbert.backend.jax_loops import with_weights
 
 
 def prepare():
@@ -266,7 +268,10 @@ def value_and_gradient(function, x):
 
 
 def predict_batch(model, features):
-    """Without giving the weights away and taking them back, as Keras does: threads would see it."""
+    """By a compiled step of any number of rows up to the next multiple of 8.
+
+    Rows are computed for nothing, so that lists of other lengths need no compiling of their own.
+    """
     if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):
         return None
     import jax
@@ -277,15 +282,13 @@ def predict_batch(model, features):
         return jax.jit(lambda state, features: model.predict_step(state, (features,))[0])
 
     step = backend.beside_prediction(model, make)
-    state = [
-        [variable.value for variable in variables]
-        for variables in (model.trainable_variables, model.non_trainable_variables)
-    ]
+    groups = model.trainable_variables, model.non_trainable_variables
     count = len(next(iter(features.values())))
-    # Rows are computed for nothing, so that lists of other lengths need no compiling of their own.
     rows = np.minimum(np.arange(_rounded(count)), count - 1)
     features = {name: np.take(x, rows, axis=0) for name, x in features.items()}
-    return jax.tree.map(lambda x: np.array(x)[:count], step(state, features))
+
+    outputs = with_weights(groups, lambda state: step(state, features))
+    return jax.tree.map(lambda x: np.array(x)[:count], outputs)
 
 
 def _rounded(count):

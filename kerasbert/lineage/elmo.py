@@ -5,7 +5,6 @@ characters of a token, P width of one direction.
 """
 
 import keras
-import keras_hub
 import numpy as np
 from keras import ops
 
@@ -17,6 +16,7 @@ from kerasbert.data.batching import sorted_batches
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMs
 from kerasbert.layers.heads import ScalarMix
+from kerasbert.models import functional
 from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.elmo import character_ids, sentence_words
 
@@ -24,7 +24,7 @@ LAYERS = ("scalar_mix", "all", "last", "tokens")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class ElmoBackbone(FromPreset, keras_hub.models.Backbone):
+class ElmoBackbone(FromPreset, functional.Backbone):
     """ELMo's bidirectional language model, up to its vectors of words.
 
     Inputs are a dict of `character_ids` (B, T, C), as `character_ids()` makes them, and
@@ -246,7 +246,7 @@ def write_files(model, backbone, options, weights):
     bilm.write_options(options, backbone)
 
 
-class ElmoTask(FromPreset, keras_hub.models.Task):
+class ElmoTask(FromPreset, functional.Task):
     """Base of the models on an `ElmoBackbone`; they read sentences themselves."""
 
     backbone_cls = ElmoBackbone

@@ -4,7 +4,6 @@ import os
 import warnings
 
 import keras
-import keras_hub
 
 from kerasbert import private_names
 from kerasbert._errors import check_value
@@ -12,11 +11,12 @@ from kerasbert._memory import collect_once
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models import functional
 from kerasbert.models.building import check_arguments
 from kerasbert.models.keras_export import KerasExport
 
 
-class PresetBackbone(FromPreset, KerasExport, keras_hub.models.Backbone):
+class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
     """Base of `BertBackbone` and of other models without a head."""
 
     # The arguments of the constructor that a config has, attributes of the same names.

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 
 import keras
-import keras_hub
 import numpy as np
 
 from kerasbert import backend, distribution, private_names
@@ -14,6 +13,7 @@ from kerasbert.backend.tensorflow import tf, traced_on_purpose
 from kerasbert.data.batching import restore_order, rows_of_part
 from kerasbert.from_preset import FromPreset
 from kerasbert.layers.block import only_blocks_remat
+from kerasbert.models import functional
 from kerasbert.models.building import check_arguments, own_task, task_of
 from kerasbert.models.class_weights import weigh_arrays, weigh_dataset
 from kerasbert.models.compiling import KeepsCompile, fitting_losses, fitting_metrics
@@ -31,7 +31,7 @@ from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW
 from kerasbert.parts import head_weights
 
 
-class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, keras_hub.models.Task):
+class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Task):
     """Base of the task models.
 
     Raw texts are tokenized once, batched with others of similar length and padded to the longest

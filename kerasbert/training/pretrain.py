@@ -16,6 +16,7 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert._errors import check_whole
+from kerasbert._process import handled_signals
 from kerasbert.distribution import together
 from kerasbert.files import (
     as_path,
@@ -73,7 +74,6 @@ from kerasbert.training.recording import (
     Pulse,
     Recorder,
     draw_curves,
-    handled_signals,
 )
 from kerasbert.training.settings import PretrainSettings, takes_settings
 from kerasbert.upload import write_card

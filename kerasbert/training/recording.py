@@ -9,12 +9,12 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 
 import keras
 
 from kerasbert import private_names
+from kerasbert._process import handled_signals
 from kerasbert.files import new_file, read_log
 from kerasbert.training.checkpoints import random_mark
 from kerasbert.visualize.figures import save
@@ -176,20 +176,6 @@ def mean_scores(scores, processes):
 
 def _as_line(row):
     return json.dumps(row) + "\n"
-
-
-@contextlib.contextmanager
-def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
-    """Let a function `(number, frame)` handle Ctrl-C and what ends a job, in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [signal.signal(number, handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, old in zip(numbers, before):
-            signal.signal(number, old)
 
 
 @contextlib.contextmanager

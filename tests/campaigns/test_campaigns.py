@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.campaigns import calls, hostile
+from tests.campaigns import calls, hostile, threads
 
 # What is read is TensorFlow's or Python's own on every backend. Hypothesis draws the cases.
 pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.backends("tensorflow")]
@@ -17,3 +17,7 @@ def test_hostile_files(name):
 @pytest.mark.parametrize("name", calls.METHODS)
 def test_many_calls(name):
     assert calls.run(48, seed=1, only=[name]) == []
+
+
+def test_threads_beside_loading_and_training():
+    assert threads.run(calls=100, loads=6, seed=1) == []

@@ -1,0 +1,166 @@
+"""Keras' loops on JAX, which lose no weights when they fail and let other threads use the model.
+
+Keras takes the weights out of a model while `fit`, `evaluate` or `predict` runs, lets each step
+reuse their memory, and puts the results back at the end. An exception or Ctrl-C on the way leaves
+a model without weights.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+
+import keras
+
+from kerasbert import private_names
+from kerasbert._process import handled_signals
+
+_training = set()  # the threads that are in a step
+
+
+class KeepsWeights:
+    """Mixin, before Keras' model among the bases: the weights are always in the model.
+
+    `predict` and `evaluate` compute from weights that stay. A step of `fit` reuses their memory,
+    so what it returns goes into the model at once, which costs some microseconds for each step.
+    """
+
+    # === Keras' names; see `kerasbert.private_names` ===
+
+    def _purge_model_variables(self, **groups):
+        """Keep them: a step that reuses their memory frees it anyway."""
+
+    def _get_jax_state(self, purge_model_variables=False, **groups):
+        variables = {
+            "trainable_variables": lambda: self.trainable_variables,
+            "non_trainable_variables": lambda: self.non_trainable_variables,
+            "optimizer_variables": lambda: self.optimizer.variables,
+            "metrics_variables": lambda: self.metrics_variables,
+        }
+        state = [make() for name, make in variables.items() if groups.get(name)]
+        # By their number: `predict` may run in one thread and `evaluate` in another. Not by
+        # `setattr`, as Keras tracks that.
+        self.__dict__.setdefault("_state_variables", {})[len(state)] = state
+        return _values(state)
+
+    def jax_state_sync(self):
+        """Nothing is left to put back; have the loop read the variables again."""
+        self._jax_state_synced = True
+
+    @property
+    def _jax_state_synced(self):
+        return threading.get_ident() not in self.__dict__.get("_looping", ())
+
+    @_jax_state_synced.setter
+    def _jax_state_synced(self, value):
+        # Each thread has a loop of its own.
+        looping = self.__dict__.setdefault("_looping", set())
+        (looping.discard if value else looping.add)(threading.get_ident())
+
+    def _make_function(self, step_function, concatenate_outputs=False):
+        def step(state, data):
+            thread = threading.get_ident()
+            with _uninterrupted():
+                _training.add(thread)
+                try:
+                    outputs, state = step_function(state, data)
+                    self._keep(state)
+                finally:
+                    _training.discard(thread)
+            return outputs, state
+
+        # `predict` changes nothing.
+        step = step_function if concatenate_outputs else step
+        return super()._make_function(step, concatenate_outputs)
+
+    def _keep(self, state):
+        """Let the model have what a step of `fit` or `evaluate` returned."""
+        for variables, values in zip(self.__dict__["_state_variables"][len(state)], state):
+            for variable, value in zip(variables, values, strict=True):
+                private_names.set_value(variable, value)
+
+    def make_predict_function(self, force=False):
+        """Make the step of `predict`, as `keras.Model.make_predict_function`."""
+        if force or self.predict_function is None:
+            run = self._compiled(lambda state, data: self.predict_step(state, data)[0])
+
+            def step(state, data):
+                variables = self.__dict__["_state_variables"][len(state)]
+                return with_weights(variables, lambda values: run(values, data)), state
+
+            self.predict_function = self._make_function(step, concatenate_outputs=True)
+        return self.predict_function
+
+    def make_test_function(self, force=False):
+        """Make the step of `evaluate`, as `keras.Model.make_test_function`."""
+        if force or self.test_function is None:
+            # State that comes back is spread over devices as it was.
+            shardings = None
+            if keras.distribution.distribution() is not None:
+                _, non_trainable, _, metrics = self._get_state_sharding_spec()
+                shardings = (None, (non_trainable, metrics))
+            run = self._compiled(self._changed_by_test, shardings)
+
+            def step(state, data):
+                logs, changed = run(state, data)
+                return logs, (state[0], *changed)
+
+            self.test_function = self._make_function(step)
+
+    def _changed_by_test(self, state, data):
+        logs, (_, *changed) = self.test_step(state, data)
+        return logs, tuple(changed)
+
+    def _compiled(self, function, out_shardings=None):
+        """Compile a function as the model is, without reusing the memory of its arguments."""
+        if self.run_eagerly or not self.jit_compile:
+            return function
+        import jax
+
+        return jax.jit(function, out_shardings=out_shardings)
+
+
+def _values(groups):
+    return tuple([variable.value for variable in group] for group in groups)
+
+
+def with_weights(groups, run):
+    """Call a function of the values of variables, whose model may be training in another thread.
+
+    A step of `fit` reuses the memory of the weights, and JAX says meanwhile that they were deleted.
+
+    Args:
+        groups: list of lists of variables.
+        run: function of their values, a tuple of lists.
+    """
+    before = None
+    while True:
+        values = _values(groups)
+        # Asked first, as JAX writes each failure to the log.
+        if not (_training and any(value.is_deleted() for value in values[0])):
+            try:
+                return run(values)
+            except (RuntimeError, ValueError) as error:
+                is_same = before is not None and all(map(_are_same, values, before))
+                if "deleted" not in str(error) or (is_same and not _training):
+                    raise
+        before = values
+        time.sleep(0.001)
+
+
+def _are_same(values, others):
+    return all(value is other for value, other in zip(values, others))
+
+
+@contextlib.contextmanager
+def _uninterrupted():
+    """Let Ctrl-C, and what ends a job, wait until a step and its results are done."""
+    came = []
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [number for number, handler in handlers.items() if callable(handler)]
+    try:
+        with handled_signals(lambda number, frame: came.append((number, frame)), numbers):
+            yield
+    finally:
+        for number, frame in came:
+            handlers[number](number, frame)

@@ -1,0 +1,220 @@
+"""Classes and weights stay as they are while other threads use the models, and loops fail."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+
+from kerasbert import models, private_names
+from tests.campaigns import calls
+
+TEXTS = ["a good film", "bob went home by train", "it was a bad day"] * 16
+LABELS = [0, 1, 0] * 16
+
+
+def classifier():
+    return calls.METHODS["classify"][0]()
+
+
+def keras_hub_classifier():
+    encoder = keras_hub.models.BertBackbone(
+        vocabulary_size=20, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8
+    )
+    return keras_hub.models.BertTextClassifier(encoder, num_classes=2)
+
+
+# === Classes ===
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [models.BertBackbone, models.BertTextClassifier, models.BertMultiTask, models.BertDistiller],
+)
+def test_bases_do_not_depend_on_what_was_built(cls):
+    before = cls.__mro__
+    assert private_names.functional() in before
+    model = classifier()
+    keras_hub_classifier()
+    assert cls.__mro__ == before
+    models.BertMultiTask({"one": model})
+    assert cls.__mro__ == before
+
+
+def test_building_leaves_models_of_keras_hub_functional():
+    theirs = keras_hub_classifier()
+    ours = classifier()
+    ids = {
+        "token_ids": np.ones((1, 4), "int32"),
+        "segment_ids": np.zeros((1, 4), "int32"),
+        "padding_mask": np.ones((1, 4), "int32"),
+    }
+    assert theirs(ids).shape == (1, 2)
+    pipeline = private_names.pipeline_model()
+    before = pipeline.__bases__
+    try:
+        # As KerasHub has it for a moment with each of its tasks.
+        pipeline.__bases__ = (keras.Model,)
+        assert ours.classify("a good film") and ours.output.shape[-1] == 2
+    finally:
+        pipeline.__bases__ = before
+
+
+def test_first_models_of_a_class_in_several_threads():
+    class Own(models.BertBackbone):
+        pass
+
+    failures, start = [], threading.Barrier(4)
+
+    def build():
+        start.wait()
+        try:
+            Own(vocabulary_size=9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4)
+        except Exception as error:
+            failures.append(error)
+
+    builders = [threading.Thread(target=build) for _ in range(4)]
+    for one in builders:
+        one.start()
+    for one in builders:
+        one.join()
+    assert failures == []
+
+
+# === Loops that fail ===
+
+
+class Stops(keras.callbacks.Callback):
+    """Calls a function at a moment of a loop."""
+
+    def __init__(self, moment, function):
+        super().__init__()
+        setattr(self, moment, lambda *args, **kwargs: function())
+
+
+def fail():
+    raise LookupError("on purpose")
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+    time.sleep(1)
+
+
+def rows(model, count=48):
+    arrays = model.preprocessor(TEXTS[:count])
+    return {name: keras.ops.convert_to_numpy(x) for name, x in arrays.items()}
+
+
+def failing_batches(*batch):
+    yield batch
+    yield batch
+    fail()
+
+
+LOOPS = {
+    "predict arrays": lambda model, **settings: model.predict(rows(model), **settings),
+    "predict texts": lambda model, **settings: model.predict(TEXTS * 30, **settings),
+    "evaluate arrays": lambda model, **settings: model.evaluate(
+        rows(model), np.array(LABELS), **settings
+    ),
+    "evaluate texts": lambda model, **settings: model.evaluate(TEXTS * 30, LABELS * 30, **settings),
+    "fit arrays": lambda model, **settings: model.fit(rows(model), np.array(LABELS), **settings),
+    "fit texts": lambda model, **settings: model.fit(TEXTS, LABELS, **settings),
+    "validate": lambda model, **settings: model.fit(
+        TEXTS, LABELS, validation_data=(TEXTS * 30, LABELS * 30), **settings
+    ),
+}
+KIND = {"predict": "predict", "evaluate": "test", "fit": "train", "validate": "test"}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return classifier()
+
+
+def check_whole(model, before=None):
+    """The model answers, as before where nothing trained it, and can be saved and trained."""
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    answer = model.classify("a good film")
+    assert before is None or answer == before
+
+
+@pytest.mark.parametrize("moment, function", [("batch_begin", interrupt), ("batch_end", fail)])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_stopped_loop_leaves_the_model_whole(model, loop, moment, function):
+    method = loop.split()[0]
+    before = None if method in ("fit", "validate") else model.classify("a good film")
+    stop = Stops(f"on_{KIND[method]}_{moment}", function)
+    with pytest.raises((LookupError, KeyboardInterrupt)):
+        LOOPS[loop](model, callbacks=[stop], verbose=0)
+    check_whole(model, before)
+
+
+@pytest.mark.parametrize("method", ["predict", "evaluate", "fit"])
+def test_failing_data_leaves_the_model_whole(model, method):
+    before = None if method == "fit" else model.classify("a good film")
+    batch = (rows(model, 8),) if method == "predict" else (rows(model, 8), np.array(LABELS[:8]))
+    with pytest.raises(Exception, match="on purpose"):
+        getattr(model, method)(failing_batches(*batch), verbose=0)
+    check_whole(model, before)
+
+
+def test_a_stopped_loop_leaves_the_encoder_whole(model):
+    encoder = model.backbone
+    before = encoder.predict(rows(model, 4), verbose=0)["sequence_output"]
+    stop = Stops("on_predict_batch_end", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        encoder.predict(rows(model), callbacks=[stop], verbose=0)
+    after = encoder.predict(rows(model, 4), verbose=0)["sequence_output"]
+    np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_interrupts_at_random_moments(tmp_path, model, seed):
+    arrays, labels = rows(model), np.array(LABELS)
+    method = ("fit", "predict", "evaluate", "train_on_batch")[seed % 4]
+    delay = np.random.default_rng(seed).uniform(0.05, 0.5)
+    timer = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT))
+    before = model.classify("a good film") if method in ("predict", "evaluate") else None
+    timer.start()
+    # Python forgets one that comes in a destructor.
+    with contextlib.suppress(KeyboardInterrupt):
+        while timer.is_alive():
+            targets = () if method == "predict" else (labels,)
+            settings = {} if method == "train_on_batch" else {"verbose": 0}
+            getattr(model, method)(arrays, *targets, **settings)
+    timer.join()
+    check_whole(model, before)
+    model.save_to_preset(tmp_path / "saved")
+    assert models.BertTextClassifier.from_preset(tmp_path / "saved").classify("a good film")
+
+
+def test_threads_predict_while_the_model_trains(model):
+    arrays, failures = rows(model), []
+    done = threading.Event()
+
+    def ask():
+        while not done.is_set():
+            try:
+                model.predict(arrays, verbose=0)
+                model.classify("a good film")
+            except Exception as error:
+                failures.append(error)
+                return
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for one in asking:
+        one.start()
+    model.fit(arrays, np.array(LABELS), epochs=3, batch_size=8, verbose=0)
+    model.evaluate(arrays, np.array(LABELS), verbose=0)
+    done.set()
+    for one in asking:
+        one.join()
+    assert failures == []
