@@ -12,6 +12,7 @@ import functools
 import inspect
 import json
 import math
+import ntpath
 import os
 import pathlib
 import re
@@ -22,6 +23,7 @@ import stat
 import sys
 import tempfile
 import time
+import warnings
 
 import numpy as np
 
@@ -30,12 +32,14 @@ _HIDDEN = re.compile(re.escape(_PREFIX) + r"([0-9a-f]{12}|in-use.*)")
 _LOCK = "lock"
 _OWNER = "owner.json"
 _MOVING = "moving.json"
+_MADE = "made"  # An empty file that binds a plan to this disk, see `_made`.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # A folder that was there a moment ago, or that is there by now: somebody else writes there too.
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 _hidden_here = set()  # the hidden folders of this process
 # `s3://`, and what fsspec chains, as `zip://a.txt::s3://`; no drive of Windows.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 
@@ -84,27 +88,55 @@ def write_json(path, value, indent=1):
     return write_text(path, text + "\n")
 
 
-def inside(directory, name, source):
-    """The path of a file or folder that a file of a directory names.
+def inside(directory, name, source, nested=False):
+    """The path of a file or folder in a directory, by a name that was read from a file.
+
+    Every name that a file holds goes through here before it becomes part of a path: runs, shards,
+    modules, submissions. `tests/test_names_from_files.py` looks for those that do not.
 
     Args:
-        directory: string.
-        name: string. The name, which may be of a folder's file.
-        source: string. The path of the file that names it, for the error.
+        directory: string. A folder or a URL.
+        name: the name. It must be a string without separators that names neither the directory
+            itself nor a device.
+        source: string. The path of the file that holds the name, for the error.
+        nested: bool. Whether the name may lead into folders of the directory, with "/".
 
     Raises:
-        ValueError: if the name leads out of the directory, by a link too. Links inside of a
-            snapshot in the cache of the Hugging Face hub may lead to the files of its repository.
+        ValueError: if the name is none, or leads out of the directory, by a link too. Links in a
+            snapshot of the Hugging Face hub's cache may lead to the blobs of its repository.
     """
+    if not _is_name(name, nested) or not (is_url(directory) or _stays_inside(directory, name)):
+        raise ValueError(
+            f"'{source}' names {name!r:.200}, which leaves its directory or is no name of a file "
+            "there; do not use it."
+        )
+    return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+
+
+def _is_name(name, nested):
+    if not isinstance(name, str) or set(name) & {"\\", "\0"} or name.startswith("/"):
+        return False
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    parts = [part for part in name.split("/") if part not in ("", ".")] if nested else [name]
+    if not nested or os.name == "nt":
+        if any(_DEVICE.fullmatch(part) or ntpath.splitdrive(part)[0] for part in parts):
+            return False
+    # Windows takes dots and blanks off the end of a name.
+    return bool(parts) and all(part.rstrip(". ") and "/" not in part for part in parts)
+
+
+def _stays_inside(directory, name):
     root = os.path.realpath(directory)
-    if os.path.basename(os.path.dirname(root)) == "snapshots":
-        root = os.path.dirname(os.path.dirname(root))
-    name = str(name)
-    path = os.path.join(directory, name)
-    plain = not (os.path.isabs(name) or set(name) & {"\\", "\0"} or ".." in name.split("/"))
-    if not plain or os.path.commonpath([root, os.path.realpath(path)]) != root:
-        raise ValueError(f"'{source}' names {name!r}, which leaves its directory; do not use it.")
-    return path
+    found = pathlib.Path(os.path.realpath(os.path.join(directory, name)))
+    repository, snapshots = os.path.split(os.path.dirname(root))
+    is_cached = re.match("(models|datasets|spaces)--", os.path.basename(repository))
+    blobs = os.path.join(repository, "blobs")
+    if snapshots == "snapshots" and is_cached and found.is_relative_to(blobs):
+        return True
+    return found.is_relative_to(root)
 
 
 def read_log(path):
@@ -179,7 +211,7 @@ def check_regular_tree(directory, depth=3):
     """`check_regular` for the files of a folder and, `depth` folders deep, of those in it."""
     with os.scandir(directory) as entries:
         for entry in entries:
-            if not entry.is_file():
+            if not entry.is_file() and not _HIDDEN.fullmatch(entry.name):
                 check_regular(entry.path)
                 if depth > 1 and entry.is_dir():
                     check_regular_tree(entry.path, depth - 1)
@@ -347,7 +379,7 @@ def put(folder, target, keep=False):
     On Linux the two change names in one step, so that at any time one of them is there, whole. What
     cannot change its name (a mounted folder, the one that we are in, one whose parent is not ours),
     and any folder on other systems, is filled entry by entry: where that is interrupted, the next
-    one who writes or reads there (`settle`) ends it first.
+    one who writes there (`sweep`) completes it first, and readers are told (`settle`).
 
     Args:
         folder: string. Directly in the scratch.
@@ -412,29 +444,42 @@ def is_unfinished(path):
 
 
 def settle(folder):
-    """Before a folder is read: end what a killed process, or one right now, is putting there.
+    """Before a folder is read: wait while a process moves files into it, refuse half-moved ones.
+
+    Nothing is moved: reading has no side effects. Plans that this user did not begin here, as
+    those that came with a downloaded folder, are ignored with a warning.
 
     Raises:
-        OSError: in a sentence, where it cannot be written.
+        OSError: in a sentence, where a process ended in the middle of a move.
     """
     for name in _hidden_in(folder):
-        work = os.path.join(folder, name)
-        if os.path.exists(os.path.join(work, _MOVING)):
-            try:
-                _clear(work, wait=60)
-            except OSError as error:
-                raise OSError(
-                    error.errno,
-                    f"A process ended while it replaced the files of '{folder}', and they cannot "
-                    f"be put right ({error.strerror}): write them again, or read them once as a "
-                    "user who may write there",
-                ) from error
+        work, lock = os.path.join(folder, name), None
+        if not _has_own_plan(work):
+            continue
+        with contextlib.suppress(OSError):  # A file system that is only read has no processes.
+            lock = _lock(work, wait=60)
+        try:
+            if not _has_own_plan(work):
+                continue
+            raise OSError(
+                errno.EBUSY,
+                f"A write to '{folder}' was interrupted, or is still running, so it holds old and "
+                "new files; run the command that wrote it again, or complete the move by "
+                f"`kerasbert.files.sweep({folder!r})`",
+            )
+        finally:
+            if lock is not None:
+                lock.release()
 
 
 def sweep(folder):
-    """Remove from a folder what processes left there that are no more, or end what they began."""
+    """Remove what processes that ended left in a folder, and complete the moves that they began.
+
+    Only what this user made on this disk: other users' hidden folders, links, and plans that came
+    with a copied or downloaded folder stay as they are.
+    """
     for name in _hidden_in(folder) if os.access(folder, os.W_OK) else []:
-        with contextlib.suppress(OSError):  # It is not ours, or gone by now.
+        with contextlib.suppress(OSError):  # It is gone by now.
             _clear(os.path.join(folder, name))
 
 
@@ -517,7 +562,10 @@ def _alone(place, name, target, by):
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        with open(os.path.join(work, _OWNER), "w", encoding="utf-8") as file:
+        path = os.path.join(work, _OWNER)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        with open(path, "x", encoding="utf-8") as file:
             json.dump(owner, file)
         yield
     finally:
@@ -528,7 +576,12 @@ def _make_in(place, work):
     try:
         os.mkdir(work, 0o700)
     except FileExistsError:
-        pass
+        if os.path.lexists(work) and not _is_ours(work):
+            raise PermissionError(
+                errno.EPERM,
+                f"'{work}' belongs to another user, is a link or holds one, so nothing is written "
+                "beside it; remove it once nobody uses it, or name another folder",
+            ) from None
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -567,12 +620,39 @@ def _hidden_in(folder):
         return []
 
 
-def _clear(work, wait=0):
+def _is_ours(work):
+    """Whether a hidden folder is a real folder of this user whose own files are no links."""
+    try:
+        state = os.lstat(work)
+        if not stat.S_ISDIR(state.st_mode) or not _is_own(state):
+            return False
+        for name in (_LOCK, _OWNER, _MOVING, _MADE):
+            with contextlib.suppress(FileNotFoundError):
+                state = os.lstat(os.path.join(work, name))
+                if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1 or not _is_own(state):
+                    return False
+    except OSError:
+        return False
+    return True
+
+
+def _is_own(state):
+    """Whether a file is of this user; Windows has no user ids."""
+    return not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
+
+
+def _clear(work):
     """Remove a hidden folder whose process is no more; what it was putting in place goes there."""
-    if not os.path.exists(os.path.join(work, _LOCK)):
+    if not _is_ours(work):
+        return
+    is_moving = os.path.exists(os.path.join(work, _MOVING))
+    if not is_moving and not os.path.exists(os.path.join(work, _LOCK)):
         os.rmdir(work)  # Only where there is nothing in it.
         return
-    lock = _lock(work, wait)
+    if is_moving and not _has_own_plan(work):
+        return
+    # Who reads the folder holds the lock for a moment.
+    lock = _lock(work, wait=1 if is_moving else 0)
     if lock is not None:
         try:
             _end_move(work, os.path.dirname(work))
@@ -589,7 +669,7 @@ def _delete(work, lock):
     is left to the next one too.
     """
     with contextlib.suppress(OSError):
-        if not os.path.exists(os.path.join(work, _MOVING)):
+        if _is_folder(work) and not os.path.exists(os.path.join(work, _MOVING)):
             for name in set(os.listdir(work)) - {_LOCK}:
                 _delete_tree(os.path.join(work, name))
             os.unlink(os.path.join(work, _LOCK))
@@ -597,8 +677,13 @@ def _delete(work, lock):
     lock.release()
 
 
+def _is_folder(path):
+    """Whether a path is a folder itself, and no link to one."""
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
 def _delete_tree(path):
-    if os.path.isdir(path) and not os.path.islink(path):
+    if _is_folder(path):
         shutil.rmtree(path)
     else:
         os.unlink(path)
@@ -725,7 +810,10 @@ def _move_in(folder, target, keep):
     work = os.path.dirname(folder)
     new = set(os.listdir(folder))
     removed = [] if keep else [name for name in names_in(target) if name not in new]
+    with open(os.path.join(work, _MADE), "w", encoding="utf-8"):
+        pass
     plan = {"folder": os.path.basename(folder), "keep": keep, "removed": removed}
+    plan["made"] = _made(work)
     path = os.path.join(work, _MOVING)
     with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(plan, file)
@@ -746,16 +834,60 @@ def _count(folder):
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
+def _made(work):
+    """What ties a plan to this disk: a copy of it, as in an archive, cannot have the same.
+
+    Inode numbers alone could be guessed; when an inode was made cannot be set.
+    """
+    made = os.lstat(os.path.join(work, _MADE))
+    place = os.stat(os.path.dirname(work))
+    return [place.st_ino, os.lstat(work).st_ino, made.st_ino, made.st_ctime_ns]
+
+
+def _has_own_plan(work):
+    """Whether there is a plan of a move that this user began here; warns of other plans."""
+    path = os.path.join(work, _MOVING)
+    if not os.path.lexists(path):
+        return False
+    if _is_ours(work) and _read_plan(work) is not None:
+        return True
+    if os.path.lexists(path):  # Else the move was completed meanwhile.
+        warnings.warn(
+            f"'{work}' describes a move of files that this user did not begin on this disk, so it "
+            "is ignored; remove it unless you know what it is.",
+            stacklevel=4,
+        )
+    return False
+
+
+def _read_plan(work):
+    """The plan in a hidden folder, a dict; `None` where it is damaged or not made here."""
+    try:
+        with open(os.path.join(work, _MOVING), encoding="utf-8") as file:
+            plan = json.load(file)
+        names = [plan["folder"], *plan["removed"]]
+        is_plain = all(os.path.basename(x) == x and x not in ("", ".", "..") for x in names)
+        if is_plain and isinstance(plan["keep"], bool) and plan["made"] == _made(work):
+            return plan
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return None
+
+
 def _end_move(work, target):
     """End a move that was begun, if one was."""
     path = os.path.join(work, _MOVING)
     if not os.path.exists(path):
         return
-    plan = _read_plan(path)
+    plan = _read_plan(work)
+    if plan is None:
+        raise OSError(errno.EINVAL, f"'{path}' was not made here, or is damaged; remove it")
     old = os.path.join(work, "old")
     os.makedirs(old, exist_ok=True)
     folder = os.path.join(work, plan["folder"])
-    if os.path.isdir(folder):
+    if not _is_folder(old) or (os.path.lexists(folder) and not _is_folder(folder)):
+        raise OSError(errno.ELOOP, f"'{work}' holds a link where a folder belongs; remove it")
+    if os.path.lexists(folder):
         _merge(folder, target, plan["keep"], old)
     for name in plan["removed"]:
         with contextlib.suppress(FileNotFoundError):
@@ -764,24 +896,10 @@ def _end_move(work, target):
     os.unlink(path)
 
 
-def _read_plan(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            plan = json.load(file)
-        names = [plan["folder"], *plan["removed"]]
-        # It may have come with a folder from elsewhere.
-        if any(os.path.basename(name) != name or name in ("", ".", "..") for name in names):
-            raise ValueError("it names what is elsewhere")
-    except (ValueError, KeyError, TypeError) as error:
-        raise OSError(errno.EINVAL, f"'{path}' is damaged: {error}") from None
-    return plan
-
-
 def _merge(folder, target, keep, old):
     for name in sorted(os.listdir(folder)):
         one, other = os.path.join(folder, name), os.path.join(target, name)
-        is_folder = os.path.isdir(one) and not os.path.islink(one)
-        was_folder = os.path.isdir(other) and not os.path.islink(other)
+        is_folder, was_folder = _is_folder(one), _is_folder(other)
         if keep and is_folder and was_folder:
             _merge(one, other, keep, old)
             continue

@@ -69,6 +69,7 @@ def find(given):
 
 def _find_here(given):
     if os.path.isdir(given):
+        files.settle(given)
         kind, paths, seen = "folder", [], set()
         for parent, folders, names in os.walk(given, followlinks=True):
             real = os.path.realpath(parent)
@@ -213,7 +214,7 @@ def get_folder(url, folder, left_out=(), seen=None):
             name = path.removeprefix(below)
             if name.split("/")[0] in left_out or _is_hidden(name) or seen.get(name) == repr(info):
                 continue
-            copies[name] = files.inside(folder, name, url)
+            copies[name] = files.inside(folder, name, url, nested=True)
             os.makedirs(os.path.dirname(copies[name]), exist_ok=True)
             fs.get_file(path, copies[name])
             seen[name] = repr(info)

@@ -8,7 +8,7 @@ import re
 import keras_hub
 
 from kerasbert._errors import first_line
-from kerasbert.files import json_in, read_json, write_text
+from kerasbert.files import json_in, read_json, settle, write_text
 from kerasbert.kinds import KINDS
 from kerasbert.loading.names import builtin_presets
 
@@ -130,6 +130,7 @@ def _check_preset(directory):
     """Raise unless KerasHub takes the directory for a preset."""
     if not os.path.isdir(directory):
         raise ValueError(f"'{directory}' is not a directory; save a preset with save_to_preset.")
+    settle(directory)
     name = str(json_in(directory, "config.json").get("registered_name"))
     weights = os.path.join(glob.escape(directory), "model*.weights.h5")
     if not name.startswith("kerasbert>") or not glob.glob(weights):

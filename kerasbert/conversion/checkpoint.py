@@ -151,7 +151,7 @@ def _shards(directory, index):
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"'{index}' names no shards; download it again.")
     names = sorted(set(map(str, weight_map.values())))
-    paths = [inside(directory, name, index) for name in names]
+    paths = [inside(directory, name, index, nested=True) for name in names]
     for name, path in zip(names, paths, strict=True):
         if not os.path.isfile(path):
             raise ValueError(f"'{index}' names the shard '{name}', which is missing; fetch it.")

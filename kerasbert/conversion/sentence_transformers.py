@@ -384,7 +384,8 @@ def _kind(module):
 
 def _path(directory, module):
     source = os.path.join(directory, "modules.json")
-    return inside(directory, module["path"], source) if module["path"] else directory
+    path = module["path"]
+    return inside(directory, path, source, nested=True) if path else directory
 
 
 def _embedder(directory, modules):

@@ -21,7 +21,7 @@ from kerasbert._errors import check_choice, check_whole, need_packages
 from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.manifest import describe_tokenizer
 from kerasbert.data.shards import weights_digest, write_shards
-from kerasbert.files import check_regular, read_json
+from kerasbert.files import check_regular, inside, read_json
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
@@ -191,10 +191,11 @@ def read_vectors(folder):
     if not manifest.get("complete"):
         raise ValueError(f"'{folder}' is not complete; run the same embed_corpus again.")
     for shard in manifest["shards"]:
-        name = os.path.basename(shard["name"])
-        names = [name + ending for ending in _ENDINGS[manifest["settings"]["format"]]]
+        endings = _ENDINGS[manifest["settings"]["format"]]
+        paths = [inside(folder, f"{shard['name']}{ending}", path) for ending in endings]
+        names = [os.path.basename(path) for path in paths]
         try:
-            ids, texts, vectors = _decoded([os.path.join(folder, name) for name in names])
+            ids, texts, vectors = _decoded(paths)
         except FileNotFoundError as error:
             raise ValueError(
                 f"'{error.filename}' is missing; run the same embed_corpus again."

@@ -257,9 +257,10 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     def load_preset_assets(self, preset):
         # The configuration says in which folder.
-        source = os.path.join(preset, self.config_file)
+        folder, source = self.config_file.split(".")[0], os.path.join(preset, "tokenizer.json")
+        inside(os.path.join(preset, "assets"), folder, source)
         for asset in self.file_assets:
-            inside(preset, os.path.join("assets", self.config_file.split(".")[0], asset), source)
+            inside(preset, f"assets/{folder}/{asset}", source, nested=True)
         super().load_preset_assets(preset)
 
     # Vocabulary and special tokens

@@ -7,7 +7,7 @@ import os
 from kerasbert._errors import check_whole
 from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.shards import weights_digest, write_shards
-from kerasbert.files import read_json
+from kerasbert.files import inside, read_json
 from kerasbert.tasks.task import Task
 from kerasbert.training.evaluation import open_model, read_data
 
@@ -110,11 +110,12 @@ def read_predictions(folder):
         ValueError: if the folder is not complete.
     """
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
-    manifest = read_json(os.path.join(folder, MANIFEST))
+    source = os.path.join(folder, MANIFEST)
+    manifest = read_json(source)
     if not manifest.get("complete"):
         raise ValueError(f"'{folder}' is not complete; run the same predict_corpus again.")
     for shard in manifest["shards"]:
-        path = os.path.join(folder, os.path.basename(shard["name"]) + ".jsonl")
+        path = inside(folder, f"{shard['name']}.jsonl", source)
         with open(path, encoding="utf-8") as file:
             yield from map(json.loads, file)
 
