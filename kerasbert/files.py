@@ -105,12 +105,23 @@ def inside(directory, name, source, nested=False):
         ValueError: if the name is none, or leads out of the directory, by a link too. Links in a
             snapshot of the Hugging Face hub's cache may lead to the blobs of its repository.
     """
-    if not _is_name(name, nested) or not (is_url(directory) or _stays_inside(directory, name)):
-        raise ValueError(
-            f"'{source}' names {name!r:.200}, which leaves its directory or is no name of a file "
-            "there; do not use it."
-        )
+    check_name(name, source, nested)
+    if not is_url(directory) and not _stays_inside(directory, name):
+        raise _leaves(name, source)
     return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+
+
+def check_name(name, source, nested=False):
+    """As `inside`, for a directory that is not known yet, and without a look at links."""
+    if not _is_name(name, nested):
+        raise _leaves(name, source)
+
+
+def _leaves(name, source):
+    return ValueError(
+        f"'{source}' names {name!r:.200}, which leaves its directory or is no name of a file "
+        "there; do not use it."
+    )
 
 
 def _is_name(name, nested):

@@ -152,8 +152,9 @@ def _shards(directory, index):
         raise ValueError(f"'{index}' names no shards; download it again.")
     names = sorted(set(map(str, weight_map.values())))
     paths = [inside(directory, name, index, nested=True) for name in names]
-    for name, path in zip(names, paths, strict=True):
+    for path in paths:
         if not os.path.isfile(path):
+            name = os.path.relpath(path, directory)
             raise ValueError(f"'{index}' names the shard '{name}', which is missing; fetch it.")
     return paths
 

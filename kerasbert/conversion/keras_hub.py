@@ -10,7 +10,7 @@ from kerasbert import tokenizers
 from kerasbert._errors import check_fields, check_value, first_line
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap
-from kerasbert.conversion.sizes import check_sizes, h5_size
+from kerasbert.conversion.sizes import check_sizes, checked_index, h5_size
 from kerasbert.families import SETTINGS as KINDS
 from kerasbert.files import json_in, read_json
 from kerasbert.from_preset import check_content
@@ -247,6 +247,7 @@ class _Tensors(Tensors):
         # Without its weights, KerasHub would leave the head random.
         has_head = os.path.exists(os.path.join(self.directory, "task.weights.h5"))
         task = _task(self.directory) if has_head else None
+        checked_index(self.directory)
         held = h5_size(self.directory, "model")
         check_sizes(self.settings, held, self.directory)
         if task:

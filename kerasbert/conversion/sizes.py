@@ -6,7 +6,7 @@ import os
 
 from kerasbert._errors import first_line
 from kerasbert.conversion.name_map import check_dtype
-from kerasbert.files import check_regular
+from kerasbert.files import check_regular, inside, read_json
 
 # Layers that share weights have no tensors each. The deepest published encoder has 48.
 MOST_LAYERS = 1024
@@ -121,3 +121,15 @@ def h5_size(directory, stem, quantized=False):
                 check_dtype(name, name_of, path)
             size += count or 0
     return size
+
+
+def checked_index(directory):
+    """The path of the index of Keras' shards, all of whose names stay here; `None` for no index."""
+    index = os.path.join(directory, "model.weights.json")
+    if not os.path.exists(index):
+        return None
+    names = read_json(index).get("weight_map")
+    for name in names.values() if isinstance(names, dict) else ():
+        for shard in name if isinstance(name, list) else [name]:
+            inside(directory, shard, index)
+    return index

@@ -27,7 +27,7 @@ from kerasbert.export.served import (
     served,
     spec,
 )
-from kerasbert.files import read_json, write_json
+from kerasbert.files import inside, read_json, write_json
 
 _PARTS = {
     "embedder": "text_embedder",
@@ -503,7 +503,8 @@ def _as_tensor(rows):
 def _models_in(folder, parts):
     models = dict.fromkeys(_PARTS)
     for name, (kind, mode) in parts.items():
-        models[name], _ = load(os.path.join(folder, name), kind, mode)
+        path = inside(folder, name, os.path.join(folder, "index.json"))
+        models[name], _ = load(path, kind, mode)
     return models
 
 

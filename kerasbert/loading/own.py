@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import keras
 
 from kerasbert._errors import check_fields, check_value, first_line
-from kerasbert.conversion.sizes import h5_size
+from kerasbert.conversion.sizes import checked_index, h5_size
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
-from kerasbert.files import inside, read_json
+from kerasbert.files import read_json
 
 # What fields of a task's settings can be, of whichever task.
 _TASK_FIELDS = {
@@ -107,14 +107,7 @@ class OwnPreset:
 
     def encoder_weights(self):
         """The file of the encoder's weights, or the index of its shards, which stay in here."""
-        index = self.path("model.weights.json")
-        if not os.path.exists(index):
-            return self.path("model.weights.h5")
-        names = read_json(index).get("weight_map")
-        for name in names.values() if isinstance(names, dict) else ():
-            for shard in name if isinstance(name, list) else [name]:
-                inside(self.directory, shard, index)
-        return index
+        return checked_index(self.directory) or self.path("model.weights.h5")
 
     def check_classes(self, config):
         """Raise where the settings of a task name more classes than its file has weights."""

@@ -8,7 +8,7 @@ N vectors, Q queries, D width of a vector, K candidates.
 
 import numpy as np
 
-from kerasbert._errors import first_line, need_packages
+from kerasbert._errors import check_choice, first_line, need_packages
 from kerasbert.search.vectors import to_bits
 
 _BLOCK = 65536  # vectors that are handed over at a time
@@ -21,6 +21,8 @@ _FAISS = {
 }
 # Its int8 takes numbers from -1 to 1 alone; `dtype="i8"` among the options chooses it.
 _USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
+# Without `path` and `view`, by which a saved index could name any file.
+_USEARCH_OPTIONS = ("connectivity", "expansion_add", "expansion_search", "dtype", "multi")
 
 
 class FaissEngine:
@@ -112,6 +114,8 @@ class UsearchEngine:
         need_packages("engine='usearch'", "usearch", "usearch")
         from usearch.index import Index
 
+        for option in options:
+            check_choice("engine_options", option, _USEARCH_OPTIONS)
         self._binary = dtype == "binary"
         ndim, metric = (64 * -(-width // 64), "hamming") if self._binary else (width, "ip")
         try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from kerasbert._errors import first_line
 from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
+from kerasbert.files import check_name
 
 
 @dataclass
@@ -437,6 +438,7 @@ def find_file(folder, candidates, name, page):
         raise ValueError(f"'{folder}' is no folder; give the one that holds the files of '{name}'.")
     candidates = [candidates] if isinstance(candidates, str) else candidates
     for candidate in candidates:
+        check_name(candidate, name, nested=True)
         for place in (candidate, os.path.basename(candidate)):
             path = os.path.join(folder, *place.split("/"))
             if os.path.isfile(path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kerasbert.files import write_text
+from kerasbert.files import check_name, inside, write_text
 from kerasbert.kinds import KINDS
 from kerasbert.metrics import MAIN_SCORES, ScoreCallback
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE
@@ -166,15 +166,31 @@ class Task:
         return {**values, "trained_on": self.trained_on and self.trained_on.as_dict()}
 
     @classmethod
-    def from_dict(cls, values):
-        """The task that `as_dict` was of."""
+    def from_dict(cls, values, source="the task"):
+        """The task that `as_dict` was of; `source` is the file that holds it, for errors.
+
+        Raises:
+            ValueError: where a name of a file leaves the folder that it will be looked for in.
+        """
         values = {name: _as_tuples(value) for name, value in values.items()}
         values["settings"] = Settings(**values["settings"])
         values["source"] = Source(**values["source"])
         values["published"] = tuple(Published(**row) for row in values["published"])
         if values["trained_on"] is not None:
-            values["trained_on"] = cls.from_dict(values["trained_on"])
-        return cls(**values)
+            values["trained_on"] = cls.from_dict(values["trained_on"], source)
+        task = cls(**values)
+        check_name(task.submission, source)
+        for names in task.source.files.values():
+            for name in [names] if isinstance(names, str) else names:
+                check_name(name, source, nested=True)
+        for name in task.source.dataset:
+            if isinstance(name, dict):
+                # Other arguments of `load_dataset` name files anywhere.
+                if others := name.keys() - {"revision"}:
+                    raise ValueError(f"'{source}' has an unknown setting of a dataset, {others}.")
+            else:
+                check_name(name, source, nested=True)
+        return task
 
     def with_files(self, encoding=None, **paths):
         """The task with your own files in place of its data, in the form of the official ones.
@@ -397,7 +413,7 @@ class Task:
             )
         files = self._data.files(self, data, predictions, threshold)
         os.makedirs(folder, exist_ok=True)
-        return [write_text(os.path.join(folder, name), text) for name, text in files.items()]
+        return [write_text(inside(folder, x, self.name), text) for x, text in files.items()]
 
     @property
     def _data(self):

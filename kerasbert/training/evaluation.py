@@ -134,7 +134,7 @@ def open_model(source, task=None, precision=None):
     directory = presets.resolve(source)
     record = json_in(directory, RECORD)
     if task is None and "task" in record:
-        task = Task.from_dict(record["task"])
+        task = Task.from_dict(record["task"], os.path.join(directory, RECORD))
     found = converter.class_in(directory)
     if task is None and not getattr(KINDS.get(getattr(found, "kind", None)), "tasks", ""):
         raise ValueError(

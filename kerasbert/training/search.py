@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import keras
 
 from kerasbert.files import (
+    inside,
     link_files,
     names_in,
     new_folder,
@@ -56,6 +57,23 @@ def runs_in(folder):
     """The names of the runs that are done in a folder: a set."""
     paths = glob.glob(os.path.join(glob.escape(folder), "runs", "*.json"))
     return {os.path.basename(path).removesuffix(".json") for path in paths}
+
+
+def _read_runs(folder):
+    """The runs that are done in a folder: a list of pairs, the path of a run's file and a dict.
+
+    Raises:
+        ValueError: for a file that is no run's, or whose run is no name of a folder there.
+    """
+    runs = os.path.join(folder, "runs")
+    found = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(runs), "*.json"))):
+        run = read_json(path)
+        inside(runs, run.get("run"), path)
+        if missing := {*_GRID, "scores", "finished"} - run.keys():
+            raise ValueError(f"'{path}' is no run: it lacks '{min(missing)}'; remove it.")
+        found.append((path, run))
+    return found
 
 
 @dataclass
@@ -132,18 +150,17 @@ class Search:
 
     def take_over(self, part):
         """Take the runs of a part, and the model of its best one if no other is better."""
-        runs = os.path.join(part, "runs")
-        found = sorted(glob.glob(os.path.join(glob.escape(runs), "*.json")))
+        found = _read_runs(part)
         if not found:
             return  # It was stopped in its first epochs.
         self._compare(part)
         self.begin()
-        for path in found:
-            run, others = read_json(path), self.done()
-            model = os.path.join(runs, run["run"], "model")
+        for path, run in found:
+            others = self.done()
+            model = os.path.join(inside(os.path.dirname(path), run["run"], path), "model")
             # Of equals that of the run which ended first, as its part has kept it.
             if os.path.isdir(model) and self.best([*others, run])["run"] == run["run"]:
-                with new_folder(self.path("runs", run["run"], "model")) as folder:
+                with new_folder(os.path.join(self.folder_of(run), "model")) as folder:
                     link_files(model, folder)
             write_json(self.path("runs", os.path.basename(path)), run)
         self._keep_best(self.done())
@@ -154,7 +171,12 @@ class Search:
         best = self.best(runs)["run"]
         for other in runs:
             if other["run"] != best:
-                remove(self.path("runs", other["run"]))
+                remove(self.folder_of(other))
+
+    def folder_of(self, run):
+        """The folder of a run, whose name its file in `runs` holds."""
+        runs = self.path("runs")
+        return inside(runs, run["run"], runs)
 
     def summary(self):
         """What a part of the runs came to: a dict."""
@@ -171,7 +193,7 @@ class Search:
 
     def done(self):
         """The runs that are done, in the order of the grid: a list of dicts."""
-        found = map(read_json, glob.glob(os.path.join(glob.escape(self.path("runs")), "*.json")))
+        found = [run for _, run in _read_runs(self.output)]
         return sorted(found, key=lambda run: [run[name] for name in _GRID])
 
     def rank(self, run):
@@ -317,7 +339,7 @@ class Search:
 
     def take_model(self, best):
         """Bring the best run's model to its place."""
-        directory, made = self.path("model"), self.path("runs", best["run"], "model")
+        directory, made = self.path("model"), os.path.join(self.folder_of(best), "model")
         if os.path.isdir(made):
             with new_folder(directory) as folder:
                 link_files(made, folder)
@@ -325,7 +347,7 @@ class Search:
         if not os.path.exists(path) or read_json(path)["run"] != best["run"]:
             raise ValueError(
                 f"The model of the best run, {best['run']}, is no longer in '{self.output}'; "
-                f"remove '{self.path('runs', best['run'] + '.json')}' to make it again."
+                f"remove '{self.folder_of(best)}.json' to make it again."
             )
         for other in os.scandir(self.path("runs")):
             if other.is_dir():
