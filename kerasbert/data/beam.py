@@ -23,7 +23,7 @@ import uuid
 import zlib
 
 from kerasbert.data.block_examples import BlockExamples
-from kerasbert.data.corpus import as_paths, check_found, part_documents, parts
+from kerasbert.data.corpus import REPORT, as_paths, check_found, part_documents, parts
 from kerasbert.data.manifest import NAME, new_manifest, total
 
 __all__ = ["beam_options", "write_examples"]
@@ -73,6 +73,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
+    # Shards without it would be read as records of others, whole or not.
+    write_whole(output, NAME, json.dumps(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (
             pipeline
@@ -228,8 +230,21 @@ def matched(given):
         found = {path: size for path, size in found.items() if not _is_hidden(path)}
         if found:
             break
-    check_found(given, found)
+    check_found(given, found, kind, report_in(given))
     return kind, dict(sorted(found.items()))
+
+
+def report_in(folder):
+    """The report that `deduplicate` left in a folder, a dict; empty where there is none."""
+    from apache_beam.io.filesystems import FileSystems
+
+    path = FileSystems.join(folder, REPORT)
+    if not FileSystems.exists(path):
+        return {}
+    with FileSystems.open(path) as file, contextlib.suppress(ValueError):
+        if isinstance(report := json.loads(file.read()), dict):
+            return report
+    return {}
 
 
 def _parts(corpus):

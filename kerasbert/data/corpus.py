@@ -17,8 +17,10 @@ import zlib
 from kerasbert._errors import need_packages
 from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
 from kerasbert.files import as_path
-from kerasbert.storage import find, open_file
+from kerasbert.storage import find, join, open_file, read_json
 
+# The report of `deduplicate` in the folder that it writes, hidden from whoever reads that.
+REPORT = ".duplicates.json"
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1 << 23  # bytes of a document; a longer one becomes several
 DOCUMENT_ENDS = ("empty_line", "line", "file")
@@ -302,8 +304,22 @@ def as_paths(given):
     return list(map(as_path, [given] if isinstance(given, (str, os.PathLike)) else given))
 
 
-def check_found(given, found):
-    """Raise, in a sentence, where a file, folder or pattern has nothing."""
+def check_found(given, found, kind="file", report=None):
+    """Raise, in a sentence, where a file, folder or pattern has nothing, or is not complete yet.
+
+    Args:
+        given: string. What the user named.
+        found: the files.
+        kind: string. What that is, as `kerasbert.storage.find` says.
+        report: dict. What `deduplicate` left in a folder; `None` looks for it.
+    """
+    if kind == "folder":
+        report = read_json(join(given, REPORT), {}) if report is None else report
+        if report.get("complete", True) is not True:
+            raise ValueError(
+                f"The folder '{given}' is not complete: `deduplicate` was interrupted, or is still "
+                "writing it; run the same command again."
+            )
     if not found and os.path.isdir(os.path.expanduser(given)):
         raise ValueError(f"The folder '{given}' has no files.")
     if not found:
@@ -318,7 +334,7 @@ def _files(corpus, settings):
     found = {}
     for given in corpus:
         place, sizes = find(given)
-        check_found(given, sizes)
+        check_found(given, sizes, place)
         for path, size in sizes.items():
             if path.lower().endswith(ARCHIVES):
                 raise ValueError(

@@ -15,6 +15,7 @@ for signatures of 8 bits.
 import collections
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import re
@@ -23,12 +24,20 @@ import unicodedata
 import numpy as np
 
 from kerasbert._errors import need_packages
-from kerasbert.data.beam import local_copy, matched, need_beam, whole_file, write_whole
-from kerasbert.data.corpus import CHUNK, NoTextError, as_paths, blocks, packed
+from kerasbert.data.beam import (
+    local_copy,
+    matched,
+    need_beam,
+    report_in,
+    whole_file,
+    write_whole,
+)
+from kerasbert.data.corpus import CHUNK, REPORT, NoTextError, as_paths, blocks, packed
 from kerasbert.data.shards import found_here, own_names
-from kerasbert.files import in_use, names_in, new_file, output_folder, write_json
+from kerasbert.files import check_name, is_url, new_file, new_folder, output_folder
+from kerasbert.storage import check_writable, find, join, read_json, write_text
+from kerasbert.storage import new_file as new_file_at
 
-MANIFEST = ".duplicates.json"
 # Bytes of a shingle, which begins with a letter: 12 Latin letters, or 4 of Hangul, kana and Han.
 # With one word in 20 replaced, texts were alike by .73 (English), .83 (Korean) and .78 (Japanese),
 # and a tenth of the sentences gone .89, .92 and .91; of two others, 1 in 1,000 by .05. Shingles of
@@ -40,7 +49,8 @@ CHANCE = 1 / 256
 _MULTIPLIER = np.uint32(0x9E3779B1)
 _PART = 1 << 16  # Shingles at a time, which take 512 bytes each.
 _COMPARED = 64  # Signatures at a time.
-_SHOWN = 100  # Pairs that the manifest shows.
+_SHOWN = 100  # Pairs that the report shows.
+_NO_TEXT = "The corpus has no text: all of its files are empty."
 
 
 def deduplicate(
@@ -61,13 +71,17 @@ def deduplicate(
     Estimated from 128 hashes, an index of 0.8 has a standard error of 0.035; of the pairs at the
     threshold a tenth is never compared, and of those 0.1 above it hardly any.
 
+    A folder of this machine gets all files at once, or none. At a URL, and with `options`, the
+    report is written first and says that the folder is not complete: readers of a corpus refuse it
+    until the same call has been run to its end. On a complete folder that returns its report.
+
     Memory holds 6 kB a document; with `options` no worker holds more than the documents with one
     band in common, or that go from one file.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
             `documents`, text or JSON lines, and stay what they are, but in UTF-8.
-        output: path of a folder that is empty or not there.
+        output: path of a folder that is empty or not there, or a URL, see `kerasbert.storage`.
         threshold: float, over 0 and up to 1. How alike two are that count as near duplicates.
         document_end, text_key, encoding, errors: as for `documents`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
@@ -75,10 +89,11 @@ def deduplicate(
             documents stay.
 
     Returns:
-        Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters`, and `pairs`, the
-        first hundred that went: `document` and `like`, each a file and the number of the document
-        there, from 1, and how alike they are. It is in `.duplicates.json`, too,
-        which is hidden from whoever reads the folder.
+        Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters`, `pairs`, the
+        first hundred that went (`document` and `like`, each a file and the number of the document
+        there, from 1, and how alike they are), `made_of`, a hash of the settings and of the names
+        and sizes of the files, and `complete`. It is in `.duplicates.json`, too, which is hidden
+        from whoever reads the folder.
 
     Raises:
         ValueError: in a sentence for files that are not there or cannot be read, for a folder that
@@ -107,19 +122,38 @@ def deduplicate(
     output = os.fspath(output)
     if options is not None:
         need_beam()
-        files = _files(corpus, document_end, matched)
-        return _by_beam(files, output, threshold, reading, options)
-    output = output_folder(output, "output")
-    files = _files(corpus, document_end, found_here)
-    with in_use(output, "deduplicate"):
-        return _here(files, output, threshold, reading)
+        from apache_beam.io.filesystems import FileSystems
+
+        files, sizes = _files(corpus, document_end, matched)
+        for name, *_ in files:
+            check_name(name, "the corpus", nested=True)  # Keys of a store may hold anything.
+        matches = FileSystems.match([FileSystems.join(output, "**")])
+        there = [one.path for match in matches for one in match.metadata_list]
+        before = report_in(output)
+    else:
+        output = output_folder(output, "output", urls=True)
+        files, sizes = _files(corpus, document_end, found_here)
+        there = find(output)[1]
+        before = read_json(join(output, REPORT), {})
+    described = json.dumps([threshold, reading, [[*x[::2], size] for x, size in zip(files, sizes)]])
+    made_of = hashlib.sha256(described.encode()).hexdigest()
+    if before.get("made_of") == made_of and before.get("complete"):
+        return before
+    there = [path for path in there if not os.path.basename(path).startswith(".")]
+    if there and before.get("made_of") != made_of:
+        raise ValueError(f"'{output}' has files already; name another folder.")
+    begun = {"threshold": threshold, "made_of": made_of, "complete": False}
+    if options is not None:
+        return _by_beam(files, output, begun, reading, options)
+    return (_at_url if is_url(output) else _here)(files, output, begun, reading)
 
 
-def _files(corpus, document_end, find):
-    """List of `(name, path, where a document ends)`, in the order of the corpus."""
-    found = {}
+def _files(corpus, document_end, found_of):
+    """`(files, sizes)`: `(name, path, where a document ends)` each, in the order of the corpus."""
+    found, sizes = {}, {}
     for given in as_paths(corpus):
-        kind, paths = find(given)
+        kind, paths = found_of(given)
+        sizes |= paths
         end = document_end or ("file" if kind == "folder" else "empty_line")
         for path in paths:
             if path.lower().endswith(".parquet"):
@@ -128,30 +162,56 @@ def _files(corpus, document_end, find):
                     "lines of it."
                 )
             found.setdefault(path, end)
-    return [(name, *file) for name, file in zip(own_names(list(found)), found.items())]
+    files = [(name, *file) for name, file in zip(own_names(list(found)), found.items())]
+    return files, [sizes[path] for path in found]
 
 
-def _here(files, output, threshold, reading):
-    if names_in(output):
-        raise ValueError(f"'{output}' has files already; name another folder.")
-    seen, gone = collections.defaultdict(list), [[] for _ in files]
+def _here(files, output, begun, reading):
+    gone = _gone(files, begun["threshold"], reading)
+    with new_folder(output, keep=True, by="deduplicate") as folder:
+        found = _write_all(files, gone, functools.partial(_new_file_in, folder), begun, reading)
+        with new_file(os.path.join(folder, REPORT)) as file:
+            file.write(_as_json(found))
+    return found
+
+
+def _at_url(files, output, begun, reading):
+    check_writable(output)
+    gone = _gone(files, begun["threshold"], reading)
+    write_text(join(output, REPORT), _as_json(begun).decode())
+    opened = functools.partial(_new_file_at, output)
+    found = _write_all(files, gone, opened, begun, reading)
+    write_text(join(output, REPORT), _as_json(found).decode())
+    return found
+
+
+def _new_file_at(url, name):
+    return new_file_at(join(url, name))
+
+
+def _gone(files, threshold, reading):
+    """The documents of each file that go: lists of `(place, first like it, how alike)`."""
+    seen, gone, has_text = collections.defaultdict(list), [[] for _ in files], False
     for number, (_, path, end) in enumerate(files):
         for place, (_, text) in enumerate(_sources(path, end, reading)):
-            signed = signature(text)
+            signed, has_text = signature(text), True
             likes = [
                 _first_like(seen[band], (number, place), signed, threshold)
                 for band in bands(signed, threshold)
             ]
             if any(likes):
                 gone[number].append((place, *min(filter(None, likes))))
-    opened = functools.partial(_new_file_in, output)
+    if not has_text:
+        raise ValueError(_NO_TEXT)
+    return gone
+
+
+def _write_all(files, gone, opened, begun, reading):
     parts = [
         _write((number, file, file[1]), gone[number], opened, reading)
         for number, file in enumerate(files)
     ]
-    found = _found(parts, files, threshold)
-    write_json(os.path.join(output, MANIFEST), found)
-    return found
+    return _found(parts, files, begun)
 
 
 def _new_file_in(folder, name):
@@ -160,12 +220,11 @@ def _new_file_in(folder, name):
     return new_file(path)
 
 
-def _by_beam(files, output, threshold, reading, options):
+def _by_beam(files, output, begun, reading, options):
     import apache_beam as beam
-    from apache_beam.io.filesystems import FileSystems
 
-    if any(match.metadata_list for match in FileSystems.match([FileSystems.join(output, "**")])):
-        raise ValueError(f"'{output}' has files already; name another folder.")
+    threshold = begun["threshold"]
+    write_whole(output, REPORT, _as_json(begun))
     numbered = list(enumerate(files))
     with beam.Pipeline(options=options) as pipeline:
         gone = (
@@ -185,10 +244,9 @@ def _by_beam(files, output, threshold, reading, options):
             | beam.CoGroupByKey()
             | "write" >> beam.Map(_write_by_beam, output=output, reading=reading)
             | beam.combiners.ToList()
-            | "manifest" >> beam.Map(_end_by_beam, files=files, threshold=threshold, output=output)
+            | "manifest" >> beam.Map(_end_by_beam, files=files, begun=begun, output=output)
         )
-    with FileSystems.open(FileSystems.join(output, MANIFEST)) as file:
-        return json.loads(file.read())
+    return report_in(output)
 
 
 def _bands_of_file(file, threshold, reading):
@@ -218,10 +276,8 @@ def _write_by_beam(grouped, output, reading):
         return _write((number, file, local), sorted(found["gone"]), opened, reading)
 
 
-def _end_by_beam(parts, files, threshold, output):
-    found = _found(parts, files, threshold)
-    text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
-    write_whole(output, MANIFEST, text.encode("utf-8", "backslashreplace"))
+def _end_by_beam(parts, files, begun, output):
+    write_whole(output, REPORT, _as_json(_found(parts, files, begun)))
 
 
 # === What both do ===
@@ -253,11 +309,16 @@ def _write(file, gone, opened, reading):
     return number, counts, gone[:_SHOWN]
 
 
-def _found(parts, files, threshold):
+def _as_json(found):
+    text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _found(parts, files, begun):
     parts = sorted(parts, key=lambda part: part[0])
     total = {name: sum(counts[name] for _, counts, _ in parts) for name in parts[0][1]}
     if not total["documents"]:
-        raise ValueError("The corpus has no text: all of its files are empty.")
+        raise ValueError(_NO_TEXT)
     pairs = [
         {
             "document": f"{files[number][0]}:{place + 1}",
@@ -267,7 +328,7 @@ def _found(parts, files, threshold):
         for number, _, gone in parts
         for place, (first, other), alike in gone
     ]
-    return {"threshold": threshold, **total, "pairs": pairs[:_SHOWN]}
+    return {**begun, **total, "pairs": pairs[:_SHOWN], "complete": True}
 
 
 # === Signatures ===

@@ -152,6 +152,8 @@ def write_examples(
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
+            if not shards:  # A shard without a manifest would be read as one of others.
+                write_manifest(output, manifest)
             with new_file(join(output, name)) as file:
                 text, data = hashlib.sha256(), hashlib.sha256()
                 counts = collections.Counter()
@@ -217,7 +219,7 @@ def one_sided(what, documents):
 def _begin(output, manifest):
     """The new manifest, or that of the run to go on with."""
     found = read_manifest(output)
-    if found is None:
+    if found is None or not (found["shards"] or found["complete"]):
         return manifest
     for part in (("settings",), ("tokenizer", "settings"), ("tokenizer",)):
         before, now = found, manifest

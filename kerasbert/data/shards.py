@@ -178,7 +178,7 @@ def found_here(given):
     if is_url(given):
         raise ValueError(f"'{given}' is a URL, which Beam alone reads here; choose a runner.")
     kind, found = find(os.path.expanduser(given))
-    check_found(given, found)
+    check_found(given, found, kind)
     return kind, {os.path.abspath(path): size for path, size in found.items()}
 
 

@@ -161,6 +161,26 @@ class WriteExamples(Command):
         return "new" if manifest["complete"] else "begun"
 
 
+class Deduplicate(Command):
+    has_old = False
+
+    def run(self, output):
+        from kerasbert.data import deduplicate
+
+        deduplicate(self.sources + "/texts", output)
+
+    def state(self, output):
+        """All three files, or none: one of them would be read as a corpus."""
+        from kerasbert.data import documents
+
+        if not shown(output):
+            return "none"
+        assert sorted(shown(output)) == ["a.txt", "b.txt", "c.txt"]
+        assert json.loads(read(output + "/.duplicates.json"))["complete"]
+        assert len(list(documents(output))) == 3
+        return "new"
+
+
 class Pretrain(Command):
     has_old = False
 
@@ -263,6 +283,7 @@ COMMANDS = {
     "convert_keras_hub": ConvertToKerasHub,
     "convert_kerasbert": ConvertToOurs,
     "write_examples": WriteExamples,
+    "deduplicate": Deduplicate,
     "pretrain": Pretrain,
     "finetune": Finetune,
     "export_serving": ExportServing,
@@ -334,6 +355,10 @@ def make_sources(folder):
         lines.append("")
     with open(folder + "/text.txt", "w") as file:
         file.write("\n".join(lines))
+    os.mkdir(folder + "/texts")
+    for number, name in enumerate("abcd"):
+        with open(f"{folder}/texts/{name}.txt", "w") as file:  # The last is as the first.
+            file.write("\n".join(lines[number % 3 * 50 :][:50]))
     for name, count in (("train", 32), ("dev", 8)):
         with open(f"{folder}/{name}.csv", "w") as file:
             file.write("text,label\n")

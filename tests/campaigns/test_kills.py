@@ -28,7 +28,7 @@ def run(kills, *commands):
 @pytest.mark.parametrize(
     "kills, commands",
     [
-        (3, ["vocab", "save_to_preset"]),
+        (3, ["vocab", "save_to_preset", "deduplicate"]),
         (1, ["convert_huggingface", "convert_google", "write_examples"]),
         (1, ["pretrain", "finetune"]),
         (2, ["export_serving"]),

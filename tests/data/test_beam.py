@@ -1,5 +1,6 @@
 """The pipeline, with Beam's local runner."""
 
+import json
 import os
 import pathlib
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 import kerasbert
 from kerasbert.data import beam as pipeline
-from kerasbert.data import deduplicate, read_examples, write_examples
+from kerasbert.data import deduplicate, documents, read_examples, write_examples
 from kerasbert.data.manifest import NAME, read_manifest
 from kerasbert.tokenizers import BertTokenizer
 from tests.cli.test_commands import kerasbert as run
@@ -108,6 +109,17 @@ def test_the_same_documents_stay(runner, planted, tmp_path):  # noqa: F811
     assert [pair["document"] for pair in here["pairs"]] == EXPECTED
     with pytest.raises(ValueError, match="has files already; name another folder"):
         deduplicate(planted, tmp_path / "there", options=options)
+    # As a pipeline that was killed leaves it.
+    report = tmp_path / "there" / ".duplicates.json"
+    report.write_text(json.dumps({"made_of": here["made_of"], "complete": False}))
+    os.remove(tmp_path / "there" / "c" / "e.txt")
+    with pytest.raises(ValueError, match="is not complete: `deduplicate` was interrupted"):
+        list(documents(tmp_path / "there"))
+    with pytest.raises(ValueError, match="is not complete"):
+        pipeline.matched(str(tmp_path / "there"))
+    if runner == "here":
+        assert deduplicate(planted, tmp_path / "there", options=options, **settings) == here
+        assert content(tmp_path / "there") == content(tmp_path / "here")
 
 
 @pytest.mark.peers

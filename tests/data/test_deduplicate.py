@@ -3,14 +3,18 @@
 import gzip
 import json
 import random
+import sys
 
+import fsspec
 import numpy as np
 import pytest
 
+from kerasbert import storage
 from kerasbert.data import deduplicate, documents
 from kerasbert.data.deduplicate import shingles, signature
 from tests.cli.test_commands import kerasbert as run
 
+module = sys.modules["kerasbert.data.deduplicate"]
 WORDS = {
     "en": "weather river lovely mountain walks under bright window between many quiet".split(),
     "ko": "날씨가 좋아서 강을 따라 오래 걸었다 어제는 비가 내렸고 산에는 눈이 왔다".split(),
@@ -154,6 +158,71 @@ def test_the_command(planted, tmp_path):
     assert done.exit_code == 2 and f"'{out}' has files already; name another" in done.output
     done = run("deduplicate", planted, "-o", tmp_path / "more", "--json")
     assert json.loads(done.stdout)["documents"] == 7  # A file is one.
+
+
+def test_an_interrupted_call_leaves_nothing(planted, tmp_path, monkeypatch):
+    """Some of the files alone would be read as a corpus, and the same call refused them."""
+    settings = {"document_end": "empty_line"}
+    expected = deduplicate(planted, tmp_path / "expected", **settings)
+    writes = []
+
+    def stopped(*args):
+        writes.append(args)
+        if len(writes) == 2:
+            raise KeyboardInterrupt
+        return written(*args)
+
+    written = module._write
+    monkeypatch.setattr(module, "_write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        deduplicate(planted, tmp_path / "out", **settings)
+    monkeypatch.undo()
+    assert not (tmp_path / "out").exists()
+    assert deduplicate(planted, tmp_path / "out", **settings) == expected
+    assert content(tmp_path / "out") == content(tmp_path / "expected")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected", "out"]
+    # Again, as somebody does who does not know whether it ended: nothing is written.
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert deduplicate(planted, tmp_path / "out", **settings) == expected
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    for other in ({"threshold": 0.7}, {"encoding": "latin-1"}, {"document_end": "line"}):
+        with pytest.raises(ValueError, match="has files already; name another folder"):
+            deduplicate(planted, tmp_path / "out", **{**settings, **other})
+
+
+@pytest.mark.parametrize("stop", ["a.txt", "b.jsonl.gz", ".duplicates.json"])
+def test_an_interrupted_call_at_a_url(stop, planted, tmp_path, monkeypatch):
+    """A store has no folders to rename: readers are told, and the same call goes on."""
+    store = fsspec.filesystem("memory")
+    url, settings = f"memory://dedup-{tmp_path.name}-{stop[:2]}", {"document_end": "empty_line"}
+    expected = deduplicate(planted, tmp_path / "here", **settings)
+    put, reports = storage.put, []
+
+    def stopped(path, place, *rest):
+        reports.append(place) if place.endswith(".duplicates.json") else None
+        if place.endswith(stop) and (stop[0] != "." or len(reports) == 2):
+            raise KeyboardInterrupt
+        put(path, place, *rest)
+
+    monkeypatch.setattr(storage, "put", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        deduplicate(planted, url, **settings)
+    monkeypatch.undo()
+    for reads in (lambda: list(documents(url)), lambda: list(documents([planted, url]))):
+        with pytest.raises(ValueError, match="is not complete: `deduplicate` was interrupted"):
+            reads()
+    assert deduplicate(planted, url, **settings) == expected
+    below = url.removeprefix("memory:/")
+    there = {name.removeprefix(f"{below}/"): store.cat_file(name) for name in store.find(below)}
+    assert there == content(tmp_path / "here")
+    assert len(list(documents(url, document_end="empty_line"))) == expected["kept"]
+    store.rm(below, recursive=True)
+
+
+def test_a_corpus_without_text_leaves_nothing_at_a_url(planted, tmp_path):
+    with pytest.raises(ValueError, match="The corpus has no text"):
+        deduplicate(planted / "empty.txt", f"memory://none-{tmp_path.name}")
+    assert not fsspec.filesystem("memory").exists(f"/none-{tmp_path.name}/.duplicates.json")
 
 
 def test_bad_input(planted, tmp_path, monkeypatch):

@@ -481,6 +481,28 @@ def test_a_full_disk(which, corpus, bert, written, tmp_path, monkeypatch):
     assert write(corpus, tmp_path, bert) == manifest and files(tmp_path) == files(folder)
 
 
+def test_a_first_shard_is_never_alone(corpus, tmp_path, bert, monkeypatch):
+    """Without its manifest it would be read as records of others."""
+    from kerasbert.data import examples
+
+    real, writes = examples.write_manifest, []
+
+    def stopped(*args):
+        writes.append(args)
+        if len(writes) == 2:
+            raise KeyboardInterrupt
+        real(*args)
+
+    monkeypatch.setattr(examples, "write_manifest", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        write(corpus, tmp_path, bert)
+    monkeypatch.undo()
+    assert "examples-00000.tfrecord.gz" in os.listdir(tmp_path)
+    with pytest.raises(ValueError, match="run `write_examples` again"):
+        read_examples(str(tmp_path), 2)
+    assert write(corpus, tmp_path, bert, seed=7)["complete"]  # It holds nothing of others yet.
+
+
 def test_rows_that_are_full(corpus, tmp_path, bert):
     """Sentences are cut: the same tokens in the same order, and no padding but in the last row."""
     settings = {"objective": "full_sentences", "sequence_length": 32, "workers": 1}
