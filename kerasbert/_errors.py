@@ -1,6 +1,7 @@
 """What is said of errors: of other libraries' in short, of settings that are not what they have to
 be, of unknown names, and of packages that are missing."""
 
+import contextlib
 import difflib
 import importlib.util
 import math
@@ -12,8 +13,51 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def first_line(error):
-    """The first line of what an error says, or its class."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of what an error says, or its class.
+
+    >>> first_line(ValueError("3 objects could not be loaded. Example error:\\n\\nNo 'x' here"))
+    "No 'x' here"
+    """
+    if isinstance(error, MemoryError):
+        return "it asks for more memory than there is"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Keras lists layers first, and says below what is wrong with them.
+    while len(lines) > 1 and lines[0].endswith(":"):
+        del lines[0]
+    if isinstance(error, LookupError) and lines:  # It says the key alone.
+        return f"{type(error).__name__}: {lines[0]}"
+    return lines[0] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def reading(path, then="fetch it again"):
+    """Name the file in what any library says of one that it cannot read.
+
+    Sentences that name it and errors of the system, which do too, stay.
+
+    Args:
+        path: string.
+        then: string. What to do.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    try:
+        yield
+    except Exception as error:
+        said = str(error).strip()
+        is_system = isinstance(error, OSError) and error.errno is not None
+        is_sentence = type(error) is ValueError and str(path) in said and "\n" not in said
+        if is_system or is_sentence or isinstance(error, (ImportError, ReadError)):
+            raise
+        raise ReadError(
+            f"'{path}' is cut short, damaged, or not what its name says ({first_line(error)}): "
+            f"{then}."
+        ) from error
+
+
+class ReadError(ValueError):
+    """A sentence about a file that cannot be read."""
 
 
 def did_you_mean(value, known, otherwise=".", count=1, cutoff=0.6, show=str):

@@ -66,7 +66,7 @@ TESTED_IN = {
     "layers/test_layers.py": "layers/norm",
     "play/test_answers.py": "play/examples",
     "play/test_server.py": "cli/play play/share",
-    "search/test_embed_corpus.py": "cli/search data/shards",
+    "search/test_embed_corpus.py": "cli/search",
     "search/test_evaluation.py": "search/mteb",
     "lineage/test_elmo.py": "conversion/bilm layers/elmo",
     "lineage/test_elmo_pretrainer.py": "export/elmo_embedder",

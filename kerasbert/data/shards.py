@@ -1,23 +1,39 @@
 """What is made of each file of a corpus, as shards: on one machine, or on many by Apache Beam.
 
 A shard has rows of one file, in their order, so that a file is read in one place and shards are
-made in many. Each is there whole or not at all, and the same call goes on with what is done.
+made in many. Each is there whole or not at all. The manifest has the sizes and hashes of a shard's
+files, and the hash of the file of the corpus that it was made of; until the manifest is complete,
+that stands in a hidden file beside each shard. The same call makes again what is missing or
+damaged, and nothing else.
 """
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 
 import keras
 import numpy as np
 
+from kerasbert._errors import check_value, reading
 from kerasbert.data.beam import local_copy, matched, need_beam, write_whole
 from kerasbert.data.corpus import as_paths, check_found
-from kerasbert.files import in_use, names_in, new_file, output_folder, read_json, write_json
+from kerasbert.files import (
+    check_regular,
+    in_use,
+    names_in,
+    new_file,
+    output_folder,
+    read_json,
+    write_json,
+)
 from kerasbert.storage import find, is_url
 
 
-def write_shards(corpus, output, *, what, by, model, settings, endings, read, make, options=None):
+def write_shards(
+    corpus, output, *, what, by, model, settings, endings, read, make, fits, options=None
+):
     """Write the shards, and `what` + ".json", which says what they were made of.
 
     With `options`, `read` and `make` are pickled, and load the model where they run.
@@ -33,6 +49,8 @@ def write_shards(corpus, output, *, what, by, model, settings, endings, read, ma
         read: function `(name, path)` of a file, that yields `(rows, part)`: how many rows a shard
             will have, and what `make` takes.
         make: function `(shard, part)`, that yields the bytes of its files in their order.
+        fits: function `(contents, part)`: whether the bytes of a shard's files can be what `make`
+            gave for a part. Asked only of shards that earlier versions wrote, without hashes.
         options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` needs no Beam.
 
     Returns:
@@ -43,9 +61,9 @@ def write_shards(corpus, output, *, what, by, model, settings, endings, read, ma
             with shards of another model, other settings or another corpus.
     """
     given, output = as_paths(corpus), os.fspath(output)
-    manifest = {"format": 1, "complete": False, "model": model, "settings": settings}
-    manifest |= {"files": [], "shards": []}
-    work = _Work(what, endings, read, make)
+    manifest = {"format": 1, "complete": False, "hashed": True, "model": model}
+    manifest |= {"settings": settings, "files": [], "shards": []}
+    work = _Work(what, endings, read, make, fits, model, settings)
     if options is not None:
         need_beam()
         return _by_beam(given, output, manifest, work, options)
@@ -57,21 +75,68 @@ def write_shards(corpus, output, *, what, by, model, settings, endings, read, ma
 class _Work:
     """What is to be done, as the workers of Beam get it."""
 
-    def __init__(self, what, endings, read, make):
-        self.what, self.endings, self.read, self.make = what, endings, read, make
+    def __init__(self, what, endings, read, make, fits, model, settings):
+        self.what, self.endings, self.read, self.make, self.fits = what, endings, read, make, fits
         self.manifest = f"{what}.json"
+        self.made_with = _sha256(json.dumps([model, settings]).encode())
+        self.adopts = False  # Whether shards may be an earlier version's, without records.
 
-    def parts(self, number, name, path):
-        """Yield `(shard, rows, part)` of a file."""
+    def begin(self, there, manifest, output):
+        """The records of shards in the manifest that is there, if it is of the same run."""
+        if not isinstance(there, dict) or not isinstance(there.get("settings"), dict):
+            return {}  # Damaged: all is made again.
+        self._check_same(there, manifest, output)
+        self.adopts = not there.get("hashed")
+        rows = there.get("shards")
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return {str(row.get("name")): row for row in rows}
+
+    def shards(self, number, name, path, known, store):
+        """Yield `(record, part)` of the shards of a file, without the part of one that is whole."""
+        source = _file_sha256(path)
         for place, (rows, part) in enumerate(self.read(name, path)):
-            yield f"{self.what}-{number:05}-{place:05}", rows, part
+            shard = f"{self.what}-{number:05}-{place:05}"
+            record = {"name": shard, "rows": rows, "source_sha256": source}
+            found = self._found(shard, known.get(shard), part, store)
+            if found is None:
+                yield record, part
+                continue
+            if found.setdefault("source_sha256", source) != source:
+                raise _other("corpus", self.what, store.folder)
+            yield {**found, **record}, None if found.setdefault("rows", rows) == rows else part
 
-    def last(self, shard):
-        return shard + self.endings[-1]
+    def write(self, record, part, store):
+        """Make a shard; returns its record, which is written last."""
+        shard, files = record["name"], []
+        for name, data in zip(self._names(shard), self.make(shard, part)):
+            store.write(name, data)
+            files.append(_described(name, data))
+        record = {**record, "files": files}
+        written = json.dumps({**record, "made_with": self.made_with})
+        store.write(_record_name(shard), written.encode())
+        return record
 
-    def files(self, shard, part):
-        """Yield `(name, bytes)`."""
-        yield from zip((shard + ending for ending in self.endings), self.make(shard, part))
+    def _names(self, shard):
+        return [shard + ending for ending in self.endings]
+
+    def _found(self, shard, known, part, store):
+        """The record of a shard whose files are those that were written, or `None`."""
+        contents = [store.read(name) for name in self._names(shard)]
+        if None in contents:
+            return None
+        files = [_described(*pair) for pair in zip(self._names(shard), contents)]
+        beside, own = store.read(_record_name(shard)), None
+        with contextlib.suppress(ValueError):
+            own = json.loads(beside or b"null")
+        if isinstance(own, dict) and own.pop("made_with", None) == self.made_with:
+            if own.get("files") == files:
+                return own
+        if known is not None and known.get("files") == files:
+            return dict(known)
+        if self.adopts and beside is None and "files" not in (known or {}):
+            if self.fits(contents, part):
+                return {"files": files}
+        return None
 
     def completed(self, manifest, shards, corpus):
         shards = sorted(shards, key=lambda shard: shard["name"])
@@ -80,10 +145,10 @@ class _Work:
             raise ValueError(f"The corpus {corpus!r} has no texts.")
         return {**manifest, "complete": True, "shards": shards, "count": count}
 
-    def check_same(self, there, manifest, output):
-        for name, what in (("model", "another model"), ("files", "another corpus")):
+    def _check_same(self, there, manifest, output):
+        for name, what in (("model", "model"), ("files", "corpus")):
             if there.get(name) != manifest[name]:
-                raise ValueError(f"'{output}' has {self.what} of {what}; name another folder.")
+                raise _other(what, self.what, output)
         for name, value in manifest["settings"].items():
             made = there["settings"].get(name)
             if made != value:
@@ -93,81 +158,250 @@ class _Work:
                 )
 
 
+def _other(what, made, output):
+    return ValueError(f"'{output}' has {made} of another {what}; name another folder.")
+
+
 def _here(corpus, output, manifest, work):
     paths = sorted({path for given in corpus for path in found_here(given)[1]})
     paths = list(zip(own_names(paths), paths))
     manifest["files"] = [[name, os.path.getsize(path)] for name, path in paths]
-    path = os.path.join(output, work.manifest)
+    path, store, known = os.path.join(output, work.manifest), _Folder(output), {}
     # What was refused before its first shard leaves the folder to a corpus that was mended.
     if os.path.exists(path) and names_in(output) != [work.manifest]:
-        work.check_same(read_json(path), manifest, output)
-    else:
+        known = work.begin(_json_of(store.read(work.manifest)), manifest, output)
+    if not known and not work.adopts:
         write_json(path, manifest)
     shards = []
     for number, (name, file) in enumerate(paths):
-        for shard, rows, part in work.parts(number, name, file):
-            if not os.path.exists(os.path.join(output, work.last(shard))):
-                for made, data in work.files(shard, part):
-                    with new_file(os.path.join(output, made)) as written:
-                        written.write(data)
-            shards.append({"name": shard, "rows": rows})
+        for record, part in work.shards(number, name, file, known, store):
+            shards.append(record if part is None else work.write(record, part, store))
     manifest = work.completed(manifest, shards, corpus)
     write_json(path, manifest)
+    store.remove([_record_name(shard["name"]) for shard in shards])
     return manifest
 
 
 def _by_beam(corpus, output, manifest, work, options):
     import apache_beam as beam
-    from apache_beam.io.filesystems import FileSystems
 
     sizes = {path: size for given in corpus for path, size in matched(given)[1].items()}
     paths = sorted(sizes)
     names = own_names(paths)
     manifest["files"] = [[name, sizes[path]] for name, path in zip(names, paths)]
-    path = FileSystems.join(output, work.manifest)
-    if FileSystems.exists(path):
-        with FileSystems.open(path) as file:
-            work.check_same(json.loads(file.read()), manifest, output)
-    else:
-        write_whole(output, work.manifest, json.dumps(manifest).encode())
+    store, known = _FarFolder(output), {}
+    there = store.read(work.manifest)
+    if there is not None:
+        known = work.begin(_json_of(there), manifest, output)
+    if not known and not work.adopts:
+        store.write(work.manifest, json.dumps(manifest).encode())
+    # A worker gets the records of its file.
+    known_of = [{} for _ in paths]
+    for shard, record in known.items():
+        if found := re.fullmatch(rf"{work.what}-(\d+)-\d+", shard):
+            if int(found[1]) < len(known_of):
+                known_of[int(found[1])][shard] = record
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
-            | beam.Create(list(zip(range(len(paths)), names, paths)))
+            | beam.Create(list(zip(range(len(paths)), names, paths, known_of)))
             | beam.Reshuffle()
-            | "read" >> beam.FlatMap(_read, work=work, output=output)
+            | "read" >> beam.FlatMap(_read, work=work, store=store)
             | "to all workers" >> beam.Reshuffle()
-            | "make" >> beam.Map(_write, work=work, output=output)
+            | "make" >> beam.Map(_write, work=work, store=store)
             | beam.combiners.ToList()
-            | "manifest"
-            >> beam.Map(_end, work=work, manifest=manifest, corpus=corpus, output=output)
+            | "manifest" >> beam.Map(_end, work=work, manifest=manifest, corpus=corpus, store=store)
         )
-    with FileSystems.open(path) as file:
-        return json.loads(file.read())
+    return json.loads(store.read(work.manifest))
 
 
-def _read(found, work, output):
-    """Yield `(shard, rows, part)` of a file, without the part where the shard is there."""
-    from apache_beam.io.filesystems import FileSystems
-
-    number, name, path = found
+def _read(found, work, store):
+    """Yield `(record, part)` of a file, as `_Work.shards`."""
+    number, name, path, known = found
     with local_copy(path) as local:
-        for shard, rows, part in work.parts(number, name, local):
-            is_there = FileSystems.exists(FileSystems.join(output, work.last(shard)))
-            yield shard, rows, None if is_there else part
+        yield from work.shards(number, name, local, known, store)
 
 
-def _write(found, work, output):
-    shard, rows, part = found
-    if part is not None:
-        for name, data in work.files(shard, part):
-            write_whole(output, name, data)
-    return {"name": shard, "rows": rows}
+def _write(found, work, store):
+    record, part = found
+    return record if part is None else work.write(record, part, store)
 
 
-def _end(shards, work, manifest, corpus, output):
+def _end(shards, work, manifest, corpus, store):
     manifest = work.completed(manifest, shards, corpus)
-    write_whole(output, work.manifest, json.dumps(manifest, indent=1).encode())
+    store.write(work.manifest, json.dumps(manifest, indent=1).encode())
+    store.remove([_record_name(shard["name"]) for shard in shards])
+
+
+# === Files of a folder ===
+
+
+class _Folder:
+    """The files of a folder of this machine."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def read(self, name):
+        """The bytes of a file; `None` where there is none."""
+        path = os.path.join(self.folder, name)
+        check_regular(path)
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name, data):
+        with new_file(os.path.join(self.folder, name)) as file:
+            file.write(data)
+
+    def remove(self, names):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.folder, name))
+
+
+class _FarFolder:
+    """As `_Folder`, of a folder wherever Beam reads and writes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def read(self, name):
+        from apache_beam.io.filesystem import CompressionTypes
+        from apache_beam.io.filesystems import FileSystems
+
+        path = FileSystems.join(self.folder, name)
+        if not FileSystems.exists(path):
+            return None
+        raw = CompressionTypes.UNCOMPRESSED
+        with FileSystems.open(path, compression_type=raw) as file:
+            return file.read()
+
+    def write(self, name, data):
+        write_whole(self.folder, name, data)
+
+    def remove(self, names):
+        from apache_beam.io.filesystems import FileSystems
+
+        paths = (FileSystems.join(self.folder, name) for name in names)
+        if found := [path for path in paths if FileSystems.exists(path)]:
+            FileSystems.delete(found)
+
+
+def _record_name(shard):
+    return f".{shard}.json"
+
+
+def _described(name, data):
+    return {"name": name, "bytes": len(data), "sha256": _sha256(data)}
+
+
+def _json_of(data):
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def _file_sha256(path):
+    check_regular(path)
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# === Reading ===
+
+
+def read_shards(folder, *, what, by, endings, decode):
+    """Read what `write_shards` wrote, each shard after its sizes and hashes were compared.
+
+    Args:
+        folder: path of a folder.
+        what, by: as of `write_shards`.
+        endings: function of the manifest's settings, that gives the endings of a shard's files.
+        decode: function `(paths, settings)` of a shard's files, that gives its rows and what they
+            are.
+
+    Yields:
+        What `decode` gives beside the rows.
+
+    Raises:
+        ValueError: in a sentence if the folder is not complete, or a file is missing or damaged.
+    """
+    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    path = os.path.join(folder, f"{what}.json")
+    if not os.path.exists(path):
+        raise ValueError(f"'{folder}' has no {what}.json; name a folder that {by} wrote.")
+    manifest = read_json(path)
+    if not manifest.get("complete"):
+        raise ValueError(f"'{folder}' is not complete; run the same {by} again.")
+    again = f"run the same {by} again, which makes it again"
+    try:
+        _check_manifest(manifest, what)
+        ends = endings(manifest["settings"])
+    except ValueError as error:
+        raise ValueError(f"'{path}' is damaged ({error}); {again}.") from None
+    shards = []
+    for shard in manifest["shards"]:
+        name = os.path.basename(shard["name"])
+        paths = [os.path.join(folder, name + ending) for ending in ends]
+        files = shard.get("files") or [{}] * len(paths)  # Earlier versions wrote none.
+        if [file.get("name", name + end) for file, end in zip(files, ends)] != [
+            name + end for end in ends
+        ] or len(files) != len(ends):
+            raise ValueError(f"'{path}' is damaged (the files of '{name}'); {again}.")
+        for one, file in zip(paths, files):
+            check_regular(one)
+            if not os.path.exists(one):
+                raise ValueError(f"'{one}' is missing; {again}.")
+            size = os.path.getsize(one)
+            if size != file.get("bytes", size):
+                raise ValueError(
+                    f"'{one}' has {size:,} bytes, and had {file['bytes']:,} when it was written; "
+                    f"{again}."
+                )
+        shards.append((shard, paths, files))
+    for shard, paths, files in shards:
+        for one, file in zip(paths, files):
+            if "sha256" in file and _file_sha256(one) != file["sha256"]:
+                raise ValueError(f"'{one}' is not as it was written: it is damaged; {again}.")
+        with reading(paths[-1], again):
+            found = decode(paths, manifest["settings"])
+        rows = len(found[0])
+        if rows != shard["rows"]:
+            raise ValueError(f"'{paths[-1]}' has {rows} rows of {shard['rows']}; {again}.")
+        yield found
+
+
+def _check_manifest(manifest, what):
+    """Raise a `ValueError` unless the fields that are read are what they must be."""
+    check_value("settings", manifest.get("settings"), "object")
+    check_value("shards", manifest.get("shards"), "list")
+    before = ""
+    for shard in manifest["shards"]:
+        check_value("a shard", shard, "object")
+        check_value("name", shard.get("name"), "name")
+        check_value("rows", shard.get("rows"), "count")
+        if not re.fullmatch(rf"{what}-\d+-\d+", shard["name"]) or shard["name"] <= before:
+            raise ValueError(f"the shard {shard['name']!r} is not in its place")
+        before = shard["name"]
+        check_value("files", shard.get("files", []), "list")
+        for file in shard.get("files", ()):
+            check_value("a file", file, "object")
+            check_value("name", file.get("name"), "name")
+            check_value("bytes", file.get("bytes"), "whole")
+            check_value("sha256", file.get("sha256"), "name")
+        if manifest.get("hashed") and not shard.get("files"):
+            raise ValueError(f"no hash of '{shard['name']}'")
+    count = sum(shard["rows"] for shard in manifest["shards"])
+    if not count or count != manifest.get("count"):
+        raise ValueError(f"count={manifest.get('count')!r}, and its shards have {count} rows")
 
 
 # === The corpus ===

@@ -20,8 +20,8 @@ import numpy as np
 from kerasbert._errors import check_choice, check_whole, need_packages
 from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.manifest import describe_tokenizer
-from kerasbert.data.shards import weights_digest, write_shards
-from kerasbert.files import check_regular, inside, read_json
+from kerasbert.data.shards import read_shards, weights_digest, write_shards
+from kerasbert.files import check_regular
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
@@ -52,7 +52,8 @@ def embed_corpus(
 ):
     """Write the vectors of a corpus as shards, each whole or not at all; go on with what is done.
 
-    The same call again does what is missing. `read_vectors` reads the folder.
+    The same call again makes what is missing or damaged, by the hashes in the manifest, and
+    nothing else. `read_vectors` reads the folder.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
@@ -82,7 +83,7 @@ def embed_corpus(
 
     Raises:
         ValueError: in a sentence for a corpus that cannot be read, and for a folder with vectors of
-            another model, other settings or another corpus.
+            another model, other settings or another corpus, also one of the same size.
         ImportError: where Beam or pyarrow is missing.
 
     Example:
@@ -147,6 +148,7 @@ def embed_corpus(
         endings=_ENDINGS[format],
         read=functools.partial(_read, settings=settings),
         make=make,
+        fits=functools.partial(_fits, settings=settings),
         options=options,
     )
     return done["count"]
@@ -174,6 +176,8 @@ def read_vectors(folder):
         for ids, texts, vectors in read_vectors("vectors"):
             index.add(texts, ids, vectors)
 
+    Sizes of all files are compared before the first shard, and the hash of each before it is given.
+
     Args:
         folder: string.
 
@@ -181,33 +185,17 @@ def read_vectors(folder):
         `(ids, texts, vectors)` of each shard: two lists of N strings, and an array (N, D).
 
     Raises:
-        ValueError: if it is not complete, or a shard is missing or damaged.
+        ValueError: if it is not complete, or a shard is missing or damaged; `embed_corpus` makes
+            that one again.
     """
-    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
-    path = os.path.join(folder, MANIFEST)
-    if not os.path.exists(path):
-        raise ValueError(f"'{folder}' has no {MANIFEST}; name a folder that embed_corpus wrote.")
-    manifest = read_json(path)
-    if not manifest.get("complete"):
-        raise ValueError(f"'{folder}' is not complete; run the same embed_corpus again.")
-    for shard in manifest["shards"]:
-        endings = _ENDINGS[manifest["settings"]["format"]]
-        paths = [inside(folder, f"{shard['name']}{ending}", path) for ending in endings]
-        names = [os.path.basename(path) for path in paths]
-        try:
-            ids, texts, vectors = _decoded(paths)
-        except FileNotFoundError as error:
-            raise ValueError(
-                f"'{error.filename}' is missing; run the same embed_corpus again."
-            ) from None
-        except (ValueError, KeyError, EOFError) as error:
-            raise ValueError(f"'{names[-1]}' in '{folder}' is damaged ({error}).") from None
-        if not len(ids) == len(texts) == len(vectors) == shard["rows"]:
-            raise ValueError(
-                f"'{names[-1]}' in '{folder}' has {len(vectors)} rows of {shard['rows']}; remove "
-                "it, and run the same embed_corpus again."
-            )
-        yield ids, texts, vectors
+    yield from read_shards(
+        folder, what="vectors", by="embed_corpus", endings=_endings, decode=_decoded
+    )
+
+
+def _endings(settings):
+    check_choice("format", settings.get("format"), FORMATS)
+    return _ENDINGS[settings["format"]]
 
 
 def _encoded(embedder, shard, part, settings, size):
@@ -244,21 +232,44 @@ def _encoded(embedder, shard, part, settings, size):
     yield data.getvalue()
 
 
-def _decoded(paths):
-    for path in paths:
-        check_regular(path)
-    if len(paths) == 1:
+def _decoded(files, settings):
+    """`(ids, texts, vectors)` of the files of a shard: paths, or files that are open."""
+    if len(files) == 1:
         import pyarrow.parquet
 
-        table = pyarrow.parquet.read_table(paths[0]).combine_chunks()
+        table = pyarrow.parquet.read_table(files[0]).combine_chunks()
         vectors = table["vector"].combine_chunks()
         width = vectors.type.list_size
         vectors = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
-        return table["id"].to_pylist(), table["text"].to_pylist(), vectors
-    with open(paths[0], encoding="utf-8") as file:
-        found = [json.loads(line) for line in file]
-    vectors = np.load(paths[1], mmap_mode="r", allow_pickle=False)
-    return [row["id"] for row in found], [row["text"] for row in found], vectors
+        ids, texts = table["id"].to_pylist(), table["text"].to_pylist()
+    else:
+        with open(files[0], "rb") if isinstance(files[0], str) else files[0] as file:
+            found = [json.loads(line) for line in file]
+        ids, texts = [row["id"] for row in found], [row["text"] for row in found]
+        mapped = "r" if isinstance(files[1], str) else None
+        vectors = np.load(files[1], mmap_mode=mapped, allow_pickle=False)
+    if not len(ids) == len(texts) == len(vectors):
+        raise ValueError(f"{len(ids)} ids, {len(texts)} texts and {len(vectors)} vectors")
+    if vectors.ndim != 2 or vectors.dtype != settings["dtype"]:
+        raise ValueError(f"vectors are {vectors.dtype} {vectors.shape}")
+    if not all(isinstance(text, str) for text in (*ids, *texts)):
+        raise ValueError("not all ids and texts are strings")
+    if not np.isfinite(vectors).all():
+        raise ValueError("a vector holds NaN or infinite numbers")
+    if settings["similarity"] == "cosine":
+        lengths = np.linalg.norm(vectors.astype("float32"), axis=1)
+        if not (np.isclose(lengths, 1, atol=1e-2) | (lengths == 0)).all():
+            raise ValueError("a vector does not have the length 1")
+    return ids, texts, vectors
+
+
+def _fits(contents, part, settings):
+    """Whether the bytes of a shard's files have the ids and texts of a part, and whole vectors."""
+    try:
+        ids, texts, _ = _decoded([io.BytesIO(data) for data in contents], settings)
+    except Exception:  # pyarrow, NumPy and JSON have many.
+        return False
+    return (ids, texts) == part
 
 
 # === The model ===

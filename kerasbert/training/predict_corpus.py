@@ -6,12 +6,11 @@ import os
 
 from kerasbert._errors import check_whole
 from kerasbert.data.beam import need_beam, once_a_worker
-from kerasbert.data.shards import weights_digest, write_shards
-from kerasbert.files import inside, read_json
+from kerasbert.data.shards import read_shards, weights_digest, write_shards
 from kerasbert.tasks.task import Task
 from kerasbert.training.evaluation import open_model, read_data
 
-MANIFEST = "predictions.json"
+_ENDINGS = (".jsonl",)
 
 
 def predict_corpus(
@@ -29,7 +28,8 @@ def predict_corpus(
 ):
     """Write what a model says of many files, as shards, each whole or not at all.
 
-    The same call goes on with what is done. A line of `predictions-00000-00000.jsonl`, the first
+    The same call again makes what is missing or damaged, by the hashes in the manifest, and
+    nothing else. A line of `predictions-00000-00000.jsonl`, the first
     shard of the first file, has the `file`, the `id` of an example and the `prediction`, and the
     `probabilities` where `predict` gives them: the same ones, in the same order.
 
@@ -50,7 +50,7 @@ def predict_corpus(
 
     Raises:
         ValueError: in a sentence for files that cannot be read, and for a folder with predictions
-            of another model, other settings or another corpus.
+            of another model, other settings or another corpus, also one of the same size.
         ImportError: where Beam is missing.
 
     >>> import tempfile
@@ -95,9 +95,10 @@ def predict_corpus(
         by="predict_corpus",
         model=json.loads(json.dumps(described)),  # As it will be read.
         settings=settings,
-        endings=(".jsonl",),
+        endings=_ENDINGS,
         read=functools.partial(_read, task=task, settings=settings),
         make=make,
+        fits=functools.partial(_fits, task=task),
         options=options,
     )
     return done["count"]
@@ -106,18 +107,45 @@ def predict_corpus(
 def read_predictions(folder):
     """Yield the rows that `predict_corpus` wrote, in the order of the corpus: dicts.
 
+    Sizes of all files are compared before the first shard, and the hash of each before it is given.
+
     Raises:
-        ValueError: if the folder is not complete.
+        ValueError: if the folder is not complete, or a shard is missing or damaged;
+            `predict_corpus` makes that one again.
     """
-    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
-    source = os.path.join(folder, MANIFEST)
-    manifest = read_json(source)
-    if not manifest.get("complete"):
-        raise ValueError(f"'{folder}' is not complete; run the same predict_corpus again.")
-    for shard in manifest["shards"]:
-        path = inside(folder, f"{shard['name']}.jsonl", source)
-        with open(path, encoding="utf-8") as file:
-            yield from map(json.loads, file)
+    shards = read_shards(
+        folder,
+        what="predictions",
+        by="predict_corpus",
+        endings=lambda settings: _ENDINGS,
+        decode=_decoded,
+    )
+    for (rows,) in shards:
+        yield from rows
+
+
+def _decoded(paths, settings):
+    with open(paths[0], encoding="utf-8") as file:
+        return (_rows(file),)
+
+
+def _rows(lines):
+    rows = [json.loads(line) for line in lines]
+    if not all(isinstance(row, dict) and {"file", "id", "prediction"} <= set(row) for row in rows):
+        raise ValueError("a line is no prediction")
+    return rows
+
+
+def _fits(contents, part, task):
+    """Whether the bytes of a shard's file have a line for each example of a part."""
+    name, first, examples = part
+    try:
+        rows = _rows(contents[0].splitlines())
+    except (ValueError, RecursionError):
+        return False
+    ids = [row["id"] for row in rows]
+    numbers = list(range(first, first + task.count(examples)))
+    return ids in (examples.ids, numbers) and all(row["file"] == name for row in rows)
 
 
 def _read(name, path, task, settings):

@@ -1,6 +1,7 @@
 """`embed_corpus` on Beam's local runner."""
 
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -44,6 +45,38 @@ def test_the_same_as_on_one_machine(embedder, preset, corpus, tmp_path):  # noqa
     assert changed == {"vectors-00000-00001.jsonl", "vectors-00000-00001.npy", "vectors.json"}
     with pytest.raises(ValueError, match="dims=None, not 3"):
         embed_corpus(corpus, out, preset, options=options, dims=3, **settings)
+
+
+@pytest.mark.peers
+def test_a_pipeline_makes_again_what_is_damaged(preset, corpus, tmp_path):  # noqa: F811
+    options, settings = beam_options("DirectRunner", ()), {"rows": 3, "format": "npy"}
+    shutil.copytree(corpus, tmp_path / "corpus")
+    out = tmp_path / "out"
+
+    def run():
+        return embed_corpus(tmp_path / "corpus", out, preset, options=options, **settings)
+
+    assert run() == len(IDS)
+    whole = everything(out)
+    (out / "vectors-00000-00000.jsonl").unlink()
+    os.truncate(out / "vectors-00001-00000.npy", 150)
+    with open(out / "vectors-00002-00000.npy", "r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"x")
+    times = {name: os.stat(out / name).st_mtime_ns for name in names(out)}
+    with pytest.raises(ValueError, match="run the same embed_corpus again"):
+        everything(out)
+    assert run() == len(IDS)
+    changed = [x for x in names(out) if os.stat(out / x).st_mtime_ns != times.get(x)]
+    made = {"00000-00000", "00001-00000", "00002-00000", "json"}
+    assert {name[8:19] for name in changed} == made
+    for one, other in zip(everything(out), whole):
+        np.testing.assert_array_equal(one, other)
+    assert not [name for name in os.listdir(out) if name.startswith(".")]
+    path = tmp_path / "corpus" / "lines.txt"
+    path.write_text(path.read_text(encoding="utf-8").replace("good", "fine"), encoding="utf-8")
+    with pytest.raises(Exception, match="out' has vectors of another corpus"):
+        run()
 
 
 @pytest.mark.peers
