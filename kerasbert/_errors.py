@@ -51,8 +51,7 @@ def reading(path, then="fetch it again"):
         if is_system or is_sentence or isinstance(error, (ImportError, ReadError)):
             raise
         raise ReadError(
-            f"'{path}' is cut short, damaged, or not what its name says ({first_line(error)}): "
-            f"{then}."
+            f"'{path}' is damaged, or not what its name says ({first_line(error)}); {then}."
         ) from error
 
 

@@ -3,10 +3,12 @@
 N rows.
 """
 
+import hashlib
 import os
 
 import numpy as np
 
+from kerasbert._errors import reading
 from kerasbert.files import check_regular
 
 # Rows that are read, changed and written at a time.
@@ -87,23 +89,67 @@ class ArrayColumn:
 def read_array(path, shape, dtype, mmap=False):
     """An array of a .npy file; raises a `ValueError` in a sentence where it is not as expected."""
     check_regular(path)
-    try:
-        # An empty array cannot be mapped.
-        array = np.load(path, mmap_mode="r" if mmap and shape[0] else None, allow_pickle=False)
-    except FileNotFoundError:
-        raise ValueError(f"'{path}' is missing; {_AGAIN}.") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"'{path}' is damaged ({error}); {_AGAIN}.") from None
-    found = getattr(array, "shape", None), getattr(array, "dtype", None)
-    if found != (tuple(shape), np.dtype(dtype)):
+    if not os.path.exists(path):
+        raise ValueError(f"'{path}' is missing; {AGAIN}.")
+    with reading(path, AGAIN), open(path, "rb") as file:
+        # The header alone, which may ask for any memory.
+        version = np.lib.format.read_magic(file)
+        header = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
+        found_shape, in_columns, found_dtype = getattr(np.lib.format, header)(file)
+        start = file.tell()
+    if (found_shape, found_dtype, in_columns) != (tuple(shape), np.dtype(dtype), False):
         raise ValueError(
-            f"'{path}' holds {found[1]} {found[0]} where the index says {np.dtype(dtype)} "
-            f"{tuple(shape)}; {_AGAIN}."
+            f"'{path}' holds {found_dtype} {found_shape} where the index says {np.dtype(dtype)} "
+            f"{tuple(shape)}; {AGAIN}."
         )
-    return array
+    size, expected = (
+        os.path.getsize(path),
+        start + int(np.prod(shape, dtype=object)) * (found_dtype.itemsize),
+    )
+    if size != expected:
+        raise ValueError(
+            f"'{path}' is damaged: it has {size:,} bytes where {expected:,} belong; {AGAIN}."
+        )
+    # An empty array cannot be mapped.
+    return np.load(path, mmap_mode="r" if mmap and shape[0] else None, allow_pickle=False)
 
 
-_AGAIN = "copy the whole index again, or save it anew"
+AGAIN = "copy the whole index again, or save it anew"
+
+
+def describe_files(folder):
+    """Sizes and hashes of the files in a folder: a dict of name to `{"bytes", "sha256"}`."""
+    names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+    paths = {name: os.path.join(folder, name) for name in sorted(names)}
+    return {
+        name: {"bytes": os.path.getsize(path), "sha256": _sha256(path)}
+        for name, path in paths.items()
+    }
+
+
+def check_file(path, described, hashed, then=AGAIN):
+    """Raise a `ValueError` in a sentence unless a file is as `describe_files` described it.
+
+    Args:
+        path: string.
+        described: dict of `bytes` and `sha256`.
+        hashed: bool. Whether its bytes are compared too, which takes a second for 1 or 2 GB.
+        then: string. What to do.
+    """
+    check_regular(path)
+    if not os.path.exists(path):
+        raise ValueError(f"'{path}' is missing; {then}.")
+    size = os.path.getsize(path)
+    if size != described["bytes"]:
+        what = f"it has {size:,} bytes where {described['bytes']:,} belong"
+        raise ValueError(f"'{path}' is damaged ({what}); {then}.")
+    if hashed and _sha256(path) != described["sha256"]:
+        raise ValueError(f"'{path}' is damaged (its bytes are not those that were saved); {then}.")
+
+
+def _sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class TextColumn:
@@ -163,10 +209,10 @@ class TextColumn:
         size = os.path.getsize(path) if os.path.exists(path) else -1
         expected = int(ends[-1]) if count else 0
         if (np.diff(ends, prepend=0) < 0).any():
-            raise ValueError(f"'{path}.ends.npy' has places in no order; {_AGAIN}.")
+            raise ValueError(f"'{path}.ends.npy' has places in no order; {AGAIN}.")
         if size != expected:
             state = "is missing" if size < 0 else f"has {size:,} bytes where {expected:,} belong"
-            raise ValueError(f"'{path}' {state}; {_AGAIN}.")
+            raise ValueError(f"'{path}' {state}; {AGAIN}.")
         if not size:
             return cls((), ends)
         return cls(np.memmap(path, "uint8", "r") if mmap else np.fromfile(path, "uint8"), ends)

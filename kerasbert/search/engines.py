@@ -6,9 +6,11 @@ vectors are the index' rows. They are in memory, also where the index' own vecto
 N vectors, Q queries, D width of a vector, K candidates.
 """
 
+import re
+
 import numpy as np
 
-from kerasbert._errors import check_choice, first_line, need_packages
+from kerasbert._errors import check_choice, check_whole, did_you_mean, first_line, need_packages
 from kerasbert.search.vectors import to_bits
 
 _BLOCK = 65536  # vectors that are handed over at a time
@@ -21,8 +23,35 @@ _FAISS = {
 }
 # Its int8 takes numbers from -1 to 1 alone; `dtype="i8"` among the options chooses it.
 _USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
-# Without `path` and `view`, by which a saved index could name any file.
-_USEARCH_OPTIONS = ("connectivity", "expansion_add", "expansion_search", "dtype", "multi")
+# What options may be, as they may come in a file from elsewhere: none names a file, or asks for
+# more memory than vectors take.
+_MOST = {"connectivity": 1024, "expansion_add": 1 << 20, "expansion_search": 1 << 20}
+_CHOICES = {
+    "dtype": ("f64", "f32", "bf16", "f16", "i8", "b1"),
+    "metric": ("ip", "cos", "l2sq", "hamming", "tanimoto", "sorensen"),
+}
+_FACTORY = re.compile(r"[A-Za-z0-9_,()+]{1,200}")
+_CELLS = 1 << 20  # the largest number in a factory: of cells, as in IVF1048576
+_LINKS = 1024  # of a graph, as in HNSW32
+REMAKE = "remove it, and it is made again of the vectors beside it"
+
+
+def _check_most(name, value, most):
+    check_whole(name, value)
+    if value > most:
+        raise ValueError(f"{name}={value} must be at most {most:,}.")
+
+
+def _check_factory(factory):
+    numbers = [int(number[:9]) for number in re.findall(r"\d+", str(factory))]
+    links = [int(number[:9]) for number in re.findall(r"(?:HNSW|NSG)(\d+)", str(factory))]
+    if not isinstance(factory, str) or not _FACTORY.fullmatch(factory):
+        raise ValueError(f"factory={factory!r:.90} must be a string such as 'IVF1024,Flat'.")
+    if max(numbers, default=0) > _CELLS or max(links, default=0) > _LINKS:
+        raise ValueError(
+            f"factory={factory!r:.90} must have no number above {_CELLS:,}, and no graph of more "
+            f"than {_LINKS:,} links."
+        )
 
 
 class FaissEngine:
@@ -42,12 +71,16 @@ class FaissEngine:
     # A graph cannot be drawn before there are vectors, and cells are trained on them.
     _train = 200_000
 
-    def __init__(self, width, dtype, factory=None, search=None):
+    def __init__(self, width, dtype, /, factory=None, search=None):
         need_packages("engine='faiss'", "faiss", "faiss")
         import faiss
 
         self._binary, self._search = dtype == "binary", search
-        factory = factory or _FAISS[dtype]
+        factory = _FAISS[dtype] if factory is None else factory
+        _check_factory(factory)
+        self._factory = factory
+        if search is not None:
+            _check_most("search", search, 1 << 20)
         try:
             if self._binary:
                 self._index = faiss.index_binary_factory(64 * -(-width // 64), factory)
@@ -63,7 +96,12 @@ class FaissEngine:
         """Take over those of `Vectors` from a row on."""
         if not self._index.is_trained:
             few = np.linspace(0, len(vectors) - 1, min(self._train, len(vectors))).astype(int)
-            self._index.train(_form(vectors, few, self._binary))
+            try:
+                self._index.train(_form(vectors, few, self._binary))
+            except RuntimeError as error:  # Fewer vectors than cells.
+                raise ValueError(
+                    f"factory={self._factory!r}: faiss says {first_line(error)}"
+                ) from None
         for rows in _blocks(start, len(vectors)):
             self._index.add(_form(vectors, rows, self._binary))
 
@@ -94,9 +132,12 @@ class FaissEngine:
 
         read = faiss.read_index_binary if self._binary else faiss.read_index
         try:
-            self._index = read(path)
-        except RuntimeError as error:
-            raise ValueError(_damaged(path, error)) from None
+            index = read(path)
+        except (RuntimeError, MemoryError) as error:
+            raise ValueError(_damaged(path, first_line(error))) from None
+        if index.d != self._index.d:
+            raise ValueError(_damaged(path, f"its vectors have {index.d} numbers"))
+        self._index = index
 
 
 class UsearchEngine:
@@ -104,18 +145,28 @@ class UsearchEngine:
 
     Args:
         width, dtype: of the vectors.
-        **options: of `usearch.index.Index`, such as `connectivity`, `expansion_add` and
-            `expansion_search`.
+        **options: of `usearch.index.Index`: `connectivity`, `expansion_add`, `expansion_search`,
+            `dtype` and `metric`.
     """
 
     name = "usearch"
 
-    def __init__(self, width, dtype, **options):
+    def __init__(self, width, dtype, /, **options):
         need_packages("engine='usearch'", "usearch", "usearch")
         from usearch.index import Index
 
-        for option in options:
-            check_choice("engine_options", option, _USEARCH_OPTIONS)
+        for name, value in options.items():
+            if name in _MOST:
+                _check_most(name, value, _MOST[name])
+            elif name in _CHOICES:
+                check_choice(name, value, _CHOICES[name])
+            else:
+                known = (*_MOST, *_CHOICES)
+                end = f"; use one of {', '.join(known)}."
+                raise ValueError(
+                    f"engine_options: usearch has no option {name!r} here"
+                    + did_you_mean(name, known, end)
+                )
         self._binary = dtype == "binary"
         ndim, metric = (64 * -(-width // 64), "hamming") if self._binary else (width, "ip")
         try:
@@ -151,12 +202,15 @@ class UsearchEngine:
         self._index.save(path)
 
     def read(self, path):
+        made = self._index.ndim, self._index.dtype, self._index.metric_kind
         try:
             # `load` believes the sizes that a file names, and asks for as much memory.
             self._index.metadata(path)
             self._index.load(path)
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(_damaged(path, error)) from None
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise ValueError(_damaged(path, first_line(error))) from None
+        if (self._index.ndim, self._index.dtype, self._index.metric_kind) != made:
+            raise ValueError(_damaged(path, "it was made with other settings"))
 
 
 ENGINES = {engine.name: engine for engine in (FaissEngine, UsearchEngine)}
@@ -172,8 +226,5 @@ def _blocks(start, stop):
         yield np.arange(first, min(first + _BLOCK, stop))
 
 
-def _damaged(path, error):
-    return (
-        f"'{path}' is damaged ({first_line(error)}); remove it, and it is made again of the "
-        "vectors beside it."
-    )
+def _damaged(path, what):
+    return f"'{path}' is damaged ({what}); {REMAKE}."

@@ -5,11 +5,20 @@ N texts, Q queries, D' width of the embedder's vectors, D of those that are kept
 
 import os
 import threading
+import warnings
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, did_you_mean, first_line, is_whole
+from kerasbert._errors import (
+    check_choice,
+    check_value,
+    check_whole,
+    did_you_mean,
+    first_line,
+    is_whole,
+)
 from kerasbert.files import (
+    check_regular,
     check_space,
     names_in,
     new_folder,
@@ -19,8 +28,14 @@ from kerasbert.files import (
     write_json,
 )
 from kerasbert.models.text_embedder import BertTextEmbedder
-from kerasbert.search.columns import ArrayColumn, TextColumn, read_array
-from kerasbert.search.engines import ENGINES
+from kerasbert.search.columns import (
+    ArrayColumn,
+    TextColumn,
+    check_file,
+    describe_files,
+    read_array,
+)
+from kerasbert.search.engines import ENGINES, REMAKE
 from kerasbert.search.vectors import DTYPES, Vectors, unit_vectors
 
 FORMAT = 1
@@ -34,6 +49,9 @@ _PROBES = (
     "서울의 날씨",
     "How?",
 )
+# Files that may stay where they are, of texts and of vectors.
+_MAPPED = ("texts.bin", "ids.bin", "ids.npy")
+_VECTORS = ("bits.npy", "vectors.npy", "scales.npy")
 _SETTINGS = (
     "dtype",
     "dims",
@@ -351,7 +369,7 @@ class SearchIndex:
                 self._finder.add(self._vectors, len(self._finder))
             rows = self._finder.nearest(queries, wanted)
         # What was removed is still in the engine, and what came later too.
-        rows[rows >= len(alive)] = -1
+        rows[(rows < 0) | (rows >= len(alive))] = -1
         rows[~alive[rows] & (rows >= 0)] = -1
         short = (rows >= 0).sum(axis=1) < count
         if short.any():
@@ -536,6 +554,7 @@ class SearchIndex:
             probe = self._probe() if len(self) and self.embedder is not None else None
             if probe is not None:
                 np.save(os.path.join(folder, "probe.npy"), probe)
+            described = describe_files(folder)
             if models:
                 self.embedder.save_to_preset(os.path.join(folder, _EMBEDDER))
             manifest = {
@@ -547,6 +566,7 @@ class SearchIndex:
                 "embedder": getattr(self.embedder, "name", None) or type(self.embedder).__name__,
                 "string_ids": isinstance(self._ids, TextColumn),
                 "probe": probe is not None,
+                "files": described,
                 **{name: getattr(self, name) for name in _SETTINGS},
             }
             write_json(os.path.join(folder, MANIFEST), manifest)
@@ -597,7 +617,9 @@ class SearchIndex:
             embedder: the model that the index was made with; by default the one in the folder.
             reranker, reader: as in the constructor.
             mmap: bool. Leave vectors and texts in their files until they are needed. Otherwise
-                they are read into memory, which takes away no speed later.
+                they are read into memory, which takes away no speed later, and compared with the
+                hashes that `save` wrote. What is always read into memory always is compared: the
+                file of an engine, and with it the vectors that it was made of.
 
         Raises:
             ValueError: in a sentence, if files are missing or damaged, are of another version, or
@@ -622,6 +644,7 @@ class SearchIndex:
 
     def _read(self, directory, manifest, mmap):
         rows, width = manifest["rows"], manifest["width"]
+        self._check_files(directory, manifest, mmap)
         self._texts = TextColumn.read(os.path.join(directory, "texts.bin"), rows, mmap)
         if rows and manifest["string_ids"]:
             self._ids = TextColumn.read(os.path.join(directory, "ids.bin"), rows, mmap)
@@ -639,16 +662,45 @@ class SearchIndex:
         self._alive = np.ones(rows, bool)
         self._alive[removed] = False
         path = os.path.join(directory, f"engine.{self.engine}")
-        if os.path.exists(path):
+        if os.path.exists(path) and "files" in manifest:  # Else it is drawn when it is needed.
             self._finder = self._new_finder(width)
             self._finder.read(path)
             if len(self._finder) > rows:
-                raise ValueError(f"'{path}' has more vectors than the index; remove it.")
+                raise ValueError(f"'{path}' has more vectors than the index; {REMAKE}.")
         if manifest["probe"] and self.embedder is not None:
             shape = (len(_PROBES), self._given_width)
             self._check_model(
                 read_array(os.path.join(directory, "probe.npy"), shape, "float32"), manifest
             )
+
+    def _check_files(self, directory, manifest, mmap):
+        """Compare files with their sizes, and what is read into memory with its hashes."""
+        engine = f"engine.{self.engine}"
+        path = os.path.join(directory, engine)
+        check_regular(path)
+        has_engine = os.path.exists(path)
+        files = manifest.get("files")
+        if files is None:
+            if has_engine:
+                warnings.warn(
+                    f"'{path}' is of a version that wrote no hashes, and is not opened: the engine "
+                    "is drawn again from the vectors. Save the index again to keep it.",
+                    stacklevel=4,
+                )
+            return
+        if has_engine and engine not in files:
+            raise ValueError(
+                f"'{path}' is damaged (the index was saved without an engine); {REMAKE}."
+            )
+        for name, described in files.items():
+            if name == engine:
+                if has_engine:
+                    check_file(path, described, True, REMAKE)
+                continue
+            hashed = name not in (*_MAPPED, *_VECTORS) or not mmap
+            hashed = hashed or (has_engine and name in _VECTORS)
+            hashed = hashed and name != "probe.npy"  # It is compared with the model's vectors.
+            check_file(os.path.join(directory, name), described, hashed)
 
     def _probe(self):
         """The embedder's vectors of some fixed texts: float32 (4, D')."""
@@ -724,3 +776,11 @@ def _check_manifest(manifest, path):
             f"engine_options={manifest['engine_options']!r} in '{path}' is no object; copy the "
             "whole index again."
         )
+    files = manifest.get("files", {})
+    check_value("files", files, "object", path)
+    for name, described in files.items():
+        check_value(name, described, "object", path)
+        check_value(f"bytes of {name}", described.get("bytes"), "whole", path)
+        check_value(f"sha256 of {name}", described.get("sha256"), "name", path)
+        if name != os.path.basename(name):
+            raise ValueError(f"'{path}' names the file {name!r}, which is elsewhere.")

@@ -231,7 +231,7 @@ def test_vectors_of_earlier_versions_that_are_none(models, copied, wrong):
     vectors = np.load(path)
     vectors[1] *= wrong
     np.save(path, vectors)
-    with pytest.raises(ValueError, match=r"00001.npy' is cut short, damaged.*\(a vector "):
+    with pytest.raises(ValueError, match=r"00001.npy' is damaged, or not.*\(a vector "):
         read("npy", out)
     assert write(models, "npy", root / "corpus", out) == 14 and read("npy", out) == whole
 

@@ -1,10 +1,16 @@
 """Engines beside the exact search: the same hits, additions, removals and files."""
 
+import json
+import os
+import random
+import shutil
+
 import numpy as np
 import pytest
 
 from kerasbert import _errors
 from kerasbert.search import SearchIndex
+from kerasbert.search.engines import ENGINES
 from kerasbert.search.vectors import DTYPES
 from tests.search.test_index import search_while_others_change
 
@@ -80,7 +86,7 @@ def test_a_damaged_file_is_not_believed(tmp_path, monkeypatch):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="is damaged .* remove it, and it is made again"):
             SearchIndex.load(tmp_path / "index")
-    assert len(loaded) == 1  # Half of a file begins with sizes that are right.
+    assert not loaded  # The hashes tell first.
     path.write_bytes(whole)
     assert len(SearchIndex.load(tmp_path / "index")) == 9
 
@@ -107,3 +113,152 @@ def test_a_missing_package(monkeypatch):
     for engine in ("faiss", "usearch"):
         with pytest.raises(ImportError, match=rf"needs the package {engine}; run .*\[{engine}\]"):
             SearchIndex(None, engine=engine)
+
+
+def saved(engine, folder, seed=0, **settings):
+    """An index with its engine in a folder."""
+    vectors = np.random.default_rng(seed).normal(size=(60, 24))
+    index = fill(SearchIndex(None, engine=engine, **settings), vectors)
+    index.search_vectors(vectors[0], 1)
+    index.save(folder)
+    return index, vectors
+
+
+BOTH = pytest.mark.parametrize("engine", ["faiss", "usearch"])
+
+
+@pytest.mark.peers
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "binary"])
+def test_no_damage_reaches_the_library(engine, dtype, tmp_path, monkeypatch):
+    saved(engine, tmp_path / "index", dtype=dtype)
+    opened = []
+    monkeypatch.setattr(ENGINES[engine], "read", lambda self, path: opened.append(path))
+    path = tmp_path / "index" / f"engine.{engine}"
+    whole, draw = path.read_bytes(), random.Random(0)
+    for _ in range(40):
+        data, at = bytearray(whole), draw.randrange(len(whole))
+        match draw.randrange(3):
+            case 0:
+                data[at] ^= 1 << draw.randrange(8)
+            case 1:
+                del data[at:]
+            case 2:
+                data[at : at + 4] = b"\xff\xff\xff\x7f"
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="is damaged .* remove it, and it is made again"):
+            SearchIndex.load(tmp_path / "index")
+    assert not opened
+    path.write_bytes(whole)
+    SearchIndex.load(tmp_path / "index")
+    assert opened == [str(path)]
+
+
+@pytest.mark.peers
+@BOTH
+def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
+    index, vectors = saved(engine, tmp_path / "index")
+    saved(engine, tmp_path / "other", seed=1)
+    expected = index.search_vectors(vectors, 3)
+    name = f"engine.{engine}"
+    for file in (name, "vectors.npy"):  # Of as many vectors, and as many bytes.
+        shutil.copytree(tmp_path / "index", tmp_path / file)
+        shutil.copy(tmp_path / "other" / file, tmp_path / file / file)
+        with pytest.raises(ValueError, match=f"{file}' is damaged"):
+            SearchIndex.load(tmp_path / file)
+    # What the message says to do.
+    (tmp_path / name / name).unlink()
+    again = SearchIndex.load(tmp_path / name)
+    assert ids(again.search_vectors(vectors, 3)) == ids(expected)
+    shutil.copy(tmp_path / "other" / name, tmp_path / "index" / "engine.exact")
+    assert len(SearchIndex.load(tmp_path / "index")) == 60
+    # An index of an earlier version, whose manifest has no hashes.
+    manifest = tmp_path / "index" / "index.json"
+    value = json.loads(manifest.read_text())
+    del value["files"]
+    manifest.write_text(json.dumps(value))
+    (tmp_path / "index" / name).write_bytes(b"\xff" * 100)
+    with pytest.warns(UserWarning, match=f"{name}' is of a version that wrote no hashes"):
+        old = SearchIndex.load(tmp_path / "index")
+    assert ids(old.search_vectors(vectors, 3)) == ids(expected)
+    # One that was saved before it was searched has no engine.
+    plain = fill(SearchIndex(None, engine=engine), vectors)
+    plain.save(tmp_path / "plain")
+    shutil.copy(tmp_path / "other" / name, tmp_path / "plain" / name)
+    with pytest.raises(ValueError, match="is damaged .the index was saved without an engine"):
+        SearchIndex.load(tmp_path / "plain")
+
+
+@pytest.mark.peers
+@BOTH
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are pipes on POSIX alone")
+def test_pipes_and_devices(engine, tmp_path):
+    saved(engine, tmp_path / "index")
+    for name in sorted(os.listdir(tmp_path / "index")):
+        path = tmp_path / "index" / name
+        shutil.move(path, tmp_path / "kept")
+        for kind in ("pipe", "device"):
+            os.mkfifo(path) if kind == "pipe" else os.symlink("/dev/zero", path)
+            for mmap in (True, False):
+                with pytest.raises(ValueError, match=f"{name}' is a {kind}"):
+                    SearchIndex.load(tmp_path / "index", mmap=mmap)
+            path.unlink()
+        shutil.move(tmp_path / "kept", path)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("usearch", {"path": "/etc/passwd"}),
+        ("usearch", {"path": "/dev/zero", "view": True}),
+        ("usearch", {"multi": True}),
+        ("usearch", {"ndim": 10**6}),
+        ("usearch", {"metric": 140_000_000_000}),
+        ("usearch", {"metric": "haversine"}),
+        ("usearch", {"dtype": "x"}),
+        ("usearch", {"connectivity": 10**9}),
+        ("usearch", {"connectivity": -1}),
+        ("usearch", {"expansion_add": 1e9}),
+        ("usearch", {"expansion_search": "7"}),
+        ("faiss", {"factory": "HNSW1000000000,Flat"}),
+        ("faiss", {"factory": "IVF4000000000,Flat"}),
+        ("faiss", {"factory": "/etc/passwd"}),
+        ("faiss", {"factory": ["Flat"]}),
+        ("faiss", {"factory": ""}),
+        ("faiss", {"factory": "Flat" * 99}),
+        ("faiss", {"search": 10**12}),
+        ("faiss", {"search": "7"}),
+        ("faiss", {"self": 1}),
+        ("faiss", {"width": 1}),
+    ],
+)
+def test_options_of_a_file(engine, options, tmp_path):
+    saved(engine, tmp_path / "index")
+    path = tmp_path / "index" / "index.json"
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps({**value, "engine_options": options}))
+    for call in (
+        lambda: SearchIndex.load(tmp_path / "index"),
+        lambda: SearchIndex(None, engine=engine, engine_options=options),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert "\n" not in str(error.value) and next(iter(options)) in str(error.value)
+
+
+@pytest.mark.peers
+def test_options_that_are_usual(tmp_path):
+    usual = {"connectivity": 8, "expansion_add": 64, "expansion_search": 32, "dtype": "i8"}
+    for engine, options in (
+        ("usearch", usual),
+        ("usearch", {"metric": "cos"}),
+        ("faiss", {"factory": "PCA16,IVF4,PQ8x4"}),
+        ("faiss", {"factory": "IVF4_HNSW32,SQ8", "search": 4}),
+    ):
+        folder = tmp_path / str(len(os.listdir(tmp_path)))
+        index, vectors = saved(engine, folder, engine_options=options)
+        found = SearchIndex.load(folder).search_vectors(vectors, 1)
+        assert ids(found) == ids(index.search_vectors(vectors, 1))
+    with pytest.raises(ValueError, match="factory='IVF99,Flat': faiss says .* training points"):
+        saved("faiss", tmp_path / "few", engine_options={"factory": "IVF99,Flat"})
