@@ -30,7 +30,7 @@ def first_line(error):
 
 
 @contextlib.contextmanager
-def reading(path, then="fetch it again"):
+def reading(path, then="fetch it again", what="damaged, or not what its name says"):
     """Name the file in what any library says of one that it cannot read.
 
     Sentences that name it and errors of the system, which do too, stay.
@@ -38,6 +38,7 @@ def reading(path, then="fetch it again"):
     Args:
         path: string.
         then: string. What to do.
+        what: string. What is wrong with it, in words.
 
     Raises:
         ValueError: in a sentence.
@@ -50,9 +51,7 @@ def reading(path, then="fetch it again"):
         is_sentence = type(error) is ValueError and str(path) in said and "\n" not in said
         if is_system or is_sentence or isinstance(error, (ImportError, ReadError)):
             raise
-        raise ReadError(
-            f"'{path}' is damaged, or not what its name says ({first_line(error)}); {then}."
-        ) from error
+        raise ReadError(f"'{path}' is {what} ({first_line(error)}); {then}.") from error
 
 
 class ReadError(ValueError):

@@ -74,6 +74,14 @@ def _set(**values):
             malloc.mallopt(_OPTIONS[variable], value)
 
 
+def memory_bytes():
+    """How much memory this machine has; `None` where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None  # Windows
+
+
 def peak_bytes():
     """The most memory that this process has had at once; `None` where the system does not say."""
     try:

@@ -76,6 +76,8 @@ class FromPreset(ChecksKeywords):
         """Make one of an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
         if not source.is_own and not hasattr(cls, "from_checkpoint"):
             raise ValueError(f"'{source.source}' is a checkpoint of others, and no {cls.__name__}.")
+        if source.is_own and issubclass(cls, keras.Model):
+            source.check_encoder()
         made = (
             cls.from_own_preset(source.directory, **kwargs)
             if source.is_own

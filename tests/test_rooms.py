@@ -104,7 +104,6 @@ TESTED_IN = {
     "test_converter.py": (
         "conversion/to_google conversion/to_huggingface conversion/to_keras_hub conversion/writing"
     ),
-    "test_hostile_presets.py": "conversion/sizes",
     "test_import.py": "_lazy",
     "tokenizers/test_files.py": "tokenizers/choose",
     "training/test_advise.py": "cli/advising training/arms",

@@ -8,8 +8,9 @@ import re
 
 import numpy as np
 
-from kerasbert._errors import check_value, first_line
+from kerasbert._errors import check_value, is_whole
 from kerasbert.conversion.name_map import check_finite
+from kerasbert.conversion.sizes import h5_datasets
 from kerasbert.files import new_file, read_json, write_json
 
 # Where the options have each of our settings, and what it can be.
@@ -45,6 +46,7 @@ _NAMES = {
     r"logits/bias": "softmax/b",
 }
 _SOFTMAX = {"softmax/W", "softmax/b"}
+_AGAIN = "fetch it again"
 
 
 def read_options(path):
@@ -72,7 +74,11 @@ def read_options(path):
     check_value("embedding dim", found["character_dim"], "count", path)
     filters = found["filters"]
     pairs = isinstance(filters, list) and [pair for pair in filters if isinstance(pair, list)]
-    if not pairs or len(pairs) < len(filters) or any(len(pair) != 2 for pair in pairs):
+    if (
+        not pairs
+        or len(pairs) < len(filters)
+        or any(len(pair) != 2 or not all(is_whole(x) and x > 0 for x in pair) for pair in pairs)
+    ):
         raise ValueError(
             f"filters={filters!r} in '{path}' has to be a list of [width, count], the convolutions."
         )
@@ -80,6 +86,29 @@ def read_options(path):
     found["num_highways"] = found["num_highways"] or 0
     # Training files say 261, without the padding; files for use say 262.
     return {**found, "num_characters": 262}
+
+
+def check_options(options, path):
+    """Raise a `ValueError` where settings ask for more weights than a file has: a fourth is enough.
+
+    Args:
+        options: dict, as of `read_options`.
+        path: string. The file of weights.
+    """
+    source = os.fspath(path)
+    if not os.path.exists(source):
+        raise FileNotFoundError(f"'{source}' is missing; fetch it again.")
+    width, units = options["projection_dim"], options["units"]
+    found = sum(count for _, count in options["filters"])
+    wanted = 2 * options["num_layers"] * units * (8 * width + width)
+    wanted += found * width + 2 * options["num_highways"] * found**2
+    wanted += options["character_dim"] * sum(size * count for size, count in options["filters"])
+    held = sum(count for count, _, _ in h5_datasets(source, _AGAIN).values())
+    if wanted > 4 * held:
+        raise ValueError(
+            f"The options ask for {wanted:,} weights, and '{source}' holds {held:,}; the two do "
+            "not belong together."
+        )
 
 
 def read_weights(weights, path):
@@ -95,17 +124,11 @@ def read_weights(weights, path):
     """
     import h5py
 
-    source, values, names = os.fspath(path), [], []
-    try:
-        file = h5py.File(path, "r")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"'{source}' is missing; fetch it again.") from None
-    except OSError as error:
-        raise ValueError(
-            f"'{source}' is cut off or no HDF5 file ({first_line(error)}); fetch it again."
-        ) from error
-    with file:
-        file.visititems(lambda name, x: names.append(name) if isinstance(x, h5py.Dataset) else None)
+    source, values = os.fspath(path), []
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"'{source}' is missing; fetch it again.")
+    names = list(h5_datasets(source, _AGAIN))
+    with h5py.File(path, "r") as file:
         for weight in weights:
             name = _name(weight)
             if name not in names:

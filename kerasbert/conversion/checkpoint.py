@@ -2,14 +2,16 @@
 
 import contextlib
 import functools
+import math
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kerasbert._errors import first_line
 from kerasbert.conversion.name_map import FLOATS, NameMap, check_dtype
 from kerasbert.families import LINEAGE, get_family
-from kerasbert.files import inside, read_json
+from kerasbert.files import check_regular, inside, read_json
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ class Tensors(Mapping):
     def __len__(self):
         return len(self.index)
 
+    def size(self):
+        """How many numbers the files store."""
+        return sum(math.prod(self.shape(name)) for name in self)
+
 
 class TensorFiles(Tensors):
     """The tensors of a directory: safetensors or `.bin`, in one file or sharded."""
@@ -115,6 +121,17 @@ class TensorFiles(Tensors):
         check_dtype(name, dtype, self.directory)
         # A training script's own `torch.save` leaves parameters among the tensors.
         return tensor.detach().float().numpy()
+
+    def size(self):
+        """How many numbers the files store; of tensors that share their bytes one alone counts."""
+        shared, size = {}, 0
+        for file, tensor in self.index.values():
+            if file is not None:
+                size += math.prod(file.get_slice(tensor).get_shape())
+            elif str(tensor.layout) == "torch.strided":
+                storage = tensor.untyped_storage()
+                shared[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
+        return size + sum(shared.values())
 
     def shape(self, name):
         """The shape of a tensor, without reading it."""
@@ -180,10 +197,14 @@ def _load(path):
             f"'{path}' is PyTorch's own format and needs torch; run `pip install torch`, or use a "
             "checkpoint with model.safetensors."
         ) from error
+    check_regular(path)
     try:
+        _check_archive(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         if not all(torch.is_tensor(tensor) for tensor in tensors.values()):
             raise TypeError("not all its values are tensors")
+        for name, tensor in tensors.items():
+            _check_view(name, tensor)
         return tensors
     except Exception as error:
         raise ValueError(
@@ -191,3 +212,22 @@ def _load(path):
             f"which kerasbert does not run ({first_line(error)}); download it again, or use a "
             "checkpoint with model.safetensors."
         ) from error
+
+
+def _check_archive(path):
+    """Raise where the members of PyTorch's archive, which it does not pack, ask for more bytes."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            asked = sum(member.file_size for member in archive.infolist())
+        if asked > os.path.getsize(path):
+            raise ValueError(f"its members ask for {asked:,} bytes")
+
+
+def _check_view(name, tensor):
+    """Raise where a tensor repeats its bytes, as one of a stride of 0 does."""
+    if str(tensor.layout) != "torch.strided":
+        return  # Said where it is read.
+    asked = tensor.numel() * tensor.element_size()
+    stored = tensor.untyped_storage().nbytes() if tensor.device.type == "cpu" else 0
+    if asked > stored:
+        raise ValueError(f"'{name}' asks for {asked:,} bytes and stores {stored:,}")

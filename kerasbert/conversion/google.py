@@ -4,6 +4,7 @@ Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_s
 """
 
 import glob
+import math
 import os
 import tempfile
 
@@ -12,6 +13,7 @@ from kerasbert._errors import check_fields, first_line
 from kerasbert.backend.tensorflow import tf
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap, check_dtype
+from kerasbert.conversion.sizes import check_stored
 from kerasbert.families import SETTINGS
 from kerasbert.files import read_json
 
@@ -142,6 +144,10 @@ class _Tensors(Tensors):
                 "download it again."
             ) from error
         dtypes = reader.get_variable_to_dtype_map()
+        # TensorFlow makes room for what the index asks for before it looks for the bytes.
+        asked = sum(math.prod(shapes[name]) * dtypes[name].size for name in shapes)
+        stored = sum(map(os.path.getsize, glob.glob(glob.escape(prefix) + ".data-*")))
+        check_stored(prefix, asked, stored)
         names = filter(_is_weight, sorted(shapes))
         return {name: (reader, shapes[name], dtypes[name]) for name in names}
 

@@ -1,15 +1,19 @@
 """Whether the files of a checkpoint back the sizes in its configuration; before any is built."""
 
+import fnmatch
 import glob
-import math
 import os
 
-from kerasbert._errors import first_line
+from kerasbert._errors import ReadError, first_line, reading
+from kerasbert._memory import memory_bytes
 from kerasbert.conversion.name_map import check_dtype
 from kerasbert.files import check_regular, inside, read_json
 
 # Layers that share weights have no tensors each. The deepest published encoder has 48.
 MOST_LAYERS = 1024
+# How much larger than its file HDF5's own packing may make weights. Those of a trained model get
+# 1.1 times as large, and zeros alone 1,000 times.
+MOST_PACKED = 16
 
 
 def check_sizes(settings, held, source):
@@ -27,25 +31,40 @@ def check_sizes(settings, held, source):
         ValueError: in a sentence.
     """
     wanted = encoder_size(settings)
-    layers = settings["num_layers"] * settings.get("num_inner_repetitions", 1)
     if wanted > 4 * held:
-        names = (
-            "vocabulary_size",
-            "num_layers",
-            "hidden_dim",
-            "intermediate_dim",
-            "max_sequence_length",
-        )
-        listed = ", ".join(f"{name}={settings[name]}" for name in names if name in settings)
         raise ValueError(
-            f"The configuration of '{source}' asks for {wanted:,} weights ({listed}), and its "
-            f"files hold {held:,}; the two do not belong together: download it again."
+            f"The configuration of '{source}' asks for {wanted:,} weights ({_listed(settings)}), "
+            f"and its files hold {held:,}; the two do not belong together: download it again."
         )
+    check_buildable(settings, source)
+
+
+def check_buildable(settings, source):
+    """Raise where an encoder, of random weights too, is more than this machine or we can build.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    wanted, room = 2 * encoder_size(settings), memory_bytes()  # In bfloat16.
+    if room is not None and wanted > room:
+        raise ValueError(
+            f"The configuration of '{source}' asks for {wanted:,} bytes of weights "
+            f"({_listed(settings)}), and this machine has {room:,} of memory; download it again, "
+            "or use a larger machine."
+        )
+    layers = settings["num_layers"] * settings.get("num_inner_repetitions", 1)
+    layers += settings.get("num_decoder_layers") or 0
     if layers > MOST_LAYERS:
         raise ValueError(
             f"The configuration of '{source}' asks for {layers:,} layers, and kerasbert builds "
             f"{MOST_LAYERS:,} at most; download it again."
         )
+
+
+def _listed(settings):
+    names = ("vocabulary_size", "num_layers", "num_decoder_layers", "hidden_dim")
+    names += ("intermediate_dim", "max_sequence_length")
+    return ", ".join(f"{name}={settings[name]}" for name in names if name in settings)
 
 
 def encoder_size(settings):
@@ -67,12 +86,70 @@ def encoder_size(settings):
     blocks = settings.get("num_groups") or settings["num_layers"]
     blocks *= settings.get("num_inner_repetitions", 1)
     block = 4 * width**2 + (3 if settings.get("gated_mlp") else 2) * width * inner
-    return rows * narrow + distances * width + blocks * block
+    # A block of a decoder has attention to the encoder too.
+    decoders = settings.get("num_decoder_layers") or 0
+    decoder = 8 * width**2 + 2 * width * (settings.get("decoder_intermediate_dim") or inner)
+    return rows * narrow + distances * width + blocks * block + decoders * decoder
 
 
-def tensors_size(tensors):
-    """How many numbers the tensors of a foreign checkpoint hold."""
-    return sum(math.prod(tensors.shape(name)) for name in tensors)
+def check_stored(source, declared, stored, then="download it again", name=None):
+    """Raise where tensors, or the one of a name, ask for more bytes than a file stores.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    if declared > stored:
+        part = "" if name is None else f"'{name}' in "
+        raise ValueError(
+            f"{part}'{source}' asks for {declared:,} bytes of memory and stores {stored:,}, as no "
+            f"whole file of weights does; {then}."
+        )
+
+
+def h5_datasets(path, then="save or fetch it again"):
+    """What is in a file of HDF5: a dict of name to `(how many, dtype, the attribute "dtype")`.
+
+    HDF5 gives zeros for what was never written, unpacks, and reads other files that one names: a
+    few bytes may ask for any memory. All of that is refused but packing, up to `MOST_PACKED` times.
+
+    Raises:
+        ValueError: in a sentence; what h5py says of damaged files comes through `reading`.
+    """
+    import h5py
+
+    found, packed, stored = {}, 0, 0
+    check_regular(path)
+    size = os.path.getsize(path) if os.path.exists(path) else 0
+
+    def collect(name, item):
+        nonlocal packed, stored
+        if not isinstance(item, h5py.Dataset):
+            return
+        if item.is_virtual or item.external:
+            raise ValueError(f"'{path}' has '{name}' in another file; {then}.")
+        declared, there = (item.size or 0) * item.dtype.itemsize, item.id.get_storage_size()
+        if item.id.get_create_plist().get_nfilters():
+            packed += declared
+        else:
+            check_stored(path, declared, there, then, name)
+        stored += there
+        found[name] = (item.size or 0, item.dtype, item.attrs.get("dtype"))
+
+    links = []
+
+    def note(name, link):  # h5py does not let it raise.
+        if not isinstance(link, h5py.HardLink):
+            links.append(name)
+
+    with reading(path, then, "cut off or no HDF5 file"), h5py.File(path, "r") as file:
+        file.visititems_links(note)
+        file.visititems(collect)
+    if links:
+        raise ValueError(f"'{path}' has '{links[0]}' by a link to another place; {then}.")
+    # Several may name the same bytes.
+    check_stored(path, stored, size, then)
+    check_stored(path, packed, MOST_PACKED * size, then)
+    return found
 
 
 def h5_size(directory, stem, quantized=False):
@@ -87,8 +164,6 @@ def h5_size(directory, stem, quantized=False):
         ValueError: in a sentence for a damaged file, an encoder's that is missing, and for numbers
             that are no weights.
     """
-    import h5py
-
     size = 0
     paths = sorted(glob.glob(os.path.join(glob.escape(directory), f"{stem}*.weights.h5")))
     if stem == "model" and not paths:
@@ -97,20 +172,12 @@ def h5_size(directory, stem, quantized=False):
             "it again."
         )
     for path in paths:
-        check_regular(path)
-        found = {}
-
-        def collect(name, item, found=found):
-            if isinstance(item, h5py.Dataset):
-                found[name] = (item.size, item.dtype, item.attrs.get("dtype"))
-
         try:
-            with h5py.File(path, "r") as file:
-                file.visititems(collect)
-        except Exception as error:  # h5py has many.
+            found = h5_datasets(path)
+        except ReadError as error:
             raise ValueError(
                 f"The preset in '{directory}' is not whole: {os.path.basename(path)} is cut off or "
-                f"damaged ({first_line(error)}); save or fetch it again."
+                f"damaged ({first_line(error.__cause__)}); save or fetch it again."
             ) from error
         for name, (count, dtype, stored_as) in found.items():
             # Keras keeps bfloat16 as plain bytes, and counts of steps and draws as integers.
@@ -119,7 +186,7 @@ def h5_size(directory, stem, quantized=False):
                 continue
             if not (quantized and "int" in name_of):
                 check_dtype(name, name_of, path)
-            size += count or 0
+            size += count
     return size
 
 
@@ -132,4 +199,6 @@ def checked_index(directory):
     for name in names.values() if isinstance(names, dict) else ():
         for shard in name if isinstance(name, list) else [name]:
             inside(directory, shard, index)
+            if not fnmatch.fnmatch(str(shard), "model*.weights.h5"):  # Others are not checked.
+                raise ValueError(f"'{index}' names {shard!r}, which is no file of weights.")
     return index

@@ -177,7 +177,9 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         Raises:
             ValueError: where a field is missing, or the weights do not fit it.
         """
-        model = cls(**bilm.read_options(options), dtype=dtype)
+        settings = bilm.read_options(options)
+        bilm.check_options(settings, weights)
+        model = cls(**settings, dtype=dtype)
         bilm.read_weights(model.weights, weights)
         return model
 

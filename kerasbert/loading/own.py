@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import keras
 
-from kerasbert._errors import check_fields, check_value, first_line
+from kerasbert._errors import check_fields, check_value, first_line, is_whole
 from kerasbert.conversion.sizes import checked_index, h5_size
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.files import read_json
@@ -105,6 +105,18 @@ class OwnPreset:
         dtype = self.config().get("dtype")
         return h5_size(self.directory, "model", isinstance(dtype, dict) and "Map" in str(dtype))
 
+    def check_encoder(self):
+        """Raise where one size in the settings is more than all weights."""
+        held, waiting = self.encoder_size(), list(self.config().items())
+        for name, value in waiting:
+            if isinstance(value, (list, tuple)):
+                waiting += [(name, one) for one in value]
+            elif is_whole(value) and value > held:
+                raise ValueError(
+                    f"{name}={value} in '{self.path('config.json')}' asks for more weights than "
+                    f"the {held:,} of its files; save or fetch the preset again."
+                )
+
     def encoder_weights(self):
         """The file of the encoder's weights, or the index of its shards, which stay in here."""
         return checked_index(self.directory) or self.path("model.weights.h5")
@@ -112,9 +124,10 @@ class OwnPreset:
     def check_classes(self, config):
         """Raise where the settings of a task name more classes than its file has weights."""
         held = h5_size(self.directory, "task")
-        if (config or {}).get("num_classes", 0) > held > 0:
-            raise ValueError(
-                f"'{self.path('task.json')}' has num_classes={config['num_classes']}, and "
-                f"task.weights.h5 holds {held} weights; the two do not belong together: save or "
-                "fetch the preset again."
-            )
+        for name in ("num_classes", "bilstm_units"):
+            if ((config or {}).get(name) or 0) > held > 0:
+                raise ValueError(
+                    f"'{self.path('task.json')}' has {name}={config[name]}, and task.weights.h5 "
+                    f"holds {held} weights; the two do not belong together: save or fetch the "
+                    "preset again."
+                )

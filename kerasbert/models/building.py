@@ -11,7 +11,7 @@ from kerasbert import private_names
 from kerasbert._keywords import check_keyword
 from kerasbert.conversion.name_map import check_finite
 from kerasbert.conversion.name_map import load_weights as load_named_weights
-from kerasbert.conversion.sizes import check_sizes, tensors_size
+from kerasbert.conversion.sizes import check_buildable, check_sizes
 from kerasbert.families import LINEAGE, head_settings
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import head_weights
@@ -152,10 +152,11 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
         settings["pooler"] = _has_pooler(checkpoint)
     settings.update(kwargs)
     if not load_weights:
+        check_buildable(settings, checkpoint.source)
         return cls(**settings)
 
     # Opens them too: KerasHub's class cannot be built in the scope.
-    check_sizes(settings, tensors_size(checkpoint.tensors), checkpoint.source)
+    check_sizes(settings, checkpoint.tensors.size(), checkpoint.source)
 
     def fill(backbone):
         _check_tied(checkpoint, checkpoint.is_head, "kerasbert has one table for both.")
@@ -302,6 +303,7 @@ def own_backbone(cls, preset, load_weights, new=None, **kwargs):
         _check_finite(backbone.weights, preset.directory)
 
     if not load_weights:
+        check_buildable({**config, **kwargs}, preset.directory)
         return build()
     check_sizes({**config, **kwargs}, preset.encoder_size(), preset.directory)
     return build_filled(build, fill)

@@ -112,6 +112,27 @@ def test_tensors_of_google(folders, tmp_path, kind):
     assert f"tensor '{name}' of '{directory}' holds {kind}" in refuses(directory)
 
 
+@pytest.mark.backends("tensorflow")
+def test_an_index_of_google_that_asks_for_more(folders, tmp_path):
+    import tensorflow as tf
+
+    directory = copy(folders, "google", tmp_path)
+    data = next(directory.glob("*.data-*"))
+    size, prefix = data.stat().st_size, str(directory / "bert_model.ckpt")
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    tensors["bert/embeddings/word_embeddings"] = np.zeros((1 << 20, 16), "float32")
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(value) for value in tensors.values()],
+    )
+    os.truncate(data, size)
+    said = refuses(directory)
+    assert re.search(rf"bert_model.ckpt' asks for 67,[0-9,]+ bytes .* stores {size:,}", said)
+
+
 @pytest.mark.parametrize("kind", ["nan", "int32", "bool", "complex64"])
 @pytest.mark.parametrize("file", ["model.weights.h5", "task.weights.h5"])
 @pytest.mark.parametrize("format", ["keras_hub", "kerasbert"])
