@@ -12,9 +12,8 @@ import itertools
 import json
 import os
 import re
-import zlib
 
-from kerasbert._errors import need_packages
+from kerasbert._errors import need_packages, reading
 from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
 from kerasbert.files import as_path
 from kerasbert.storage import find, join, open_file, read_json
@@ -22,7 +21,11 @@ from kerasbert.storage import find, join, open_file, read_json
 # The report of `deduplicate` in the folder that it writes, hidden from whoever reads that.
 REPORT = ".duplicates.json"
 CHUNK = 1 << 20  # bytes read at a time
-LONGEST = 1 << 23  # bytes of a document; a longer one becomes several
+LONGEST = 1 << 23  # bytes of a document of text; a longer one becomes several
+LONGEST_LINE = 1 << 26  # bytes of what is read whole: a line of JSON, a row of Parquet or a table
+# How much larger than it is stored what is compressed may be, from that size on: text gets 3 to 20
+# times as large, and a file of one letter 1,000 times.
+MOST_PACKED = 50
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
@@ -81,7 +84,8 @@ def documents(
         document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
             `"line"`, or only with the `"file"`. `None` is `"file"` for the files of a folder and
             `"empty_line"` for others. A JSON line, and a row of Parquet, is always a document. One
-            of more than 8 MiB becomes several.
+            of text of more than 8 MiB becomes several; a line of JSON and a row of Parquet may have
+            64 MiB.
         sentences: string. `"lines"` takes each line for a sentence, `"split"` splits running prose
             into sentences. `None` is `"split"`, but `"lines"` for files whose documents end at
             empty lines and that begin with a sentence a line.
@@ -367,17 +371,9 @@ def _unpacked(path, opened):
         raise ImportError(
             f"'{path}' needs the package '{package}': `pip install {package}`."
         ) from None
-    own = [getattr(module, name) for name in ("LZMAError", "ZstdError") if hasattr(module, name)]
-    with opened(path) as raw:
-        try:
-            with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
-                yield file, raw
-        except (EOFError, zlib.error, *own, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise ValueError(
-                f"'{path}' is cut short or damaged ({error}): fetch it again."
-            ) from None
+    with opened(path) as raw, reading(path, what="cut short or damaged"):
+        with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
+            yield file, raw
 
 
 def packed(file, name):
@@ -463,42 +459,97 @@ def _next_end(file, place, kind):
 def _rows(path, settings, part, opened):
     """Yield `(data, position)` of a file of Parquet: each row of the text's column a JSON line."""
     need_packages(f"'{path}'", "data", "pyarrow")
-    import pyarrow
-    import pyarrow.parquet
-
     key = settings.text_key or "text"
     start, end = part or (0, None)
-    try:
-        with opened(path) as raw, pyarrow.parquet.ParquetFile(raw) as file:
+    with reading(path, what="no whole file of Parquet"), opened(path) as raw:
+        with open_parquet(raw) as file:
             if key not in file.schema_arrow.names:
                 has = ", ".join(map(repr, file.schema_arrow.names))
-                raise _NoColumn(
+                raise ValueError(
                     f"'{path}' has the columns {has}; name the text's with text_key, now {key!r}."
                 )
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
+            rows = 0
+            for place in range(file.num_row_groups):
+                group, before = file.metadata.row_group(place), rows
+                rows += group.num_rows
                 column = group.column(0)
                 begin = column.dictionary_page_offset or column.data_page_offset
                 if begin < start or (end is not None and begin >= end):
                     continue
-                position = begin
-                for batch in file.iter_batches(1024, row_groups=[number], columns=[key]):
+                lines, size = [], 0
+                for _, (text,) in parquet_rows(file, path, place, [key], before):
                     # An absent text is as an empty one.
-                    rows = ({key: "" if x is None else x} for x in batch.column(0).to_pylist())
-                    lines = (json.dumps(row, default=repr) + "\n" for row in rows)
-                    yield "".join(lines).encode(), position
-    except _NoColumn:
-        raise
-    except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
+                    line = json.dumps({key: "" if text is None else text}, default=repr) + "\n"
+                    lines.append(line.encode())
+                    size += len(line)
+                    if size >= CHUNK:
+                        yield b"".join(lines), begin
+                        lines, size = [], 0
+                yield b"".join(lines), begin
+
+
+def open_parquet(source):
+    """A `pyarrow.parquet.ParquetFile` of a path or an open file, that has each text once."""
+    import pyarrow.parquet
+
+    schema = pyarrow.parquet.read_schema(source)
+    texts = [x.name for x in schema if str(x.type).startswith(("string", "large_string", "dict"))]
+    if not isinstance(source, str):
+        source.seek(0)
+    return pyarrow.parquet.ParquetFile(source, read_dictionary=texts)
+
+
+def parquet_rows(file, path, group, names, before):
+    """Yield `(number, values)` of the rows of a row group, one after the other.
+
+    A few bytes may stand for many large rows, so sizes are looked at first.
+
+    Args:
+        file: as of `open_parquet`.
+        path: string, for errors.
+        group: int.
+        names: list of columns.
+        before: int. The number of the last row before.
+    """
+    found = file.metadata.row_group(group)
+    for place in range(found.num_columns):
+        column = found.column(place)
+        if column.path_in_schema.split(".")[0] in names:
+            check_packed(column.total_uncompressed_size, column.total_compressed_size, path)
+    for batch in file.iter_batches(1024, row_groups=[group], columns=names):
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+        for values in zip(*columns):
+            before += 1
+            values = [value.as_py() for value in values]
+            size = sum(len(x) if isinstance(x, (str, bytes, list)) else 0 for x in values)
+            check_line(size, path, f"row {before}")
+            yield before, values
+
+
+def check_line(size, path, where):
+    """Raise for a line or a row that is too long to be read whole.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    if size > LONGEST_LINE:
         raise ValueError(
-            f"'{path}' is no whole file of Parquet ({error}): fetch it again."
-        ) from None
+            f"'{path}' has more than {LONGEST_LINE >> 20} MiB in {where}, which is read whole; "
+            "cut it into several, or remove it."
+        )
 
 
-class _NoColumn(ValueError):
-    """In a sentence already."""
+def check_packed(size, stored, path, where=""):
+    """Raise where what is compressed gets larger than any text does.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    if size > max(LONGEST_LINE, MOST_PACKED * stored):
+        raise ValueError(
+            f"'{path}' unpacks to {size:,} bytes and more, of {stored:,}, as no text does{where}; "
+            "fetch it again."
+        )
 
 
 def _undecodable(path, where, encoding, raw=b""):
@@ -534,6 +585,9 @@ def _pieces(path, kind, size, settings, part=None, opened=open_file):
                 end = _any_end(data[:LONGEST])
             if end < 0:
                 searched = max(0, data.rfind(b"\n"))
+                if kind == "json" and len(data) - searched > LONGEST_LINE:
+                    number = line + data.count(b"\n")
+                    check_line(len(data) - searched, path, f"line {number}")
                 break
             yield Piece(path, line, kind, bytes(data[:end]), *form, start), position
             line += data.count(b"\n", 0, end)

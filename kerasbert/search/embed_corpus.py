@@ -17,8 +17,9 @@ import os
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, need_packages
+from kerasbert._errors import check_choice, check_whole, first_line, need_packages
 from kerasbert.data.beam import need_beam, once_a_worker
+from kerasbert.data.corpus import LONGEST_LINE, check_line, open_parquet, parquet_rows
 from kerasbert.data.manifest import describe_tokenizer
 from kerasbert.data.shards import read_shards, weights_digest, write_shards
 from kerasbert.files import check_regular
@@ -59,7 +60,7 @@ def embed_corpus(
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
             (`.csv`, `.tsv`, `.parquet`), JSON lines (`.jsonl`, `.ndjson`) of objects or strings, or
             plain text with a text a line; all but `.parquet` also as `.gz`. Blank texts are left
-            out.
+            out. A line, a field and a row may have 64 MiB.
         output: path of the folder.
         preset: a name or a folder of a `BertTextEmbedder`, or, without `options`, one itself.
         text: string or list of strings. The column with the text, or several that are joined by
@@ -340,35 +341,51 @@ def _rows(name, path, settings):
 def _records(name, path):
     """Yield `(number, row)` from 1: a dict, or a string of a text alone."""
     ending = os.path.splitext(name.removesuffix(".gz"))[1].lower()
-    if ending == ".parquet":
-        need_packages(f"'{name}'", "data", "pyarrow")
-        import pyarrow.parquet
-
-        with pyarrow.parquet.ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches(1024) for row in batch.to_pylist())
-            yield from enumerate(rows, start=1)
-        return
     check_regular(path)
-    opened = gzip.open if name.endswith(".gz") else open
-    number = 0
+    number, limit = 0, csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     try:
+        if ending == ".parquet":
+            for number, row in _parquet_records(name, path):
+                yield number, row
+            return
+        opened = gzip.open if name.endswith(".gz") else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            lines = _lines(file, name)
             if ending in (".csv", ".tsv"):
-                rows = csv.DictReader(file, delimiter="," if ending == ".csv" else "\t")
+                rows = csv.DictReader(lines, delimiter="," if ending == ".csv" else "\t")
             elif ending in (".jsonl", ".ndjson"):
-                rows = (_json(line) for line in file if line.strip())
+                rows = (_json(line) for line in lines if line.strip())
             else:
-                rows = (line.rstrip("\r\n") for line in file)
+                rows = (line.rstrip("\r\n") for line in lines)
             for number, row in enumerate(rows, start=1):
                 yield number, row
-    except (
-        UnicodeDecodeError,
-        csv.Error,
-        json.JSONDecodeError,
-        EOFError,
-        gzip.BadGzipFile,
-    ) as error:
-        raise ValueError(f"'{name}' cannot be read after row {number} ({error}).") from None
+    except Exception as error:  # gzip, zlib, csv, JSON and pyarrow have one each.
+        if f"'{name}'" in str(error) or isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"'{name}' cannot be read after row {number} ({first_line(error)})."
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _lines(file, name):
+    """The lines of a file, none of them longer than what is read whole."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        check_line(len(line), name, f"line {number}")
+        yield line
+
+
+def _parquet_records(name, path):
+    need_packages(f"'{name}'", "data", "pyarrow")
+    with open_parquet(path) as file:
+        names, before = file.schema_arrow.names, 0
+        for group in range(file.num_row_groups):
+            for number, values in parquet_rows(file, name, group, names, before):
+                yield number, dict(zip(names, values))
+            before += file.metadata.row_group(group).num_rows
 
 
 def _json(line):

@@ -9,12 +9,12 @@ import io
 import json
 import os
 import warnings
-import zlib
 from dataclasses import dataclass
 
-from kerasbert._errors import first_line
+from kerasbert._errors import first_line, reading
+from kerasbert.data.corpus import CHUNK, check_packed
 from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
-from kerasbert.files import check_name
+from kerasbert.files import check_name, check_regular
 
 
 @dataclass
@@ -198,11 +198,13 @@ def read_text(path, encoding=None):
     """
     if encoding is not None:
         check_encoding(encoding)
-    try:
-        with gzip.open(path) if str(path).endswith(".gz") else open(path, "rb") as file:
+    check_regular(path)
+    if str(path).endswith(".gz"):
+        with reading(path, what="no whole gzip file"):
+            raw = _unpacked(path)
+    else:
+        with open(path, "rb") as file:
             raw = file.read()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"'{path}' is no whole gzip file ({error}); fetch it again.") from None
     marked, data = split_mark(raw)
     found = marked or ("utf-8" if encoding is None or _is_utf8(data) else encoding)
     wrong = None
@@ -223,6 +225,18 @@ def read_text(path, encoding=None):
     if not text.strip():
         raise ValueError(f"'{path}' is empty.")
     return text.replace("\r\n", "\n")
+
+
+def _unpacked(path):
+    """The bytes in a gzip file, but not of one that a few bytes make huge."""
+    stored, found, size, line = os.path.getsize(path), [], 0, 1
+    with gzip.open(path) as file:
+        while chunk := file.read(CHUNK):
+            found.append(chunk)
+            size += len(chunk)
+            line += chunk.count(b"\n")
+            check_packed(size, stored, path, f" (in line {line:,})")
+    return b"".join(found)
 
 
 def _is_utf8(data):
