@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import struct
+import zlib
 from dataclasses import dataclass
 
 import keras
@@ -66,7 +68,10 @@ class OwnPreset:
         """Reword what Keras, KerasHub and h5py say of files that are missing or damaged."""
         try:
             yield
-        except (OSError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
+        except (
+            *(OSError, LookupError, TypeError, AttributeError, RuntimeError, EOFError),
+            *(MemoryError, ArithmeticError, zlib.error, struct.error),
+        ) as error:
             raise ValueError(
                 f"The preset in '{self.directory}' is not whole ({first_line(error)}); save or "
                 "fetch it again."

@@ -175,7 +175,10 @@ class TextColumn:
         if row >= len(self._ends):
             return self._later[row - len(self._ends)]
         start = self._ends[row - 1] if row else 0
-        return _decoded(self._data[start : self._ends[row]].tobytes())
+        try:
+            return _decoded(self._data[start : self._ends[row]].tobytes())
+        except UnicodeDecodeError:
+            raise ValueError(f"The text or id number {row} is damaged; {AGAIN}.") from None
 
     def take(self, rows):
         return [self[row] for row in rows]

@@ -12,7 +12,7 @@ import os
 
 import numpy as np
 
-from kerasbert._errors import check_whole, is_whole
+from kerasbert._errors import check_whole, is_whole, reading
 from kerasbert.files import check_regular
 from kerasbert.metrics import pearson, spearman
 from kerasbert.metrics.ranking import average_precision, gain_share, recall, reciprocal_rank
@@ -248,14 +248,15 @@ def _sts_rows(path):
         for number, line in lines:
             try:
                 yield number, json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 yield number, line
         return
     names = None
     for number, line in lines:
         mark = "\t" if "\t" in line else ","
         quoting = csv.QUOTE_NONE if mark == "\t" else csv.QUOTE_MINIMAL
-        cells = next(csv.reader([line], delimiter=mark, quoting=quoting))
+        with reading(path, f"mend line {number}"):  # A field may be too long.
+            cells = next(csv.reader([line], delimiter=mark, quoting=quoting))
         if names is None and "sentence1" in cells:
             names = cells
         elif names is not None:
@@ -311,7 +312,7 @@ def _judgement(line, is_json):
     try:
         row = json.loads(line)
         return [str(row[name]) for name in ("query-id", "corpus-id", "score")]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
@@ -321,7 +322,7 @@ def _jsonl(path):
         try:
             row = json.loads(line)
             yield str(row["_id"]), {**row, "text": str(row["text"])}
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
                 f"Line {number} of '{path}' is {line!r:.80}; it has to be a JSON object with `_id` "
                 "and `text`."

@@ -335,7 +335,7 @@ def _read_parquet(path, source):
         raise ValueError(
             f"{source} needs pandas and pyarrow: pip install pandas pyarrow ({first_line(error)})."
         ) from error
-    except (OSError, ValueError) as error:
+    except Exception as error:  # pyarrow and pandas have many.
         raise ValueError(f"{source} is no Parquet file ({first_line(error)}).") from error
     if not len(frame):
         raise ValueError(f"{source} has no rows.")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kerasbert import backend, presets
-from kerasbert._errors import check_choice
+from kerasbert._errors import check_choice, reading
 from kerasbert.files import (
     fills_output,
     names_in,
@@ -251,7 +251,7 @@ class Trial:
                     megabytes=arm.megabytes,
                 )
         forget(folder)
-        with np.load(path) as file:
+        with reading(path, "remove it, and run the same again"), np.load(path) as file:
             return {key: file[key] for key in file.files}
 
     def rows_of(self, parts, seed):

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.special
 
 from kerasbert import presets
+from kerasbert._errors import reading
 from kerasbert.files import names_in, new_file, remove
 from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
@@ -318,7 +319,7 @@ class Vectors:
             path = os.path.join(shared.folder, f"vectors-{start:09}.npz")
             if not os.path.exists(path):
                 self._make(path, texts[start : start + _BLOCK])
-            with np.load(path) as file:
+            with reading(path, "remove it, and run the same again"), np.load(path) as file:
                 blocks.append(file["vectors"])
                 seconds += float(file["seconds"])
                 self.megabytes = float(file["megabytes"])

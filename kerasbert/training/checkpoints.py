@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  It makes bfloat16 known to NumPy.
 import numpy as np
 
 from kerasbert import backend, private_names
-from kerasbert._errors import first_line
+from kerasbert._errors import first_line, reading
 from kerasbert.files import new_file
 
 _KEY = "kerasbert"
@@ -106,7 +106,7 @@ def load_checkpoint(path, model):
             variable.assign(file.get_tensor(name))
         backend.set_random_states({name: file.get_tensor(name) for name in states})
         kept = sorted(name for name in file.keys() if name.startswith(_KEPT))
-        return _facts(file), [file.get_tensor(name) for name in kept]
+        return _facts(file, path), [file.get_tensor(name) for name in kept]
 
 
 def random_mark():
@@ -140,7 +140,7 @@ def load_optimizer(path, model):
 def checkpoint_facts(path):
     """What a checkpoint says of itself."""
     with _open(path) as file:
-        return _facts(file)
+        return _facts(file, path)
 
 
 def _variables(model):
@@ -185,8 +185,9 @@ def _open(path):
         ) from None
 
 
-def _facts(file):
-    return json.loads((file.metadata() or {}).get(_KEY, "{}"))
+def _facts(file, path):
+    with reading(path, "remove it to start anew"):
+        return json.loads((file.metadata() or {}).get(_KEY, "{}"))
 
 
 def _check(path, file, variables, others=()):

@@ -9,10 +9,14 @@ one that hangs or crashes ends the run, and stands in the file that it names.
 """
 
 import argparse
+import bz2
 import contextlib
 import faulthandler
+import gzip
+import importlib
 import io
 import json
+import lzma
 import math
 import os
 import random
@@ -26,11 +30,14 @@ import warnings
 import keras
 import numpy as np
 
+import kerasbert
 from kerasbert import data, models, tasks, tokenizers
+from kerasbert.search import SearchIndex, embed_corpus, read_vectors
 from kerasbert.tokenizers.byte_pair import byte_characters
 from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.peers import Peer
 
+embed_rows = importlib.import_module("kerasbert.search.embed_corpus")._rows
 hypothesis, st = Peer("hypothesis"), Peer("hypothesis.strategies")
 
 SECONDS = 20
@@ -233,6 +240,86 @@ def _checkpoint(format):
     return lambda: _saved(save), load
 
 
+def _shards(what):
+    """A folder of vectors or of predictions: refused, or what was there."""
+    whole = []
+
+    def rows(folder):
+        if what == "predictions":
+            return list(kerasbert.read_predictions(folder))
+        return [list(zip(*part[:2], part[2].tolist())) for part in read_vectors(folder)]
+
+    def save(folder):
+        corpus, out = os.path.join(folder, "corpus.txt"), os.path.join(folder, "out")
+        with open(corpus, "w", encoding="utf-8") as file:
+            file.write("\n".join(LINES))
+        if what == "predictions":
+            kerasbert.predict_corpus(_model(), corpus, out, rows=2)
+        else:
+            embed_corpus(corpus, out, _embedder(), rows=2, format=what)
+        os.remove(corpus)
+        whole[:] = rows(out)
+
+    def load(folder, use):
+        assert rows(os.path.join(folder, "out")) == whole
+
+    return lambda: _saved(save), load
+
+
+def _embedder():
+    task = _model()
+    preprocessor = models.BertTextEmbedderPreprocessor(
+        task.preprocessor.tokenizer, sequence_length=32
+    )
+    return models.BertTextEmbedder(task.backbone, preprocessor)
+
+
+def _index(engine):
+    """A search index: refused, or it finds what it found."""
+    vectors = np.random.default_rng(0).normal(size=(40, 16)).astype("float32")
+    whole = []
+
+    def found(index):
+        return [[hit["id"] for hit in hits] for hits in index.search_vectors(vectors, 3)]
+
+    def save(folder):
+        index = SearchIndex(None, engine=engine)
+        index.add([f"text {i}" for i in range(40)], [f"id {i}" for i in range(40)], vectors)
+        whole[:] = found(index)
+        index.save(os.path.join(folder, "index"))
+
+    def load(folder, use):
+        # What is mapped is not compared with hashes.
+        index = SearchIndex.load(os.path.join(folder, "index"), mmap=False)
+        if index.similarity == "cosine" and index.engine_options == {} and index.dims is None:
+            assert found(index) == whole or index.engine != engine
+        assert all(isinstance(text, str) for text in index.texts)
+
+    return lambda: _saved(save), load
+
+
+def _corpus(name, pack):
+    rows = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
+
+    def load(folder, use):
+        path = os.path.join(folder, name)
+        assert all(isinstance(x, str) for document in data.documents(path) for x in document)
+        if name.endswith((".jsonl", ".gz")):
+            list(embed_rows(name, path, {"text": ["text"], "id": None}))
+
+    return lambda: {name: pack(rows)}, load
+
+
+def _parquet(rows):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist([json.loads(row) for row in rows.splitlines()])
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(table, file)
+    return file.getvalue()
+
+
 _SQUAD = {
     "version": "1.1",
     "data": [
@@ -285,6 +372,16 @@ KINDS = {
         "a.jsonl", "".join(json.dumps(row) + "\n" for row in _ROWS).encode(), "text_classifier"
     ),
     "json": _table("a.json", json.dumps(_ROWS).encode(), "text_classifier"),
+    "vectors": _shards("npy"),
+    "vectors_parquet": _shards("parquet"),
+    "predictions": _shards("predictions"),
+    "index": _index("exact"),
+    "index_usearch": _index("usearch"),
+    "index_faiss": _index("faiss"),
+    "corpus_gz": _corpus("a.jsonl.gz", gzip.compress),
+    "corpus_xz": _corpus("a.jsonl.xz", lzma.compress),
+    "corpus_bz2": _corpus("a.jsonl.bz2", bz2.compress),
+    "corpus_parquet": _corpus("a.parquet", _parquet),
     "squad": _table("a.json", json.dumps(_SQUAD).encode(), "question_answering"),
     "conll": _table(
         "a.conll", b"Ann B-PER\nLee I-PER\nran O\n\nin O\nRome B-LOC\n", "token_classifier"
