@@ -174,19 +174,20 @@ def restore_order(outputs, order):
     return keras.tree.map_structure(lambda rows: np.asarray(rows)[back], outputs)
 
 
-def batch_dataset(plan, make_batch, seeds=None):
+def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
     """A `tf.data.Dataset` of batches that are planned anew in every epoch.
 
     Python runs once an epoch; the batches are made in the graph, in parallel, ahead of use.
 
     Args:
-        plan: function of the epoch (int, from 0; each pass over the dataset is one), returning a
-            list of int arrays (B,), the same number of them each time.
+        plan: function of the epoch (int; each pass over the dataset is one), returning a list of
+            int arrays (B,), the same number of them each time.
         make_batch: function of a tensor of row numbers (B,), traced, that returns the batch.
         seeds: function of the epoch, returning ints that seed its batches. `make_batch` then
             takes a seed of each batch too, int64 (2,).
+        first_epoch: int. The epoch of the first pass.
     """
-    epochs = itertools.count()
+    epochs = itertools.count(first_epoch)
 
     def one_epoch():
         epoch = next(epochs)

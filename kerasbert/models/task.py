@@ -271,6 +271,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 *(x, y, sample_weight, batch_size or 32, shuffle),
                 buckets=self._compiles_shapes(),
                 shape_cost=shape_cost,
+                first_epoch=kwargs.get("initial_epoch", 0),
             )
             self._check_labelled(y, is_raw)  # Texts first: they may be what is wrong.
         else:

@@ -358,6 +358,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         seed=None,
         buckets=True,
         shape_cost=0,
+        first_epoch=0,
     ):
         """Batches of similar length for `fit`: every example once an epoch, a new order in each.
 
@@ -375,6 +376,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 that is not compiled for each shape.
             shape_cost: number. How many tokens of padding an epoch may have for one shape less to
                 compile; see `kerasbert.data.batching.cheap_shapes`.
+            first_epoch: int. The epoch of the first pass: with the same seed, later passes are
+                those that a training from the start would have come to.
 
         Returns:
             A `tf.data.Dataset` of `(x, y, sample_weight)`, without what was not given.
@@ -394,7 +397,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 return similar_length_batches(lengths, batch_size, seed, epoch, **shapes)
             return given_batches(lengths, batch_size)
 
-        return self._dataset(segments, targets, plan, buckets, lambda epoch: (seed, epoch))
+        return self._dataset(
+            segments, targets, plan, buckets, lambda epoch: (seed, epoch), first_epoch
+        )
 
     def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None, buckets=True, few=0):
         """Batches sorted by length, the longest first, for `predict` and `evaluate`.
@@ -481,10 +486,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         traced = self.traced(("batch", buckets, len(segments), *given), make)
         return lambda rows, *seed: traced(rows, *seed, *tensors)
 
-    def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,)):
+    def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,), first_epoch=0):
         with tf.device("cpu"):
             make = self._maker(segments, targets, buckets)
-            return batch_dataset(plan, make, seeds if self.draws else None)
+            return batch_dataset(plan, make, seeds if self.draws else None, first_epoch)
 
     def map_dataset(self, dataset, anew=True):
         """Preprocess a `tf.data.Dataset` of batches of texts.

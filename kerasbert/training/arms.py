@@ -23,11 +23,10 @@ from kerasbert.files import names_in, new_file, remove
 from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay
-from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from kerasbert.training.checkpoints import KeepsEpochs
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 from kerasbert.training.settings import AdviseSettings
 
-KEEP_AFTER = 60.0  # Seconds that a killed training may lose.
 _BLOCK = 2048  # Texts that are embedded between two files.
 _UPDATES = 300  # At least, of a training on few rows, but for _MOST epochs.
 _MOST = 20
@@ -187,9 +186,9 @@ class Trained(Arm):
 
     def _train(self, model, x, y, batch_size, epochs):
         keep = _Keep(self.folder, epochs)
-        start = keep.go_on(model)
-        # Batches in another order than those of the first epochs.
-        keras.utils.set_random_seed(self.seed + 1_000_003 * start)
+        keras.utils.set_random_seed(self.seed)
+        start, facts, _ = keep.go_on(model)
+        keep.before = facts.get("seconds", 0.0)
         model.fit(
             x,
             y,
@@ -341,32 +340,18 @@ class Vectors:
             np.savez(file, vectors=vectors, seconds=seconds, megabytes=_megabytes(embedder))
 
 
-class _Keep(keras.callbacks.Callback):
-    """Keeps, at ends of epochs, what a training goes on from."""
+class _Keep(KeepsEpochs):
+    """Keeps also how long a training took so far."""
 
     def __init__(self, folder, epochs):
-        super().__init__()
-        self.folder, self.epochs = folder, epochs
-        self.before = 0.0  # Seconds of earlier calls.
-        self._start = self._saved = time.monotonic()
-
-    def go_on(self, model):
-        """Take what an earlier call left, and return after how many epochs that is."""
-        path = find_checkpoint(self.folder)
-        if path is None:
-            return 0
-        model.optimizer.build(model.trainable_variables)
-        facts, _ = load_checkpoint(path, model)
-        self.before = facts["seconds"]
-        return facts["step"]
+        super().__init__(folder)
+        self.epochs = epochs
+        self._start = time.monotonic()
 
     def on_epoch_end(self, epoch, logs=None):
-        now = time.monotonic()
-        if now - self._saved >= KEEP_AFTER and epoch + 1 < self.epochs:
-            os.makedirs(self.folder, exist_ok=True)
-            seconds = self.before + now - self._start
-            save_checkpoint(self.folder, self.model, epoch + 1, seconds=seconds)
-            self._saved = now
+        if epoch + 1 < self.epochs:
+            self.keep(epoch + 1, seconds=self.before + time.monotonic() - self._start)
+        super().on_epoch_end(epoch, logs)
 
 
 def probabilities(vectors, head):

@@ -109,6 +109,46 @@ def load_checkpoint(path, model):
         return _facts(file, path), [file.get_tensor(name) for name in kept]
 
 
+class KeepsEpochs(keras.callbacks.Callback):
+    """Keeps a checkpoint of each epoch, from which the same training takes the same steps.
+
+    Call `keras.utils.set_random_seed` with the seed of the training and then `go_on`, before `fit`
+    on raw texts from the epoch that it returns.
+
+    Args:
+        folder: path. Of this training; it need not exist.
+    """
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def go_on(self, model):
+        """Load the newest checkpoint, if there is one, into a compiled model.
+
+        Returns:
+            `(epoch, facts, kept)`: how many epochs are done, and what was given to `keep`.
+        """
+        path, facts, kept = find_checkpoint(self.folder), {}, []
+        if path is not None:
+            model.optimizer.build(model.trainable_variables)
+            facts, kept = load_checkpoint(path, model)
+        self._put_back = random_mark()
+        return facts.get("step", 0), facts, kept
+
+    def keep(self, epoch, kept=(), **facts):
+        """Save the state after so many epochs; see `save_checkpoint`."""
+        os.makedirs(self.folder, exist_ok=True)
+        save_checkpoint(self.folder, self.model, epoch, kept, **facts)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 0:
+            self._put_back()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._put_back = random_mark()
+
+
 def random_mark():
     """A function that puts global random generators back to where they are now.
 

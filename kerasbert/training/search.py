@@ -24,12 +24,11 @@ from kerasbert.files import (
     write_json,
     write_text,
 )
-from kerasbert.metrics import ScoreCallback
 from kerasbert.optimizers import AdamW, LinearDecay
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.task import Task
 from kerasbert.training import report
-from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from kerasbert.training.checkpoints import KeepsEpochs, find_checkpoint
 from kerasbert.training.evaluation import RECORD, predict_all
 from kerasbert.training.methods import method_of
 from kerasbert.training.recording import Pulse
@@ -38,8 +37,6 @@ from kerasbert.visualize.figures import save
 from kerasbert.visualize.predictions import confusion_matrix
 from kerasbert.visualize.training import finetuning_curves
 
-# A run keeps its state at the end of an epoch if this many seconds would be lost otherwise.
-KEEP_AFTER = 60.0
 # The folder in `output` of what was made in parts.
 PARTS = "parts"
 _POINTS = 20  # of the learning curve, in each epoch
@@ -263,11 +260,10 @@ class Search:
         if trained is None:
             watch.at_once(method)
             return method.model, watch
-        start = watch.go_on(trained)
+        keras.utils.set_random_seed(point["seed"])
+        start = watch.start(trained)
         if start:
             self.say(f"It goes on after epoch {start}.")
-        # Batches in another order than those of the first epochs.
-        keras.utils.set_random_seed(point["seed"] + 1_000_003 * start)
         if not watch.is_over():
             x, y, weights = method.data
             trained.fit(
@@ -424,7 +420,7 @@ class Search:
         )
 
 
-class _Watch(ScoreCallback):
+class _Watch(KeepsEpochs):
     """Scores each epoch, and keeps what a run needs to go on.
 
     Args:
@@ -436,18 +432,17 @@ class _Watch(ScoreCallback):
     """
 
     def __init__(self, search, method, folder, point, steps):
-        self.search, self.method, self.folder, self.point = search, method, folder, point
+        super().__init__(folder)
+        self.search, self.method, self.point = search, method, point
         self.patience = search.shared["early_stopping"]
         self.every = max(steps // _POINTS, 1)
         self.history = []
         self.best = []  # With patience, the weights of the best epoch.
-        self.unsaved = 0.0
         # Where Keras' bar can be drawn over; elsewhere it would be a line a batch.
         self.in_line = sys.stdout.isatty() or "ipykernel" in sys.modules
         self.steps = steps
-        super().__init__(self._scores)
 
-    def _scores(self, trained):
+    def _scores(self):
         task, dev, model = self.search.task, self.search.dev, self.method.ready()
         verbose = self.search.verbose and not self.in_line
         return task.score(dev, predict_all(task, model, dev, self.point["batch_size"], verbose))
@@ -497,13 +492,9 @@ class _Watch(ScoreCallback):
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, "loss": _finite(logs["loss"]), "scores": {}}
         if row["loss"] is not None:
-            before = set(logs)
-            super().on_epoch_end(epoch, logs)
-            scores = {
-                name.removeprefix(self.prefix): _finite(value)
-                for name, value in logs.items()
-                if name not in before
-            }
+            scores = {name: float(value) for name, value in self._scores().items()}
+            logs.update((f"val_{name}", value) for name, value in scores.items())  # For the bar.
+            scores = {name: _finite(value) for name, value in scores.items()}
             row["scores"] = scores if None not in scores.values() else {}
         row["seconds"] = round(time.monotonic() - self._start, 2)
         row["losses"] = self._losses
@@ -514,26 +505,17 @@ class _Watch(ScoreCallback):
         if self.is_over():
             self.model.stop_training = True
             return
-        self.unsaved += row["seconds"]
-        if self.unsaved >= KEEP_AFTER and not is_last:
-            self._save(epoch + 1)
-            self.unsaved = 0.0
+        if not is_last:
+            self.keep(epoch + 1, self.best, history=self.history)
+        super().on_epoch_end(epoch, logs)
 
     # === The state of a run that is not done ===
 
-    def _save(self, epoch):
-        os.makedirs(self.folder, exist_ok=True)
-        save_checkpoint(self.folder, self.model, epoch, self.best, history=self.history)
-
-    def go_on(self, model):
+    def start(self, model):
         """Take the state that an earlier call left, and return after which epoch that is."""
-        path = find_checkpoint(self.folder)
-        if path is None:
-            return 0
-        model.optimizer.build(model.trainable_variables)
-        facts, self.best = load_checkpoint(path, model)
-        self.history = facts["history"]
-        return facts["step"]
+        epoch, facts, self.best = self.go_on(model)
+        self.history = facts.get("history", [])
+        return epoch
 
     def bring_back(self, model):
         """With patience, take the weights of the best epoch."""

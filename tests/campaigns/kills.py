@@ -4,7 +4,8 @@
 
 After each kill nothing half-written may stand under a final name: what is there is the old, whole,
 or the new, whole, and loads. Then the same command runs again, has to end well, and to leave
-nothing behind. Half of the kills come at a random time, half between two steps of the file system.
+nothing behind. A training ends with the bits that it would have had without the kill. Half of the
+kills come at a random time, half between two steps of the file system.
 
 Each run is a process of its own, forked from one that has imported all and used nothing yet.
 """
@@ -12,6 +13,7 @@ Each run is a process of its own, forked from one that has imported all and used
 import argparse
 import collections
 import contextlib
+import glob
 import gzip
 import hashlib
 import json
@@ -47,8 +49,12 @@ class Command:
         raise NotImplementedError
 
     def state(self, output):
-        """What stands there: "none", "old", "new", or "begun"; raises where it is half-written."""
+        """What stands there: "none", "old", "new", "begun", or "inside" of a training; raises where
+        it is half-written."""
         raise NotImplementedError
+
+    def bits(self, output):
+        """What must be the same as after a command that nobody killed; JSON can hold it."""
 
 
 class Vocab(Command):
@@ -214,6 +220,11 @@ class Pretrain(Command):
         read(output + "/preset/README.md")
         return "new"
 
+    def bits(self, output):
+        from kerasbert.models import BertPretrainer
+
+        return digest_of(BertPretrainer.from_preset(output + "/preset").weights)
+
 
 class Finetune(Command):
     has_old = False
@@ -225,7 +236,7 @@ class Finetune(Command):
         task = file_task(
             train=self.sources + "/train.csv",
             dev=self.sources + "/dev.csv",
-            settings=Settings((8,), (1e-2, 1e-3), (2,), sequence_length=16),
+            settings=Settings((8,), (1e-2, 1e-3), (4,), sequence_length=16),
         )
         kerasbert.finetune(task, self.sources + "/preset1", output, verbose=False)
 
@@ -235,7 +246,53 @@ class Finetune(Command):
         every_json(output)
         if os.path.exists(output + "/model"):
             BertTextClassifier.from_preset(output + "/model")
-        return "new" if os.path.exists(output + "/results.json") else "begun"
+        if os.path.exists(output + "/results.json"):
+            return "new"
+        return inside_or_begun(output)
+
+    def bits(self, output):
+        from kerasbert.models import BertTextClassifier
+
+        found = json.loads(read(output + "/results.json"))
+        kept = ("epoch", "loss", "losses", "scores")
+        runs = [[{x: row[x] for x in kept} for row in run["history"]] for run in found["runs"]]
+        model = BertTextClassifier.from_preset(output + "/model")
+        return [digest_of(model.weights), found["scores"], runs]
+
+
+class Advise(Command):
+    has_old = False
+
+    def run(self, output):
+        import kerasbert
+
+        kerasbert.advise(
+            self.sources + "/train.csv",
+            self.sources + "/preset1",
+            output,
+            arms=["frozen", "setfit", "lora", "full"],
+            folds=2,
+            shares=1,
+            epochs=4,
+            sequence_length=16,
+            verbose=False,
+        )
+
+    def state(self, output):
+        every_json(output)
+        if os.path.exists(output + "/advice.json"):
+            return "new"
+        return inside_or_begun(output)
+
+    def bits(self, output):
+        import numpy as np
+
+        found = json.loads(read(output + "/advice.json"))
+        scores = {x: [arm["accuracy"], arm["calibration"]] for x, arm in found["arms"].items()}
+        rows = {}
+        for name in sorted(os.listdir(output + "/runs")):
+            rows[name] = digest_of([np.load(f"{output}/runs/{name}")["rows"]])
+        return [scores, rows, found["check_labels"]]
 
 
 class Export(Command):
@@ -286,6 +343,7 @@ COMMANDS = {
     "deduplicate": Deduplicate,
     "pretrain": Pretrain,
     "finetune": Finetune,
+    "advise": Advise,
     "export_serving": ExportServing,
     "export_litert": ExportLitert,
     "export_onnx": Export,
@@ -300,6 +358,21 @@ def read(path):
 
 def shown(folder):
     return [n for n in os.listdir(folder) if n[0] != "."] if os.path.isdir(folder) else []
+
+
+def digest_of(arrays):
+    import keras
+
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(keras.ops.convert_to_numpy(array).tobytes())
+    return found.hexdigest()
+
+
+def inside_or_begun(output):
+    """Whether a training of several is under way there."""
+    found = glob.glob(output + "/runs/*/checkpoint-*.safetensors")
+    return "inside" if found else "begun"
 
 
 def every_json(folder):
@@ -463,6 +536,7 @@ class Campaign:
         steps = done(self.log, counted, command, output)
         seconds = time.monotonic() - start
         assert done(self.log, command.state, output) == "new"
+        bits = done(self.log, command.bits, output)
         for number in range(kills):
             output = fresh()
             if number % 2:
@@ -478,20 +552,23 @@ class Campaign:
                     os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             try:
-                self.states[name, self.after(command, output)] += 1
+                self.states[name, self.after(command, output, bits)] += 1
             except BaseException as error:
                 raise AssertionError(f"{said}: {error}") from error
         shutil.rmtree(old, ignore_errors=True)
         return seconds, steps
 
-    def after(self, command, output):
-        """What a kill left, and whether the same command ends well after it."""
+    def after(self, command, output, bits):
+        """What a kill left, and whether the same command ends well, and the same, after it."""
         state = "none"
         if os.path.exists(output):
             state = done(self.log, command.state, output)
-        assert state in (("old", "new") if command.has_old else ("none", "begun", "new")), state
+        assert state in (
+            ("old", "new") if command.has_old else ("none", "begun", "inside", "new")
+        ), state
         done(self.log, command.run, output)
         assert done(self.log, command.state, output) == "new"
+        assert done(self.log, command.bits, output) == bits
         assert not hidden_below(os.path.dirname(output)), hidden_below(os.path.dirname(output))
         assert os.listdir(os.path.dirname(output)) == ["output"]
         return state

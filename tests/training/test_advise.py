@@ -15,6 +15,7 @@ import kerasbert
 from kerasbert.training import advise as loop
 from kerasbert.training import arms
 from tests.cli.test_commands import kerasbert as run_command
+from tests.contracts import array
 
 
 def write(path, count=24, pool=6, seed=0, labels=("nein", "ja")):
@@ -141,20 +142,21 @@ def test_a_training_goes_on_from_its_last_epoch(tmp_path, tiny_preset, monkeypat
     whole = arms.Tuned(shared, 0, str(tmp_path / "whole"))
     whole.fit(x, y)
 
-    monkeypatch.setattr(arms, "KEEP_AFTER", 0.0)
-    save, folder = arms.save_checkpoint, str(tmp_path / "run")
+    keep, folder = arms._Keep.keep, str(tmp_path / "run")
 
-    def stop(*args, **facts):
-        save(*args, **facts)
+    def stop(self, *args, **facts):
+        keep(self, *args, **facts)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(arms, "save_checkpoint", stop)
+    monkeypatch.setattr(arms._Keep, "keep", stop)
     with pytest.raises(KeyboardInterrupt):
         arms.Tuned(shared, 0, folder).fit(x, y)
-    monkeypatch.setattr(arms, "save_checkpoint", save)
+    monkeypatch.setattr(arms._Keep, "keep", keep)
     again = arms.Tuned(shared, 0, folder)
     again.fit(x, y)
     assert int(again.model.optimizer.iterations) == int(whole.model.optimizer.iterations) == 4
+    for weight, expected in zip(again.model.weights, whole.model.weights, strict=True):
+        np.testing.assert_array_equal(array(weight), array(expected))
     assert again.seconds_before > 0
     arms.forget(folder)
     assert not os.path.exists(folder)

@@ -2,8 +2,15 @@
 
 import keras
 import numpy as np
+import pytest
 
+from kerasbert import advise, finetune
+from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifierPreprocessor
+from kerasbert.tasks import Settings, file_task
+from kerasbert.tokenizers import BertTokenizer
+from kerasbert.training.arms import _Keep
 from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from kerasbert.training.search import _Watch
 from tests.contracts import array
 
 
@@ -38,3 +45,119 @@ def test_every_type_comes_back(tmp_path):
     variables = [*model.weights, *model.optimizer.variables]
     for variable, copy in zip(variables, [*other.weights, *other.optimizer.variables], strict=True):
         np.testing.assert_array_equal(array(copy), array(variable))
+
+
+class Killed(BaseException):
+    """What ends a training as a kill does."""
+
+
+def kill_after(monkeypatch, batches):
+    """Have the training that keeps its epochs end after so many batches, counted over them."""
+    left = iter(range(batches - 1, -1, -1))
+
+    def killing(on_train_batch_end):
+        def end(self, batch, logs=None):
+            on_train_batch_end(self, batch, logs)
+            if next(left) == 0:
+                raise Killed
+
+        return end
+
+    for kind in (_Watch, _Keep):
+        monkeypatch.setattr(kind, "on_train_batch_end", killing(kind.on_train_batch_end))
+
+
+@pytest.fixture(scope="module")
+def dropping(tmp_path_factory):
+    """A preset whose training draws dropout, and a table of texts of two classes."""
+    keras.utils.set_random_seed(1)
+    words = "it was a film the city ann good bad".split()
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+    encoder = BertBackbone(
+        vocabulary_size=tokenizer.vocabulary_size(),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=16,
+        max_sequence_length=16,
+        dropout=0.2,
+    )
+    preprocessor = BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    folder = tmp_path_factory.mktemp("dropping")
+    model = BertTextClassifier(encoder, labels=["no", "yes"], preprocessor=preprocessor)
+    model.save_to_preset(str(folder / "preset"))
+    random = np.random.default_rng(0)
+    rows = [f"{' '.join(random.choice(words, 4))} {'good' if i % 2 else 'bad'}" for i in range(24)]
+    table = "".join(f"{text},{'yes' if i % 2 else 'no'}\n" for i, text in enumerate(rows))
+    (folder / "rows.csv").write_text("text,label\n" + table)
+    return folder
+
+
+def finetuned(folder, output, **settings):
+    """Weights, scores and losses of a `finetune` of 4 epochs, 3 batches each."""
+    task = file_task(
+        train=str(folder / "rows.csv"),
+        dev=str(folder / "rows.csv"),
+        settings=Settings((8,), (1e-2,), (4,), sequence_length=16),
+    )
+    found = finetune(task, str(folder / "preset"), output, verbose=False, **settings)
+    (run,) = found["runs"]
+    history = [{key: row[key] for key in ("loss", "losses", "scores")} for row in run["history"]]
+    model = BertTextClassifier.from_preset(found["model"])
+    return [array(weight) for weight in model.weights], history
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param({"early_stopping": 2}, marks=pytest.mark.slow),
+        pytest.param({"method": "lora", "lora_rank": 2}, marks=pytest.mark.slow),
+        pytest.param({"method": "setfit", "pairs": 2, "epochs": 4}, marks=pytest.mark.slow),
+        pytest.param({"precision": "mixed_bfloat16"}, marks=pytest.mark.slow),
+        pytest.param({"precision": "mixed_float16"}, marks=pytest.mark.slow),
+        pytest.param({"class_weights": "balanced"}, marks=pytest.mark.slow),
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())) or "full",
+)
+def test_finetune_that_was_killed_ends_with_the_same_bits(
+    dropping, tmp_path, monkeypatch, settings
+):
+    expected, history = finetuned(dropping, tmp_path / "whole", **settings)
+    assert len(history) > 1 and len({row["loss"] for row in history}) == len(history)
+    random = np.random.default_rng(len(str(settings)))
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_after(patch, int(random.integers(4, 6)))
+            finetuned(dropping, tmp_path / "killed", **settings)
+        assert list((tmp_path / "killed" / "runs").glob("*/checkpoint-*.safetensors"))
+    weights, again = finetuned(dropping, tmp_path / "killed", **settings)
+    assert again == history
+    for weight, value in zip(weights, expected, strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+def test_advise_that_was_killed_ends_with_the_same_bits(dropping, tmp_path, monkeypatch):
+    def advised(name):
+        given = {"arms": ["full"], "folds": 2, "shares": 1, "epochs": 3, "batch_size": 4}
+        output = tmp_path / name
+        advise(
+            str(dropping / "rows.csv"),
+            str(dropping / "preset"),
+            str(output),
+            sequence_length=16,
+            verbose=False,
+            **given,
+        )
+        return {path.name: np.load(path)["rows"] for path in (output / "runs").glob("*.npz")}
+
+    expected = advised("whole")
+    for _ in range(3):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_after(patch, 5)
+            advised("killed")
+    assert not list((tmp_path / "whole" / "runs").glob("*/"))
+    found = advised("killed")
+    assert len(found) == 2 and found.keys() == expected.keys()
+    for name, rows in expected.items():
+        np.testing.assert_array_equal(found[name], rows)

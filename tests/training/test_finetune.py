@@ -289,7 +289,6 @@ POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
 
 @pytest.mark.parametrize("lora_rank", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeypatch, lora_rank):
-    monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
     states = {}
 
     class Killed(_Watch):
@@ -334,7 +333,6 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
 
 
 def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
     values, seen = iter([0.5, 0.9, 0.9, 0.4, 1.0]), []
 
     def score(self, data, predictions):

@@ -160,7 +160,6 @@ def test_a_reranker(method, tiny_preset, tmp_path):
 
 
 def test_a_killed_setfit_goes_on(task, tiny_preset, tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "KEEP_AFTER", 0.0)
     given = {"method": "setfit", "pairs": 2, "learning_rates": 1e-2, "epochs": 3}
     seen = []
 
