@@ -27,6 +27,8 @@ import warnings
 
 import numpy as np
 
+from kerasbert._json import to_json
+
 _PREFIX = ".kerasbert-"
 _HIDDEN = re.compile(re.escape(_PREFIX) + r"([0-9a-f]{12}|in-use.*)")
 _LOCK = "lock"
@@ -82,9 +84,9 @@ def write_text(path, text):
 
 def write_json(path, value, indent=1):
     """Write a whole JSON file, see `new_file`, with letters of all languages as they are."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = to_json(value, ensure_ascii=False, indent=indent)
     if re.search("[\ud800-\udfff]", text):  # Names of files may hold bytes that are no UTF-8.
-        text = json.dumps(value, indent=indent)
+        text = to_json(value, indent=indent)
     return write_text(path, text + "\n")
 
 
@@ -577,7 +579,7 @@ def _alone(place, name, target, by):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         with open(path, "x", encoding="utf-8") as file:
-            json.dump(owner, file)
+            file.write(to_json(owner))
         yield
     finally:
         _delete(work, lock)
@@ -827,7 +829,7 @@ def _move_in(folder, target, keep):
     plan["made"] = _made(work)
     path = os.path.join(work, _MOVING)
     with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(plan, file)
+        file.write(to_json(plan))
         file.flush()
         os.fsync(file.fileno())
     before = _count(work)

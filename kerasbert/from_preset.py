@@ -4,6 +4,7 @@ import os
 
 import keras
 
+from kerasbert._finite import check_weights
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.files import check_room, is_unfinished, new_folder, output_folder
 
@@ -113,11 +114,12 @@ class FromPreset(ChecksKeywords):
             **kwargs: passed on, for example `max_shard_size` in GB.
 
         Raises:
-            ValueError: if `preset_dir` is empty, or a file.
+            ValueError: if `preset_dir` is empty, or a file, or if weights are not finite.
             OSError: if it cannot be written, or the disk has no room for the weights.
         """
         target = output_folder(preset_dir, "preset_dir")
         weights = getattr(self, "weights", ())
+        check_weights(weights, f"This {type(self).__name__} is not saved")
         if is_unfinished(target):
             # A part of a task, or what somebody else puts in its place.
             check_room(os.path.dirname(target), weights)

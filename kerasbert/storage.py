@@ -10,7 +10,6 @@ elsewhere it is written under a hidden name, and moved. No store has locks: see 
 import contextlib
 import errno
 import glob
-import json
 import os
 import re
 import secrets
@@ -20,6 +19,7 @@ import warnings
 
 from kerasbert import files
 from kerasbert._errors import first_line
+from kerasbert._json import to_json
 from kerasbert.files import in_use, is_url, temporary_folder
 
 # Protocols of stores that show an object when it is whole, and those that are only read.
@@ -376,7 +376,7 @@ class WorkingFolder:
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "id": secrets.token_hex(8),
         }
-        write_text(place, json.dumps(self._owner))
+        write_text(place, to_json(self._owner))
         self.pull()
 
     def pull(self):

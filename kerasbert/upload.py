@@ -1,13 +1,13 @@
 """`upload_preset`: share a preset on a model hub, with a card that says what it is."""
 
 import glob
-import json
 import os
 import re
 
 import keras_hub
 
 from kerasbert._errors import first_line
+from kerasbert._json import to_json
 from kerasbert.files import json_in, read_json, settle, write_text
 from kerasbert.kinds import KINDS
 from kerasbert.loading.names import builtin_presets
@@ -290,7 +290,7 @@ def _architecture(directory, config, task):
         )
     labels = task.get("config", {}).get("labels")
     if labels:
-        shown = ", ".join(json.dumps(label, ensure_ascii=False) for label in labels[:20])
+        shown = ", ".join(to_json(label, ensure_ascii=False) for label in labels[:20])
         lines.append(f"- Classes: {shown}" + (" and more" if len(labels) > 20 else ""))
     return "\n".join(lines) + "\n"
 

@@ -8,12 +8,12 @@ Words are counted in one pass with memory that has a limit, and cleaned as `Bert
 import collections
 import functools
 import io
-import json
 import re
 import unicodedata
 import warnings
 
 from kerasbert._errors import check_choice, check_value, check_whole, first_line
+from kerasbert._json import to_json
 from kerasbert.data.beam import count_words
 from kerasbert.data.corpus import blocks
 from kerasbert.data.processes import map_blocks
@@ -425,7 +425,7 @@ def _check_output(output, kind, overwrite):
 
 def _write(output, files, config):
     """A tokenizer's files, whole or not at all; at a URL each by itself, the vocabulary last."""
-    settings = (json.dumps(config, indent=2) + "\n").encode()
+    settings = (to_json(config, indent=2) + "\n").encode()
     files = {"tokenizer_config.json": settings, **files}
     if not is_url(output):
         with new_files(output) as folder:

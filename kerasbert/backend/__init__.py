@@ -19,6 +19,8 @@ import threading
 import keras
 from keras import ops
 
+from kerasbert._finite import gives_finite
+
 # Where each token sees all of more than `LONG`, `TURN` queries are attended for at a time.
 LONG, TURN = 1024, 256
 # A text of so many windows is short: its tokens see each other through one mask.
@@ -573,6 +575,7 @@ def value_and_gradient(function, x):
     )
 
 
+@gives_finite
 @kernel
 def predict_batch(model, features):
     """The outputs of a model for one batch, as NumPy arrays; several threads may ask at once.

@@ -1,11 +1,11 @@
 """The command `advise`."""
 
 import functools
-import json
 from typing import Annotated
 
 import typer
 
+from kerasbert._json import to_json
 from kerasbert.cli.app import (
     BackendOption,
     JsonOption,
@@ -111,7 +111,7 @@ def advise(
             precision=None if precision is None else str(precision),
         )
     if as_json:
-        print(json.dumps(results, ensure_ascii=False, indent=1))
+        print(to_json(results, ensure_ascii=False, indent=1))
         return
     for sentence in results["advice"]:
         print(sentence)

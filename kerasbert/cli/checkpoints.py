@@ -1,12 +1,12 @@
 """Commands on checkpoints: `presets`, `convert`, `export` and `bench`."""
 
-import json
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from kerasbert._json import to_json
 from kerasbert.cli.app import (
     BackendOption,
     JsonOption,
@@ -38,7 +38,7 @@ def presets(
         from kerasbert.presets import builtin_presets
     found = [preset for preset in builtin_presets().values() if _matches(preset, match)]
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(to_json(found, indent=2, ensure_ascii=False))
         return
     if not found:
         Console(stderr=True).print(
@@ -226,7 +226,7 @@ def export(
             path = call(loaded, directory, **arguments)
         except (TypeError, RuntimeError) as error:
             raise ValueError(str(error)) from error
-    print(json.dumps({"path" if is_graph else "directory": path}) if as_json else path)
+    print(to_json({"path" if is_graph else "directory": path}) if as_json else path)
 
 
 @app.command()

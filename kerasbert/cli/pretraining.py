@@ -1,13 +1,13 @@
 """Commands from text to an encoder: `vocab`, `deduplicate`, `examples` and `pretrain`."""
 
 import functools
-import json
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from kerasbert._json import to_json
 from kerasbert.cli.app import (
     BackendOption,
     BeamOption,
@@ -155,7 +155,7 @@ def deduplicate(
             options=beam_options(runner, beam),
         )
     if as_json:
-        print(json.dumps(found, ensure_ascii=False, indent=1))
+        print(to_json(found, ensure_ascii=False, indent=1))
         return
     gone = found["documents"] - found["kept"]
     share = 1 - found["kept_characters"] / found["characters"]

@@ -1,7 +1,6 @@
 """Commands on tasks: `tasks`, `finetune`, `evaluate` and `predict`."""
 
 import functools
-import json
 import os
 from enum import StrEnum
 from typing import Annotated
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kerasbert._json import to_json
 from kerasbert.cli.app import (
     BackendOption,
     BeamOption,
@@ -61,7 +61,7 @@ def tasks(as_json: JsonOption = False):
 
         found = builtin_tasks().values()
     if as_json:
-        print(json.dumps([task.as_dict() for task in found], indent=1, ensure_ascii=False))
+        print(to_json([task.as_dict() for task in found], indent=1, ensure_ascii=False))
         return
     table = Table("task", "", "kind", "score", "splits", "licence", "page")
     for task in found:
@@ -254,7 +254,7 @@ def finetune(
             overwrite=overwrite,
         )
     if as_json:
-        print(json.dumps(results, ensure_ascii=False, indent=1))
+        print(to_json(results, ensure_ascii=False, indent=1))
         return
     if part is not None:
         print(
@@ -319,7 +319,7 @@ def evaluate(
             limit=limit,
         )
     if as_json:
-        print(json.dumps(results, ensure_ascii=False, indent=1))
+        print(to_json(results, ensure_ascii=False, indent=1))
         return
     show(score_table(results))
     print(_count(results["examples"], limit))
@@ -403,7 +403,7 @@ def predict(
             limit=limit,
         )
     if as_json:
-        print(json.dumps(results, ensure_ascii=False, indent=1))
+        print(to_json(results, ensure_ascii=False, indent=1))
     elif output is not None:
         for path in results["files"]:
             print(path)
@@ -413,7 +413,7 @@ def predict(
         names = ids if len(ids) == len(rows) else range(len(rows))
         probabilities = results["probabilities"] or [None] * len(rows)
         for name, row, probable in zip(names, rows, probabilities):
-            cells = [name, row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)]
+            cells = [name, row if isinstance(row, str) else to_json(row, ensure_ascii=False)]
             if probable is not None:
                 cells.append(f"{_largest(probable):.4f}")
             print(*cells, sep="\t")
@@ -434,7 +434,7 @@ def _predict_corpus(model, data, output, limit, settings, runner, backend, as_js
             raise ValueError("--limit is for one file without --rows and --runner.")
         settings["columns"] = text_columns(*settings["columns"])
         count = predict_corpus(model, data, output, options=options, **settings)
-    print(json.dumps({"count": count}) if as_json else f"{count:,} predictions -> {output}")
+    print(to_json({"count": count}) if as_json else f"{count:,} predictions -> {output}")
 
 
 def _largest(probabilities):

@@ -22,6 +22,7 @@ import threading
 import uuid
 import zlib
 
+from kerasbert._json import to_json
 from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import REPORT, as_paths, check_found, part_documents, parts
 from kerasbert.data.manifest import NAME, new_manifest, total
@@ -74,7 +75,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
     # Shards without it would be read as records of others, whole or not.
-    write_whole(output, NAME, json.dumps(manifest, indent=1).encode())
+    write_whole(output, NAME, to_json(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (
             pipeline
@@ -214,7 +215,7 @@ def _most_frequent(most):
 
 
 def _write_words(counted, output, name):
-    write_whole(output, name, json.dumps(counted).encode())
+    write_whole(output, name, to_json(counted).encode())
 
 
 def matched(given):
@@ -319,7 +320,7 @@ def _with_block(found, size, block_bytes, seed):
     """`(block, found)`, the block from a hash of the document's name."""
     count, total_bytes = size
     blocks = max(1, min(total_bytes // block_bytes, count // DOCUMENTS))
-    name = json.dumps([seed, *found[0]]).encode()
+    name = to_json([seed, *found[0]]).encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") % blocks, found
 
 
@@ -347,7 +348,7 @@ def _write_block(block, make, output):
     records, counts = _maker(make)(number, found)
     name = f"examples-{number:05}.tfrecord.gz"
     write_whole(output, name, records)
-    text = hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    text = hashlib.sha256(to_json(found).encode()).hexdigest()
     return {"name": name, "bytes": len(records), "text_sha256": text, **counts}
 
 
@@ -356,7 +357,7 @@ def _write_manifest(shards, manifest, output):
     if not total(shards)["examples"]:
         raise ValueError("The corpus has no text of which an example could be made.")
     manifest = {**manifest, "shards": shards, "counts": total(shards), "complete": True}
-    write_whole(output, NAME, json.dumps(manifest, indent=1).encode())
+    write_whole(output, NAME, to_json(manifest, indent=1).encode())
 
 
 def write_whole(folder, name, data):

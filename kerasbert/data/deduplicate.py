@@ -16,7 +16,6 @@ import collections
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import re
 import unicodedata
@@ -24,6 +23,7 @@ import unicodedata
 import numpy as np
 
 from kerasbert._errors import need_packages
+from kerasbert._json import to_json
 from kerasbert.data.beam import (
     local_copy,
     matched,
@@ -135,7 +135,7 @@ def deduplicate(
         files, sizes = _files(corpus, document_end, found_here)
         there = find(output)[1]
         before = read_json(join(output, REPORT), {})
-    described = json.dumps([threshold, reading, [[*x[::2], size] for x, size in zip(files, sizes)]])
+    described = to_json([threshold, reading, [[*x[::2], size] for x, size in zip(files, sizes)]])
     made_of = hashlib.sha256(described.encode()).hexdigest()
     if before.get("made_of") == made_of and before.get("complete"):
         return before
@@ -310,7 +310,7 @@ def _write(file, gone, opened, reading):
 
 
 def _as_json(found):
-    text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+    text = to_json(found, ensure_ascii=False, indent=1) + "\n"
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -10,6 +10,7 @@ import json
 import os
 
 from kerasbert._errors import check_value
+from kerasbert._json import to_json
 from kerasbert.files import inside, is_url
 from kerasbert.storage import exists, find, join, read_json, write_text
 
@@ -50,7 +51,7 @@ def new_manifest(settings, tokenizer):
         "shards": [],
     }
     # As it will be read.
-    return json.loads(json.dumps(manifest, default=str))
+    return json.loads(to_json(manifest, default=str))
 
 
 def total(shards):
@@ -127,7 +128,7 @@ def _check_fields(values, kinds):
 
 
 def write_manifest(folder, manifest):
-    write_text(join(folder, NAME), json.dumps(manifest, indent=1))
+    write_text(join(folder, NAME), to_json(manifest, indent=1))
 
 
 def shard_path(folder, shard):

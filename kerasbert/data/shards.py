@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from kerasbert._errors import check_value, reading
+from kerasbert._json import to_json
 from kerasbert.data.beam import local_copy, matched, need_beam, write_whole
 from kerasbert.data.corpus import as_paths, check_found
 from kerasbert.files import (
@@ -78,7 +79,7 @@ class _Work:
     def __init__(self, what, endings, read, make, fits, model, settings):
         self.what, self.endings, self.read, self.make, self.fits = what, endings, read, make, fits
         self.manifest = f"{what}.json"
-        self.made_with = _sha256(json.dumps([model, settings]).encode())
+        self.made_with = _sha256(to_json([model, settings]).encode())
         self.adopts = False  # Whether shards may be an earlier version's, without records.
 
     def begin(self, there, manifest, output):
@@ -112,7 +113,7 @@ class _Work:
             store.write(name, data)
             files.append(_described(name, data))
         record = {**record, "files": files}
-        written = json.dumps({**record, "made_with": self.made_with})
+        written = to_json({**record, "made_with": self.made_with})
         store.write(_record_name(shard), written.encode())
         return record
 
@@ -194,7 +195,7 @@ def _by_beam(corpus, output, manifest, work, options):
     if there is not None:
         known = work.begin(_json_of(there), manifest, output)
     if not known and not work.adopts:
-        store.write(work.manifest, json.dumps(manifest).encode())
+        store.write(work.manifest, to_json(manifest).encode())
     # A worker gets the records of its file.
     known_of = [{} for _ in paths]
     for shard, record in known.items():
@@ -229,7 +230,7 @@ def _write(found, work, store):
 
 def _end(shards, work, manifest, corpus, store):
     manifest = work.completed(manifest, shards, corpus)
-    store.write(work.manifest, json.dumps(manifest, indent=1).encode())
+    store.write(work.manifest, to_json(manifest, indent=1).encode())
     store.remove([_record_name(shard["name"]) for shard in shards])
 
 

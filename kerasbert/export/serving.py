@@ -6,7 +6,6 @@ none.
 What the signatures of a kind of head do is in the file of its name beside this one.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import numpy as np
 
 from kerasbert import backend, private_names
 from kerasbert._errors import check_choice, check_whole
+from kerasbert._json import to_json
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.export.served import MARGIN, quantization_modes, saved_class, served
 from kerasbert.files import (
@@ -321,7 +321,7 @@ def _is_version(name):
 def _write_configs(directory):
     """Files for the options of a server, unless they are there: they may have been changed."""
     names = os.path.basename(directory), directory
-    name, path = (json.dumps(text, ensure_ascii=False) for text in names)
+    name, path = (to_json(text, ensure_ascii=False) for text in names)
     models = (
         "# For tensorflow_model_server --model_config_file=...\n"
         "model_config_list {\n  config {\n"

@@ -8,7 +8,6 @@ does.
 """
 
 import contextlib
-import json
 import os
 import warnings
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert._errors import check_choice
+from kerasbert._json import to_json
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import to_huggingface
 from kerasbert.export.program import write_program
@@ -381,5 +381,5 @@ def _write_tokenizer(tokenizer, model, folder, length):
     if labels is not None:
         config["id2label"] = {str(id): label for id, label in enumerate(labels)}
         config["label2id"] = {label: id for id, label in enumerate(labels)}
-    files["config.json"] = (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
+    files["config.json"] = (to_json(config, ensure_ascii=False, indent=2) + "\n").encode()
     write_files(folder, files)

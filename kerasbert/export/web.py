@@ -17,6 +17,7 @@ import tarfile
 
 from kerasbert import runtimes
 from kerasbert._errors import check_choice, need_packages
+from kerasbert._json import to_json
 from kerasbert.export.served import served
 from kerasbert.export.token_graphs import PRECISIONS, exported
 from kerasbert.files import new_folder, write_json
@@ -126,7 +127,7 @@ def _check_pieces(model, folder, has_spans):
     texts = [*PROBES, f"{PROBES[0]} {tokenizer.mask_token}, {tokenizer.mask_token}."]
     command = [_program("node"), os.path.join(_HERE, "cut_by_page.mjs"), folder]
     settings = {"capture_output": True, "encoding": "utf-8"}
-    done = subprocess.run(command, input=json.dumps(texts), **settings)
+    done = subprocess.run(command, input=to_json(texts), **settings)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "Error" in line] or [done.stderr]
         raise RuntimeError(f"The page cannot read the tokenizer: {said[0].strip()}")

@@ -7,7 +7,6 @@ and `expected.npz`, the model's own answers. The result is `FOLDER/saved_model/`
 """
 
 import gc
-import json
 import os
 import sys
 import urllib.parse
@@ -15,6 +14,7 @@ import urllib.parse
 import numpy as np
 
 from kerasbert import backend, private_names
+from kerasbert._json import to_json
 from kerasbert.backend.onnx import KERNELS
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.served import load, served
@@ -135,7 +135,7 @@ def card(task, job, signatures, functions, ops):
         found["python"] = "import tensorflow_text before tf.saved_model.load"
     if "serving_default" in signatures:
         found["request"] = {"instances": [task.example()]}
-        text = json.dumps(found["request"], ensure_ascii=False).replace("'", "'\\''")
+        text = to_json(found["request"], ensure_ascii=False).replace("'", "'\\''")
         name = urllib.parse.quote(job["name"])
         url = f"http://localhost:8501/v1/models/{name}:predict"
         found["curl"] = f"curl -X POST '{url}' -d '{text}'"

@@ -10,6 +10,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_value, check_whole, is_whole
+from kerasbert._finite import check_outputs, check_targets, watched
 from kerasbert._process import check_process
 from kerasbert.conversion import bilm
 from kerasbert.data.batching import sorted_batches
@@ -260,17 +261,20 @@ class ElmoTask(FromPreset, functional.Task):
     def fit(self, x=None, y=None, **kwargs):
         """As `keras.Model.fit`."""
         check_process()
+        check_targets(y, kwargs.get("sample_weight"), self.loss)
+        kwargs["callbacks"] = watched(kwargs.get("callbacks"))
         return keras.Model.fit(self, x, y, **kwargs)
 
     def evaluate(self, x=None, y=None, **kwargs):
         """As `keras.Model.evaluate`."""
         check_process()
-        return keras.Model.evaluate(self, x, y, **kwargs)
+        found = keras.Model.evaluate(self, x, y, **kwargs)
+        return check_outputs(self, found, may_be_nan=True)
 
     def predict(self, x, **kwargs):
         """As `keras.Model.predict`."""
         check_process()
-        return keras.Model.predict(self, x, **kwargs)
+        return check_outputs(self, keras.Model.predict(self, x, **kwargs))
 
     def quantize(self, mode=None, **kwargs):
         self.backbone.quantize(mode, **kwargs)
@@ -342,6 +346,7 @@ class ElmoEmbedder(ElmoTask):
             features = {"character_ids": ids, "padding_mask": mask}
             if stateful:
                 vectors, states = self._read_on(features, states)
+                check_outputs(self, vectors)
             else:
                 vectors = np.asarray(backend.predict_batch(self, features))
             for i, row in zip(batch, vectors):

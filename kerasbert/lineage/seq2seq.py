@@ -464,6 +464,7 @@ class TransformerSeq2SeqLM(WritingTask):
         return written[0] if single else written
 
     def _write(self, inputs, stops, sampler):
+        self._check_finite()
         # By its settings: a compiled function for each sampler.
         key = repr(keras.saving.serialize_keras_object(sampler))
         writers = self.__dict__.setdefault("_writers", {})  # Not by `setattr`: Keras tracks dicts.

@@ -11,6 +11,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_heads, check_value, check_whole
+from kerasbert._finite import check_outputs
 from kerasbert._process import check_process
 from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
@@ -376,7 +377,7 @@ class TransformerXLLM(BertTask):
                 scores = ops.convert_to_numpy(ops.cast(outputs, "float32"))[0]
                 following = ids[first + 1 : first + 1 + len(part)]
                 total -= float(scores[np.arange(len(part)), following].sum(dtype="float64"))
-        return total / (len(ids) - 1) / math.log(2)
+        return check_outputs(self, total / (len(ids) - 1) / math.log(2))
 
     def _part(self, ids, past, most):
         inputs = {"token_ids": ops.convert_to_tensor(ids)}

@@ -7,6 +7,7 @@ import os
 import keras_hub
 
 from kerasbert._errors import check_value, did_you_mean
+from kerasbert._json import to_json
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.files import check_regular_tree, json_in, read_json, settle, write_text
 from kerasbert.loading import hub
@@ -134,7 +135,7 @@ def record_finetuning_learning_rate(preset, rate=None):
     if rate is not None:
         config = read_json(path)
         config["config"]["finetuning_learning_rate"] = rate
-        write_text(path, json.dumps(config, indent=4))
+        write_text(path, to_json(config, indent=4))
 
 
 def open_preset(preset, weights=True, files=True):

@@ -9,7 +9,6 @@ N texts, T tokens.
 """
 
 import itertools
-import json
 import os
 import random
 import sys
@@ -19,6 +18,7 @@ import numpy as np
 
 from kerasbert import runtimes
 from kerasbert._errors import first_line
+from kerasbert._json import to_json
 from kerasbert._memory import peak_bytes
 from kerasbert.files import read_json
 
@@ -33,7 +33,7 @@ def main(folder, spec):
     os.dup2(2, 1)
 
     def say(**found):
-        answers.write(json.dumps(found) + "\n")
+        answers.write(to_json(found) + "\n")
         answers.flush()
 
     hold_to_cores(job["threads"])

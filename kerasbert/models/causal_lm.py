@@ -246,6 +246,7 @@ class BertCausalLM(WritingTask):
         return texts[0] if single else texts
 
     def _write(self, inputs, stops, strip_prompt):
+        self._check_finite()
         outputs = self.make_generate_function()(inputs, stop_token_ids=stops)
         outputs = {name: np.asarray(ops.convert_to_numpy(x)) for name, x in outputs.items()}
         if not strip_prompt:

@@ -14,6 +14,7 @@ from keras import ops
 
 from kerasbert import distribution, private_names
 from kerasbert._errors import check_choice
+from kerasbert._finite import watched
 from kerasbert.from_preset import check_content
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
@@ -200,7 +201,7 @@ class BertMultiTask(BertTask):
         names = list(self.tasks)
 
         callbacks = keras.callbacks.CallbackList(
-            callbacks,
+            watched(callbacks),
             add_history=True,
             add_progbar=verbose != 0,
             verbose=1 if verbose == "auto" else verbose,

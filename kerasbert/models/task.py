@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from kerasbert import backend, distribution, private_names
+from kerasbert._finite import check_outputs, check_targets, watched
 from kerasbert._memory import give_back
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import tf, traced_on_purpose
@@ -250,9 +251,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             class_weight: dict of names or numbers of classes to weights, or "balanced", for which
                 all classes count alike.
             **kwargs: as in `keras.Model.fit`.
+
+        Raises:
+            FloatingPointError: where the loss is NaN or infinite, with the step and likely causes;
+                `keras.callbacks.TerminateOnNaN` among the callbacks does what it does in Keras.
         """
         check_process()
         check_batch_size(batch_size)
+        kwargs["callbacks"] = watched(kwargs.get("callbacks"))
         self.__dict__["_verbose"] = kwargs.get("verbose", "auto")
         is_raw = self._is_raw(x)
         if validation_split and validation_data is None and is_raw:
@@ -265,6 +271,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 validation_data = self._sorted_batches(*parts, batch_size=batch_size, few=0)[0]
             elif not isinstance(validation_data, tuple):
                 validation_data = self._read(validation_data, batch_size)
+            else:
+                check_targets(*(*validation_data, None, None)[1:3], self.loss)
         if is_raw:
             shape_cost = self._shape_cost(kwargs.get("epochs", 1))
             x = self.preprocessor.batches(
@@ -297,10 +305,11 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             x, _ = self._sorted_batches(x, y, sample_weight, batch_size)
             self._check_labelled(y, is_raw)
             if not is_dataset(x):
-                return self._evaluate_batches(x, **kwargs)
+                return check_outputs(self, self._evaluate_batches(x, **kwargs), may_be_nan=True)
         else:
             x = self._read(x, batch_size)
-        return self._run(keras.Model.evaluate, x, y, sample_weight, batch_size, is_raw, **kwargs)
+        found = self._run(keras.Model.evaluate, x, y, sample_weight, batch_size, is_raw, **kwargs)
+        return check_outputs(self, found, may_be_nan=True)
 
     def predict(self, x=None, batch_size=None, **kwargs):
         """Outputs in the order of `x`, on raw texts or on ready arrays.
@@ -320,7 +329,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 return self._predict_batches(x, **kwargs)
             self._check_ids(x)
             self.check_arrays(x)
-            return self._call_keras(keras.Model.predict, x, batch_size=batch_size, **kwargs)
+            outputs = self._call_keras(keras.Model.predict, x, batch_size=batch_size, **kwargs)
+            return check_outputs(self, outputs)
         return self._predict_texts(x, batch_size, **kwargs)
 
     def _predict_texts(self, x, batch_size, preprocessor=None, **kwargs):
@@ -332,7 +342,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
         is_open = self._has_open_outputs(batches)
         if is_dataset(batches) and not is_open and not backend.predicts_by_batch():
-            return self._call_keras(keras.Model.predict, batches, **kwargs)
+            return check_outputs(self, self._call_keras(keras.Model.predict, batches, **kwargs))
         parts = [outputs for _, outputs in self._batch_outputs(batches, **kwargs)]
         return keras.tree.map_structure(
             lambda *outputs: _join_padded(outputs, self.output_padding), *parts
@@ -436,7 +446,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     def predict_on_batch(self, x):
         """Outputs of a batch, raw or ready; see `keras.Model.predict_on_batch`."""
-        return self._call_keras(keras.Model.predict_on_batch, self._as_batch(x)[0])
+        batch = self._as_batch(x)[0]
+        return check_outputs(self, self._call_keras(keras.Model.predict_on_batch, batch))
 
     def _as_batch(self, x, y=None, sample_weight=None):
         if self._is_raw(x):
@@ -452,6 +463,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """Call a method of Keras on ready arrays, or on a dataset, which was texts if `is_raw`."""
         if not is_dataset(x):
             self._shared_out(x)
+            check_targets(y, sample_weight, self.loss)
             y, sample_weight = self.complete_targets(y, sample_weight)
             if is_in_memory(x):
                 self._check_labelled(y, is_raw)

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert._errors import is_whole
+from kerasbert._finite import check_weights
 from kerasbert.models.task import BertTask
 from kerasbert.samplers import own_sampler
 
@@ -73,6 +74,15 @@ class WritingTask(BertTask):
                     f"stop_token_ids has {id!r}; ids of the encoder's tokens are 0 to {count - 1}."
                 )
         return tuple(map(int, ids)) or None
+
+    def _check_finite(self):
+        """Refuse to write with weights that are not finite.
+
+        What writes gives no logits to look at. The sums of all weights take about as long as one
+        token; they are not finite where a weight is not, or where they overflow.
+        """
+        doubtful = [one for one in self.weights if not np.isfinite(float(ops.sum(one.value)))]
+        check_weights(doubtful, "The model cannot write")
 
     def _named_arrays(self, inputs, names):
         """What `generate` is given as NumPy arrays; all of `names` have to be among them."""

@@ -1,10 +1,10 @@
 """The playground as a folder of files: the page, with answers that were saved for it."""
 
-import json
 import os
 import shutil
 
 from kerasbert._errors import first_line
+from kerasbert._json import to_json
 from kerasbert.files import new_folder, output_folder
 from kerasbert.play import answers
 from kerasbert.play.examples import EXAMPLES
@@ -39,7 +39,7 @@ def share_folder(loaded, target, texts=None, note=print):
         "most": {"bytes": 0},
         "answers": saved,
     }
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    text = to_json(content, ensure_ascii=False, separators=(",", ":"))
     with new_folder(output_folder(target, "target"), keep=True, by="play") as folder:
         shutil.copytree(_PAGE, folder, dirs_exist_ok=True)
         with open(os.path.join(folder, "answers.js"), "w", encoding="utf-8") as file:
@@ -90,4 +90,4 @@ def _answer(model, panel, ask):
 def _key(panel, ask):
     """As `keyOf` of play.js."""
     found = [panel, *([name, ask[name]] for name in sorted(ask))]
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return to_json(found, ensure_ascii=False, separators=(",", ":"))

@@ -18,6 +18,7 @@ import os
 import numpy as np
 
 from kerasbert._errors import check_choice, check_whole, first_line, need_packages
+from kerasbert._json import to_json
 from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.corpus import LONGEST_LINE, check_line, open_parquet, parquet_rows
 from kerasbert.data.manifest import describe_tokenizer
@@ -138,7 +139,7 @@ def embed_corpus(
     if options is None:
         make = functools.partial(encoded, embedder)
     else:
-        make = functools.partial(_encoded_by_beam, os.fspath(preset), json.dumps(model), encoded)
+        make = functools.partial(_encoded_by_beam, os.fspath(preset), to_json(model), encoded)
     done = write_shards(
         corpus,
         output,
@@ -227,7 +228,7 @@ def _encoded(embedder, shard, part, settings, size):
         pyarrow.parquet.write_table(table, data)
         yield data.getvalue()
         return
-    lines = [json.dumps({"id": id, "text": text}) for id, text in zip(ids, texts)]
+    lines = [to_json({"id": id, "text": text}) for id, text in zip(ids, texts)]
     yield "".join(f"{line}\n" for line in lines).encode()
     np.save(data, vectors)
     yield data.getvalue()
@@ -305,7 +306,7 @@ def _describe(embedder):
     prompt = embedder.preprocessor.for_role("text").prompt
     if prompt:
         model["prompt"] = prompt
-    return json.loads(json.dumps(model, default=str))  # As it will be read.
+    return json.loads(to_json(model, default=str))  # As it will be read.
 
 
 # === The corpus ===

@@ -1,12 +1,12 @@
 """Questions that a context answers."""
 
-import json
 import math
 import os
 import re
 import warnings
 from dataclasses import replace
 
+from kerasbert._json import to_json
 from kerasbert.metrics import METRICS, with_threshold
 from kerasbert.tasks import readers
 from kerasbert.tasks.tables import Data, column_of, examples_of, ids_of, is_test, texts_of
@@ -103,7 +103,7 @@ class QuestionAnswering(Data):
                 for i, score, odd in zip(data.ids, nulls, odds)
             }
         return {
-            name: json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+            name: to_json(content, ensure_ascii=False, indent=1) + "\n"
             for name, content in files.items()
         }
 

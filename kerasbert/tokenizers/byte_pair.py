@@ -3,12 +3,12 @@
 KerasHub's `BytePairTokenizer` splits text with other rules (see the test of the differences).
 """
 
-import json
 import os
 
 import keras
 import numpy as np
 
+from kerasbert._json import to_json
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
 from kerasbert.files import read_json, write_files
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
@@ -139,7 +139,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     def save_assets(self, dir_path):
         self._check_vocabulary()
-        vocabulary = json.dumps(self._token_ids, ensure_ascii=False).encode()
+        vocabulary = to_json(self._token_ids, ensure_ascii=False).encode()
         write_files(dir_path, {VOCABULARY_FILE: vocabulary, MERGES_FILE: as_lines(self.merges)})
 
     def load_assets(self, dir_path):

@@ -1,12 +1,12 @@
 """Marian's tokenizer: a SentencePiece model a language, and one vocabulary for both."""
 
-import json
 import os
 import pathlib
 
 import keras
 import numpy as np
 
+from kerasbert._json import to_json
 from kerasbert.backend.tensorflow import rows_of, tf
 from kerasbert.files import read_json
 from kerasbert.tokenizers.byte_pair import fingerprint
@@ -140,7 +140,7 @@ class MarianTokenizer(SentencePieceTokenizer):
     def files(self):
         """The files of `from_files`: a dict of name to bytes."""
         self._check_vocabulary()
-        ids = json.dumps(self._token_ids, ensure_ascii=False, indent=2)
+        ids = to_json(self._token_ids, ensure_ascii=False, indent=2)
         return dict(zip(FILES, (self.source, self.target, ids.encode())))
 
     def save_assets(self, dir_path):

@@ -8,8 +8,8 @@ statements, and its versions write it differently: from 0.20 on, merges that old
 """
 
 import base64
-import json
 
+from kerasbert._json import to_json
 from kerasbert.families import get_family
 from kerasbert.tokenizers.added_tokens import FILLER
 from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer, splits_of
@@ -148,7 +148,7 @@ def _rows(tokenizer, length, padded_to):
 
 
 def _json(value):
-    return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+    return (to_json(value, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def _added_tokens(tokenizer, also=()):

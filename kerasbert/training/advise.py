@@ -22,6 +22,8 @@ import numpy as np
 
 from kerasbert import backend, presets
 from kerasbert._errors import check_choice, reading
+from kerasbert._finite import NonFiniteError
+from kerasbert._json import to_json
 from kerasbert.files import (
     fills_output,
     names_in,
@@ -117,7 +119,7 @@ def advise(data, preset, output, *, settings):
         if chosen != ("tfidf",):
             # What is wrong with it shows before anything is written.
             _ = trial.arguments.embedder
-        trial.begin(json.loads(json.dumps(shared)))
+        trial.begin(json.loads(to_json(shared)))
         return trial.finish(trial.run(), os.fspath(data))
 
 
@@ -230,17 +232,18 @@ class Trial:
             texts, y = self.labelled.rows.take(learned.tolist()), self.labelled.y[learned]
             arm.prepare()
             start = time.perf_counter()
-            arm.fit(texts, y)
-            seconds = time.perf_counter() - start
             asked_texts = asked.take(range(len(asked)))
-            start = time.perf_counter()
-            rows = arm.predict_proba(asked_texts)
+            try:
+                arm.fit(texts, y)
+                seconds = time.perf_counter() - start
+                start = time.perf_counter()
+                rows = arm.predict_proba(asked_texts)
+            except NonFiniteError as error:
+                raise ValueError(
+                    f"The run '{run}' diverged; give a lower learning rate. {error}"
+                ) from None
             seconds_asked = (time.perf_counter() - start) / len(asked)
             vectors = arm.seconds_a_text * len(self.labelled.rows.x)
-            if not np.isfinite(rows).all():
-                raise ValueError(
-                    f"The run '{run}' diverged: its loss is no number; give a lower learning rate."
-                )
             with new_file(path) as file:
                 np.savez(
                     file,

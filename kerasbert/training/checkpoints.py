@@ -16,6 +16,8 @@ import numpy as np
 
 from kerasbert import backend, private_names
 from kerasbert._errors import first_line, reading
+from kerasbert._finite import NonFiniteError, is_finite
+from kerasbert._json import to_json
 from kerasbert.files import new_file
 
 _KEY = "kerasbert"
@@ -34,7 +36,7 @@ _TYPES = {
 }
 
 
-def save_checkpoint(folder, model, step, kept=(), write=True, **facts):
+def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, **facts):
     """Write `checkpoint-<step>.safetensors`, then remove those before it.
 
     Holds the weights, and the states of the optimizer and of dropout.
@@ -47,6 +49,7 @@ def save_checkpoint(folder, model, step, kept=(), write=True, **facts):
         write: bool. `False` in all but one of several processes, which have to call this all where
             a weight is cut over their devices: the file holds it whole, so that any number of
             processes and any cut goes on from it. In memory is one at a time.
+        keep_older: bool. Whether those before it stay.
         **facts: likewise, what JSON can hold.
 
     Returns:
@@ -54,11 +57,12 @@ def save_checkpoint(folder, model, step, kept=(), write=True, **facts):
 
     Raises:
         OSError: if the disk is full; what was there before is still there.
+        FloatingPointError: if a weight is not finite; likewise.
     """
     path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
     kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
     tensors = {**_variables(model), **backend.random_states(), **kept}
-    header, end = {"__metadata__": {_KEY: json.dumps({"step": step, **facts})}}, 0
+    header, end = {"__metadata__": {_KEY: to_json({"step": step, **facts})}}, 0
     for name, tensor in tensors.items():
         begin, end = end, end + _dtype(tensor).itemsize * int(np.prod(tensor.shape))
         header[name] = {
@@ -66,7 +70,7 @@ def save_checkpoint(folder, model, step, kept=(), write=True, **facts):
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
-    text = json.dumps(header).encode()
+    text = to_json(header).encode()
     text += b" " * (-len(text) % 8)
     # By hand, one tensor at a time: the library wants all arrays at once. For 512 MB of
     # variables on TensorFlow it took 512 MB beside them; this takes 16, the largest tensor.
@@ -76,12 +80,22 @@ def save_checkpoint(folder, model, step, kept=(), write=True, **facts):
         return path
     with new_file(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for tensor, value in zip(tensors.values(), values):
+        for (name, tensor), value in zip(tensors.items(), values):
+            if name.startswith("weight/") and not is_finite(value):
+                raise NonFiniteError(
+                    f"The weight '{tensor.path}' is not finite after step {step}, so there is no "
+                    "checkpoint of it."
+                )
             file.write(np.ascontiguousarray(value, _dtype(tensor)).tobytes())
-    for other in _checkpoints(folder):
-        if other != path:
-            os.remove(other)
+    if not keep_older:
+        remove_older(folder)
     return path
+
+
+def remove_older(folder):
+    """Remove all checkpoints but the newest."""
+    for path in sorted(_checkpoints(folder))[:-1]:
+        os.remove(path)
 
 
 def find_checkpoint(folder):

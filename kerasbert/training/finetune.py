@@ -22,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from kerasbert import backend, presets
+from kerasbert._json import to_json
 from kerasbert.files import in_use, names_in, output_folder, remove
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.training.recording import lasting_interrupt
@@ -184,7 +185,7 @@ def _finetune(task, preset, place, output, parts, settings, launched):
         search = Search(
             task=task,
             output=output,
-            shared=json.loads(json.dumps(shared)),
+            shared=json.loads(to_json(shared)),
             train=train,
             weights=_sample_weights(task, train.y, settings.class_weights),
             dev=dev,

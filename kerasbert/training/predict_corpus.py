@@ -5,6 +5,7 @@ import json
 import os
 
 from kerasbert._errors import check_whole
+from kerasbert._json import to_json
 from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.shards import read_shards, weights_digest, write_shards
 from kerasbert.tasks.task import Task
@@ -86,14 +87,14 @@ def predict_corpus(
         make = functools.partial(_answered, opened, task, size=batch_size)
     else:
         make = functools.partial(
-            _answered_by_beam, os.fspath(model), json.dumps(described), precision, size=batch_size
+            _answered_by_beam, os.fspath(model), to_json(described), precision, size=batch_size
         )
     done = write_shards(
         corpus,
         output,
         what="predictions",
         by="predict_corpus",
-        model=json.loads(json.dumps(described)),  # As it will be read.
+        model=json.loads(to_json(described)),  # As it will be read.
         settings=settings,
         endings=_ENDINGS,
         read=functools.partial(_read, task=task, settings=settings),
@@ -173,7 +174,7 @@ def _answered(model, task, shard, part, size):
         row = {"file": name, "id": id, "prediction": prediction}
         if probabilities is not None:
             row["probabilities"] = probabilities[place]
-        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        lines.append(to_json(row, ensure_ascii=False) + "\n")
     # Half of a pair is written as JSON escapes it.
     yield "".join(lines).encode("utf-8", "backslashreplace")
 

@@ -6,6 +6,7 @@ B batch, T tokens, P predictions.
 import contextlib
 import functools
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert._errors import check_whole
+from kerasbert._finite import NonFiniteError, StopAtNonFinite
+from kerasbert._json import to_json
 from kerasbert._process import handled_signals
 from kerasbert.distribution import together
 from kerasbert.files import (
@@ -26,6 +29,7 @@ from kerasbert.files import (
     output_folder,
     remove,
     temporary_folder,
+    write_json,
     write_text,
 )
 from kerasbert.models import (
@@ -57,6 +61,7 @@ from kerasbert.training.checkpoints import (
     find_checkpoint,
     load_checkpoint,
     load_optimizer,
+    remove_older,
     save_checkpoint,
 )
 from kerasbert.training.pretraining_data import (
@@ -80,6 +85,9 @@ from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
 SETTINGS = "settings.json"
+# What is there after a training that diverged: the next call may have other rates.
+DIVERGED = "diverged.json"
+_RATES = ("learning_rate", "schedule", "warmup_steps", "decay_share", "weight_decay")
 # The folder of what was trained beside the encoder to find its tokens.
 GENERATOR = "generator"
 # Examples of a periodic evaluation.
@@ -195,6 +203,8 @@ def pretrain(corpus, output, *, settings):
             settings.
         ImportError: where `tensorboard` is asked for and not installed.
         ConnectionError: where another process ended.
+        FloatingPointError: where a loss is NaN or infinite, with the step and likely causes; the
+            last finite checkpoint stays, and the same call with a lower learning rate goes on.
         KeyboardInterrupt: when stopped; the same call goes on.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
@@ -229,7 +239,7 @@ def _pretrain(corpus, place, copies, settings, group):
     if processes.count > 1:
         line.say(f"{processes.count} processes, {group.replicas} devices that share each batch")
     saved = {"corpus": corpus, **settings.compared(), "backend": backend.name()}
-    saved = json.loads(json.dumps(saved, default=_described))
+    saved = json.loads(to_json(saved, default=_described))
     resumed = _is_resumed(output, saved)
     keras.utils.set_random_seed(settings.seed)
     examples = given_examples(corpus)
@@ -263,7 +273,7 @@ def _pretrain(corpus, place, copies, settings, group):
     model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
-    first(lambda: write_text(os.path.join(output, SETTINGS), json.dumps(saved, indent=1)))
+    first(lambda: _write_settings(output, saved))
     newest = find_checkpoint(output)
     step = 0
     if newest:
@@ -282,20 +292,30 @@ def _pretrain(corpus, place, copies, settings, group):
         line,
         processes,
     )
-    callbacks = [recorder, *settings.callbacks]
+
+    def place_of(epoch, batches):
+        return f"step {recorder.after(batches):,} of {settings.total:,}"
+
+    # Weights are looked at where a checkpoint is written, and not for each line of the log.
+    callbacks = [StopAtNonFinite(weights=False, place=place_of), recorder, *settings.callbacks]
     if settings.tensorboard and processes.is_first:
         folder = os.path.join(output, "tensorboard")
         callbacks.append(keras.callbacks.TensorBoard(folder, write_graph=False))
-    with line, handled_signals(recorder.stop):
-        for number in range(len(settings.phases)):
-            _train(model, number, data, recorder, callbacks, settings)
-    del model.optimizer.finalize_variable_values
-    model.optimizer.finalize_variable_values(model.trainable_variables)
-    line.say("evaluating")
-    scores = data.scores(model, settings.phases[-1], settings.accumulate, second)
+    try:
+        with line, handled_signals(recorder.stop):
+            for number in range(len(settings.phases)):
+                _train(model, number, data, recorder, callbacks, settings)
+        del model.optimizer.finalize_variable_values
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        line.say("evaluating")
+        scores = data.scores(model, settings.phases[-1], settings.accumulate, second)
+        _check_scores(scores, settings.total)
+    except NonFiniteError as error:
+        step = recorder.step + 1 if error.step is None else recorder.after(error.step)
+        raise _diverged(error, step, place, processes, settings) from None
     model = backend.of_one_process(model, processes.count)
     written = model, output, recorder.log, scores, saved, settings.card, line
-    processes.first(lambda: (_write_preset(*written), place.push()))
+    processes.first(lambda: (_write_preset(*written), remove_older(output), place.push()))
     preset = join(place.output, "preset")
     return {"model": model, "preset": preset, "steps": recorder.step, "scores": scores}
 
@@ -351,6 +371,8 @@ def _is_resumed(output, settings):
     # What the version that wrote it did not know.
     before = {"schedule": "linear", "cut_sentences": False, **before}
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+    if os.path.exists(os.path.join(output, DIVERGED)):
+        names = [name for name in names if name not in _RATES]
     if names:
         said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)
         raise ValueError(
@@ -358,6 +380,12 @@ def _is_resumed(output, settings):
             "it, another output, or resume=False (--restart) to start anew."
         )
     return True
+
+
+def _write_settings(output, settings):
+    write_text(os.path.join(output, SETTINGS), to_json(settings, indent=1))
+    # Those of before, which it may go on without, are forgotten by now.
+    remove(os.path.join(output, DIVERGED))
 
 
 def _described(value):
@@ -369,7 +397,7 @@ def _described(value):
 
 def _start_over(output):
     """Remove what a training leaves, but not vocabulary and examples: they check themselves."""
-    for name in (SETTINGS, LOG, CURVES, "preset", GENERATOR, "tensorboard"):
+    for name in (SETTINGS, LOG, CURVES, "preset", GENERATOR, "tensorboard", DIVERGED):
         remove(os.path.join(output, name))
     while newest := find_checkpoint(output):
         os.remove(newest)
@@ -388,7 +416,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
     names = ("text_key", "encoding", "errors")
     reading = {name: value for name, value in (settings.reading or {}).items() if name in names}
     made = {"size": settings.vocabulary_size, "lowercase": settings.lowercase, **reading}
-    made_of = json.loads(json.dumps({"corpus": corpus, **made}, default=_described))
+    made_of = json.loads(to_json({"corpus": corpus, **made}, default=_described))
     folder = os.path.join(output, "vocabulary")
     path = os.path.join(folder, SETTINGS)
     if json_in(folder, SETTINGS) == made_of:
@@ -404,7 +432,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
         progress=lambda what, share: pulse.tick(lambda: f"{what}, {share:.0%}"),
         **made,
     )
-    write_text(path, json.dumps(made_of))
+    write_text(path, to_json(made_of))
 
 
 def tokenizer_of(vocabulary, lowercase):
@@ -628,9 +656,47 @@ def _save(place, write, model, step):
     # Where the schedule is: it counts batches.
     batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
     batches *= optimizer.gradient_accumulation_steps or 1
-    save_checkpoint(place.folder, model, step, write=write, batches=batches)
+    # The one before stays until this one led to a loss that is finite.
+    save_checkpoint(place.folder, model, step, write=write, keep_older=True, batches=batches)
     if write:
         place.push()
+
+
+def _check_scores(scores, step):
+    for name, value in scores.items():
+        if name.endswith("loss") and not math.isfinite(value):
+            raise NonFiniteError(
+                f"The {name} is {value:g} after step {step:,}, the last one: the training diverged "
+                "there, probably by a learning rate that is too high."
+            )
+
+
+def _diverged(error, step, place, processes, settings):
+    """The error to raise for losses or weights that are not finite; the last good state is kept.
+
+    Args:
+        error: a `NonFiniteError`.
+        step: int. The first one that was not finite.
+        place: a `WorkingFolder`.
+    """
+    if processes.is_first:
+        newest = find_checkpoint(place.folder)
+        if newest and checkpoint_facts(newest)["step"] == step - 1:
+            # Its weights are finite, and so large that the very next loss was not.
+            os.remove(newest)
+        remove_older(place.folder)
+        facts = {"step": step, "learning_rate": settings.learning_rate, "error": str(error)}
+        write_json(os.path.join(place.folder, DIVERGED), facts)
+        place.push()
+    newest = find_checkpoint(place.folder)
+    done = checkpoint_facts(newest)["step"] if newest else 0
+    return NonFiniteError(
+        f"{error} No preset was written. The same call with a learning_rate below "
+        f"{settings.learning_rate:g} goes on after step {done:,}, the last finite checkpoint."
+        if done
+        else f"{error} No preset was written, and there is no finite checkpoint from before. The "
+        f"same call with a learning_rate below {settings.learning_rate:g} begins with step 1."
+    )
 
 
 # === What comes out ===
@@ -674,7 +740,7 @@ def _recipe(settings, log, curves):
     settings = {x: y for x, y in settings.items() if x not in named and y is not None}
     seconds = sum(row["seconds"] or 0 for row in log)
     lines = [f"{len(log) and log[-1]['step']:,} updates in {seconds / 3600:.2f} hours, with"]
-    lines += ["", "```json", json.dumps(settings, indent=1), "```"]
+    lines += ["", "```json", to_json(settings, indent=1), "```"]
     if curves:
         lines += ["", f"![Loss and accuracy by step]({CURVES})"]
     return "\n".join(lines)

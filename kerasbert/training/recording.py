@@ -4,7 +4,6 @@ The log has one JSON object a line, and the curves are drawn from it.
 """
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -14,9 +13,10 @@ import time
 import keras
 
 from kerasbert import private_names
+from kerasbert._json import to_json
 from kerasbert._process import handled_signals
 from kerasbert.files import new_file, read_log
-from kerasbert.training.checkpoints import random_mark
+from kerasbert.training.checkpoints import random_mark, remove_older
 from kerasbert.visualize.figures import save
 from kerasbert.visualize.training import training_curves
 
@@ -118,7 +118,14 @@ class Recorder(keras.callbacks.Callback):
         keras.ops.convert_to_numpy(self.model.optimizer.iterations)
         self._pace = self._seconds_and_steps()
 
+    def after(self, batches):
+        """The number of the step that so many batches of this interval end in."""
+        return self._before - (-batches // self.accumulate)
+
     def on_epoch_end(self, epoch, logs=None):
+        if self.processes.is_first:
+            # The newest one led to losses that are finite.
+            remove_older(os.path.dirname(self.path))
         values = short_names(logs, self.second)
         values = mean_scores(values, self.processes)
         seconds, steps = self._pace or self._seconds_and_steps()
@@ -175,7 +182,7 @@ def mean_scores(scores, processes):
 
 
 def _as_line(row):
-    return json.dumps(row) + "\n"
+    return to_json(row) + "\n"
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """`Search`: the runs of `finetune`, from a point of its grid to the files that come out."""
 
+import contextlib
 import csv
 import gc
 import glob
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import keras
 
+from kerasbert._finite import NonFiniteError
 from kerasbert.files import (
     inside,
     link_files,
@@ -165,9 +167,9 @@ class Search:
 
     def _keep_best(self, runs):
         """Remove the models of all runs but the best."""
-        best = self.best(runs)["run"]
+        best = self.best(runs)
         for other in runs:
-            if other["run"] != best:
+            if other is not best and self.rank(best) > -math.inf:
                 remove(self.folder_of(other))
 
     def folder_of(self, run):
@@ -231,11 +233,12 @@ class Search:
             write_json(os.path.join(preset, RECORD), record)
         # From here on the run is done.
         write_json(self.path("runs", f"{name}.json"), run)
-        watch.forget()
+        if self.rank(run) > -math.inf:  # Else the last finite state may be all that there is.
+            watch.forget()
         self._keep_best(self.done())
         value = run["scores"].get(self.task.main_metric)
-        said = "diverged" if value is None else f"{self.task.main_metric} {value:.4f}"
-        self.say(f"{said} on dev, {report.duration(run['seconds'])}")
+        said = "diverged" if value is None else f"{self.task.main_metric} {value:.4f} on dev"
+        self.say(f"{said}, {report.duration(run['seconds'])}")
 
     def train_one(self, point, folder):
         """A model that is trained at a point of the grid, and the `_Watch` that saw it."""
@@ -258,7 +261,8 @@ class Search:
         self.begin()
         watch = _Watch(self, method, folder, point, steps)
         if trained is None:
-            watch.at_once(method)
+            with watch.until_it_diverges():
+                watch.at_once(method)
             return method.model, watch
         keras.utils.set_random_seed(point["seed"])
         start = watch.start(trained)
@@ -266,18 +270,19 @@ class Search:
             self.say(f"It goes on after epoch {start}.")
         if not watch.is_over():
             x, y, weights = method.data
-            trained.fit(
-                x,
-                y,
-                sample_weight=weights,
-                batch_size=point["batch_size"],
-                epochs=point["epochs"],
-                initial_epoch=start,
-                callbacks=[watch],
-                verbose=(1 if watch.in_line else 2) if self.verbose else 0,
-            )
+            with watch.until_it_diverges():
+                trained.fit(
+                    x,
+                    y,
+                    sample_weight=weights,
+                    batch_size=point["batch_size"],
+                    epochs=point["epochs"],
+                    initial_epoch=start,
+                    callbacks=[watch],
+                    verbose=(1 if watch.in_line else 2) if self.verbose else 0,
+                )
         watch.bring_back(trained)
-        return method.finish(), watch
+        return (method.finish() if watch.kept()["scores"] else method.model), watch
 
     # === What comes out ===
 
@@ -286,8 +291,10 @@ class Search:
         runs = self.done()
         best = self.best(runs)
         if self.rank(best) == -math.inf:
+            # Runs of earlier versions do not say where.
+            said = best["history"][-1].get("diverged") or "Their losses are not finite."
             raise ValueError(
-                f"All runs diverged: their losses are no numbers; give lower learning rates than "
+                f"All runs diverged. {said} Give lower learning rates than "
                 f"{best['learning_rate']:g}, and overwrite the runs in '{self.output}'."
             )
         directory = self.take_model(best)
@@ -465,6 +472,17 @@ class _Watch(KeepsEpochs):
         self.on_epoch_begin(0)
         self.on_epoch_end(0, {"loss": method.fit_head()})
 
+    @contextlib.contextmanager
+    def until_it_diverges(self):
+        """A context that a loss, or an answer on dev, that is not finite ends: the last epoch."""
+        try:
+            yield
+        except NonFiniteError as error:
+            row = {"epoch": self._epoch, "loss": None, "scores": {}, "diverged": str(error)}
+            row["seconds"] = round(time.monotonic() - self._start, 2)
+            self.history.append({**row, "losses": self._losses})
+            self.search.say(str(error))
+
     def on_epoch_begin(self, epoch, logs=None):
         self._start, self._losses, self._sum = time.monotonic(), [], (0, 0.0)
         self._pulse, self._epoch = Pulse(self.search.say), epoch + 1
@@ -491,7 +509,7 @@ class _Watch(KeepsEpochs):
 
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, "loss": _finite(logs["loss"]), "scores": {}}
-        if row["loss"] is not None:
+        if row["loss"] is not None:  # As of a head that could not be fitted.
             scores = {name: float(value) for name, value in self._scores().items()}
             logs.update((f"val_{name}", value) for name, value in scores.items())  # For the bar.
             scores = {name: _finite(value) for name, value in scores.items()}

@@ -578,6 +578,9 @@ class Campaign:
 def campaign(seed):
     """A `Campaign`, its sources made."""
     # All that a command needs, before any process is forked; none of it is used here.
+    from kerasbert._triton import import_triton
+
+    import_triton()
     import tensorflow_text  # noqa: F401
 
     import kerasbert.export

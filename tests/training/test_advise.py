@@ -162,6 +162,25 @@ def test_a_training_goes_on_from_its_last_epoch(tmp_path, tiny_preset, monkeypat
     assert not os.path.exists(folder)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("arm", ["full", "setfit"])
+def test_a_training_that_diverges(tmp_path, tiny_preset, monkeypatch, arm):
+    monkeypatch.setattr(arms, "_PAIR_RATE", 1e38)
+    with pytest.raises(ValueError, match=f"The run '{arm}-.*' diverged; give a lower .*at step"):
+        kerasbert.advise(
+            write(tmp_path / "a.csv", 12),
+            tiny_preset,
+            str(tmp_path / "out"),
+            arms=[arm],
+            folds=2,
+            shares=1,
+            learning_rate=1e38,
+            sequence_length=16,
+            verbose=False,
+        )
+    assert not (tmp_path / "out" / "advice.json").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -366,10 +367,38 @@ def test_runs_that_diverge(task, tiny_preset, tmp_path):
         kerasbert.finetune(task, tiny_preset, out, **settings)
     (run,) = [json.loads(read(out, name)) for name in files(out) if name.startswith("runs/")]
     assert run["scores"] == {} and len(run["history"]) == 1
+    said = run["history"][0]["diverged"]
+    assert re.search(r"at step \d of epoch 1: .*too high \(6.6.*e\+34", said)
     # Beside one that does not, it counts as the worst.
     results = kerasbert.finetune(task, tiny_preset, out, **{**settings, "learning_rates": 1e-2})
     assert results["best"]["learning_rate"] == 1e-2
     assert [row["diverged"] for row in results["grid"]] == [0, 1]
+
+
+def test_a_run_that_diverges_late_keeps_its_last_finite_state(
+    task, tiny_preset, tmp_path, monkeypatch
+):
+    class Ruined(_Watch):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            if epoch == 2 and self.point["learning_rate"] == 1e-2:
+                for weight in self.model.trainable_weights:
+                    weight.assign(np.full(weight.shape, np.nan, "float32"))
+
+    monkeypatch.setattr(search, "_Watch", Ruined)
+    given = {"epochs": 4, "verbose": False}
+    with pytest.raises(ValueError, match="All runs diverged. The loss is nan at step 1 of epoch 3"):
+        kerasbert.finetune(task, tiny_preset, tmp_path / "out", **given)
+    found = [name for name in files(tmp_path / "out") if name.endswith(".safetensors")]
+    assert len(found) == 1 and found[0].endswith("checkpoint-000000002.safetensors")
+    # With patience its best epoch counts; and one that does not diverge is better than none.
+    early = kerasbert.finetune(task, tiny_preset, tmp_path / "early", early_stopping=3, **given)
+    assert early["best"]["epoch"] in (1, 2) and early["runs"][0]["history"][-1]["diverged"]
+    both = kerasbert.finetune(
+        task, tiny_preset, tmp_path / "out", learning_rates=[1e-2, 1e-3], **given
+    )
+    assert both["best"]["learning_rate"] == 1e-3
+    assert not [name for name in files(tmp_path / "out") if name.endswith(".safetensors")]
 
 
 def test_a_test_set_and_balanced_classes(task, tiny_preset, tmp_path, capsys):

@@ -651,3 +651,73 @@ def test_another_vocabulary(examples, vocabulary, tmp_path):
     other.write_text("\n".join([*tokens[:-3], "anotherone", ""]))
     with pytest.raises(ValueError, match="made with another vocabulary"):
         train(examples, str(other), tmp_path / "out")
+
+
+# --- trainings that diverge ---
+
+
+def strict_log(output):
+    """The lines of the log, as any reader of JSON takes them."""
+    with open(os.path.join(output, "log.jsonl"), encoding="utf-8") as file:
+        return [json.loads(line, parse_constant=pytest.fail) for line in file]
+
+
+class Ruin(keras.callbacks.Callback):
+    """Ruins a weight after a step, as one that goes too far does."""
+
+    def __init__(self, step, value):
+        super().__init__()
+        self.left, self.value = step, value
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            weight = self.model.trainable_weights[0]
+            weight.assign(np.full(weight.shape, self.value, "float32"))
+
+
+def test_a_rate_that_is_far_too_high(examples, vocabulary, tmp_path):
+    """It says so, publishes nothing, and a lower rate begins or goes on."""
+    with pytest.raises(FloatingPointError, match=r"loss is (nan|inf) at step \d of 10: ") as caught:
+        train(examples, vocabulary, tmp_path, learning_rate=1e38, warmup_steps=1)
+    assert "a learning_rate below 1e+38 " in str(caught.value)
+    assert not (tmp_path / "preset").exists()
+    assert all(np.isfinite(row["loss"]) for row in strict_log(tmp_path))
+    assert json.loads((tmp_path / "diverged.json").read_text())["learning_rate"] == 1e38
+    done = train(examples, vocabulary, tmp_path, learning_rate=1e-3, warmup_steps=1)
+    assert done["steps"] == 10 and not (tmp_path / "diverged.json").exists()
+    assert [row["step"] for row in strict_log(tmp_path)] == [2, 4, 6, 8, 10]
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+    BertPretrainer.from_preset(done["preset"])
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("ruin", "step", "kept"),
+    [
+        # The next loss shows it; the checkpoint of step 4 led to a finite loss.
+        (Ruin(5, np.nan), 6, 4),
+        # A checkpoint is due, and none is written.
+        (Ruin(6, np.nan), 7, 4),
+        # The weights of the checkpoint are finite, and no step comes after them.
+        (Ruin(6, 1e38), 7, 4),
+        # There is none from before.
+        (Ruin(1, np.nan), 2, None),
+    ],
+)
+def test_the_last_finite_checkpoint_stays(examples, vocabulary, tmp_path, ruin, step, kept):
+    given = {"checkpoint_every": 2, "learning_rate": 1e-3, "accumulate": 1}
+    said = f"goes on after step {kept}, the last" if kept else "begins with step 1"
+    with pytest.raises(FloatingPointError, match=said):
+        train(examples, vocabulary, tmp_path, callbacks=[ruin], **given)
+    assert json.loads((tmp_path / "diverged.json").read_text())["step"] == step
+    found = [int(path.stem.split("-")[1]) for path in tmp_path.glob("checkpoint-*")]
+    assert found == ([kept] if kept else []) and not (tmp_path / "preset").exists()
+    strict_log(tmp_path)
+    # Only rates may change.
+    with pytest.raises(ValueError, match="other settings: seed=0"):
+        train(examples, vocabulary, tmp_path, seed=3, **given)
+    done = train(examples, vocabulary, tmp_path, **{**given, "learning_rate": 1e-4})
+    assert done["steps"] == 10 and np.isfinite(done["scores"]["loss"] if done["scores"] else 0)
+    with pytest.raises(ValueError, match="other settings: learning_rate=0.0001"):
+        train(examples, vocabulary, tmp_path, **given)

@@ -1,0 +1,202 @@
+"""Numbers that are not finite: where they stop a training, and how errors name their causes."""
+
+import functools
+import math
+import threading
+
+import keras
+import numpy as np
+
+from kerasbert import private_names
+
+
+class NonFiniteError(FloatingPointError, ValueError):
+    """A loss, weights or outputs that are NaN or infinite.
+
+    Attributes:
+        epoch, step: ints from 1, where a training stopped; `None` elsewhere.
+    """
+
+    epoch = step = None
+
+
+def broken_weights(weights):
+    """The paths of the weights that hold NaN or an infinity."""
+    return [one.path for one in weights if not _is_finite_weight(one)]
+
+
+def check_weights(weights, what):
+    """Raise a `NonFiniteError` where weights hold NaN or an infinity.
+
+    Args:
+        weights: list of variables.
+        what: string. What is wrong about that, the first words of the error.
+    """
+    broken = broken_weights(weights)
+    if broken:
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        raise NonFiniteError(
+            f"{what}: NaN or infinity is in the weight '{broken[0]}'{more}, as after a training "
+            "that diverged; load weights from before it, and train with a lower learning rate."
+        )
+
+
+def check_outputs(model, outputs, may_be_nan=False):
+    """Raise a `NonFiniteError` where a model gives NaN, or numbers of weights that are not finite.
+
+    Args:
+        model: a `keras.Model`.
+        outputs: any nesting of arrays.
+        may_be_nan: bool. Whether NaN is fine where the weights are.
+
+    Returns:
+        The outputs.
+    """
+    arrays = [np.asarray(one) for one in keras.tree.flatten(outputs)]
+    arrays = [one for one in arrays if _is_float(one) and not np.isfinite(one).all()]
+    if arrays:
+        check_weights(model.weights, "The model cannot answer")
+        # Infinities may be meant.
+        if not may_be_nan and any(np.isnan(one).any() for one in arrays):
+            raise NonFiniteError(
+                f"The model answers with NaN, though its weights are finite: numbers inside "
+                f"overflowed {model.compute_dtype}. Load weights from before the training "
+                "diverged, if it did; else load the model with dtype='float32'."
+            )
+    return outputs
+
+
+def gives_finite(function):
+    """Let a function `(model, ...)` that returns the outputs of a model check them."""
+
+    @functools.wraps(function)
+    def call(model, *args, **kwargs):
+        return check_outputs(model, function(model, *args, **kwargs))
+
+    return call
+
+
+def check_targets(y, sample_weight, losses=None):
+    """Raise a `ValueError` for labels or weights in memory of which some are not finite.
+
+    Args:
+        y, sample_weight: arrays or lists, or dicts of them.
+        losses: what the labels are for. A user's own may have a use for NaN.
+    """
+    known = all(
+        isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "kerasbert."))
+        for loss in keras.tree.flatten(losses)
+        if loss is not None
+    )
+    for what, value in (("labels", y if known else None), ("sample weights", sample_weight)):
+        for name, rows in value.items() if isinstance(value, dict) else [("", value)]:
+            try:
+                rows = np.asarray(rows)
+            except (TypeError, ValueError, RuntimeError):
+                continue  # Of another length in each row, or on a device.
+            if _is_float(rows) and not np.isfinite(rows).all():
+                place = np.argwhere(~np.isfinite(rows))[0]
+                of = f" of '{name}'" if name else ""
+                raise ValueError(
+                    f"The {what}{of} hold {rows[tuple(place)]} at {place.tolist()}, which would "
+                    "make the loss NaN; pass finite numbers, or leave the row out."
+                )
+
+
+class StopAtNonFinite(keras.callbacks.Callback):
+    """Ends `fit` with a `NonFiniteError` at the first step whose loss is NaN or infinite.
+
+    Where the device works ahead, Keras turns losses into numbers in threads of its own, and no step
+    waits for this. What Keras gives is the mean since the epoch began, which stays NaN.
+
+    Args:
+        weights: bool. Whether to look at the weights, too, at the end of each epoch: the loss shows
+            only in the next step what the last one made of them.
+        place: function of an epoch and its step, from 1, that says in words where that is.
+    """
+
+    async_safe = True
+
+    def __init__(self, weights=True, place="step {1} of epoch {0}".format):
+        super().__init__()
+        self.weights, self.place = weights, place
+
+    def on_train_begin(self, logs=None):
+        self._thread, self._lock = threading.get_ident(), threading.Lock()
+        # Several steps can be one call.
+        self._steps = getattr(private_names.model_of(self), "steps_per_execution", 1) or 1
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._finite, self._wrong, self._last = epoch, 0, None, 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # Of steps that end in several threads the first one is known when all before it are.
+        if self._wrong is not None and self._finite >= self._wrong[0] // self._steps:
+            self._stop(*self._wrong)
+
+    def on_train_batch_end(self, batch, logs=None):
+        loss = float((logs or {}).get("loss", 0.0))
+        with self._lock:
+            self._last = max(self._last, batch)
+            if math.isfinite(loss):
+                self._finite += 1
+            elif self._wrong is None or batch < self._wrong[0]:
+                self._wrong = batch, loss
+        if threading.get_ident() == self._thread:
+            self.on_train_batch_begin(batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._wrong is not None:
+            self._stop(*self._wrong)
+        for name, said in (("loss", "loss"), ("val_loss", "validation loss")):
+            value = float((logs or {}).get(name, 0.0))
+            if not math.isfinite(value):
+                self._stop(self._last, value, said)
+        broken = broken_weights(self.model.weights) if self.weights else ()
+        if broken:
+            self._stop(self._last, math.nan, f"weight '{broken[0]}'")
+
+    def _stop(self, batch, value, what="loss"):
+        rate = getattr(getattr(self.model, "optimizer", None), "learning_rate", None)
+        rate = "" if rate is None else f" ({float(keras.ops.convert_to_numpy(rate)):g} there)"
+        held_out = "validation " if what.startswith("validation") else ""
+        epoch, step = self._epoch + 1, batch + 1
+        error = NonFiniteError(
+            f"The {what} is {value:g} at {self.place(epoch, step)}: the training stops, and its "
+            f"weights are of no use now. Likely causes: a learning rate that is too high{rate}; "
+            f"float16 without the loss scaling of 'mixed_float16'; {held_out}labels or sample "
+            "weights that are not finite."
+        )
+        error.epoch, error.step = epoch, step
+        raise error
+
+
+def watched(callbacks):
+    """Callbacks of `fit`, with `StopAtNonFinite` before them unless it or Keras' own is there.
+
+    Args:
+        callbacks: a callback, a nesting of them, a `keras.callbacks.CallbackList` or `None`.
+    """
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    given = [] if callbacks is None else keras.tree.flatten(callbacks)
+    if any(isinstance(one, (keras.callbacks.TerminateOnNaN, StopAtNonFinite)) for one in given):
+        return given
+    return [StopAtNonFinite(), *given]
+
+
+def _is_float(array):
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def is_finite(array):
+    """Whether a NumPy array holds no NaN and no infinity; one of whole numbers never does."""
+    # In float64 the sum of so many float32 is finite where all of them are.
+    with np.errstate(invalid="ignore"):  # Infinities of both signs.
+        return not _is_float(array) or bool(np.isfinite(np.sum(array, dtype="float64")))
+
+
+def _is_finite_weight(weight):
+    if not getattr(weight.value, "is_fully_addressable", True):
+        return True  # A part of it is in other processes.
+    return is_finite(keras.ops.convert_to_numpy(weight.value))
