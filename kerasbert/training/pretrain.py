@@ -17,7 +17,7 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert._errors import check_whole
-from kerasbert._finite import NonFiniteError, StopAtNonFinite
+from kerasbert._finite import NonFiniteError, StopAtNonFinite, check_weights
 from kerasbert._json import to_json
 from kerasbert._process import handled_signals
 from kerasbert.distribution import together
@@ -310,6 +310,7 @@ def _pretrain(corpus, place, copies, settings, group):
         line.say("evaluating")
         scores = data.scores(model, settings.phases[-1], settings.accumulate, second)
         _check_scores(scores, settings.total)
+        check_weights(model.weights, "The training diverged")
     except NonFiniteError as error:
         step = recorder.step + 1 if error.step is None else recorder.after(error.step)
         raise _diverged(error, step, place, processes, settings) from None
@@ -679,15 +680,16 @@ def _diverged(error, step, place, processes, settings):
         step: int. The first one that was not finite.
         place: a `WorkingFolder`.
     """
-    if processes.is_first:
-        newest = find_checkpoint(place.folder)
-        if newest and checkpoint_facts(newest)["step"] == step - 1:
-            # Its weights are finite, and so large that the very next loss was not.
-            os.remove(newest)
-        remove_older(place.folder)
-        facts = {"step": step, "learning_rate": settings.learning_rate, "error": str(error)}
-        write_json(os.path.join(place.folder, DIVERGED), facts)
-        place.push()
+    if not processes.is_first:
+        return error
+    newest = find_checkpoint(place.folder)
+    if newest and checkpoint_facts(newest)["step"] == step - 1:
+        # Its weights are finite, and so large that the very next loss was not.
+        os.remove(newest)
+    remove_older(place.folder)
+    facts = {"step": step, "learning_rate": settings.learning_rate, "error": str(error)}
+    write_json(os.path.join(place.folder, DIVERGED), facts)
+    place.push()
     newest = find_checkpoint(place.folder)
     done = checkpoint_facts(newest)["step"] if newest else 0
     return NonFiniteError(

@@ -148,10 +148,14 @@ class Search:
         os.makedirs(self.path("runs"), exist_ok=True)
 
     def take_over(self, part):
-        """Take the runs of a part, and the model of its best one if no other is better."""
-        found = _read_runs(part)
-        if not found:
-            return  # It was stopped in its first epochs.
+        """Take the runs of a part, and the model of its best one if no other is better.
+
+        Of a run that was stopped its checkpoint.
+        """
+        found, runs = _read_runs(part), os.path.join(part, "runs")
+        begun = {name for name in names_in(runs) if find_checkpoint(os.path.join(runs, name))}
+        if not found and not begun:
+            return  # It was stopped in its first epoch.
         self._compare(part)
         self.begin()
         for path, run in found:
@@ -162,7 +166,12 @@ class Search:
                 with new_folder(os.path.join(self.folder_of(run), "model")) as folder:
                     link_files(model, folder)
             write_json(self.path("runs", os.path.basename(path)), run)
-        self._keep_best(self.done())
+        for name in begun - runs_in(self.output):
+            if find_checkpoint(self.path("runs", name)) is None:
+                with new_folder(self.path("runs", name)) as folder:
+                    link_files(os.path.join(runs, name), folder)
+        if found:
+            self._keep_best(self.done())
         self.say(f"{len(found)} runs of '{part}' are taken over.")
 
     def _keep_best(self, runs):

@@ -152,6 +152,31 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
     assert "parts" not in os.listdir(out)
 
 
+def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monkeypatch, capsys):
+    """What takes the parts over goes on with its checkpoint, to the same weights."""
+    grid = {"learning_rates": [1e-2, 1e-3], "epochs": 3}
+    expected = finetune.finetune(task, tiny_preset, tmp_path / "whole", **grid)
+
+    class Stopped(_Watch):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            if epoch == 2:
+                raise Broken
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "_Watch", Stopped)
+        for part in ("1/2", "2/2"):
+            with pytest.raises(Broken):
+                finetune.finetune(task, tiny_preset, out, part=part, **grid)
+    capsys.readouterr()
+    found = finetune.finetune(task, tiny_preset, out, **grid)
+    assert capsys.readouterr().out.count("It goes on after epoch 2.") == 2
+    assert found["scores"] == expected["scores"] and os.listdir(out / "runs")
+    losses = [[row["loss"] for row in run["history"]] for run in found["runs"]]
+    assert losses == [[row["loss"] for row in run["history"]] for run in expected["runs"]]
+
+
 def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, monkeypatch):
     """The last one to end puts the parts together; with more processes than runs, too."""
     out, whole = str(tmp_path / "out"), str(tmp_path / "whole")
