@@ -8,13 +8,14 @@ import functools
 from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data.windows import take_windows
 from kerasbert.export import decoding
-from kerasbert.export.served import PROSE, SHORT, Served
+from kerasbert.export.served import MOST_WINDOWS, SHORT, Served
 from kerasbert.models.causal_lm import TokenScorer
 
 
 class ServedCausalLM(Served):
     """`BertCausalLM`."""
 
+    settings = {"max_windows": MOST_WINDOWS}
     fills = {"token": "", "token_id": -1, "start": -1, "end": -1, "score": 0.0}
 
     @functools.cached_property
@@ -43,6 +44,7 @@ class ServedCausalLM(Served):
         lengths = tf.cast(ids.row_lengths(), tf.int32)  # (N,)
         counts = 1 + tf.maximum(-(-(lengths - size) // stride), 0)
         rows = tf.repeat(tf.range(tf.size(lengths)), counts)  # (R,)
+        rows = decoding.few_windows(rows, tf.size(text), self.settings["max_windows"])
         first = tf.cumsum(counts, exclusive=True)  # (N,), the window that each text begins with
         begins = (tf.range(tf.size(rows)) - tf.gather(first, rows)) * stride
         sizes = tf.minimum(tf.gather(lengths, rows) - begins, size)
@@ -76,7 +78,8 @@ class ServedCausalLM(Served):
         )
 
     def probes(self):
-        return [("serving_default", {"text": [*SHORT, PROSE]})]
+        prose = self.prose(self.preprocessor.usual_stride())
+        return [("serving_default", {"text": [*SHORT, prose]})]
 
     def expected(self, signature, inputs):
         return self.filled(self.model.score(inputs["text"]))

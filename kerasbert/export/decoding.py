@@ -8,6 +8,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data import tagging
+from kerasbert.export.requests import asserted
 from kerasbert.models.spans import MASKED
 from kerasbert.preprocessors.pieces import units_of_pieces
 
@@ -189,6 +190,23 @@ def in_windows(function, features, shape):
         parallel_iterations=1,
     )
     return outputs
+
+
+def few_windows(rows, count, most):
+    """The text of each window, int32 (R,), where no text has more than `most`; `None` is any.
+
+    Args:
+        rows: int32 (R,). The text of each window.
+        count: int. N.
+        most: int, or `None`.
+    """
+    if most is None:
+        return rows
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count)
+    largest = tf.reduce_max(tf.concat([counts, [0]], 0))
+    sentence = f"A text must have at most {most} windows (max_windows of its export); one has"
+    with tf.control_dependencies(asserted([(sentence, largest <= most, [largest])])):
+        return tf.identity(rows)
 
 
 def most_context(firsts, lengths, count):

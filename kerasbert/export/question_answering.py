@@ -10,7 +10,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import code_points, substrings
 from kerasbert.export import decoding
 from kerasbert.export.program import Program
-from kerasbert.export.served import PROSE, SHORT, Served
+from kerasbert.export.served import MOST_WINDOWS, SHORT, Served
 
 _READ = '''\
 LENGTH = tokenizer.truncation["max_length"]
@@ -78,7 +78,14 @@ class ServedReader(Served):
     """`BertQuestionAnswering`."""
 
     columns = ("question", "context")
-    settings = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
+    # Those that the model's own method has, and what a server needs beside them.
+    _of_answer = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
+    settings = {**_of_answer, "max_windows": MOST_WINDOWS}
+
+    @property
+    def answer_settings(self):
+        """Those that `answer` of the model takes."""
+        return {name: self.settings[name] for name in self._of_answer}
 
     def program(self):
         own = self.preprocessor
@@ -106,6 +113,7 @@ class ServedReader(Served):
         preprocessor = self.preprocessor
         segments = preprocessor.tokenize((question, context))
         rows, *_ = preprocessor.cut(segments)  # (R,)
+        rows = decoding.few_windows(rows, tf.size(question), self.settings["max_windows"])
         features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
         fills = {"token_ids": preprocessor.tokenizer.pad_token_id}
         packed = {}
@@ -114,12 +122,15 @@ class ServedReader(Served):
             packed[name] = x.to_tensor(fills.get(name, 0))
         return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
 
-    def answer(self, question, context):
+    def answer(self, question, context, limited=True):
+        """See `Served`; what is not `limited` may have any number of windows."""
         preprocessor = self.preprocessor
         points = code_points(context)
         segments = decoding.with_long_rows(preprocessor.tokenize((question, context)))
         questions, contexts, starts, ends = segments
         rows, begins, lengths = preprocessor.cut(segments)  # (R,)
+        most = self.settings["max_windows"] if limited else None
+        rows = decoding.few_windows(rows, tf.size(context), most)
         features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
         length = tf.shape(features["token_ids"])[1]
 
@@ -168,7 +179,7 @@ class ServedReader(Served):
         # The model itself takes no context without a token.
         contexts = [
             *SHORT,
-            PROSE,
+            self.prose(self.preprocessor.doc_stride),
             "Anna met Bob in Rome (Italy) in 1999, not in Paris: 東京ではない。",
         ]
         tokens = self.preprocessor.tokenizer.tokenize(contexts)
@@ -183,7 +194,7 @@ class ServedReader(Served):
             return self._packed(inputs)
         top_k = self.settings["top_k"]
         rows = self.model.answer(
-            inputs["question"], inputs["context"], **{**self.settings, "top_k": top_k + 1}
+            inputs["question"], inputs["context"], **{**self.answer_settings, "top_k": top_k + 1}
         )
         clear = []
         for row in rows:

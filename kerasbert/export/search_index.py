@@ -367,7 +367,9 @@ class ServedIndex(ServedTasks):
     def _answers(self, query, texts, strings, there):
         blank = [tf.strings.regex_full_match(x, _BLANK) for x in (query, strings)]
         there &= ~(blank[0][:, None] | blank[1])
-        found = self._of_pairs(self.parts["reader"].answer, query, texts, there, _NO_ANSWER)
+        # How long the texts are is not for who asks to say.
+        answer = functools.partial(self.parts["reader"].answer, limited=False)
+        found = self._of_pairs(answer, query, texts, there, _NO_ANSWER)
         return _named(found)
 
     def _of_pairs(self, function, query, texts, there, fills):
@@ -442,7 +444,7 @@ class ServedIndex(ServedTasks):
     def _read(self, queries, rows):
         """Add the reader's answers to hits, and say which are clear: bool (Q, K)."""
         reader = self.parts["reader"]
-        settings, pairs = {**reader.settings, "top_k": 2}, []
+        settings, pairs = {**reader.answer_settings, "top_k": 2}, []
         clear = np.full((len(rows), len(rows[0])), True)
         for row, (query, hits) in enumerate(zip(queries, rows)):
             for place, hit in enumerate(hits):

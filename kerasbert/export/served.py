@@ -17,6 +17,7 @@ import numpy as np
 from kerasbert import private_names
 from kerasbert.backend.tensorflow import tf
 from kerasbert.export.by_length import by_length
+from kerasbert.export.requests import Limits, checked, limits_of
 from kerasbert.files import read_json
 from kerasbert.kinds import KINDS, Kind, kinds_with
 from kerasbert.lineage import ElmoEmbedder, TransformerSeq2SeqLM
@@ -57,6 +58,8 @@ PROSE = " ".join(
     _SYLLABLES[i % 16] + _SYLLABLES[i * i // 7 % 16] + ("" if i % 3 else "," if i % 2 else " 東京.")
     for i in range(700)
 )
+# The most windows of a text that is cut into some: 65,000 tokens of windows 128 tokens apart.
+MOST_WINDOWS = 512
 # Where the best answer is ahead of the next by less, another backend may choose that one: of a
 # quantized model, numbers that round the other way are far off.
 MARGIN = {None: 1e-4, "int8": 0.2}
@@ -68,11 +71,20 @@ PREDICT, CLASSIFY, REGRESS = (
 
 @dataclasses.dataclass
 class Signature:
-    """A function of tensors by keyword that returns a dict of tensors, and its inputs' specs."""
+    """A function of tensors by keyword that returns a dict of tensors, and its inputs' specs.
+
+    `limits` are those of token ids and the like, where it takes some.
+    """
 
     function: object
     inputs: dict
     method: str = PREDICT
+    limits: Limits = Limits({})
+
+    @property
+    def checked(self):
+        """`function`, which refuses what does not fit `inputs` and `limits`."""
+        return checked(self.function, self.inputs, self.limits)
 
 
 def spec(name, rank=1, dtype="string"):
@@ -322,7 +334,9 @@ class Served:
 
     def signatures(self, tokens_only=False):
         """A dict of name to `Signature`."""
-        tokens = {"tokens": Signature(lambda **x: self.graph(x), self.token_specs())}
+        specs = self.token_specs()
+        limits = limits_of(self.model, specs)
+        tokens = {"tokens": Signature(lambda **x: self.graph(x), specs, limits=limits)}
         return tokens if tokens_only else {**self.text_signatures(), **tokens}
 
     def text_signatures(self):
@@ -433,6 +447,13 @@ class Served:
             there = found["padding_mask"].any(axis=-1)
             found = {name: x[there] for name, x in found.items()}
         return found
+
+    def prose(self, stride):
+        """`PROSE`, or as much of its beginning as `max_windows` hold."""
+        text, most = PROSE, self.settings["max_windows"] * stride
+        while len(self.preprocessor.tokenizer.tokenize(text)) > most:
+            text = text[: len(text) // 2]
+        return text
 
     def wanted_item(self):
         """What a warmup item has to be, for errors."""

@@ -121,7 +121,9 @@ def export_serving(
         **settings: of a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
             `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`; of a
             `BertSparseEmbedder` `top_k=256`; of an index `top_k=10` and `candidates=None`, as of
-            its `search`, and those of its reader.
+            its `search`, and those of its reader. `max_windows` of what reads texts of any
+            length (question answering, taggers, detectors and causal language models 512, masked
+            language models 128): a text that needs more is an error that says so.
 
     Returns:
         The path of the version's folder.

@@ -11,7 +11,7 @@ from kerasbert.data.tagging import TagSet, classes_of_pieces
 from kerasbert.data.windows import take_windows
 from kerasbert.export import decoding
 from kerasbert.export.program import of_texts
-from kerasbert.export.served import PROSE, SHORT, Served
+from kerasbert.export.served import MOST_WINDOWS, SHORT, Served
 
 _TAGS = """\
 found = []
@@ -25,6 +25,7 @@ return found
 class ServedPieces(Served):
     """Base of the tasks that say something of each piece of a text, however long it is."""
 
+    settings = {"max_windows": MOST_WINDOWS}
     # The axes of the outputs behind those of rows and tokens.
     sizes = ()
 
@@ -38,7 +39,9 @@ class ServedPieces(Served):
         points = code_points(text)
         found = preprocessor.tokenizer.tokenize_with_offsets(text)
         ids, starts, ends = decoding.with_long_rows(found)
-        windows = preprocessor.windows_in_graph(tf.cast(ids.row_lengths(), tf.int32))
+        rows, *windows = preprocessor.windows_in_graph(tf.cast(ids.row_lengths(), tf.int32))
+        rows = decoding.few_windows(rows, tf.size(text), self.settings["max_windows"])
+        windows = rows, *windows
         features = self.features_in_graph(preprocessor.pack((take_windows(ids, *windows),)))
         logits = decoding.in_windows(
             lambda part: self.graph(part)["logits"],
@@ -52,7 +55,9 @@ class ServedPieces(Served):
         return points, (ids.value_rowids(), starts.flat_values, ends.flat_values), logits
 
     def probes(self):
-        return [("serving_default", {"text": [*SHORT, PROSE]})]
+        preprocessor = self.preprocessor
+        prose = self.prose(preprocessor.stride or max((preprocessor.sequence_length - 2) // 2, 1))
+        return [("serving_default", {"text": [*SHORT, prose]})]
 
 
 class ServedTagger(ServedPieces):

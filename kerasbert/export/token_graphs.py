@@ -123,6 +123,7 @@ def exported(
             "length": length,
             "layout": layout,
             "axes": axes,
+            "runtime": runtime,
         }
         write_json(os.path.join(work, "job.json"), job)
         run_child("kerasbert.export.write_graph", work, f"No file for {call}")

@@ -13,6 +13,7 @@ from kerasbert import backend
 from kerasbert._errors import first_line
 from kerasbert.backend.onnx import HANDLERS, KERNELS, OF_ANY_LENGTH
 from kerasbert.backend.tensorflow import tf
+from kerasbert.export.requests import conditions, gated, limits_of, nan_unless
 from kerasbert.export.served import load, served
 from kerasbert.export.serving import end_with_parent
 from kerasbert.export.token_graphs import axes, input_type, run_task
@@ -51,15 +52,20 @@ def write_onnx(task, folder, job):
     import tf2onnx
 
     layout = job["layout"]
-    specs = [specs_of(task.model, layout)]
-    function = tf.function(
-        lambda features: run_task(task, features, layout), input_signature=specs, autograph=False
-    )
+    specs, named = [specs_of(task.model, layout)], axes(task.model, layout)
+
+    def run(features):
+        found = conditions(features, named, limits_of(task.model, named))
+        if job["runtime"] == "openvino":
+            return nan_unless(run_task(task, features, layout), found)
+        return run_task(task, gated(features, found), layout)
+
+    function = tf.function(run, input_signature=specs, autograph=False)
     with backend.using(KERNELS):
         proto, _ = tf2onnx.convert.from_function(
             function, input_signature=specs, opset=OPSET, custom_op_handlers=HANDLERS
         )
-    _name_axes(proto.graph, {**axes(task.model, layout), **job["axes"]})
+    _name_axes(proto.graph, {**named, **job["axes"]})
     onnx.checker.check_model(proto)
     path = os.path.join(folder, "model.onnx")
     onnx.save_model(proto, path)
@@ -84,7 +90,13 @@ def _name_axes(graph, names):
 
 def write_litert(task, folder, job):
     """Write `model.tflite`."""
-    function = tf.function(lambda **features: task.run(features), autograph=False)
+    named = axes(task.model, job["layout"])
+
+    def run(**features):
+        found = conditions(features, named, limits_of(task.model, named))
+        return task.run(gated(features, found))
+
+    function = tf.function(run, autograph=False)
     saved = os.path.join(os.path.dirname(folder), "saved_model")
     with backend.using({"norm": backend.norm.plain, **OF_ANY_LENGTH}):
         specs = specs_of(task.model, job["layout"], job["length"])

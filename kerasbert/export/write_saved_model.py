@@ -64,7 +64,7 @@ def write(task, job, path):
     # Attention in turns would leave the operations of its gradient, which stock servers lack.
     with backend.using({"attention": KERNELS["attention"]}):
         functions = {
-            name: tf.function(signature.function, autograph=False).get_concrete_function(
+            name: tf.function(signature.checked, autograph=False).get_concrete_function(
                 **signature.inputs
             )
             for name, signature in known.items()
