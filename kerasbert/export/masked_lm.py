@@ -19,6 +19,7 @@ _FILL = '''\
 MASK = tokenizer.token_to_id({mask!r})
 
 
+@answers("texts", is_text)
 def answer(texts, top_k={top_k}):
     """For each mask of each text the likeliest tokens, with their ids and probabilities."""
     rows = tokenizer.encode_batch(texts)

@@ -7,6 +7,7 @@ from kerasbert.export.program import Program
 from kerasbert.export.served import PROSE, SHORT, Served, are_texts, spec
 
 _CHOOSE = '''\
+@answers("tuples of a prompt and a list of choices", is_choice)
 def answer(examples):
     """The probabilities of the choices, for each tuple of a prompt and a list of choices."""
     return [choose(prompt, choices) for prompt, choices in examples]

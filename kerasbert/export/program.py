@@ -59,6 +59,7 @@ _PROGRAM = '''\
 It needs numpy, tokenizers and {package}. {note}
 """
 
+import functools
 import json
 import os
 import sys
@@ -73,6 +74,71 @@ with open(os.path.join(FOLDER, "config.json"), encoding="utf-8") as file:
     labels = list(json.load(file).get("id2label", {{}}).values())
 {runtime}
 
+def plain(x):
+    """Texts of bytes, arrays and tuples as strings and lists."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    if isinstance(x, bytes):
+        return x.decode()
+    return [plain(one) for one in x] if isinstance(x, (list, tuple)) else x
+
+
+def is_text(x):
+    # Half of a character is none.
+    return isinstance(x, str) and not any("\\ud800" <= c <= "\\udfff" for c in x)
+
+
+def is_pair(x):
+    return isinstance(x, list) and len(x) == 2 and all(map(is_text, x))
+
+
+def is_choice(x):
+    return isinstance(x, list) and len(x) == 2 and is_text(x[0]) and is_texts(x[1])
+
+
+def is_texts(x):
+    return isinstance(x, list) and len(x) > 0 and all(map(is_text, x))
+
+
+def answers(what, *forms):
+    """Decorator of a function of a list: it takes a single one too, and names what is neither.
+
+    A list may be an array, a column or a generator; a tuple of two is a single pair where there
+    are no single texts.
+    """
+
+    def read(given):
+        if isinstance(given, (dict, set)):
+            raise ValueError(f"answer takes {{what}}, not a {{type(given).__name__}}.")
+        if hasattr(given, "columns"):
+            given = given.to_numpy()
+        one = plain(given)
+        if isinstance(given, (str, bytes, tuple)) and any(form(one) for form in forms[:1]):
+            return [one], True
+        if isinstance(one, (str, bytes)) or not hasattr(one, "__iter__"):
+            raise ValueError(f"answer takes a list of {{what}}, not {{one!r:.60}}.")
+        rows = [plain(row) for row in one]
+        if not rows:
+            raise ValueError(f"The list is empty; pass one or more {{what}}.")
+        for place, row in enumerate(rows):
+            if not any(form(row) for form in forms):
+                raise ValueError(f"The item at position {{place}} is {{row!r:.60}}; pass {{what}}.")
+        return rows, False
+
+    def decorate(function):
+        @functools.wraps(function)
+        def answer(given, *arguments, **settings):
+            try:
+                rows, single = read(given)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"A text of bytes is not UTF-8: {{error}}.") from None
+            found = function(rows, *arguments, **settings)
+            return found[0] if single else found
+
+        return answer
+
+    return decorate
+
+
 def packed(rows):
     """Encoded rows of one length as the inputs of the network."""
     return {{
@@ -85,8 +151,9 @@ if __name__ == "__main__":
     print(*answer({asked}), sep="\\n")
 '''
 _TEXTS = '''\
+@answers({forms})
 def answer(texts):
-    """{gives}, for each {item}."""
+    """{gives}, for each {item}; for one by itself, its own."""
     rows = tokenizer.encode_batch({texts})
     outputs = run(packed(rows))
 {lines}'''
@@ -120,8 +187,13 @@ def of_texts(gives, lines, pairs=False, prompt=""):
     """
     texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
     item = "tuple of two texts" if pairs else "text of a list, or each tuple of two texts"
+    forms = '"texts, or tuples of two", is_text, is_pair'
+    if pairs:
+        forms = '"tuples of two texts", is_pair'
+    if prompt:
+        item, forms = "text of a list", '"texts", is_text'
     lines = "".join(f"    {line}\n" for line in lines.splitlines())
-    body = _TEXTS.format(gives=gives, item=item, texts=texts, lines=lines)
+    body = _TEXTS.format(gives=gives, item=item, forms=forms, texts=texts, lines=lines)
     if pairs:
         return Program(body, '"A text." "The next."', "[tuple(sys.argv[1:])]")
     return Program(body)

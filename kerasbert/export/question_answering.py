@@ -17,6 +17,7 @@ LENGTH = tokenizer.truncation["max_length"]
 QUESTION, STRIDE = {question}, {stride}  # Tokens of a question, and from window to window.
 
 
+@answers("tuples of a question and a context", is_pair)
 def answer(examples):
     """The best answer with its start, its end and its score, for each (question, context)."""
     return [best_span(*example) for example in examples]

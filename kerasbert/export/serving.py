@@ -457,12 +457,16 @@ def run_child(module, folder, nothing):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # We hold one end: the system closes it when we end, however that is.
     theirs, ours = os.pipe()
+    # What TensorFlow and the converters write while they work goes when the folder goes.
+    temporary = os.path.join(folder, "temporary")
+    os.makedirs(temporary, exist_ok=True)
     environment = {
         **os.environ,
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # The parent may hold all of its memory.
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary),
         _PIPE: str(theirs),
     }
     try:

@@ -1,17 +1,21 @@
 """`answer.py` beside an exported graph: raw texts without Keras and TensorFlow."""
 
 import ast
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
+import pandas
 import pytest
 
 from kerasbert import models
 from kerasbert.export import export_litert, export_onnx, export_openvino, token_graphs, write_graph
-from kerasbert.export.served import LONG, PROSE, SHORT
+from kerasbert.export.program import write_program
+from kerasbert.export.served import LONG, PROSE, SHORT, served
 from kerasbert.tokenizers import RobertaTokenizer
 from tests.export import tiny
 
@@ -63,6 +67,96 @@ def ask(jobs):
     found, loaded = json.loads(done.stdout)
     assert loaded == []
     return found
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """The module `answer.py` of a model, whose session is the model itself."""
+
+    def make(model):
+        task = served(model)
+        (tmp_path / task.title).mkdir()
+        token_graphs._write_tokenizer(
+            model.preprocessor.tokenizer, model, tmp_path / task.title, None
+        )
+        write_program(task, "onnx", tmp_path / task.title)
+
+        class Session:
+            def __init__(self, path):
+                pass
+
+            def get_outputs(self):
+                names = task.run(task.random_features()[0])
+                return [types.SimpleNamespace(name=name) for name in names]
+
+            def run(self, names, features):
+                return [np.asarray(x) for x in task.run(features).values()]
+
+        monkeypatch.setattr("onnxruntime.InferenceSession", Session)
+        spec = importlib.util.spec_from_file_location("answer", tmp_path / task.title / "answer.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.answer
+
+    return make
+
+
+NOTHING = [None, 3, 2.5, {}, {"a": 1}, {"a"}, [], (), np.array([]), np.array(3), [None], [3], [{}]]
+NOTHING += [
+    [["a"]],
+    [["a", "b", "c"]],
+    [b"caf\xe9"],
+    b"\xff",
+    ["\ud800"],
+    [float("nan")],
+    [("a", 3)],
+]
+
+
+@pytest.mark.parametrize("name", ["TextEmbedder", "TextRegressor", "MaskedLM", "TokenClassifier"])
+def test_programs_take_texts_of_all_kinds(name, program):
+    answer = program(tiny.task(name))
+    for wrong in NOTHING:
+        with pytest.raises(ValueError, match="pass|takes|UTF-8"):
+            answer(wrong)
+    texts = ["a [MASK] b", "größer"]
+    expected = answer(texts)
+    assert len(expected) == 2
+    column = pandas.Series(texts, index=[7, 8])
+    for same in (tuple(texts), np.array(texts), np.array(texts, object), column, iter(texts)):
+        assert str(answer(same)) == str(expected)
+    assert str(answer([text.encode() for text in texts])) == str(expected)
+    # As of the model's own method, a text by itself is one text, and not its letters.
+    assert str(answer(texts[1])) == str(answer([texts[1]])[0]) == str(answer(texts[1].encode()))
+
+
+@pytest.mark.parametrize(
+    "name, example",
+    [
+        ("QuestionAnswering", ("ab", "b cd")),
+        ("Reranker", ("ab", "b cd")),
+        ("NextSentencePredictor", ("ab", "b cd")),
+        ("MultipleChoice", ("ab", ["b", "cd"])),
+    ],
+)
+def test_programs_of_pairs_take_no_single_texts(name, example, program):
+    answer = program(tiny.task(name))
+    several = (
+        "ab",
+        ["ab"],
+        ["ab", "cd"],
+        [("ab",)],
+        [("a", "b", "c")],
+        [("a", [])],
+        [("a", ["b"], 1)],
+    )
+    for wrong in (*NOTHING, *several):
+        with pytest.raises(ValueError, match="pass|takes|UTF-8"):
+            answer(wrong)
+    (expected,) = answer([example])
+    for same in ([list(example)], iter([example]), [tuple(map(np.array, example))]):
+        assert str(answer(same)) == str([expected])
+    assert str(answer(example)) == str(expected)
 
 
 def without_padding(ids, pad_id=0):

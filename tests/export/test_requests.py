@@ -1,6 +1,8 @@
 """What a server is asked is checked in the graph: ranks, sizes and the ranges of ids."""
 
+import os
 import time
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from kerasbert.export import (
     export_litert,
     export_onnx,
     export_openvino,
+    serving,
     token_graphs,
     write_graph,
 )
@@ -145,6 +148,21 @@ def test_texts_of_too_many_windows_are_refused_at_once(name):
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 9 windows"):
         answer(**ask)
     assert time.monotonic() - began < 10  # All of it takes minutes, or as many gigabytes.
+
+
+@pytest.mark.backends("tensorflow")
+def test_what_a_killed_export_leaves_is_in_its_own_folder(monkeypatch, tmp_path):
+    """Traced functions are files in TMPDIR, which stayed where the process was killed."""
+    found = {}
+
+    def run(command, env, **settings):
+        found.update(env)
+        return types.SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(serving.subprocess, "run", run)
+    serving.run_child("kerasbert.export.write_saved_model", str(tmp_path), "Nothing")
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        assert found[name].startswith(str(tmp_path)) and os.path.isdir(found[name])
 
 
 @pytest.mark.slow
