@@ -199,6 +199,6 @@ def checked_index(directory):
     for name in names.values() if isinstance(names, dict) else ():
         for shard in name if isinstance(name, list) else [name]:
             inside(directory, shard, index)
-            if not fnmatch.fnmatch(str(shard), "model*.weights.h5"):  # Others are not checked.
+            if not fnmatch.fnmatch(shard, "model*.weights.h5"):  # The sizes of others are unknown.
                 raise ValueError(f"'{index}' names {shard!r}, which is no file of weights.")
     return index

@@ -23,6 +23,7 @@ from kerasbert.data.corpus import as_paths, check_found
 from kerasbert.files import (
     check_regular,
     in_use,
+    inside,
     names_in,
     new_file,
     output_folder,
@@ -350,8 +351,8 @@ def read_shards(folder, *, what, by, endings, decode):
         raise ValueError(f"'{path}' is damaged ({error}); {again}.") from None
     shards = []
     for shard in manifest["shards"]:
-        name = os.path.basename(shard["name"])
-        paths = [os.path.join(folder, name + ending) for ending in ends]
+        name = shard["name"]
+        paths = [inside(folder, f"{name}{ending}", path) for ending in ends]
         files = shard.get("files") or [{}] * len(paths)  # Earlier versions wrote none.
         if [file.get("name", name + end) for file, end in zip(files, ends)] != [
             name + end for end in ends
@@ -359,7 +360,7 @@ def read_shards(folder, *, what, by, endings, decode):
             raise ValueError(f"'{path}' is damaged (the files of '{name}'); {again}.")
         for one, file in zip(paths, files):
             check_regular(one)
-            if not os.path.exists(one):
+            if not os.path.isfile(one):
                 raise ValueError(f"'{one}' is missing; {again}.")
             size = os.path.getsize(one)
             if size != file.get("bytes", size):
