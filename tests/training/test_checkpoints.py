@@ -52,7 +52,7 @@ def test_weights_that_are_not_finite_are_not_kept(tmp_path):
     path = save_checkpoint(tmp_path, model, 1)
     weight = model.weights[-1]
     weight.assign(np.full(weight.shape, np.inf, "float32"))
-    with pytest.raises(FloatingPointError, match="'trained/bias' is not finite after step 2"):
+    with pytest.raises(FloatingPointError, match="trained/bias' is not finite after step 2"):
         save_checkpoint(tmp_path, model, 2)
     assert [str(one) for one in tmp_path.iterdir()] == [path]
 
