@@ -152,7 +152,8 @@ class Search:
 
         Of a run that was stopped its checkpoint.
         """
-        found, runs = _read_runs(part), os.path.join(part, "runs")
+        found = _read_runs(part)
+        runs = os.path.join(part, "runs")
         begun = {name for name in names_in(runs) if find_checkpoint(os.path.join(runs, name))}
         if not found and not begun:
             return  # It was stopped in its first epoch.
