@@ -12,6 +12,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+from kerasbert import _process  # noqa: E402, F401  Its hooks see every fork from here on.
 from kerasbert._lazy import load_with_keras  # noqa: E402
 from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert._triton import import_triton  # noqa: E402

@@ -3,6 +3,7 @@ be, of unknown names, and of packages that are missing."""
 
 import contextlib
 import difflib
+import errno
 import importlib.util
 import math
 import numbers
@@ -58,6 +59,29 @@ class ReadError(ValueError):
     """A sentence about a file that cannot be read."""
 
 
+# What an operating system refuses whatever is in the file.
+_OF_THE_SYSTEM = {
+    getattr(errno, name, None)
+    for name in "EACCES EPERM EMFILE ENFILE ENOMEM ENOSPC EIO EAGAIN EINTR ESTALE ETIMEDOUT".split()
+}
+
+
+def blames_file(error):
+    """Whether an error of a reader may come from a damaged file.
+
+    Errors of the machine, of the installation and of the process do not, and must reach the caller
+    in their own words.
+
+    >>> blames_file(OSError("truncated file")), blames_file(MemoryError())
+    (True, False)
+    """
+    if isinstance(error, OSError):
+        return error.errno not in _OF_THE_SYSTEM
+    others = (MemoryError, ImportError, RecursionError, NotImplementedError)
+    is_memory = isinstance(error, RuntimeError) and "memory" in str(error)
+    return not isinstance(error, others) and not is_memory
+
+
 def did_you_mean(value, known, otherwise=".", count=1, cutoff=0.6, show=str):
     """How a sentence about an unknown name ends: with the nearest names, or else as given.
 
@@ -94,6 +118,9 @@ _KINDS = {
     "whole": (lambda x: is_whole(x) and x >= 0, "a whole number from 0"),
     "number": (lambda x: _is_number(x) and 0 <= x <= _MOST, "a number from 0"),
     "positive": (lambda x: _is_number(x) and 0 < x <= _MOST, "a number above 0"),
+    "epsilon": (lambda x: _is_number(x) and 0 < x <= 0.1, "a number above 0 and at most 0.1"),
+    "spread": (lambda x: _is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
+    "base": (lambda x: _is_number(x) and 1 <= x <= 1e12, "a number from 1 to 1e12"),
     "share": (lambda x: _is_number(x) and 0 <= x < 1, "from 0 to below 1"),
     "flag": (lambda x: type(x).__name__ in ("bool", "bool_"), "true or false"),
     "name": (lambda x: isinstance(x, str), "a string"),
@@ -142,6 +169,16 @@ def check_heads(hidden_dim, count, name="num_heads"):
         raise ValueError(
             f"hidden_dim={hidden_dim} is not a multiple of {name}={count}; "
             "each head needs the same whole width."
+        )
+
+
+def need_fields(config, names, where):
+    """Raise a `ValueError` for fields of a file's object that are missing and have no default."""
+    missing = [name for name in names if name not in config]
+    if missing:
+        raise ValueError(
+            f"'{where}' lacks {', '.join(missing)}, without which the model cannot be known; add "
+            "what it was trained with, or download the file again."
         )
 
 

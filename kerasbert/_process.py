@@ -1,32 +1,207 @@
 """Processes that are forked from one at work, and what TensorFlow writes when it starts in one."""
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
 import sys
 import threading
+import time
 
-_first = None  # the process that used a backend or TensorFlow first
+_NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+# Functions in which servers fork a worker, by module, and a signal that stops the server. gunicorn
+# needs none: it stops by itself where a worker exits with `_BOOT_ERROR`. Celery would start others.
+_FORKS_WORKER = {
+    ("gunicorn.arbiter", "spawn_worker"): None,
+    ("billiard.popen_fork", "_launch"): signal.SIGTERM,
+}
+_BOOT_ERROR = 3
+_PROBE_SECONDS = 5
+_is_probing = False
+
+_pid = os.getpid()
+_is_used = False  # whether this process has used kerasbert
+_backend = None  # the runtime that Keras computes with, once it is known
+_running_at_fork = ()
+_lost = {}  # what an ancestor had used before a fork, and the ancestor's process id
+_unsure = None  # the thread that may wait for PyTorch's threads of before a fork, and that id
 
 
-def check_process():
-    """Raise in a process that was forked from one that had used a backend or TensorFlow.
+def check_process(runtime=None):
+    """Raise in a process that was forked from one in which a runtime had started its threads.
 
-    A fork takes none of their threads along: what waits for those waits for ever, on any backend.
+    A fork takes none of these threads along, so whatever waits for them waits forever.
+
+    Args:
+        runtime: "tensorflow", "jax" or "torch". What the caller needs; defaults to Keras' backend.
 
     Raises:
-        RuntimeError: with the way out.
+        RuntimeError: with the process, the runtime, and what to do instead.
     """
-    global _first
-    _first = _first or os.getpid()
-    if _first != os.getpid():
-        raise RuntimeError(
-            f"This process was forked from process {_first}, which had used kerasbert; the threads "
-            "of TensorFlow and of the backend are not here, and it would wait for them for ever. "
-            "Start processes with multiprocessing.get_context('spawn'), or load the model in each "
-            "process after the fork, and nothing before."
-        )
+    global _is_used
+    if not _is_used:
+        _is_used = True
+    if os.getpid() != _pid:  # A fork in C that runs no hooks of Python's.
+        _note_running()
+        _note_fork()
+    if _lost or _unsure:
+        lost = _lost_of(runtime or _backend)
+        if lost:
+            raise RuntimeError(_explain(lost))
+
+
+def set_backend(runtime):
+    """Say which runtime Keras computes with."""
+    global _backend
+    _backend = runtime
+
+
+def _lost_of(*runtimes):
+    """Those of these runtimes, or kerasbert itself, that were in use before a fork."""
+    if "torch" in runtimes and not _lost:
+        _try_torch()
+    return [name for name in dict.fromkeys(("kerasbert", *runtimes)) if name in _lost]
+
+
+def _explain(lost):
+    names = " and ".join(_NAMES.get(name, name) for name in lost)
+    return (
+        f"This process was forked from process {_lost[lost[0]]}, which had used {names}; threads "
+        "do not survive a fork, so a model would hang here. Load the model in each process after "
+        "the fork and use nothing before it (gunicorn: without --preload; Celery: in "
+        "worker_process_init), or start processes with multiprocessing.get_context('spawn')."
+    )
+
+
+# === What was running before the fork ===
+
+
+def _running():
+    """The runtimes whose threads run in this process; imports nothing."""
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if getattr(context, "_context_handle", None) is not None:
+        yield "tensorflow"
+    elif "tensorflow" in sys.modules and "tf_Compute" in _thread_names():
+        yield "tensorflow"  # Sessions of TensorFlow 1 run without the eager context.
+    if getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None):
+        yield "jax"
+
+
+def _thread_names():
+    """The names of this process' threads, on Linux."""
+    for path in _threads():
+        with contextlib.suppress(OSError), open(f"{path}/comm") as file:
+            yield file.read().strip()
+
+
+def _threads():
+    with contextlib.suppress(OSError):
+        return [f"/proc/self/task/{name}" for name in os.listdir("/proc/self/task")]
+    return []
+
+
+def _note_running():
+    global _running_at_fork
+    _running_at_fork = tuple(_running())
+
+
+def _note_fork():
+    """In the child: keep what the parent had used, and stop a server's worker that needs it."""
+    global _pid, _is_used, _unsure
+    if _is_probing:
+        return
+    parent, _pid = _pid, os.getpid()
+    for name in (*_running_at_fork, *(["kerasbert"] if _is_used else [])):
+        _lost.setdefault(name, parent)
+    if "torch" in sys.modules:
+        _unsure = threading.get_ident(), parent
+    is_shared, _is_used = _is_used, False
+    if _lost or _unsure:
+        is_worker, stop = _forking_server()
+        if is_worker and (_holds_model() or not is_shared):
+            _stop_worker(_lost_of("tensorflow", _backend), stop)
+
+
+def _stop_worker(lost, stop):
+    """End this process, and with it the server, if a model could not run here."""
+    if not lost:
+        return
+    # An exception in a hook is ignored, and `sys.exit` would wait for the lost threads.
+    os.write(2, f"kerasbert: {_explain(lost)}\n".encode())
+    if stop is not None:
+        os.kill(os.getppid(), stop)
+    os._exit(_BOOT_ERROR)
+
+
+def _note_earlier_fork():
+    """Find a fork from before this module was imported: runtimes at work without any thread."""
+    global _unsure
+    if not 0 < len(_threads()) <= threading.active_count():
+        return
+    for name in _running():
+        _lost[name] = os.getppid()
+    if "torch" in sys.modules:
+        _unsure = threading.get_ident(), os.getppid()
+
+
+def _try_torch():
+    """Find out whether PyTorch computes in this thread.
+
+    Its threads belong to the thread that first computed, and start at the first large operation:
+    nothing tells whether they had. So a forked process tries one.
+    """
+    global _is_probing, _unsure
+    if not _unsure or _unsure[0] != threading.get_ident():
+        return  # Another thread gets threads of its own.
+    parent, _unsure = _unsure[1], None
+    torch = sys.modules.get("torch")
+    if getattr(torch, "get_num_threads", lambda: 1)() == 1:
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    _is_probing = True  # The probe is a fork, too.
+    probe = os.fork()
+    if probe == 0:
+        try:
+            torch.ones(1 << 17).exp_()
+        finally:
+            os._exit(0)
+    _is_probing = False
+    end = time.monotonic() + _PROBE_SECONDS
+    while not os.waitpid(probe, os.WNOHANG)[0]:
+        if time.monotonic() > end:
+            _lost["torch"] = parent
+            os.kill(probe, signal.SIGKILL)
+            os.waitpid(probe, 0)
+            break
+        time.sleep(0.005)
+    signal.sigtimedwait([signal.SIGCHLD], 0)  # A server would take it for one of its workers.
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+# === Workers of servers ===
+
+
+def _forking_server():
+    """Whether a server is forking this process as its worker, and the signal that stops it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        place = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if place in _FORKS_WORKER:
+            return True, _FORKS_WORKER[place]
+        frame = frame.f_back
+    return False, None
+
+
+def _holds_model():
+    """Whether there is a model in this process."""
+    model = getattr(sys.modules.get("keras"), "Model", None)
+    return model is not None and any(issubclass(type(x), model) for x in gc.get_objects())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_note_running, after_in_child=_note_fork)
+    _note_earlier_fork()
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ SETTINGS = {
     "attention_dropout": "share",
     "activation": "name",
     # 0 makes a row of equal numbers NaN.
-    "layer_norm_epsilon": "positive",
+    "layer_norm_epsilon": "epsilon",
     "pooler": "flag",
     "embedding_dim": "count?",
     "embeddings_norm": "flag",
@@ -38,8 +38,8 @@ SETTINGS = {
     "position_offset": "whole",
     "bucket_size": "count?",
     "max_relative_positions": "count?",
-    "rotary_base": "positive",
-    "local_rotary_base": "positive?",
+    "rotary_base": "base",
+    "local_rotary_base": "base?",
     "rotary_factor": "positive",
     "local_window": "count?",
     "global_every": "count",
@@ -47,10 +47,12 @@ SETTINGS = {
     "gated_mlp": "flag",
     "use_bias": "parts",
     "is_causal": "flag",
-    "initializer_range": "number",
+    "initializer_range": "spread",
     "finetuning_learning_rate": "positive?",
     "family": "name",
 }
+# Those without which nothing else says what an encoder is.
+NEEDED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
 POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled")
 # The parts of an encoder that have biases, or have none: the projections of the attention, the two
 # of the feed-forward, and the norms.

@@ -60,7 +60,7 @@ class FromPreset(ChecksKeywords):
         source = cls._open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
         )
-        with source.whole():
+        with source.whole(cls):
             return cls.from_source(source, load_weights, **kwargs)
 
     @classmethod

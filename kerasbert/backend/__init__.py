@@ -20,6 +20,7 @@ import keras
 from keras import ops
 
 from kerasbert._finite import gives_finite
+from kerasbert._process import set_backend
 
 # Where each token sees all of more than `LONG`, `TURN` queries are attended for at a time.
 LONG, TURN = 1024, 256
@@ -848,6 +849,7 @@ def keras_exports():
 
 # The file of the running backend; it imports this one. Other backends have no kernels.
 _module = None
+set_backend(name())
 if name() in ("tensorflow", "jax", "torch"):
     _module = importlib.import_module(f"{__name__}.{name()}")
     prepare()

@@ -35,7 +35,7 @@ class _Late:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)  # Who looks at all names of a module needs no import.
-        check_process()
+        check_process("tensorflow")
         if self._module is None:
             need_tensorflow("This", self._package)
             self._module = importlib.import_module(self._package)
@@ -56,7 +56,7 @@ def need_tensorflow(what, *packages):
         ImportError: where a package is not installed, or is broken.
         RuntimeError: in a process that cannot use them, see `check_process`.
     """
-    check_process()
+    check_process("tensorflow")
     try:
         for package in packages or ("tensorflow", "tensorflow_text"):
             importlib.import_module(package)

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kerasbert._errors import first_line
+from kerasbert._errors import blames_file, first_line
 from kerasbert.conversion.name_map import FLOATS, NameMap, check_dtype
 from kerasbert.families import LINEAGE, get_family
 from kerasbert.files import check_regular, inside, read_json
@@ -54,9 +54,26 @@ class Checkpoint:
 
     is_own = False
 
-    def whole(self):
+    def whole(self, cls=None):
         """Nothing to reword: the readers say in a sentence what is wrong."""
         return contextlib.nullcontext()
+
+    def make_tokenizer(self, **settings):
+        """Its tokenizer, whose special tokens must be those that the configuration names.
+
+        "bos" and "eos" are those of generation, which may be others than "cls" and "sep".
+        """
+        tokenizer = self.tokenizer(**settings)
+        for role in ("pad", "cls", "sep", "mask"):
+            said = (self.token_ids or {}).get(f"{role}_token_id")
+            found = getattr(tokenizer, f"{role}_token_id", None)
+            if said is not None and found is not None and said != found:
+                raise ValueError(
+                    f"The configuration of '{self.source}' has {role}_token_id={said}, and its "
+                    f"tokenizer has {found}; set the id in config.json to that of the tokenizer "
+                    "that the model was trained with."
+                )
+        return tokenizer
 
     def encoder_settings(self):
         """All arguments of the encoder: the family's, and the checkpoint's own over them."""
@@ -207,6 +224,8 @@ def _load(path):
             _check_view(name, tensor)
         return tensors
     except Exception as error:
+        if not blames_file(error):
+            raise
         raise ValueError(
             f"'{path}' ({os.path.getsize(path)} bytes) is cut off, or holds more than tensors, "
             f"which kerasbert does not run ({first_line(error)}); download it again, or use a "

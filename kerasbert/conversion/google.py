@@ -9,8 +9,8 @@ import os
 import tempfile
 
 from kerasbert import tokenizers
-from kerasbert._errors import check_fields, first_line
-from kerasbert.backend.tensorflow import tf
+from kerasbert._errors import blames_file, check_fields, first_line
+from kerasbert.backend.tensorflow import need_tensorflow, tf
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap, check_dtype
 from kerasbert.conversion.sizes import check_stored
@@ -131,6 +131,7 @@ class _Tensors(Tensors):
         # Fine-tuning leaves model.ckpt-<step> and a file that names the last one.
         found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
         prefix = found[0].removesuffix(".index")
+        need_tensorflow("A checkpoint of Google's", "tensorflow")  # Its error is not of the file.
         try:
             state = tf.train.get_checkpoint_state(self.directory)
             last = os.path.basename(state.model_checkpoint_path) if state else ""
@@ -139,6 +140,8 @@ class _Tensors(Tensors):
             reader = tf.train.load_checkpoint(self._plain_name(prefix))
             shapes = reader.get_variable_to_shape_map()
         except Exception as error:
+            if not blames_file(error):
+                raise
             raise ValueError(
                 f"'{prefix}' is cut off or no TensorFlow checkpoint ({first_line(error)}); "
                 "download it again."
@@ -168,6 +171,8 @@ class _Tensors(Tensors):
         try:
             return reader.get_tensor(name)
         except Exception as error:
+            if not blames_file(error):
+                raise
             raise ValueError(
                 f"'{self.directory}' is cut off: it does not hold all of '{name}' "
                 f"({first_line(error)}); download it again."

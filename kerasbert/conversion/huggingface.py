@@ -8,12 +8,12 @@ import os
 import reprlib
 
 from kerasbert import tokenizers
-from kerasbert._errors import check_fields
+from kerasbert._errors import check_fields, need_fields
 from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles
-from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES
+from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES, refuse
 from kerasbert.conversion.lineage import LINEAGE_TABLES
 from kerasbert.conversion.name_map import NameMap
-from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
+from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS
 from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS
 
@@ -43,9 +43,9 @@ _FIELDS = {
     "layer_types": "names?",
     "rope_parameters": "object?",
     "rope_scaling": "object?",
-    "rope_theta": "positive?",
-    "global_rope_theta": "positive?",
-    "local_rope_theta": "positive?",
+    "rope_theta": "base?",
+    "global_rope_theta": "base?",
+    "local_rope_theta": "base?",
     "tie_word_embeddings": "flag",
     "num_labels": "count",
     "id2label": "object?",
@@ -59,6 +59,7 @@ _FIELDS = {
     "sentence_transformers": "object?",
     "sbert_ce_default_activation_function": "name?",
 }
+PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 # Settings that change the numbers and that no released encoder of these families uses.
 REFUSED = {
     "is_decoder": (False,),
@@ -158,7 +159,11 @@ def read_checkpoint(directory):
             )
     known = SETTINGS | LINEAGE_SETTINGS
     kinds = {key: known[ours] for ours, (key, _) in table.config.items()}
+    needed = (table.config[name][0] for name in NEEDED if name in table.config)
+    need_fields(config, needed, path)
     check_fields(config, _FIELDS | kinds, path)
+    if config.get("problem_type") not in (None, *PROBLEMS):
+        refuse(path, "problem_type", config["problem_type"], " or ".join(map(repr, PROBLEMS)))
     tied = config.get("tie_word_embeddings", True)
     encoder = _encoder_settings(table, config, path)
     repeated = _tied(table, encoder, config) if tied else {}
@@ -265,10 +270,12 @@ def _classes(config, path):
         )
     names = config.get("id2label")
     if names:
-        if any(not str(key).isdecimal() for key in names):
+        numbers = sorted(int(key) if str(key).isdecimal() else -1 for key in names)
+        if numbers != list(range(len(names))):
             raise ValueError(
                 f"'{path}' has id2label={reprlib.repr(names)}, whose keys have to be the numbers "
-                "of the classes; mend it, or pass num_classes or labels for a new head."
+                f"of the classes, from 0 to {len(names) - 1}; mend it, or pass num_classes or "
+                "labels for a new head."
             )
         classes = {"labels": [names[key] for key in sorted(names, key=int)]}
     else:

@@ -207,7 +207,7 @@ def _read_modernbert(config, path):
     ):
         rope = ropes.get(kind) or {}
         check_value(f"rope_parameters[{kind!r}]", rope, "object", path)
-        check_fields(rope, {"rope_theta": "positive?"}, path)
+        check_fields(rope, {"rope_theta": "base?"}, path)
         if rope.get("rope_type", "default") != "default" or config.get("rope_scaling"):
             raise ValueError(
                 f"'{path}' scales its rotary positions ({rope or config['rope_scaling']}); "
@@ -382,7 +382,7 @@ def _read_rotary(base, known):
         if kind not in (None, "rope", "rotary"):
             refuse(path, "position_embedding_type", kind, "'rope'")
         rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-        kinds = {"rope_theta": "positive?", "factor": "positive", "partial_rotary_factor": "number"}
+        kinds = {"rope_theta": "base?", "factor": "positive", "partial_rotary_factor": "number"}
         check_fields(rope, kinds, path)
         if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
             refuse(path, "partial_rotary_factor", rope, "1.0")

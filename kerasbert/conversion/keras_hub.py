@@ -7,7 +7,8 @@ import keras_hub
 from keras import ops
 
 from kerasbert import tokenizers
-from kerasbert._errors import check_fields, check_value, first_line
+from kerasbert._errors import blames_file, check_fields, check_value, first_line
+from kerasbert._process import check_process
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap
 from kerasbert.conversion.sizes import check_sizes, checked_index, h5_size
@@ -260,6 +261,7 @@ class _Tensors(Tensors):
                     f"'{path}' has num_classes={config['num_classes']}, and the preset holds "
                     f"{held} weights; the two do not belong together: download it again."
                 )
+        check_process()  # KerasHub's class would hang where ours raises.
         name = task or self.backbone_name
         arguments = {"preprocessor": None} if task else {}
         try:
@@ -267,6 +269,8 @@ class _Tensors(Tensors):
                 self.directory, dtype="float32", **arguments
             )
         except Exception as error:  # Of Keras, KerasHub and h5py, which have many.
+            if not blames_file(error):
+                raise
             raise ValueError(
                 f"KerasHub cannot read the weights in '{self.directory}' ({first_line(error)}); "
                 "download them again."

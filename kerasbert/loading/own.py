@@ -3,14 +3,23 @@
 import contextlib
 import os
 import struct
+import sys
+import traceback
 import zlib
 from dataclasses import dataclass
 
 import keras
 
-from kerasbert._errors import check_fields, check_value, first_line, is_whole
+from kerasbert._errors import (
+    blames_file,
+    check_fields,
+    check_value,
+    first_line,
+    is_whole,
+    need_fields,
+)
 from kerasbert.conversion.sizes import checked_index, h5_size
-from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
+from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS
 from kerasbert.files import read_json
 
 # What fields of a task's settings can be, of whichever task.
@@ -22,7 +31,7 @@ _TASK_FIELDS = {
     "head_activation": "name?",
     "head_bias": "flag?",
     "head_norm": "flag?",
-    "head_norm_epsilon": "positive?",
+    "head_norm_epsilon": "epsilon?",
     "dropout_first": "flag?",
     "output_bias": "flag?",
     "tie_weights": "flag?",
@@ -35,6 +44,31 @@ _TASK_FIELDS = {
     "backbone": "object?",
     "preprocessor": "object?",
 }
+
+
+# Whose code reads a preset.
+_READERS = {"keras", "keras_hub", "h5py", "kerasbert", "numpy", *sys.stdlib_module_names}
+
+
+def _frames(error):
+    """The frames that an error passed, the one that raised it last."""
+    return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def _is_of_reading(error, cls):
+    """Whether an error may say that a preset's files are damaged."""
+    rooms = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in _frames(error)}
+    if not blames_file(error) or rooms - _READERS:
+        return False
+    if isinstance(error, RuntimeError):
+        return "h5py" in rooms
+    is_users = cls is not None and cls.__module__.partition(".")[0] != "kerasbert"
+    return not (is_users and str(error).startswith(f"{cls.__qualname__}.__init__()"))
+
+
+def _loading_failures(error):
+    """The errors that Keras caught while it set weights, of which it quotes one."""
+    return [cause for _, cause in _frames(error)[-1].f_locals.get("error_msgs", {}).values()]
 
 
 def is_own(directory):
@@ -64,24 +98,37 @@ class OwnPreset:
         return self.directory
 
     @contextlib.contextmanager
-    def whole(self):
-        """Reword what Keras, KerasHub and h5py say of files that are missing or damaged."""
+    def whole(self, cls=None):
+        """Reword what Keras, KerasHub and h5py say of files that are missing or damaged.
+
+        Errors of the process, of the machine and of the user's own classes keep their words.
+
+        Args:
+            cls: class. What is loaded.
+        """
         try:
             yield
         except (
             *(OSError, LookupError, TypeError, AttributeError, RuntimeError, EOFError),
-            *(MemoryError, ArithmeticError, zlib.error, struct.error),
+            *(ArithmeticError, zlib.error, struct.error),
         ) as error:
+            if not _is_of_reading(error, cls):
+                raise
             raise ValueError(
                 f"The preset in '{self.directory}' is not whole ({first_line(error)}); save or "
                 "fetch it again."
             ) from error
         except ValueError as error:
-            if "\n" not in str(error).strip():
-                raise  # A sentence.
+            if "\n" not in str(error).strip() or not _is_of_reading(error, cls):
+                raise  # A sentence, or not about the files.
+            causes = _loading_failures(error)
+            for cause in causes:
+                if not _is_of_reading(cause, cls):
+                    raise cause from error
+            words = " ".join([first_line(error), *map(str, causes[:1])])
             raise ValueError(
-                f"The preset in '{self.directory}' does not fit together ({first_line(error)}); "
-                "save or fetch it again."
+                f"The preset in '{self.directory}' does not fit together ({words}); save or fetch "
+                "it again."
             ) from error
 
     def path(self, name):
@@ -95,6 +142,8 @@ class OwnPreset:
         check_value("config", config, "object", path)
         encoder = SETTINGS | LINEAGE_SETTINGS
         check_fields(config, encoder if name == "config.json" else _TASK_FIELDS, path)
+        if read_json(path).get("registered_name") == "kerasbert>BertBackbone":
+            need_fields(config, NEEDED, path)
         return config
 
     def task(self):

@@ -134,7 +134,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             **checkpoint.preprocessor.get(getattr(cls, "kind", None), {}),
         }
         known = {name: value for name, value in known.items() if name in parameters}
-        return cls(kwargs.pop("tokenizer", None) or checkpoint.tokenizer(), **{**known, **kwargs})
+        return cls(
+            kwargs.pop("tokenizer", None) or checkpoint.make_tokenizer(), **{**known, **kwargs}
+        )
 
     @classmethod
     def from_own_preset(cls, directory, **kwargs):

@@ -235,7 +235,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     @classmethod
     def from_checkpoint(cls, checkpoint, **kwargs):
-        return checkpoint.tokenizer(**kwargs)
+        return checkpoint.make_tokenizer(**kwargs)
 
     @classmethod
     def from_own_preset(cls, directory, **kwargs):

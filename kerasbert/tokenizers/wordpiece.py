@@ -6,6 +6,7 @@ import warnings
 
 import keras
 
+from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.files import write_files
 from kerasbert.tokenizers.files import (
@@ -258,6 +259,7 @@ class BertTokenizer(SubwordTokenizer):
             stand_ins.get(token) or self._matchable(token, id)
             for id, token in enumerate(self.vocabulary)
         ]
+        check_process("tensorflow")  # Its error is not of the vocabulary.
         try:
             with tf.init_scope(), tf.device("cpu"):
                 return tf_text.FastWordpieceTokenizer(
