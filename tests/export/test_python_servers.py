@@ -62,7 +62,9 @@ def test_requests_restart_and_stop(start):
                 time.sleep(0.5)
         with concurrent.futures.ThreadPoolExecutor(20) as pool:
             answers = list(pool.map(ask, [address] * 20))
-        assert all(status == 200 and body in (b'"ham"', b'"spam"') for status, body in answers)
+        assert all(status == 200 and body in (b'"ham"', b'"spam"') for status, body in answers), (
+            answers[0]
+        )
         server.send_signal(signal.SIGHUP)
     server.send_signal(signal.SIGTERM)
     begun = time.monotonic()
