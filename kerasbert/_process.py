@@ -175,7 +175,9 @@ def _try_torch():
             os.waitpid(probe, 0)
             break
         time.sleep(0.005)
-    signal.sigtimedwait([signal.SIGCHLD], 0)  # A server would take it for one of its workers.
+    if hasattr(signal, "sigtimedwait"):  # Not on macOS.
+        # A server would take it for one of its workers.
+        signal.sigtimedwait([signal.SIGCHLD], 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
