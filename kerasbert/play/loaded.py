@@ -7,6 +7,8 @@ import warnings
 
 from kerasbert._errors import first_line, is_whole
 
+# Requests of a model that run or wait; one more is told to come back.
+MOST_WAITING = 8
 # What comes with the package and needs no network.
 DEFAULTS = ("bert_mini_demo_en_uncased", "minilm_mini_demo_en", "bert_mini_demo_ko_ja")
 
@@ -20,6 +22,10 @@ def _shown(preset):
     if not os.path.isabs(os.path.expanduser(preset)):
         return preset
     return "/".join(preset.rstrip("/").split("/")[-2:])
+
+
+class BusyError(Exception):
+    """As many requests as may wait for a model do."""
 
 
 class Loaded:
@@ -38,6 +44,7 @@ class Loaded:
         self._began = [None] * len(self.presets)
         self._models = [None] * len(self.presets)
         self._locks = [threading.Lock() for _ in self.presets]
+        self._lines = [threading.BoundedSemaphore(MOST_WAITING) for _ in self.presets]
 
     def load(self):
         """Load all of them; what goes wrong stands in the `states`."""
@@ -101,7 +108,12 @@ class Loaded:
         return states
 
     def use(self, place, function):
-        """What `function` gives of a model; one at a time."""
+        """What `function` gives of a model; one at a time.
+
+        Raises:
+            ValueError: for a model that is not there.
+            BusyError: where too many wait for it.
+        """
         if not is_whole(place) or not 0 <= place < len(self.presets):
             raise ValueError(f"There is no model {place!r:.60}.")
         model, state = self._models[place], self._states[place]
@@ -109,5 +121,13 @@ class Loaded:
             raise ValueError(
                 f"'{state['name']}' is not there: {state.get('error', state['state'])}"
             )
-        with self._locks[place]:
-            return function(model)
+        if not self._lines[place].acquire(blocking=False):
+            raise BusyError(
+                f"'{state['name']}' is busy: {MOST_WAITING} requests wait for it; try again in a "
+                "moment."
+            )
+        try:
+            with self._locks[place]:
+                return function(model)
+        finally:
+            self._lines[place].release()

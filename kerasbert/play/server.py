@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from kerasbert._errors import first_line
 from kerasbert.play.examples import EXAMPLES
+from kerasbert.play.loaded import MOST_WAITING, BusyError
 
 PAGE = os.path.join(os.path.dirname(__file__), "page")
 HOST = "127.0.0.1"
@@ -37,6 +38,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+# Seconds after which a request of a busy model may come again.
+_RETRY = 2
 _log = logging.getLogger(__name__)
 
 
@@ -61,19 +64,22 @@ def application(loaded):
     indexes = collections.OrderedDict()  # (model, index) by the name that the page gave it.
     progress = collections.OrderedDict()
     lock = threading.Lock()
+    # Not the threads that read the page and its files. Those beyond what may wait refuse the rest.
+    threads = anyio.CapacityLimiter(MOST_WAITING * len(loaded.presets) + 4)
 
     def states(request):
         most = {"bytes": MOST_BYTES}
         return JSONResponse({"models": loaded.states(), "examples": EXAMPLES, "most": most})
 
     async def panel(request):
-        return await _respond(request, lambda ask: _panel(loaded, request.path_params, ask))
+        path = request.path_params
+        return await _respond(request, lambda ask: _panel(loaded, path, ask), threads)
 
     async def index(request):
-        return await _respond(request, make_index)
+        return await _respond(request, make_index, threads)
 
     async def search(request):
-        return await _respond(request, look_up)
+        return await _respond(request, look_up, threads)
 
     def done(request):
         return JSONResponse({"done": progress.get(request.path_params["name"], 0)})
@@ -134,8 +140,8 @@ def _panel(loaded, path, ask):
     return loaded.use(ask.get("model"), lambda model: answers.answer(model, path["panel"], ask))
 
 
-async def _respond(request, function):
-    """JSON of what a function gives of a request's JSON, in a thread of its own."""
+async def _respond(request, function, threads):
+    """JSON of what a function gives of a request's JSON, in one of the threads for these."""
     origin = request.headers.get("origin")
     if origin not in (None, f"http://{request.headers.get('host')}"):
         return _refused("This page is of another site.", 403)
@@ -153,7 +159,10 @@ async def _respond(request, function):
     if not isinstance(ask, dict):
         return _refused("The request is no JSON object.", 400)
     try:
-        return JSONResponse(await anyio.to_thread.run_sync(lambda: function(ask)))
+        found = await anyio.to_thread.run_sync(lambda: function(ask), limiter=threads)
+        return JSONResponse(found)
+    except BusyError as error:
+        return _refused(str(error), 503, {"Retry-After": str(_RETRY)})
     except (ValueError, TypeError) as error:
         return _refused(first_line(error), 400)
     except Exception as error:
@@ -161,8 +170,8 @@ async def _respond(request, function):
         return _refused(f"{type(error).__name__}: {first_line(error)}", 500)
 
 
-def _refused(sentence, status):
-    return JSONResponse({"error": sentence}, status_code=status)
+def _refused(sentence, status, headers=None):
+    return JSONResponse({"error": sentence}, status_code=status, headers=headers)
 
 
 def serve(loaded, port, ready):

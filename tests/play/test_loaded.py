@@ -1,8 +1,11 @@
 """Loading presets while the page is there already."""
 
+import threading
+import time
+
 import pytest
 
-from kerasbert.play.loaded import DEFAULTS, Loaded
+from kerasbert.play.loaded import DEFAULTS, MOST_WAITING, Loaded
 from kerasbert.presets import builtin_presets
 from tests.play import presets
 
@@ -27,6 +30,56 @@ def test_presets_come_one_after_the_other(tmp_path):
     for place in (2, -1, True, "0", None):
         with pytest.raises(ValueError, match="There is no model"):
             loaded.use(place, lambda model: model)
+
+
+@pytest.mark.peers
+def test_a_busy_model_refuses_and_the_page_comes_at_once(monkeypatch):
+    """As many requests as may wait are served, one more is told to come back."""
+    from starlette.testclient import TestClient
+
+    from kerasbert.play import server
+
+    loaded, free, running = Loaded(["one", "two"]), threading.Event(), []
+    loaded._models = ["a model", "another"]
+
+    def answer(loaded, path, ask):
+        def wait(model):
+            running.append(model)
+            free.wait(60)
+            return {"model": model}
+
+        return loaded.use(ask["model"], wait)
+
+    monkeypatch.setattr(server, "_panel", answer)
+    with TestClient(server.application(loaded), base_url="http://localhost") as client:
+        found = []
+
+        def ask(model=0):
+            found.append(client.post("/api/fill", json={"model": model}))
+
+        threads = [threading.Thread(target=ask) for _ in range(60)]
+        for thread in threads:
+            thread.start()
+        while len(found) < 60 - MOST_WAITING:
+            time.sleep(0.01)
+        assert {one.status_code for one in found} == {503}
+        assert "'one' is busy" in found[0].json()["error"]
+        assert int(found[0].headers["retry-after"]) > 0
+        began = time.monotonic()
+        for path in ("/", "/play.js", "/api/models"):
+            assert client.get(path).status_code == 200
+        assert time.monotonic() - began < 5
+        # Another model has a line of its own.
+        threads.append(threading.Thread(target=ask, args=(1,)))
+        threads[-1].start()
+        while "another" not in running:
+            time.sleep(0.01)
+        free.set()
+        for thread in threads:
+            thread.join(60)
+        assert sum(one.status_code == 200 for one in found) == MOST_WAITING + 1
+        ask()
+        assert found[-1].json() == {"model": "a model"}
 
 
 def test_keras_that_does_not_start():
