@@ -454,7 +454,7 @@ def test_arguments(export, tmp_path):
         (reader, {"top_k": 0}, "top_k=0 has to be a whole number from 1"),
         (reader, {"null_threshold": "x"}, "null_threshold='x' is no number"),
         (reader, {"topk": 1}, "topk=1 is no setting of this model; it takes top_k, null_thresh"),
-        (tagger, {"top_k": 1}, "top_k=1 is no setting of this model; it takes none"),
+        (tagger, {"top_k": 1}, "top_k=1 is no setting of this model; it takes max_windows"),
         (reader, {"labels": ["a"]}, "this model has no classes to name"),
         (tagger, {"labels": ["a"]}, "has to name the model's 5 classes"),
         (tagger, {"labels": [*"abcde"]}, "has to say of the model's own .* with the same 'B-'"),
