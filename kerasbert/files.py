@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import hashlib
 import inspect
 import json
 import math
@@ -42,6 +43,7 @@ _hidden_here = set()  # the hidden folders of this process
 # `s3://`, and what fsspec chains, as `zip://a.txt::s3://`; no drive of Windows.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_CACHED = re.compile("(models|datasets|spaces)--")
 _LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 
@@ -142,14 +144,15 @@ def _is_name(name, nested):
 
 
 def _stays_inside(directory, name):
-    root = os.path.realpath(directory)
+    root = pathlib.Path(os.path.realpath(directory))
     found = pathlib.Path(os.path.realpath(os.path.join(directory, name)))
-    repository, snapshots = os.path.split(os.path.dirname(root))
-    is_cached = re.match("(models|datasets|spaces)--", os.path.basename(repository))
-    blobs = os.path.join(repository, "blobs")
-    if snapshots == "snapshots" and is_cached and found.is_relative_to(blobs):
+    if found.is_relative_to(root):
         return True
-    return found.is_relative_to(root)
+    # In the hub's cache, snapshots/REVISION and its folders hold links to the repository's blobs.
+    for parent in root.parents:
+        if parent.name == "snapshots" and _CACHED.match(parent.parent.name):
+            return found.is_relative_to(parent.parent / "blobs")
+    return False
 
 
 def read_log(path):
@@ -218,6 +221,40 @@ def check_regular(path):
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         kind = "a pipe or socket" if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else "a device"
         raise ValueError(f"'{path}' is {kind}, not a file; put the file itself there.")
+
+
+def file_sha256(path):
+    """The SHA-256 of a file's bytes, in hexadecimal; takes a second for 1 or 2 GB."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_file(path):
+    """The size and hash of a file, as `check_file` compares them: `{"bytes", "sha256"}`."""
+    return {"bytes": os.path.getsize(path), "sha256": file_sha256(path)}
+
+
+def check_file(path, described, hashed, then):
+    """Raise unless a file is there and as it was when it was described.
+
+    Args:
+        path: string.
+        described: dict, as `describe_file` returns it; what is missing is not compared.
+        hashed: bool. Whether to compare the hash too, and not only the size.
+        then: string. What the user should do, the end of the error.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    check_regular(path)
+    if not os.path.exists(path):
+        raise ValueError(f"'{path}' is missing; {then}.")
+    size = os.path.getsize(path)
+    if size != described.get("bytes", size):
+        what = f"it has {size:,} bytes, expected {described['bytes']:,}"
+        raise ValueError(f"'{path}' is damaged ({what}); {then}.")
+    if hashed and "sha256" in described and file_sha256(path) != described["sha256"]:
+        raise ValueError(f"'{path}' is damaged (its SHA-256 is not the recorded one); {then}.")
 
 
 def check_regular_tree(directory, depth=3):
@@ -634,9 +671,14 @@ def _hidden_in(folder):
 
 
 def _is_ours(work):
-    """Whether a hidden folder is a real folder of this user whose own files are no links."""
+    """Whether a hidden folder is a real folder of this user, and its bookkeeping files no links."""
     try:
         state = os.lstat(work)
+    except FileNotFoundError:
+        return True  # Its owner removed it a moment ago.
+    except OSError:
+        return False
+    try:
         if not stat.S_ISDIR(state.st_mode) or not _is_own(state):
             return False
         for name in (_LOCK, _OWNER, _MOVING, _MADE):

@@ -121,9 +121,9 @@ def test_texts_of_an_index(tmp_path):
     index.save(tmp_path / "index")
     path = tmp_path / "index" / "texts.bin"
     path.write_bytes(path.read_bytes().replace("ö".encode(), b"\xff\xff"))
-    with pytest.raises(ValueError, match="texts.bin' is damaged .its bytes are not"):
+    with pytest.raises(ValueError, match="texts.bin' is damaged .its SHA-256 is not"):
         SearchIndex.load(tmp_path / "index", mmap=False)
-    with pytest.raises(ValueError, match="number 0 is damaged; copy the whole index again"):
+    with pytest.raises(ValueError, match="row 0 is damaged; copy the whole index again"):
         SearchIndex.load(tmp_path / "index").search_vectors(np.eye(2)[0])
     assert TextColumn.read(str(path), 2)[1] == "b"
 

@@ -15,6 +15,7 @@ from kerasbert.models import (
     BertPretrainer,
     BertTextClassifier,
     BertTextRegressor,
+    writing_task,
 )
 from kerasbert.optimizers import AdamW
 from tests.contracts import array, tiny_backbone
@@ -244,8 +245,23 @@ def test_persons_methods(name, ask, value):
     model = tiny.task(name, **settings.get(name, {}))
     ask(model)
     broken(model, value, place=2)
-    with pytest.raises(NonFiniteError, match="The model cannot (answer|write): NaN or infinity"):
+    with pytest.raises(NonFiniteError, match="The model cannot (answer|generate): NaN or infinity"):
         ask(model)
+
+
+@torch_only
+def test_sums_that_overflow_float16_are_not_doubtful(monkeypatch):
+    """Copying such weights for each call of `generate` would be slow."""
+    model = tiny.task("CausalLM", encoder_settings={"is_causal": True, "dtype": "float16"})
+    weight = max(model.weights, key=lambda one: np.prod(one.shape))
+    weight.assign(np.full(weight.shape, 3e4, "float16"))
+    asked = []
+    monkeypatch.setattr(writing_task, "check_weights", lambda weights, what: asked.extend(weights))
+    model._check_finite()
+    assert asked == []
+    weight.assign(np.full(weight.shape, np.nan, "float16"))
+    model._check_finite()
+    assert asked == [weight]
 
 
 def test_predict_and_evaluate():

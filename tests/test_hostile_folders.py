@@ -238,6 +238,24 @@ def test_two_users_in_one_folder(tmp_path):
         shutil.rmtree(shared)
 
 
+def test_a_hidden_folder_that_is_removed_meanwhile(tmp_path, monkeypatch):
+    """Its owner has just finished: the next writer tries again, and blames no other user."""
+    true, calls = os.mkdir, []
+
+    def mkdir(path, *arguments):
+        if str(path).endswith("in-use"):
+            calls.append(path)
+            if len(calls) == 1:
+                raise FileExistsError
+        true(path, *arguments)
+
+    lexists = os.path.lexists
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os.path, "lexists", lambda path: len(calls) == 1 or lexists(path))
+    with files.in_use(str(tmp_path), "test"):
+        assert calls
+
+
 @pytest.mark.parametrize("name", ["vocab", "in_use", "scratch", "temporary"])
 def test_writers_in_a_folder_full_of_traps(name, home, tmp_path, monkeypatch):
     """Whatever is planted, a writer either works or is refused, and nothing outside changes."""

@@ -74,8 +74,13 @@ class KeepsWeights:
         return super()._make_function(step, concatenate_outputs)
 
     def _keep(self, state):
-        """Let the model have what a step of `fit` or `evaluate` returned."""
-        for variables, values in zip(self.__dict__["_state_variables"][len(state)], state):
+        """Assign what a step of `fit` or `evaluate` returned to the model's variables.
+
+        `evaluate` changes no trainable weights. It must not assign them either: they may be older
+        than those that `fit` has assigned meanwhile in another thread.
+        """
+        groups = list(zip(self.__dict__["_state_variables"][len(state)], state))
+        for variables, values in groups[1:] if len(state) == 3 else groups:
             for variable, value in zip(variables, values, strict=True):
                 private_names.set_value(variable, value)
 

@@ -11,7 +11,7 @@ import os
 
 from kerasbert._errors import check_value
 from kerasbert._json import to_json
-from kerasbert.files import inside, is_url
+from kerasbert.files import file_sha256, inside, is_url
 from kerasbert.storage import exists, find, join, read_json, write_text
 
 NAME = "manifest.json"
@@ -159,8 +159,7 @@ def check_shards(folder, shards, hashed=True):
 
 def check_hash(path, name, shard):
     """Raise unless a file has the hash of a shard; `name` is what an error says."""
-    with open(path, "rb") as file:  # Several hundred MB a second.
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = file_sha256(path)
     if found != (shard.get("sha256") or found):
         raise ValueError(
             f"The shard '{name}' has other bytes than those that were written: it is damaged; "

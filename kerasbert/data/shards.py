@@ -21,7 +21,10 @@ from kerasbert._json import to_json
 from kerasbert.data.beam import local_copy, matched, need_beam, write_whole
 from kerasbert.data.corpus import as_paths, check_found
 from kerasbert.files import (
+    check_file,
+    check_name,
     check_regular,
+    file_sha256,
     in_use,
     inside,
     names_in,
@@ -95,7 +98,8 @@ class _Work:
 
     def shards(self, number, name, path, known, store):
         """Yield `(record, part)` of the shards of a file, without the part of one that is whole."""
-        source = _file_sha256(path)
+        check_regular(path)
+        source = file_sha256(path)
         for place, (rows, part) in enumerate(self.read(name, path)):
             shard = f"{self.what}-{number:05}-{place:05}"
             record = {"name": shard, "rows": rows, "source_sha256": source}
@@ -311,12 +315,6 @@ def _sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def _file_sha256(path):
-    check_regular(path)
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 # === Reading ===
 
 
@@ -344,6 +342,10 @@ def read_shards(folder, *, what, by, endings, decode):
     if not manifest.get("complete"):
         raise ValueError(f"'{folder}' is not complete; run the same {by} again.")
     again = f"run the same {by} again, which makes it again"
+    rows = manifest.get("shards")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict):
+            check_name(row.get("name"), path)
     try:
         _check_manifest(manifest, what)
         ends = endings(manifest["settings"])
@@ -351,28 +353,18 @@ def read_shards(folder, *, what, by, endings, decode):
         raise ValueError(f"'{path}' is damaged ({error}); {again}.") from None
     shards = []
     for shard in manifest["shards"]:
-        name = shard["name"]
-        paths = [inside(folder, f"{name}{ending}", path) for ending in ends]
-        files = shard.get("files") or [{}] * len(paths)  # Earlier versions wrote none.
-        if [file.get("name", name + end) for file, end in zip(files, ends)] != [
-            name + end for end in ends
-        ] or len(files) != len(ends):
-            raise ValueError(f"'{path}' is damaged (the files of '{name}'); {again}.")
+        names = [shard["name"] + ending for ending in ends]
+        paths = [inside(folder, name, path) for name in names]
+        # Earlier versions recorded no files.
+        files = shard.get("files") or [{"name": name} for name in names]
+        if [file["name"] for file in files] != names:
+            raise ValueError(f"'{path}' is damaged (the files of '{shard['name']}'); {again}.")
         for one, file in zip(paths, files):
-            check_regular(one)
-            if not os.path.isfile(one):
-                raise ValueError(f"'{one}' is missing; {again}.")
-            size = os.path.getsize(one)
-            if size != file.get("bytes", size):
-                raise ValueError(
-                    f"'{one}' has {size:,} bytes, and had {file['bytes']:,} when it was written; "
-                    f"{again}."
-                )
+            check_file(one, file, hashed=False, then=again)
         shards.append((shard, paths, files))
     for shard, paths, files in shards:
         for one, file in zip(paths, files):
-            if "sha256" in file and _file_sha256(one) != file["sha256"]:
-                raise ValueError(f"'{one}' is not as it was written: it is damaged; {again}.")
+            check_file(one, file, hashed=True, then=again)
         with reading(paths[-1], again):
             found = decode(paths, manifest["settings"])
         rows = len(found[0])

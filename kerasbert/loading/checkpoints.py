@@ -1,7 +1,6 @@
 """Checkpoints of others: of which kind a directory is, and what a built-in name says of it."""
 
 import dataclasses
-import hashlib
 import os
 
 from kerasbert import tokenizers
@@ -9,6 +8,7 @@ from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint
 from kerasbert.families import get_family
+from kerasbert.files import file_sha256
 
 
 def read_checkpoint(directory, preset=None):
@@ -65,8 +65,7 @@ def _check_sha256(directory, described):
         path = os.path.join(directory, name)
         if not os.path.exists(path):
             continue
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = file_sha256(path)
         if found != expected:
             raise ValueError(
                 f"'{path}' is not the file that '{described['name']}' stands for: its sha256 is "

@@ -3,13 +3,12 @@
 N rows.
 """
 
-import hashlib
 import os
 
 import numpy as np
 
 from kerasbert._errors import reading
-from kerasbert.files import check_regular
+from kerasbert.files import check_regular, describe_file
 
 # Rows that are read, changed and written at a time.
 BLOCK = 4096
@@ -92,7 +91,7 @@ def read_array(path, shape, dtype, mmap=False):
     if not os.path.exists(path):
         raise ValueError(f"'{path}' is missing; {AGAIN}.")
     with reading(path, AGAIN), open(path, "rb") as file:
-        # The header alone, which may ask for any memory.
+        # Read only the header: its shape may ask for any amount of memory.
         version = np.lib.format.read_magic(file)
         header = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
         found_shape, in_columns, found_dtype = getattr(np.lib.format, header)(file)
@@ -102,54 +101,23 @@ def read_array(path, shape, dtype, mmap=False):
             f"'{path}' holds {found_dtype} {found_shape} where the index says {np.dtype(dtype)} "
             f"{tuple(shape)}; {AGAIN}."
         )
-    size, expected = (
-        os.path.getsize(path),
-        start + int(np.prod(shape, dtype=object)) * (found_dtype.itemsize),
-    )
+    size = os.path.getsize(path)
+    expected = start + int(np.prod(shape, dtype=object)) * found_dtype.itemsize
     if size != expected:
         raise ValueError(
-            f"'{path}' is damaged: it has {size:,} bytes where {expected:,} belong; {AGAIN}."
+            f"'{path}' is damaged: it has {size:,} bytes, expected {expected:,}; {AGAIN}."
         )
     # An empty array cannot be mapped.
     return np.load(path, mmap_mode="r" if mmap and shape[0] else None, allow_pickle=False)
 
 
-AGAIN = "copy the whole index again, or save it anew"
+AGAIN = "copy the whole index again, or save it again"
 
 
 def describe_files(folder):
     """Sizes and hashes of the files in a folder: a dict of name to `{"bytes", "sha256"}`."""
-    names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
-    paths = {name: os.path.join(folder, name) for name in sorted(names)}
-    return {
-        name: {"bytes": os.path.getsize(path), "sha256": _sha256(path)}
-        for name, path in paths.items()
-    }
-
-
-def check_file(path, described, hashed, then=AGAIN):
-    """Raise a `ValueError` in a sentence unless a file is as `describe_files` described it.
-
-    Args:
-        path: string.
-        described: dict of `bytes` and `sha256`.
-        hashed: bool. Whether its bytes are compared too, which takes a second for 1 or 2 GB.
-        then: string. What to do.
-    """
-    check_regular(path)
-    if not os.path.exists(path):
-        raise ValueError(f"'{path}' is missing; {then}.")
-    size = os.path.getsize(path)
-    if size != described["bytes"]:
-        what = f"it has {size:,} bytes where {described['bytes']:,} belong"
-        raise ValueError(f"'{path}' is damaged ({what}); {then}.")
-    if hashed and _sha256(path) != described["sha256"]:
-        raise ValueError(f"'{path}' is damaged (its bytes are not those that were saved); {then}.")
-
-
-def _sha256(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    return {name: describe_file(os.path.join(folder, name)) for name in names}
 
 
 class TextColumn:
@@ -178,7 +146,7 @@ class TextColumn:
         try:
             return _decoded(self._data[start : self._ends[row]].tobytes())
         except UnicodeDecodeError:
-            raise ValueError(f"The text or id number {row} is damaged; {AGAIN}.") from None
+            raise ValueError(f"The text or id of row {row} is damaged; {AGAIN}.") from None
 
     def take(self, rows):
         return [self[row] for row in rows]
@@ -214,7 +182,7 @@ class TextColumn:
         if (np.diff(ends, prepend=0) < 0).any():
             raise ValueError(f"'{path}.ends.npy' has places in no order; {AGAIN}.")
         if size != expected:
-            state = "is missing" if size < 0 else f"has {size:,} bytes where {expected:,} belong"
+            state = "is missing" if size < 0 else f"has {size:,} bytes, expected {expected:,}"
             raise ValueError(f"'{path}' {state}; {AGAIN}.")
         if not size:
             return cls((), ends)

@@ -18,6 +18,8 @@ from kerasbert._errors import (
     is_whole,
 )
 from kerasbert.files import (
+    check_file,
+    check_name,
     check_regular,
     check_space,
     names_in,
@@ -29,9 +31,9 @@ from kerasbert.files import (
 )
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.search.columns import (
+    AGAIN,
     ArrayColumn,
     TextColumn,
-    check_file,
     describe_files,
     read_array,
 )
@@ -700,7 +702,7 @@ class SearchIndex:
             hashed = name not in (*_MAPPED, *_VECTORS) or not mmap
             hashed = hashed or (has_engine and name in _VECTORS)
             hashed = hashed and name != "probe.npy"  # It is compared with the model's vectors.
-            check_file(os.path.join(directory, name), described, hashed)
+            check_file(os.path.join(directory, name), described, hashed, AGAIN)
 
     def _probe(self):
         """The embedder's vectors of some fixed texts: float32 (4, D')."""
@@ -779,8 +781,7 @@ def _check_manifest(manifest, path):
     files = manifest.get("files", {})
     check_value("files", files, "object", path)
     for name, described in files.items():
+        check_name(name, path)
         check_value(name, described, "object", path)
         check_value(f"bytes of {name}", described.get("bytes"), "whole", path)
         check_value(f"sha256 of {name}", described.get("sha256"), "name", path)
-        if name != os.path.basename(name):
-            raise ValueError(f"'{path}' names the file {name!r}, which is elsewhere.")

@@ -196,6 +196,20 @@ def test_interrupts_at_random_moments(tmp_path, model, seed):
     assert models.BertTextClassifier.from_preset(tmp_path / "saved").classify("a good film")
 
 
+@pytest.mark.backends("jax")
+def test_a_step_of_evaluate_keeps_newer_weights(model):
+    """Those that `fit` assigns in another thread while `evaluate` computes from older ones."""
+    arrays, weight = rows(model, 8), model.trainable_weights[-1]
+    model.evaluate(arrays, np.array(LABELS[:8]), verbose=0)
+    groups = ("trainable_variables", "non_trainable_variables", "metrics_variables")
+    state = model._get_jax_state(**dict.fromkeys(groups, True))
+    newer = keras.ops.convert_to_numpy(weight) + 1
+    weight.assign(newer)
+    model.test_function(state, iter([(arrays, np.array(LABELS[:8]))]))
+    np.testing.assert_array_equal(weight, newer)
+    weight.assign(newer - 1)
+
+
 def test_threads_predict_while_the_model_trains(model):
     arrays, failures = rows(model), []
     done = threading.Event()

@@ -65,5 +65,5 @@ def test_broken_files(tmp_path):
     np.save(texts + ".ends.npy", ends)
     with open(texts, "rb+") as file:
         file.truncate(5)
-    with pytest.raises(ValueError, match="has 5 bytes where 6 belong"):
+    with pytest.raises(ValueError, match="has 5 bytes, expected 6"):
         TextColumn.read(texts, 2)
