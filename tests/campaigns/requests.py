@@ -171,7 +171,7 @@ def of_ids(draw, names, limits):
     kind = draw.choice(kinds + ("rank", "range", "negative", "shape"))
     every = draw.random() < 0.5
     if kind == "rank":
-        shape = draw.choice([(), (1,), (3,), (2, 3, 4), (1, 1, 1, 1), (2, 3)])
+        shape = draw.choice([(), (1,), (1,), (1,), (3,), (2, 3, 4), (1, 1, 1, 1), (2, 3)])
         shape = shape if len(shape) != x.ndim else (5,)
         for one in inputs if every else [name]:
             inputs[one] = np.zeros(shape if inputs[one].ndim == x.ndim else (5,), "int32")
@@ -351,7 +351,9 @@ def ask(path, format, limits, seed, first, last):
     names, strings, runs = {"saved_model": saved_model, "onnx": onnx}[format](path)
     for number in range(first, last):
         draw = random.Random(f"{seed} {number}")
-        name, run = draw.choice(sorted(names)), draw.choice(runs)
+        # Signatures of ids have more that can be wrong.
+        those = [name for name in sorted(names) if not strings[name] or draw.random() < 0.5]
+        name, run = draw.choice(those or sorted(names)), draw.choice(runs)
         make = of_texts if strings[name] else of_ids
         inputs, wrong = make(draw, names[name], limits)
         case = f"{name} ({run.__name__}), wrong {wrong}: " + ", ".join(
