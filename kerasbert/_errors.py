@@ -20,26 +20,26 @@ def first_line(error):
     "No 'x' here"
     """
     if isinstance(error, MemoryError):
-        return "it asks for more memory than there is"
+        return "it needs more memory than is available"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Keras lists layers first, and says below what is wrong with them.
+    # Keras lists the layers first and gives the cause below.
     while len(lines) > 1 and lines[0].endswith(":"):
         del lines[0]
-    if isinstance(error, LookupError) and lines:  # It says the key alone.
+    if isinstance(error, LookupError) and lines:  # Its text is only the key.
         return f"{type(error).__name__}: {lines[0]}"
     return lines[0] if lines else type(error).__name__
 
 
 @contextlib.contextmanager
 def reading(path, then="fetch it again", what="damaged, or not what its name says"):
-    """Name the file in what any library says of one that it cannot read.
+    """Turn any library's error on reading a file into one sentence that names the file.
 
-    Sentences that name it and errors of the system, which do too, stay.
+    One-sentence errors that name the file already, and errors of the system, pass unchanged.
 
     Args:
         path: string.
-        then: string. What to do.
-        what: string. What is wrong with it, in words.
+        then: string. What the user should do, the end of the error.
+        what: string. What is wrong with the file.
 
     Raises:
         ValueError: in a sentence.
@@ -56,7 +56,7 @@ def reading(path, then="fetch it again", what="damaged, or not what its name say
 
 
 class ReadError(ValueError):
-    """A sentence about a file that cannot be read."""
+    """A file that cannot be read, in one sentence."""
 
 
 # What an operating system refuses whatever is in the file.

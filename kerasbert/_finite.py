@@ -1,4 +1,4 @@
-"""Numbers that are not finite: where they stop a training, and how errors name their causes."""
+"""Checks for NaN and infinity in losses, weights, labels and outputs."""
 
 import functools
 import math
@@ -11,16 +11,16 @@ from kerasbert import private_names
 
 
 class NonFiniteError(FloatingPointError, ValueError):
-    """A loss, weights or outputs that are NaN or infinite.
+    """A loss, a weight or an output is NaN or infinite.
 
     Attributes:
-        epoch, step: ints from 1, where a training stopped; `None` elsewhere.
+        epoch, step: ints from 1, where the training stopped; `None` outside of trainings.
     """
 
     epoch = step = None
 
 
-def broken_weights(weights):
+def non_finite_weights(weights):
     """The paths of the weights that hold NaN or an infinity."""
     return [one.path for one in weights if not _is_finite_weight(one)]
 
@@ -30,24 +30,24 @@ def check_weights(weights, what):
 
     Args:
         weights: list of variables.
-        what: string. What is wrong about that, the first words of the error.
+        what: string. What cannot be done with such weights, the first words of the error.
     """
-    broken = broken_weights(weights)
+    broken = non_finite_weights(weights)
     if broken:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise NonFiniteError(
             f"{what}: NaN or infinity is in the weight '{broken[0]}'{more}, as after a training "
-            "that diverged; load weights from before it, and train with a lower learning rate."
+            "that diverged; load earlier weights and train with a lower learning rate."
         )
 
 
 def check_outputs(model, outputs, may_be_nan=False):
-    """Raise a `NonFiniteError` where a model gives NaN, or numbers of weights that are not finite.
+    """Raise a `NonFiniteError` for outputs that are NaN or were computed from non-finite weights.
 
     Args:
         model: a `keras.Model`.
         outputs: any nesting of arrays.
-        may_be_nan: bool. Whether NaN is fine where the weights are.
+        may_be_nan: bool. Whether NaN is accepted if all weights are finite.
 
     Returns:
         The outputs.
@@ -56,18 +56,18 @@ def check_outputs(model, outputs, may_be_nan=False):
     arrays = [one for one in arrays if _is_float(one) and not np.isfinite(one).all()]
     if arrays:
         check_weights(model.weights, "The model cannot answer")
-        # Infinities may be meant.
+        # Infinite outputs may be intended, as for masked positions.
         if not may_be_nan and any(np.isnan(one).any() for one in arrays):
             raise NonFiniteError(
-                f"The model answers with NaN, though its weights are finite: numbers inside "
-                f"overflowed {model.compute_dtype}. Load weights from before the training "
-                "diverged, if it did; else load the model with dtype='float32'."
+                f"The model answers with NaN, though its weights are finite: intermediate values "
+                f"overflowed {model.compute_dtype}. If a training diverged, load earlier weights; "
+                "otherwise load the model with dtype='float32'."
             )
     return outputs
 
 
-def gives_finite(function):
-    """Let a function `(model, ...)` that returns the outputs of a model check them."""
+def checks_outputs(function):
+    """Decorator that runs `check_outputs` on what a function `(model, ...)` returns."""
 
     @functools.wraps(function)
     def call(model, *args, **kwargs):
@@ -77,11 +77,12 @@ def gives_finite(function):
 
 
 def check_targets(y, sample_weight, losses=None):
-    """Raise a `ValueError` for labels or weights in memory of which some are not finite.
+    """Raise a `ValueError` for labels or sample weights in memory that are not all finite.
 
     Args:
         y, sample_weight: arrays or lists, or dicts of them.
-        losses: what the labels are for. A user's own may have a use for NaN.
+        losses: the losses that read the labels. Labels of a user's own loss are not checked, as it
+            may expect NaN.
     """
     known = all(
         isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "kerasbert."))
@@ -93,26 +94,27 @@ def check_targets(y, sample_weight, losses=None):
             try:
                 rows = np.asarray(rows)
             except (TypeError, ValueError, RuntimeError):
-                continue  # Of another length in each row, or on a device.
+                continue  # Ragged rows, or a tensor on a device.
             if _is_float(rows) and not np.isfinite(rows).all():
                 place = np.argwhere(~np.isfinite(rows))[0]
                 of = f" of '{name}'" if name else ""
                 raise ValueError(
                     f"The {what}{of} hold {rows[tuple(place)]} at {place.tolist()}, which would "
-                    "make the loss NaN; pass finite numbers, or leave the row out."
+                    "make the loss NaN; pass finite numbers, or remove the row."
                 )
 
 
 class StopAtNonFinite(keras.callbacks.Callback):
-    """Ends `fit` with a `NonFiniteError` at the first step whose loss is NaN or infinite.
+    """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
-    Where the device works ahead, Keras turns losses into numbers in threads of its own, and no step
-    waits for this. What Keras gives is the mean since the epoch began, which stays NaN.
+    Where the device works ahead, Keras converts losses to numbers in threads of its own, and no
+    step waits for them. Keras passes the mean since the epoch began, which stays NaN.
 
     Args:
-        weights: bool. Whether to look at the weights, too, at the end of each epoch: the loss shows
-            only in the next step what the last one made of them.
-        place: function of an epoch and its step, from 1, that says in words where that is.
+        weights: bool. Whether to check the weights too at the end of each epoch, since the loss
+            shows only one step later what the last step did to them.
+        place: function of an epoch and a step, both from 1, that returns a description of the
+            place for the error.
     """
 
     async_safe = True
@@ -123,14 +125,14 @@ class StopAtNonFinite(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._thread, self._lock = threading.get_ident(), threading.Lock()
-        # Several steps can be one call.
+        # Keras can run several steps in one call.
         self._steps = getattr(private_names.model_of(self), "steps_per_execution", 1) or 1
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._finite, self._wrong, self._last = epoch, 0, None, 0
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Of steps that end in several threads the first one is known when all before it are.
+        # Steps may finish in any order: wait until all steps before the failed one have reported.
         if self._wrong is not None and self._finite >= self._wrong[0] // self._steps:
             self._stop(*self._wrong)
 
@@ -152,18 +154,20 @@ class StopAtNonFinite(keras.callbacks.Callback):
             value = float((logs or {}).get(name, 0.0))
             if not math.isfinite(value):
                 self._stop(self._last, value, said)
-        broken = broken_weights(self.model.weights) if self.weights else ()
+        broken = non_finite_weights(self.model.weights) if self.weights else ()
         if broken:
             self._stop(self._last, math.nan, f"weight '{broken[0]}'")
 
     def _stop(self, batch, value, what="loss"):
         rate = getattr(getattr(self.model, "optimizer", None), "learning_rate", None)
-        rate = "" if rate is None else f" ({float(keras.ops.convert_to_numpy(rate)):g} there)"
+        rate = (
+            "" if rate is None else f" ({float(keras.ops.convert_to_numpy(rate)):g} at this step)"
+        )
         held_out = "validation " if what.startswith("validation") else ""
         epoch, step = self._epoch + 1, batch + 1
         error = NonFiniteError(
-            f"The {what} is {value:g} at {self.place(epoch, step)}: the training stops, and its "
-            f"weights are of no use now. Likely causes: a learning rate that is too high{rate}; "
+            f"The {what} is {value:g} at {self.place(epoch, step)}: the training stops, and the "
+            f"current weights are unusable. Likely causes: a learning rate that is too high{rate}; "
             f"float16 without the loss scaling of 'mixed_float16'; {held_out}labels or sample "
             "weights that are not finite."
         )
@@ -171,8 +175,8 @@ class StopAtNonFinite(keras.callbacks.Callback):
         raise error
 
 
-def watched(callbacks):
-    """Callbacks of `fit`, with `StopAtNonFinite` before them unless it or Keras' own is there.
+def with_finite_check(callbacks):
+    """Put `StopAtNonFinite` before callbacks of `fit`, unless it or `TerminateOnNaN` is among them.
 
     Args:
         callbacks: a callback, a nesting of them, a `keras.callbacks.CallbackList` or `None`.
@@ -190,13 +194,13 @@ def _is_float(array):
 
 
 def is_finite(array):
-    """Whether a NumPy array holds no NaN and no infinity; one of whole numbers never does."""
-    # In float64 the sum of so many float32 is finite where all of them are.
-    with np.errstate(invalid="ignore"):  # Infinities of both signs.
+    """Whether a NumPy array holds no NaN and no infinity; integers never do."""
+    # A float64 sum of finite float32 values cannot overflow, and is faster than `np.isfinite`.
+    with np.errstate(invalid="ignore"):  # inf - inf
         return not _is_float(array) or bool(np.isfinite(np.sum(array, dtype="float64")))
 
 
 def _is_finite_weight(weight):
     if not getattr(weight.value, "is_fully_addressable", True):
-        return True  # A part of it is in other processes.
+        return True  # Other processes hold a part of it.
     return is_finite(keras.ops.convert_to_numpy(weight.value))

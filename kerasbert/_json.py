@@ -1,10 +1,10 @@
-"""JSON as its standard has it: without NaN and infinity, which Python would write."""
+"""Standard JSON, without the `NaN` and `Infinity` that Python's `json` writes."""
 
 import json
 
 
 def to_json(value, **settings):
-    """A value as JSON; numbers that are not finite are null.
+    """Serialize a value as JSON, with null for numbers that are not finite.
 
     Args:
         value: any that `json.dumps` takes.
@@ -16,6 +16,6 @@ def to_json(value, **settings):
     try:
         return json.dumps(value, allow_nan=False, **settings)
     except ValueError:
-        # Through Python's own JSON: `default` may have made such numbers, too.
+        # A round trip also replaces those that `default` returned.
         value = json.loads(json.dumps(value, **settings), parse_constant=lambda name: None)
         return json.dumps(value, allow_nan=False, **settings)

@@ -75,7 +75,7 @@ def _set(**values):
 
 
 def memory_bytes():
-    """How much memory this machine has; `None` where the system does not say."""
+    """The physical memory of this machine; `None` where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

@@ -35,7 +35,7 @@ _HIDDEN = re.compile(re.escape(_PREFIX) + r"([0-9a-f]{12}|in-use.*)")
 _LOCK = "lock"
 _OWNER = "owner.json"
 _MOVING = "moving.json"
-_MADE = "made"  # An empty file that binds a plan to this disk, see `_made`.
+_ORIGIN = "made"  # An empty file that binds a plan to this disk; see `_origin`.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # A folder that was there a moment ago, or that is there by now: somebody else writes there too.
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
@@ -95,8 +95,8 @@ def write_json(path, value, indent=1):
 def inside(directory, name, source, nested=False):
     """The path of a file or folder in a directory, by a name that was read from a file.
 
-    Every name that a file holds goes through here before it becomes part of a path: runs, shards,
-    modules, submissions. `tests/test_names_from_files.py` looks for those that do not.
+    Every name that a file holds must go through here before it becomes part of a path: runs,
+    shards, modules, submissions. `tests/test_names_from_files.py` enforces that.
 
     Args:
         directory: string. A folder or a URL.
@@ -106,8 +106,8 @@ def inside(directory, name, source, nested=False):
         nested: bool. Whether the name may lead into folders of the directory, with "/".
 
     Raises:
-        ValueError: if the name is none, or leads out of the directory, by a link too. Links in a
-            snapshot of the Hugging Face hub's cache may lead to the blobs of its repository.
+        ValueError: if the name is invalid, or leads out of the directory, also by a link. Links
+            in a snapshot of the Hugging Face hub's cache may lead to the blobs of its repository.
     """
     check_name(name, source, nested)
     if not is_url(directory) and not _stays_inside(directory, name):
@@ -116,15 +116,15 @@ def inside(directory, name, source, nested=False):
 
 
 def check_name(name, source, nested=False):
-    """As `inside`, for a directory that is not known yet, and without a look at links."""
+    """Check a name as `inside` does, but without a directory, so links are not checked."""
     if not _is_name(name, nested):
         raise _leaves(name, source)
 
 
 def _leaves(name, source):
     return ValueError(
-        f"'{source}' names {name!r:.200}, which leaves its directory or is no name of a file "
-        "there; do not use it."
+        f"'{source}' names {name!r:.200}, which leaves its directory or is not a valid file name; "
+        "do not use it."
     )
 
 
@@ -139,7 +139,7 @@ def _is_name(name, nested):
     if not nested or os.name == "nt":
         if any(_DEVICE.fullmatch(part) or ntpath.splitdrive(part)[0] for part in parts):
             return False
-    # Windows takes dots and blanks off the end of a name.
+    # Windows strips dots and blanks from the end of a name.
     return bool(parts) and all(part.rstrip(". ") and "/" not in part for part in parts)
 
 
@@ -429,7 +429,7 @@ def put(folder, target, keep=False):
     On Linux the two change names in one step, so that at any time one of them is there, whole. What
     cannot change its name (a mounted folder, the one that we are in, one whose parent is not ours),
     and any folder on other systems, is filled entry by entry: where that is interrupted, the next
-    one who writes there (`sweep`) completes it first, and readers are told (`settle`).
+    writer (`sweep`) completes it first, and readers get an error (`settle`).
 
     Args:
         folder: string. Directly in the scratch.
@@ -494,19 +494,19 @@ def is_unfinished(path):
 
 
 def settle(folder):
-    """Before a folder is read: wait while a process moves files into it, refuse half-moved ones.
+    """Before a folder is read: wait for a process that is moving files into it, if there is one.
 
-    Nothing is moved: reading has no side effects. Plans that this user did not begin here, as
-    those that came with a downloaded folder, are ignored with a warning.
+    This moves nothing: reading has no side effects. Plans that this user did not begin here, such
+    as those in a downloaded folder, are ignored with a warning.
 
     Raises:
-        OSError: in a sentence, where a process ended in the middle of a move.
+        OSError: in a sentence, if a process ended in the middle of a move.
     """
     for name in _hidden_in(folder):
         work, lock = os.path.join(folder, name), None
         if not _has_own_plan(work):
             continue
-        with contextlib.suppress(OSError):  # A file system that is only read has no processes.
+        with contextlib.suppress(OSError):  # Nobody writes to a read-only file system.
             lock = _lock(work, wait=60)
         try:
             if not _has_own_plan(work):
@@ -514,7 +514,7 @@ def settle(folder):
             raise OSError(
                 errno.EBUSY,
                 f"A write to '{folder}' was interrupted, or is still running, so it holds old and "
-                "new files; run the command that wrote it again, or complete the move by "
+                "new files; run the command that wrote it again, or complete the move with "
                 f"`kerasbert.files.sweep({folder!r})`",
             )
         finally:
@@ -523,13 +523,13 @@ def settle(folder):
 
 
 def sweep(folder):
-    """Remove what processes that ended left in a folder, and complete the moves that they began.
+    """Remove what killed processes left in a folder, and complete the moves that they began.
 
-    Only what this user made on this disk: other users' hidden folders, links, and plans that came
-    with a copied or downloaded folder stay as they are.
+    This applies only to what this user made on this disk: other users' hidden folders, links, and
+    plans that came with a copied or downloaded folder are left alone.
     """
     for name in _hidden_in(folder) if os.access(folder, os.W_OK) else []:
-        with contextlib.suppress(OSError):  # It is gone by now.
+        with contextlib.suppress(OSError):  # Another process removed it.
             _clear(os.path.join(folder, name))
 
 
@@ -630,7 +630,7 @@ def _make_in(place, work):
             raise PermissionError(
                 errno.EPERM,
                 f"'{work}' belongs to another user, is a link or holds one, so nothing is written "
-                "beside it; remove it once nobody uses it, or name another folder",
+                "next to it; remove it once nobody uses it, or name another folder",
             ) from None
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -681,7 +681,7 @@ def _is_ours(work):
     try:
         if not stat.S_ISDIR(state.st_mode) or not _is_own(state):
             return False
-        for name in (_LOCK, _OWNER, _MOVING, _MADE):
+        for name in (_LOCK, _OWNER, _MOVING, _ORIGIN):
             with contextlib.suppress(FileNotFoundError):
                 state = os.lstat(os.path.join(work, name))
                 if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1 or not _is_own(state):
@@ -692,7 +692,7 @@ def _is_ours(work):
 
 
 def _is_own(state):
-    """Whether a file is of this user; Windows has no user ids."""
+    """Whether this user owns a file; always true on Windows, which has no user ids."""
     return not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
 
 
@@ -706,7 +706,7 @@ def _clear(work):
         return
     if is_moving and not _has_own_plan(work):
         return
-    # Who reads the folder holds the lock for a moment.
+    # A reader holds the lock for a moment.
     lock = _lock(work, wait=1 if is_moving else 0)
     if lock is not None:
         try:
@@ -733,7 +733,7 @@ def _delete(work, lock):
 
 
 def _is_folder(path):
-    """Whether a path is a folder itself, and no link to one."""
+    """Whether a path is a folder, and not a link to one."""
     return os.path.isdir(path) and not os.path.islink(path)
 
 
@@ -865,10 +865,10 @@ def _move_in(folder, target, keep):
     work = os.path.dirname(folder)
     new = set(os.listdir(folder))
     removed = [] if keep else [name for name in names_in(target) if name not in new]
-    with open(os.path.join(work, _MADE), "w", encoding="utf-8"):
+    with open(os.path.join(work, _ORIGIN), "w", encoding="utf-8"):
         pass
     plan = {"folder": os.path.basename(folder), "keep": keep, "removed": removed}
-    plan["made"] = _made(work)
+    plan["made"] = _origin(work)
     path = os.path.join(work, _MOVING)
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(to_json(plan))
@@ -889,40 +889,40 @@ def _count(folder):
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
-def _made(work):
-    """What ties a plan to this disk: a copy of it, as in an archive, cannot have the same.
+def _origin(work):
+    """What binds a plan to this disk: a copy of the plan, as in an archive, has another origin.
 
-    Inode numbers alone could be guessed; when an inode was made cannot be set.
+    Inode numbers alone could be guessed, but the change time of an inode cannot be set.
     """
-    made = os.lstat(os.path.join(work, _MADE))
+    made = os.lstat(os.path.join(work, _ORIGIN))
     place = os.stat(os.path.dirname(work))
     return [place.st_ino, os.lstat(work).st_ino, made.st_ino, made.st_ctime_ns]
 
 
 def _has_own_plan(work):
-    """Whether there is a plan of a move that this user began here; warns of other plans."""
+    """Whether there is a plan of a move that this user began here; warns about other plans."""
     path = os.path.join(work, _MOVING)
     if not os.path.lexists(path):
         return False
     if _is_ours(work) and _read_plan(work) is not None:
         return True
-    if os.path.lexists(path):  # Else the move was completed meanwhile.
+    if os.path.lexists(path):  # Otherwise the move was completed meanwhile.
         warnings.warn(
             f"'{work}' describes a move of files that this user did not begin on this disk, so it "
-            "is ignored; remove it unless you know what it is.",
+            "is ignored; remove it unless another user is writing there.",
             stacklevel=4,
         )
     return False
 
 
 def _read_plan(work):
-    """The plan in a hidden folder, a dict; `None` where it is damaged or not made here."""
+    """The plan in a hidden folder, a dict; `None` if it is damaged or was not made here."""
     try:
         with open(os.path.join(work, _MOVING), encoding="utf-8") as file:
             plan = json.load(file)
         names = [plan["folder"], *plan["removed"]]
         is_plain = all(os.path.basename(x) == x and x not in ("", ".", "..") for x in names)
-        if is_plain and isinstance(plan["keep"], bool) and plan["made"] == _made(work):
+        if is_plain and isinstance(plan["keep"], bool) and plan["made"] == _origin(work):
             return plan
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass

@@ -96,7 +96,7 @@ NAMES = (
         "_value",
         "attribute",
         "keras 3.0",
-        "The tensor of a variable, set without a check of shape and type, after each step on JAX.",
+        "The tensor of a variable, set without checks of shape and type after each step on JAX.",
         "keras-team/keras#19054",
         backends=("jax",),
     ),
@@ -105,8 +105,8 @@ NAMES = (
         "Functional",
         "class",
         "keras 3.0",
-        "The class of `keras.Model(inputs, outputs)`. A subclass that does not name it as its base "
-        "has its bases changed by Keras with the first object.",
+        "The class of `keras.Model(inputs, outputs)`. Keras changes the bases of a subclass that "
+        "does not inherit from it when the first object is made.",
         "keras-team/keras#17270",
     ),
     Name(
@@ -114,7 +114,7 @@ NAMES = (
         "PipelineModel",
         "class",
         "keras-hub 0.32",
-        "KerasHub's base of tasks changes its own bases with each object, as other threads see.",
+        "KerasHub's base of tasks, which changes its own bases with each object, in all threads.",
         "keras-team/keras#17270",
     ),
     Name(
@@ -181,8 +181,8 @@ NAMES = (
         "(self, trainable_variables=False, non_trainable_variables=False, "
         "optimizer_variables=False, metrics_variables=False, purge_model_variables=False)",
         "keras 3.0",
-        "Keras takes the weights out of a model while it loops. Other threads find none meanwhile, "
-        "and after an interrupt nobody does.",
+        "Keras takes the weights out of a model during its loops: other threads find none, and "
+        "after an interrupt they are lost.",
         "keras-team/keras#19054",
         given=True,
         backends=("jax",),
@@ -192,7 +192,7 @@ NAMES = (
         "_make_function",
         "(self, step_function, concatenate_outputs=False)",
         "keras 3.7",
-        "What a step returns goes into the model at once.",
+        "What a step returns is assigned to the model at once.",
         "keras-team/keras#19054",
         given=True,
         backends=("jax",),
@@ -203,7 +203,7 @@ NAMES = (
         "(self, trainable_variables=False, non_trainable_variables=False, "
         "optimizer_variables=False, metrics_variables=False)",
         "keras 3.0",
-        "The same: here the weights stay.",
+        "Overridden so that the weights stay in the model.",
         "keras-team/keras#19054",
         given=True,
         backends=("jax",),
@@ -213,7 +213,7 @@ NAMES = (
         "_jax_state_synced",
         "attribute",
         "keras 3.0",
-        "Whether the loop has to read the variables again.",
+        "Whether the loop must read the variables again.",
         "keras-team/keras#19054",
         given=True,
         backends=("jax",),
@@ -223,7 +223,7 @@ NAMES = (
         "_get_state_sharding_spec",
         "(self)",
         "keras 3.6",
-        "How the state of a step is spread over devices.",
+        "How the state of a step is sharded over devices.",
         given=True,
         backends=("jax",),
     ),
@@ -500,7 +500,7 @@ def run_through_graph(model, inputs, replace):
 
 
 def set_value(variable, value):
-    """Let a variable have a value of its own shape and type."""
+    """Assign a value of the same shape and type to a variable, without checks."""
     variable._value = value
 
 

@@ -1,4 +1,4 @@
-"""Files that a library cannot read: one sentence with the file, whatever the library raises."""
+"""Errors of libraries on damaged files become one sentence that names the file."""
 
 import gzip
 import json

@@ -126,7 +126,7 @@ def test_a_folder_replaced_by_a_process_that_is_killed_at_each_step(
             break
         step += 1
     assert not found[0] and found[-1] and found == sorted(found) and step > 10
-    assert way == "exchanged" or len(found) < step  # Some were told of the interrupted move.
+    assert way == "exchanged" or len(found) < step  # Some readers got the error.
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Trainings that diverge stop and say where; models whose weights are not finite say so."""
+"""Diverging trainings stop with an error, and models with non-finite weights raise one."""
 
 import keras
 import numpy as np
@@ -33,7 +33,7 @@ def regressor(rate=1e38, **settings):
 
 
 def broken(model, value=np.nan, place=-1):
-    """A model with one number that is not finite in one weight."""
+    """The model, with one non-finite number in one weight."""
     weight = [one for one in model.weights if one.dtype == "float32"][place]
     values = array(weight).copy()
     values.flat[0] = value
@@ -45,7 +45,7 @@ def broken(model, value=np.nan, place=-1):
 
 
 def test_fit_stops_at_the_step(tmp_path):
-    """On every backend, with and without a bar, which Keras draws from other threads."""
+    """On every backend, with and without a progress bar, which Keras draws in other threads."""
     y = np.linspace(0, 1, 8).astype("float32")
     for settings in ({"verbose": 0}, {"verbose": 2}):
         model = regressor()
@@ -54,7 +54,11 @@ def test_fit_stops_at_the_step(tmp_path):
             model.fit(ROWS, y, batch_size=2, epochs=3, callbacks=[saved], **settings)
         assert (caught.value.epoch, caught.value.step) in [(1, 2), (1, 3)]
         assert isinstance(caught.value, ValueError) and isinstance(caught.value, FloatingPointError)
-        for cause in ("learning rate that is too high (1e+38 there)", "float16 without", "labels"):
+        for cause in (
+            "learning rate that is too high (1e+38 at this step)",
+            "float16 without",
+            "labels",
+        ):
             assert cause in str(caught.value)
         assert not list(tmp_path.iterdir())
 
@@ -65,7 +69,7 @@ def test_the_first_step_is_named_where_threads_end_in_any_order():
     stop.set_model(regressor(1e-3))
     stop.on_train_begin()
     stop.on_epoch_begin(4)
-    stop._thread = None  # All of these end in others.
+    stop._thread = None  # All steps finish in other threads.
     for batch, loss in ((0, 1.0), (3, np.nan), (1, 1.0), (2, np.inf)):
         stop.on_train_batch_begin(batch)
         stop.on_train_batch_end(batch, {"loss": loss})
@@ -75,7 +79,7 @@ def test_the_first_step_is_named_where_threads_end_in_any_order():
 
 @torch_only
 def test_weights_that_the_last_step_ruined(tmp_path):
-    """The loss of that step is finite, and no callback saves what came of it."""
+    """The loss of that step is still finite, and no callback saves the weights."""
 
     class Ruins(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -106,8 +110,10 @@ def test_kerass_own_callback_is_left_to_its_work():
     )
     assert not np.isfinite(history.history["loss"][0])
     given = [keras.callbacks.TerminateOnNaN()]
-    assert _finite.watched(given) == given
-    assert len(_finite.watched(given[0])) == 1 and len(_finite.watched(None)) == 1
+    assert _finite.with_finite_check(given) == given
+    assert (
+        len(_finite.with_finite_check(given[0])) == 1 and len(_finite.with_finite_check(None)) == 1
+    )
 
 
 def multi_task():
@@ -162,7 +168,7 @@ def test_every_kind_of_fit_stops(make):
 
 @torch_only
 def test_skipped_steps_of_loss_scaling_stop_nothing():
-    """Gradients overflow float16 at first, and the scale is halved: that is how it is found."""
+    """Gradients overflow float16 at first, so loss scaling halves the scale."""
     model = BertTextRegressor(tiny_backbone(dropout=0.0, dtype="mixed_float16"), pooling="mean")
     scaled = keras.optimizers.LossScaleOptimizer(AdamW(1e-3), initial_scale=2.0**40)
     model.compile(scaled)
@@ -291,7 +297,7 @@ def test_numbers_that_overflow_between_finite_weights():
 
 @torch_only
 def test_presets_hold_finite_weights(tmp_path):
-    """What was there stays, of an encoder, a task and a task of several."""
+    """Earlier files stay, for an encoder, a task and a multi-task model."""
     whole = BertMaskedLM(tiny_backbone())
     for number, model in enumerate((whole, whole.backbone, multi_task()[0])):
         folder = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""Hidden folders that came from elsewhere: nothing outside of the folder is touched by them."""
+"""Hidden folders from elsewhere must not affect anything outside of their folder."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ from kerasbert.models import BertTextClassifier
 from tests.test_files import NEW, OLD, read, write
 
 NAME = ".kerasbert-0123456789ab"
-OTHER = 12345  # A user id that is not ours.
+OTHER = 12345  # The id of another user.
 
 
 @pytest.fixture
 def home(tmp_path):
-    """What must stay: a folder of keys, and a file."""
+    """Files that must stay unchanged: a folder of keys, and a file."""
     write(tmp_path / "home", {"ssh/id": "secret", "rc": "mine"})
     yield tmp_path / "home"
     assert read(tmp_path / "home") == {"ssh/id": "secret", "rc": "mine"}
@@ -30,7 +30,7 @@ def home(tmp_path):
 
 
 def interrupted(target, monkeypatch):
-    """A folder in the middle of a move that this process began and did not end."""
+    """Interrupt a move of this process; returns the hidden folder that it leaves."""
     write(target, OLD)
     true = os.replace
 
@@ -50,7 +50,7 @@ def interrupted(target, monkeypatch):
 
 
 def plant(folder, **changes):
-    """A hidden folder with a plan, as somebody may pack it; changes are `name=link to`."""
+    """Make a hidden folder with a plan, as in a malicious archive; changes are `name=link to`."""
     plan = {"folder": "new", "keep": True, "removed": ["weights"], "made": [1, 2, 3, 4]}
     work = folder / NAME
     write(work, {"lock": "", "moving.json": json.dumps(plan), "made": "", "new/config.json": "bad"})
@@ -63,7 +63,7 @@ def plant(folder, **changes):
 
 
 def used(folder):
-    """Read a folder and write to it, in all ways that there are, as far as they are not refused."""
+    """Read a folder and write to it in all ways, ignoring refusals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         files.settle(str(folder))
@@ -90,7 +90,7 @@ def test_planted_plans_with_links(link, home, tmp_path):
 @pytest.mark.parametrize("planted", ["lock", "owner.json"])
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
 def test_planted_locks(kind, planted, home, tmp_path):
-    """Those with known names, which the next writer would take for its own."""
+    """Locks with known names, which the next writer would use as its own."""
     work = tmp_path / "model" / ".kerasbert-in-use"
     write(tmp_path / "model", OLD)
     work.mkdir()
@@ -128,7 +128,7 @@ def test_a_preset_with_a_planted_move(tiny_preset, home, tmp_path):
 
 @pytest.mark.parametrize("way", ["archive", "copy", "other folder"])
 def test_a_plan_that_was_moved_to_another_place_is_no_plan(way, tmp_path, monkeypatch):
-    """An interrupted write as such, in a place where this user did not make it."""
+    """An interrupted write, moved to a place where this user did not begin it."""
     work = interrupted(tmp_path / "model", monkeypatch)
     target = tmp_path / "there" / "model"
     if way == "archive":
@@ -142,7 +142,7 @@ def test_a_plan_that_was_moved_to_another_place_is_no_plan(way, tmp_path, monkey
         write(target, OLD)
         os.rename(work, target / work.name)
     before = read(target)
-    with pytest.warns(UserWarning, match="so it is ignored; remove it unless you know"):
+    with pytest.warns(UserWarning, match="so it is ignored; remove it unless another"):
         files.settle(str(target))
     with pytest.warns(UserWarning, match="so it is ignored"):
         files.sweep(str(target))
@@ -150,7 +150,7 @@ def test_a_plan_that_was_moved_to_another_place_is_no_plan(way, tmp_path, monkey
 
 
 def test_an_interrupted_write_of_ours(tmp_path, monkeypatch):
-    """Readers are told and change nothing; the next writer completes it, even elsewhere in it."""
+    """Readers get an error and change nothing; the next writer completes it."""
     target = tmp_path / "model"
     interrupted(target, monkeypatch)
     before = read(target)
@@ -194,7 +194,7 @@ def test_a_reader_waits_for_a_move_that_goes_on(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("owned", ["folder", "lock", "plan"])
 def test_hidden_folders_of_other_users(owned, tmp_path, monkeypatch):
-    """Root, too, neither obeys nor removes them."""
+    """Even root neither follows nor removes them."""
     target = tmp_path / "model"
     work = interrupted(target, monkeypatch)
     os.chown({"folder": work, "lock": work / "lock", "plan": work / "moving.json"}[owned], OTHER, 0)
@@ -213,7 +213,7 @@ def test_hidden_folders_of_other_users(owned, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
 def test_two_users_in_one_folder(tmp_path):
-    """As in a shared /tmp: each removes what is its own, and says who is in the way."""
+    """In a shared /tmp, each user removes only their own files, and errors name the other user."""
     shared = tempfile.mkdtemp()
     os.chmod(shared, 0o1777)
     mine = os.path.join(shared, NAME)
@@ -239,7 +239,7 @@ def test_two_users_in_one_folder(tmp_path):
 
 
 def test_a_hidden_folder_that_is_removed_meanwhile(tmp_path, monkeypatch):
-    """Its owner has just finished: the next writer tries again, and blames no other user."""
+    """Its owner has just finished, so the next writer tries again and blames no other user."""
     true, calls = os.mkdir, []
 
     def mkdir(path, *arguments):
@@ -258,7 +258,7 @@ def test_a_hidden_folder_that_is_removed_meanwhile(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["vocab", "in_use", "scratch", "temporary"])
 def test_writers_in_a_folder_full_of_traps(name, home, tmp_path, monkeypatch):
-    """Whatever is planted, a writer either works or is refused, and nothing outside changes."""
+    """A writer either succeeds or is refused, and nothing outside changes."""
     write(tmp_path / "model", OLD)
     for number, link in enumerate(("new", "old", "lock", "moving_json", "owner_json")):
         work = plant(tmp_path / "model", **{link: home / "ssh"})
@@ -281,7 +281,7 @@ def test_writers_in_a_folder_full_of_traps(name, home, tmp_path, monkeypatch):
 
 
 def read_here(folder):
-    """As `read`, without hidden folders, whose links lead elsewhere."""
+    """As `read`, but without hidden folders, whose links lead elsewhere."""
     found = {}
     for path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".kerasbert-")]

@@ -1,4 +1,4 @@
-"""JSON that every reader takes."""
+"""Standard JSON, which every reader accepts."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ NOT_FINITE = [float("nan"), float("inf"), -float("inf")]
 
 
 def strictly(text):
-    """JSON as its standard has it."""
+    """Parse JSON as its standard defines it."""
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
@@ -40,7 +40,7 @@ def test_all_that_is_finite_is_as_python_writes_it():
 
 
 def test_nothing_else_writes_json():
-    """Only what hands rows of one file on to a reader of ours may do without."""
+    """Except where rows of one file are only passed on inside the package."""
     package = Path(kerasbert.__file__).parent
     found = set()
     for path in package.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Names that a file holds and that become part of a path: all of them go through `files.inside`."""
+"""Names that are read from files and become part of a path must go through `files.inside`."""
 
 import ast
 import json
@@ -26,11 +26,11 @@ PACKAGE = pathlib.Path(kerasbert.__file__).parent
 
 # === The source ===
 
-# What gives the content of a file, and what passes it on.
+# Functions that return the content of a file, and those that pass it on.
 READERS = set("read_json json_in _read_json read_manifest read_log load loads _read_runs".split())
 PASSING = "sorted list dict set tuple map filter str items values keys get enumerate zip pop"
 PASSING = set(f"{PASSING} setdefault removeprefix removesuffix".split())
-# What takes a path, or makes one.
+# Functions that take a path, or make one.
 SINKS = """
     join open path remove unlink rmtree rmdir rename replace link symlink copyfile copytree move
     makedirs mkdir new_file new_folder new_files write_text write_json write_bytes read_text
@@ -39,7 +39,7 @@ SINKS = """
 """
 SINKS = set(SINKS.split())
 CHECKS = {"inside", "check_name", "basename"}
-# Places that take a name from something that is no file from elsewhere, each with the reason.
+# Exceptions, where the file cannot come from elsewhere, each with the reason.
 FINE = {
     ("files.py", "_end_move"): "a plan, which `_read_plan` has checked",
     ("data/shards.py", "_here"): "records of shards that it has made or checked",
@@ -57,7 +57,7 @@ def name_of(call):
 
 
 def is_read(node):
-    """Whether a call gives what a file holds; `np.load` gives arrays, `tokenizers.load` objects."""
+    """Whether a call returns the content of a JSON file; not `np.load`, for example."""
     if not isinstance(node, ast.Call) or name_of(node) not in READERS:
         return False
     if name_of(node) in ("load", "loads"):
@@ -66,7 +66,7 @@ def is_read(node):
 
 
 class Names:
-    """The variables of a function that hold what files hold, found until no more are."""
+    """The variables of a function that hold the content of files, found by a fixed point."""
 
     def __init__(self, nodes):
         self.known, pairs = set(), []
@@ -92,7 +92,7 @@ class Names:
         return [(target, values)]
 
     def variables(self, target):
-        """Names that a value is assigned to; of attributes the object is something else."""
+        """The names that a value is assigned to; attributes are ignored."""
         if isinstance(target, (ast.Tuple, ast.List)):
             return {name for part in target.elts for name in self.variables(part)}
         if isinstance(target, (ast.Subscript, ast.Starred)):
@@ -100,7 +100,7 @@ class Names:
         return {target.id} if isinstance(target, ast.Name) else set()
 
     def holds(self, node):
-        """Whether an expression holds what a file holds, unchecked."""
+        """Whether an expression holds unchecked content of a file."""
         if isinstance(node, ast.Call):
             if name_of(node) in CHECKS:
                 return False
@@ -122,7 +122,7 @@ class Names:
 
 
 def by_key(node):
-    """Whether an expression takes a name out of a dict, as `run["run"]`, unchecked."""
+    """Whether an expression takes an unchecked name out of a dict, as `run["run"]` does."""
     if isinstance(node, ast.Call):
         if name_of(node) in CHECKS:
             return False
@@ -135,7 +135,7 @@ def by_key(node):
 
 
 def unchecked(source, file="file.py"):
-    """Calls that take a name from a file as a path: a list of `file:line: call`."""
+    """Calls that use a name from a file as a path: a list of `file:line: call`."""
     tree, found = ast.parse(source), {}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for function in functions:
@@ -148,9 +148,9 @@ def unchecked(source, file="file.py"):
                 continue
             if name_of(node) in ("join", "replace") and isinstance(node.func, ast.Attribute):
                 if ast.unparse(node.func.value) not in ("os", "os.path", "storage", "FileSystems"):
-                    continue  # Of strings.
+                    continue  # Methods of strings.
             count = {"rename": 2, "replace": 2, "link": 2, "join": None, "path": None}
-            arguments = node.args[: count.get(name_of(node), 1)]  # Others are no paths.
+            arguments = node.args[: count.get(name_of(node), 1)]  # Others are not paths.
             if any(by_key(x) or (names and names.holds(x)) for x in arguments):
                 found[node.lineno] = f"{file}:{node.lineno}: {ast.unparse(node)[:120]}"
     return [found[line] for line in sorted(found)]
@@ -250,7 +250,7 @@ def test_links_that_lead_out(tmp_path):
     os.symlink(folder / "link", folder / "again")
     os.symlink(tmp_path, folder / "above")
     for name in ("link", "again", "above", "above/secret"):
-        # A folder that is called as one of the hub's cache is none.
+        # The name of a folder alone does not make it a snapshot of the hub.
         with pytest.raises(ValueError, match="leaves its directory"):
             files.inside(str(folder), name, "x", nested=True)
     (folder / "file").write_text("")
@@ -261,12 +261,12 @@ def test_links_that_lead_out(tmp_path):
 # === Each kind of file ===
 
 EVIL = ["/etc/passwd", "../outside", "a\0b", "x/../../outside", "..", "link"]
-WITHIN = ["", "a/b", "NUL"]  # They stay inside, and are no plain names.
+WITHIN = ["", "a/b", "NUL"]  # They stay inside, but are not plain names.
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder with a link that leads out, to what must stay."""
+    """An empty folder with a link to a folder outside, which must stay unchanged."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
@@ -388,7 +388,9 @@ def test_runs_of_a_search(place, name, folder):
     else:
         refused(search.take_over, str(where))
     dump(where / "runs" / "evil.json", {"run": "evil"})
-    with pytest.raises(ValueError, match="evil.json' is no run: it lacks 'batch_size'; remove it"):
+    with pytest.raises(
+        ValueError, match="evil.json' is not a run: 'batch_size' is missing; remove it"
+    ):
         search.done() if place == "runs" else search.take_over(str(where))
 
 

@@ -19,7 +19,7 @@ import threading
 import keras
 from keras import ops
 
-from kerasbert._finite import gives_finite
+from kerasbert._finite import checks_outputs
 from kerasbert._process import set_backend
 
 # Where each token sees all of more than `LONG`, `TURN` queries are attended for at a time.
@@ -576,7 +576,7 @@ def value_and_gradient(function, x):
     )
 
 
-@gives_finite
+@checks_outputs
 @kernel
 def predict_batch(model, features):
     """The outputs of a model for one batch, as NumPy arrays; several threads may ask at once.
@@ -856,8 +856,8 @@ if name() in ("tensorflow", "jax", "torch"):
 
 
 class _KerasLoops:
-    """Keras' own loops, which keep a model's weights where they are."""
+    """Empty mixin for backends whose loops keep the weights in the model."""
 
 
-# Base of models, before Keras' own: whatever ends a loop, the model has its weights.
+# Mixin of models, before Keras' own bases: a model has its weights however a loop ends.
 KeepsWeights = getattr(_module, "KeepsWeights", _KerasLoops)

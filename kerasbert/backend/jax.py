@@ -268,9 +268,9 @@ def value_and_gradient(function, x):
 
 
 def predict_batch(model, features):
-    """By a compiled step of any number of rows up to the next multiple of 8.
+    """Predict with a compiled step, the number of rows rounded up to a multiple of 8.
 
-    Rows are computed for nothing, so that lists of other lengths need no compiling of their own.
+    The extra rows are computed in vain, so that other batch sizes need no compilation.
     """
     if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):
         return None

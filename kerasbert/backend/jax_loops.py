@@ -1,8 +1,8 @@
-"""Keras' loops on JAX, which lose no weights when they fail and let other threads use the model.
+"""Training loops on JAX that lose no weights on failure and let other threads use the model.
 
-Keras takes the weights out of a model while `fit`, `evaluate` or `predict` runs, lets each step
-reuse their memory, and puts the results back at the end. An exception or Ctrl-C on the way leaves
-a model without weights.
+Keras takes the weights out of a model while `fit`, `evaluate` or `predict` runs, donates their
+buffers to each step, and puts the results back at the end. An exception or Ctrl-C in between leaves
+the model without weights.
 """
 
 import contextlib
@@ -15,20 +15,20 @@ import keras
 from kerasbert import private_names
 from kerasbert._process import handled_signals
 
-_training = set()  # the threads that are in a step
+_training = set()  # ids of the threads that are in a step
 
 
 class KeepsWeights:
-    """Mixin, before Keras' model among the bases: the weights are always in the model.
+    """Mixin that keeps the weights in the model; it must precede Keras' model among the bases.
 
-    `predict` and `evaluate` compute from weights that stay. A step of `fit` reuses their memory,
-    so what it returns goes into the model at once, which costs some microseconds for each step.
+    `predict` and `evaluate` do not donate the weights. A step of `fit` does, so its results are
+    assigned to the model at once, which costs some microseconds per step.
     """
 
-    # === Keras' names; see `kerasbert.private_names` ===
+    # === Overrides of Keras' private methods; see `kerasbert.private_names` ===
 
     def _purge_model_variables(self, **groups):
-        """Keep them: a step that reuses their memory frees it anyway."""
+        """Keep the variables: a step that reuses their buffers frees them anyway."""
 
     def _get_jax_state(self, purge_model_variables=False, **groups):
         variables = {
@@ -38,13 +38,13 @@ class KeepsWeights:
             "metrics_variables": lambda: self.metrics_variables,
         }
         state = [make() for name, make in variables.items() if groups.get(name)]
-        # By their number: `predict` may run in one thread and `evaluate` in another. Not by
-        # `setattr`, as Keras tracks that.
+        # Keyed by the number of groups: `predict` may run in one thread and `evaluate` in another.
+        # Not set by `setattr`, which Keras tracks.
         self.__dict__.setdefault("_state_variables", {})[len(state)] = state
         return _values(state)
 
     def jax_state_sync(self):
-        """Nothing is left to put back; have the loop read the variables again."""
+        """Have the loop read the variables again; they already hold the current values."""
         self._jax_state_synced = True
 
     @property
@@ -69,7 +69,7 @@ class KeepsWeights:
                     _training.discard(thread)
             return outputs, state
 
-        # `predict` changes nothing.
+        # `predict` changes no variables.
         step = step_function if concatenate_outputs else step
         return super()._make_function(step, concatenate_outputs)
 
@@ -99,7 +99,7 @@ class KeepsWeights:
     def make_test_function(self, force=False):
         """Make the step of `evaluate`, as `keras.Model.make_test_function`."""
         if force or self.test_function is None:
-            # State that comes back is spread over devices as it was.
+            # The returned state keeps its sharding.
             shardings = None
             if keras.distribution.distribution() is not None:
                 _, non_trainable, _, metrics = self._get_state_sharding_spec()
@@ -117,7 +117,7 @@ class KeepsWeights:
         return logs, tuple(changed)
 
     def _compiled(self, function, out_shardings=None):
-        """Compile a function as the model is, without reusing the memory of its arguments."""
+        """Compile a function if the model is compiled, without donating its arguments."""
         if self.run_eagerly or not self.jit_compile:
             return function
         import jax
@@ -130,9 +130,10 @@ def _values(groups):
 
 
 def with_weights(groups, run):
-    """Call a function of the values of variables, whose model may be training in another thread.
+    """Call a function on the values of variables while another thread may train their model.
 
-    A step of `fit` reuses the memory of the weights, and JAX says meanwhile that they were deleted.
+    A step of `fit` donates the buffers of the weights, and until it ends JAX reports them as
+    deleted: the call is repeated with the new values.
 
     Args:
         groups: list of lists of variables.
@@ -141,7 +142,7 @@ def with_weights(groups, run):
     before = None
     while True:
         values = _values(groups)
-        # Asked first, as JAX writes each failure to the log.
+        # Checked first, because JAX logs each failed call.
         if not (_training and any(value.is_deleted() for value in values[0])):
             try:
                 return run(values)
@@ -159,7 +160,7 @@ def _are_same(values, others):
 
 @contextlib.contextmanager
 def _uninterrupted():
-    """Let Ctrl-C, and what ends a job, wait until a step and its results are done."""
+    """Delay SIGINT and SIGTERM until a step has run and its results are assigned."""
     came = []
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     numbers = [number for number, handler in handlers.items() if callable(handler)]

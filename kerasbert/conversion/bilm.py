@@ -89,10 +89,10 @@ def read_options(path):
 
 
 def check_options(options, path):
-    """Raise a `ValueError` where settings ask for more weights than a file has: a fourth is enough.
+    """Raise a `ValueError` if the options need over four times the weights that a file holds.
 
     Args:
-        options: dict, as of `read_options`.
+        options: dict, as `read_options` returns it.
         path: string. The file of weights.
     """
     source = os.fspath(path)
@@ -106,8 +106,8 @@ def check_options(options, path):
     held = sum(count for count, _, _ in h5_datasets(source, _AGAIN).values())
     if wanted > 4 * held:
         raise ValueError(
-            f"The options ask for {wanted:,} weights, and '{source}' holds {held:,}; the two do "
-            "not belong together."
+            f"The options ask for {wanted:,} weights, and '{source}' holds {held:,}; the two files "
+            "do not belong together: download both again."
         )
 
 

@@ -106,7 +106,7 @@ class Tensors(Mapping):
         return len(self.index)
 
     def size(self):
-        """How many numbers the files store."""
+        """The number of weights that the files store."""
         return sum(math.prod(self.shape(name)) for name in self)
 
 
@@ -140,7 +140,7 @@ class TensorFiles(Tensors):
         return tensor.detach().float().numpy()
 
     def size(self):
-        """How many numbers the files store; of tensors that share their bytes one alone counts."""
+        """The number of weights that the files store; tensors that share a storage count once."""
         shared, size = {}, 0
         for file, tensor in self.index.values():
             if file is not None:
@@ -234,7 +234,7 @@ def _load(path):
 
 
 def _check_archive(path):
-    """Raise where the members of PyTorch's archive, which it does not pack, ask for more bytes."""
+    """Raise if the members of PyTorch's archive, which is uncompressed, exceed the file's size."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             asked = sum(member.file_size for member in archive.infolist())
@@ -243,9 +243,9 @@ def _check_archive(path):
 
 
 def _check_view(name, tensor):
-    """Raise where a tensor repeats its bytes, as one of a stride of 0 does."""
+    """Raise if a tensor is larger than its storage, as one with a stride of 0 is."""
     if str(tensor.layout) != "torch.strided":
-        return  # Said where it is read.
+        return  # Reading it raises an error.
     asked = tensor.numel() * tensor.element_size()
     stored = tensor.untyped_storage().nbytes() if tensor.device.type == "cpu" else 0
     if asked > stored:

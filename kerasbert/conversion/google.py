@@ -147,7 +147,7 @@ class _Tensors(Tensors):
                 "download it again."
             ) from error
         dtypes = reader.get_variable_to_dtype_map()
-        # TensorFlow makes room for what the index asks for before it looks for the bytes.
+        # TensorFlow allocates what the index declares before it looks for the bytes.
         asked = sum(math.prod(shapes[name]) * dtypes[name].size for name in shapes)
         stored = sum(map(os.path.getsize, glob.glob(glob.escape(prefix) + ".data-*")))
         check_stored(prefix, asked, stored)

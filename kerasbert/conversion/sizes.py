@@ -11,8 +11,8 @@ from kerasbert.files import check_regular, inside, read_json
 
 # Layers that share weights have no tensors each. The deepest published encoder has 48.
 MOST_LAYERS = 1024
-# How much larger than its file HDF5's own packing may make weights. Those of a trained model get
-# 1.1 times as large, and zeros alone 1,000 times.
+# The largest compression ratio that is accepted for weights in HDF5: trained weights reach 1.1,
+# and nothing but zeros 1,000.
 MOST_PACKED = 16
 
 
@@ -34,23 +34,23 @@ def check_sizes(settings, held, source):
     if wanted > 4 * held:
         raise ValueError(
             f"The configuration of '{source}' asks for {wanted:,} weights ({_listed(settings)}), "
-            f"and its files hold {held:,}; the two do not belong together: download it again."
+            f"and its files hold {held:,}; they do not belong together: download it again."
         )
     check_buildable(settings, source)
 
 
 def check_buildable(settings, source):
-    """Raise where an encoder, of random weights too, is more than this machine or we can build.
+    """Raise if an encoder is too large for this machine, or deeper than kerasbert builds any.
 
     Raises:
         ValueError: in a sentence.
     """
-    wanted, room = 2 * encoder_size(settings), memory_bytes()  # In bfloat16.
+    wanted, room = 2 * encoder_size(settings), memory_bytes()  # At least 2 bytes per weight.
     if room is not None and wanted > room:
         raise ValueError(
             f"The configuration of '{source}' asks for {wanted:,} bytes of weights "
-            f"({_listed(settings)}), and this machine has {room:,} of memory; download it again, "
-            "or use a larger machine."
+            f"({_listed(settings)}), and this machine has {room:,} bytes of memory; download it "
+            "again, or use a larger machine."
         )
     layers = settings["num_layers"] * settings.get("num_inner_repetitions", 1)
     layers += settings.get("num_decoder_layers") or 0
@@ -86,14 +86,14 @@ def encoder_size(settings):
     blocks = settings.get("num_groups") or settings["num_layers"]
     blocks *= settings.get("num_inner_repetitions", 1)
     block = 4 * width**2 + (3 if settings.get("gated_mlp") else 2) * width * inner
-    # A block of a decoder has attention to the encoder too.
+    # A decoder block also has cross-attention.
     decoders = settings.get("num_decoder_layers") or 0
     decoder = 8 * width**2 + 2 * width * (settings.get("decoder_intermediate_dim") or inner)
     return rows * narrow + distances * width + blocks * block + decoders * decoder
 
 
 def check_stored(source, declared, stored, then="download it again", name=None):
-    """Raise where tensors, or the one of a name, ask for more bytes than a file stores.
+    """Raise if all tensors of a file, or the named one, declare more bytes than the file stores.
 
     Raises:
         ValueError: in a sentence.
@@ -101,19 +101,20 @@ def check_stored(source, declared, stored, then="download it again", name=None):
     if declared > stored:
         part = "" if name is None else f"'{name}' in "
         raise ValueError(
-            f"{part}'{source}' asks for {declared:,} bytes of memory and stores {stored:,}, as no "
-            f"whole file of weights does; {then}."
+            f"{part}'{source}' asks for {declared:,} bytes of memory and stores {stored:,}, which "
+            f"no intact file of weights does; {then}."
         )
 
 
 def h5_datasets(path, then="save or fetch it again"):
-    """What is in a file of HDF5: a dict of name to `(how many, dtype, the attribute "dtype")`.
+    """The datasets of an HDF5 file: a dict of name to `(size, dtype, the attribute "dtype")`.
 
-    HDF5 gives zeros for what was never written, unpacks, and reads other files that one names: a
-    few bytes may ask for any memory. All of that is refused but packing, up to `MOST_PACKED` times.
+    HDF5 returns zeros for chunks that were never written, decompresses, and reads other files that
+    a file refers to, so a small file may ask for any amount of memory. All of that is refused,
+    except compression up to `MOST_PACKED` times.
 
     Raises:
-        ValueError: in a sentence; what h5py says of damaged files comes through `reading`.
+        ValueError: in a sentence. Errors of h5py on damaged files are those of `reading`.
     """
     import h5py
 
@@ -126,7 +127,7 @@ def h5_datasets(path, then="save or fetch it again"):
         if not isinstance(item, h5py.Dataset):
             return
         if item.is_virtual or item.external:
-            raise ValueError(f"'{path}' has '{name}' in another file; {then}.")
+            raise ValueError(f"'{path}' keeps '{name}' in another file; {then}.")
         declared, there = (item.size or 0) * item.dtype.itemsize, item.id.get_storage_size()
         if item.id.get_create_plist().get_nfilters():
             packed += declared
@@ -137,7 +138,7 @@ def h5_datasets(path, then="save or fetch it again"):
 
     links = []
 
-    def note(name, link):  # h5py does not let it raise.
+    def note(name, link):  # h5py swallows exceptions raised here.
         if not isinstance(link, h5py.HardLink):
             links.append(name)
 
@@ -145,8 +146,8 @@ def h5_datasets(path, then="save or fetch it again"):
         file.visititems_links(note)
         file.visititems(collect)
     if links:
-        raise ValueError(f"'{path}' has '{links[0]}' by a link to another place; {then}.")
-    # Several may name the same bytes.
+        raise ValueError(f"'{path}' has a link to another place in '{links[0]}'; {then}.")
+    # Several datasets may name the same bytes.
     check_stored(path, stored, size, then)
     check_stored(path, packed, MOST_PACKED * size, then)
     return found
@@ -191,7 +192,7 @@ def h5_size(directory, stem, quantized=False):
 
 
 def checked_index(directory):
-    """The path of the index of Keras' shards, all of whose names stay here; `None` for no index."""
+    """The path of the index of Keras' shards, with its names checked; `None` if there is none."""
     index = os.path.join(directory, "model.weights.json")
     if not os.path.exists(index):
         return None
@@ -199,6 +200,8 @@ def checked_index(directory):
     for name in names.values() if isinstance(names, dict) else ():
         for shard in name if isinstance(name, list) else [name]:
             inside(directory, shard, index)
-            if not fnmatch.fnmatch(shard, "model*.weights.h5"):  # The sizes of others are unknown.
-                raise ValueError(f"'{index}' names {shard!r}, which is no file of weights.")
+            if not fnmatch.fnmatch(shard, "model*.weights.h5"):  # `h5_size` checks only those.
+                raise ValueError(
+                    f"'{index}' names {shard!r}, which is no file of weights; download it again."
+                )
     return index

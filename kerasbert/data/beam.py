@@ -74,7 +74,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
-    # Shards without it would be read as records of others, whole or not.
+    # Without a manifest, the shards would be read as records of another tool.
     write_whole(output, NAME, to_json(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (

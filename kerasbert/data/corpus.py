@@ -18,13 +18,13 @@ from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
 from kerasbert.files import as_path
 from kerasbert.storage import find, join, open_file, read_json
 
-# The report of `deduplicate` in the folder that it writes, hidden from whoever reads that.
+# The report of `deduplicate` in its output folder, hidden from readers of that folder.
 REPORT = ".duplicates.json"
 CHUNK = 1 << 20  # bytes read at a time
-LONGEST = 1 << 23  # bytes of a document of text; a longer one becomes several
-LONGEST_LINE = 1 << 26  # bytes of what is read whole: a line of JSON, a row of Parquet or a table
-# How much larger than it is stored what is compressed may be, from that size on: text gets 3 to 20
-# times as large, and a file of one letter 1,000 times.
+LONGEST = 1 << 23  # bytes of a text document; longer ones are split
+LONGEST_LINE = 1 << 26  # bytes of what must be read at once: a JSON line, a row of a table
+# The largest compression ratio of files above that size: text reaches 3 to 20, and a file of one
+# repeated letter 1,000.
 MOST_PACKED = 50
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
@@ -83,9 +83,9 @@ def documents(
             `kerasbert.storage`.
         document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
             `"line"`, or only with the `"file"`. `None` is `"file"` for the files of a folder and
-            `"empty_line"` for others. A JSON line, and a row of Parquet, is always a document. One
-            of text of more than 8 MiB becomes several; a line of JSON and a row of Parquet may have
-            64 MiB.
+            `"empty_line"` for others. A JSON line, and a row of Parquet, is always a document.
+            Text documents of more than 8 MiB are split; a JSON line or a row of Parquet may have
+            up to 64 MiB.
         sentences: string. `"lines"` takes each line for a sentence, `"split"` splits running prose
             into sentences. `None` is `"split"`, but `"lines"` for files whose documents end at
             empty lines and that begin with a sentence a line.
@@ -309,13 +309,13 @@ def as_paths(given):
 
 
 def check_found(given, found, kind="file", report=None):
-    """Raise, in a sentence, where a file, folder or pattern has nothing, or is not complete yet.
+    """Raise, in a sentence, if a file, folder or pattern is empty or not complete yet.
 
     Args:
         given: string. What the user named.
-        found: the files.
-        kind: string. What that is, as `kerasbert.storage.find` says.
-        report: dict. What `deduplicate` left in a folder; `None` looks for it.
+        found: the files that were found.
+        kind: string. The kind of `given`, as `kerasbert.storage.find` returns it.
+        report: dict. The report of `deduplicate` in a folder; read from there if `None`.
     """
     if kind == "folder":
         report = read_json(join(given, REPORT), {}) if report is None else report
@@ -461,7 +461,7 @@ def _rows(path, settings, part, opened):
     need_packages(f"'{path}'", "data", "pyarrow")
     key = settings.text_key or "text"
     start, end = part or (0, None)
-    with reading(path, what="no whole file of Parquet"), opened(path) as raw:
+    with reading(path, what="no intact Parquet file"), opened(path) as raw:
         with open_parquet(raw) as file:
             if key not in file.schema_arrow.names:
                 has = ", ".join(map(repr, file.schema_arrow.names))
@@ -489,7 +489,11 @@ def _rows(path, settings, part, opened):
 
 
 def open_parquet(source):
-    """A `pyarrow.parquet.ParquetFile` of a path or an open file, that has each text once."""
+    """A `pyarrow.parquet.ParquetFile` that holds repeated texts in memory only once.
+
+    Args:
+        source: path, or a file that is open for reading.
+    """
     import pyarrow.parquet
 
     schema = pyarrow.parquet.read_schema(source)
@@ -500,16 +504,16 @@ def open_parquet(source):
 
 
 def parquet_rows(file, path, group, names, before):
-    """Yield `(number, values)` of the rows of a row group, one after the other.
+    """Yield `(number, values)` for each row of a row group.
 
-    A few bytes may stand for many large rows, so sizes are looked at first.
+    Sizes are checked first, since a few bytes may stand for many large rows.
 
     Args:
-        file: as of `open_parquet`.
-        path: string, for errors.
-        group: int.
-        names: list of columns.
-        before: int. The number of the last row before.
+        file: a file as `open_parquet` returns it.
+        path: string. Its path, for errors.
+        group: int. The number of the row group.
+        names: list of strings. The columns to read.
+        before: int. The number of rows in earlier row groups.
     """
     found = file.metadata.row_group(group)
     for place in range(found.num_columns):
@@ -527,28 +531,28 @@ def parquet_rows(file, path, group, names, before):
 
 
 def check_line(size, path, where):
-    """Raise for a line or a row that is too long to be read whole.
+    """Raise if a line or a row is too long to be read at once.
 
     Raises:
         ValueError: in a sentence.
     """
     if size > LONGEST_LINE:
         raise ValueError(
-            f"'{path}' has more than {LONGEST_LINE >> 20} MiB in {where}, which is read whole; "
-            "cut it into several, or remove it."
+            f"'{path}' has more than {LONGEST_LINE >> 20} MiB in {where}, which is read at once; "
+            "split it, or remove it."
         )
 
 
 def check_packed(size, stored, path, where=""):
-    """Raise where what is compressed gets larger than any text does.
+    """Raise if compressed data expand more than any text does.
 
     Raises:
         ValueError: in a sentence.
     """
     if size > max(LONGEST_LINE, MOST_PACKED * stored):
         raise ValueError(
-            f"'{path}' unpacks to {size:,} bytes and more, of {stored:,}, as no text does{where}; "
-            "fetch it again."
+            f"'{path}' expands from {stored:,} to more than {size:,} bytes{where}, which no text "
+            "does; fetch it again."
         )
 
 

@@ -71,9 +71,9 @@ def deduplicate(
     Estimated from 128 hashes, an index of 0.8 has a standard error of 0.035; of the pairs at the
     threshold a tenth is never compared, and of those 0.1 above it hardly any.
 
-    A folder of this machine gets all files at once, or none. At a URL, and with `options`, the
-    report is written first and says that the folder is not complete: readers of a corpus refuse it
-    until the same call has been run to its end. On a complete folder that returns its report.
+    A local folder gets all files at once, or none. At a URL, and with `options`, the report is
+    written first and marks the folder as incomplete: readers of a corpus refuse it until the same
+    call has finished. Called again on a complete folder, it returns the report.
 
     Memory holds 6 kB a document; with `options` no worker holds more than the documents with one
     band in common, or that go from one file.
@@ -90,10 +90,10 @@ def deduplicate(
 
     Returns:
         Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters`, `pairs`, the
-        first hundred that went (`document` and `like`, each a file and the number of the document
-        there, from 1, and how alike they are), `made_of`, a hash of the settings and of the names
-        and sizes of the files, and `complete`. It is in `.duplicates.json`, too, which is hidden
-        from whoever reads the folder.
+        first hundred removed documents (`document` and `like`, each a file and the number of the
+        document there, from 1, and their similarity), `made_of`, a hash of the settings and of the
+        names and sizes of the files, and `complete`. The file `.duplicates.json`, which is hidden
+        from readers of the folder, holds it too.
 
     Raises:
         ValueError: in a sentence for files that are not there or cannot be read, for a folder that
@@ -126,7 +126,9 @@ def deduplicate(
 
         files, sizes = _files(corpus, document_end, matched)
         for name, *_ in files:
-            check_name(name, "the corpus", nested=True)  # Keys of a store may hold anything.
+            check_name(
+                name, "the corpus", nested=True
+            )  # Keys of an object store may hold anything.
         matches = FileSystems.match([FileSystems.join(output, "**")])
         there = [one.path for match in matches for one in match.metadata_list]
         before = report_in(output)
@@ -149,7 +151,7 @@ def deduplicate(
 
 
 def _files(corpus, document_end, found_of):
-    """`(files, sizes)`: `(name, path, where a document ends)` each, in the order of the corpus."""
+    """`(files, sizes)` in the order of the corpus; a file is `(name, path, document_end)`."""
     found, sizes = {}, {}
     for given in as_paths(corpus):
         kind, paths = found_of(given)
@@ -190,7 +192,7 @@ def _new_file_at(url, name):
 
 
 def _gone(files, threshold, reading):
-    """The documents of each file that go: lists of `(place, first like it, how alike)`."""
+    """The duplicates of each file: lists of `(place, first similar document, similarity)`."""
     seen, gone, has_text = collections.defaultdict(list), [[] for _ in files], False
     for number, (_, path, end) in enumerate(files):
         for place, (_, text) in enumerate(_sources(path, end, reading)):

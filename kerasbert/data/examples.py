@@ -152,7 +152,7 @@ def write_examples(
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
-            if not shards:  # A shard without a manifest would be read as one of others.
+            if not shards:  # A shard without a manifest would be read as another tool's.
                 write_manifest(output, manifest)
             with new_file(join(output, name)) as file:
                 text, data = hashlib.sha256(), hashlib.sha256()

@@ -1,10 +1,10 @@
 """What is made of each file of a corpus, as shards: on one machine, or on many by Apache Beam.
 
 A shard has rows of one file, in their order, so that a file is read in one place and shards are
-made in many. Each is there whole or not at all. The manifest has the sizes and hashes of a shard's
-files, and the hash of the file of the corpus that it was made of; until the manifest is complete,
-that stands in a hidden file beside each shard. The same call makes again what is missing or
-damaged, and nothing else.
+made in many. Each shard is written atomically. The manifest records the sizes and hashes of a
+shard's files, and the hash of the corpus file that the shard was made from; until the manifest is
+complete, a hidden file next to each shard does. The same call rebuilds missing or damaged shards,
+and no others.
 """
 
 import contextlib
@@ -54,8 +54,9 @@ def write_shards(
         read: function `(name, path)` of a file, that yields `(rows, part)`: how many rows a shard
             will have, and what `make` takes.
         make: function `(shard, part)`, that yields the bytes of its files in their order.
-        fits: function `(contents, part)`: whether the bytes of a shard's files can be what `make`
-            gave for a part. Asked only of shards that earlier versions wrote, without hashes.
+        fits: function `(contents, part)` that returns whether the bytes of a shard's files may be
+            what `make` returns for a part. It is called only for shards of earlier versions, which
+            have no hashes.
         options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` needs no Beam.
 
     Returns:
@@ -84,20 +85,21 @@ class _Work:
         self.what, self.endings, self.read, self.make, self.fits = what, endings, read, make, fits
         self.manifest = f"{what}.json"
         self.made_with = _sha256(to_json([model, settings]).encode())
-        self.adopts = False  # Whether shards may be an earlier version's, without records.
+        # Whether an earlier version wrote the folder, without hashes.
+        self.is_unhashed = False
 
     def begin(self, there, manifest, output):
-        """The records of shards in the manifest that is there, if it is of the same run."""
+        """The records of shards in an existing manifest, after a check that the run is the same."""
         if not isinstance(there, dict) or not isinstance(there.get("settings"), dict):
-            return {}  # Damaged: all is made again.
+            return {}  # Damaged: shards without a record of their own are rebuilt.
         self._check_same(there, manifest, output)
-        self.adopts = not there.get("hashed")
+        self.is_unhashed = not there.get("hashed")
         rows = there.get("shards")
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         return {str(row.get("name")): row for row in rows}
 
     def shards(self, number, name, path, known, store):
-        """Yield `(record, part)` of the shards of a file, without the part of one that is whole."""
+        """Yield `(record, part)` for each shard of a file; `part` is `None` if it is intact."""
         check_regular(path)
         source = file_sha256(path)
         for place, (rows, part) in enumerate(self.read(name, path)):
@@ -112,7 +114,7 @@ class _Work:
             yield {**found, **record}, None if found.setdefault("rows", rows) == rows else part
 
     def write(self, record, part, store):
-        """Make a shard; returns its record, which is written last."""
+        """Make a shard, write its files and then its record, and return the record."""
         shard, files = record["name"], []
         for name, data in zip(self._names(shard), self.make(shard, part)):
             store.write(name, data)
@@ -126,7 +128,7 @@ class _Work:
         return [shard + ending for ending in self.endings]
 
     def _found(self, shard, known, part, store):
-        """The record of a shard whose files are those that were written, or `None`."""
+        """The record of a shard whose files are as they were written; `None` for any other."""
         contents = [store.read(name) for name in self._names(shard)]
         if None in contents:
             return None
@@ -139,7 +141,7 @@ class _Work:
                 return own
         if known is not None and known.get("files") == files:
             return dict(known)
-        if self.adopts and beside is None and "files" not in (known or {}):
+        if self.is_unhashed and beside is None and "files" not in (known or {}):
             if self.fits(contents, part):
                 return {"files": files}
         return None
@@ -176,7 +178,7 @@ def _here(corpus, output, manifest, work):
     # What was refused before its first shard leaves the folder to a corpus that was mended.
     if os.path.exists(path) and names_in(output) != [work.manifest]:
         known = work.begin(_json_of(store.read(work.manifest)), manifest, output)
-    if not known and not work.adopts:
+    if not known and not work.is_unhashed:
         write_json(path, manifest)
     shards = []
     for number, (name, file) in enumerate(paths):
@@ -199,7 +201,7 @@ def _by_beam(corpus, output, manifest, work, options):
     there = store.read(work.manifest)
     if there is not None:
         known = work.begin(_json_of(there), manifest, output)
-    if not known and not work.adopts:
+    if not known and not work.is_unhashed:
         store.write(work.manifest, to_json(manifest).encode())
     # A worker gets the records of its file.
     known_of = [{} for _ in paths]
@@ -243,7 +245,7 @@ def _end(shards, work, manifest, corpus, store):
 
 
 class _Folder:
-    """The files of a folder of this machine."""
+    """The files of a local folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -269,7 +271,7 @@ class _Folder:
 
 
 class _FarFolder:
-    """As `_Folder`, of a folder wherever Beam reads and writes."""
+    """As `_Folder`, for any folder that Beam can read and write."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -319,17 +321,17 @@ def _sha256(data):
 
 
 def read_shards(folder, *, what, by, endings, decode):
-    """Read what `write_shards` wrote, each shard after its sizes and hashes were compared.
+    """Read what `write_shards` wrote, and verify the sizes and hashes of each shard first.
 
     Args:
         folder: path of a folder.
-        what, by: as of `write_shards`.
-        endings: function of the manifest's settings, that gives the endings of a shard's files.
-        decode: function `(paths, settings)` of a shard's files, that gives its rows and what they
-            are.
+        what, by: as in `write_shards`.
+        endings: function of the manifest's settings that returns the endings of a shard's files.
+        decode: function `(paths, settings)` of a shard's files that returns a tuple; its first
+            item has an element for each row.
 
     Yields:
-        What `decode` gives beside the rows.
+        What `decode` returns for each shard.
 
     Raises:
         ValueError: in a sentence if the folder is not complete, or a file is missing or damaged.
@@ -341,7 +343,7 @@ def read_shards(folder, *, what, by, endings, decode):
     manifest = read_json(path)
     if not manifest.get("complete"):
         raise ValueError(f"'{folder}' is not complete; run the same {by} again.")
-    again = f"run the same {by} again, which makes it again"
+    again = f"run the same {by} again, which rebuilds it"
     rows = manifest.get("shards")
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict):
@@ -350,7 +352,7 @@ def read_shards(folder, *, what, by, endings, decode):
         _check_manifest(manifest, what)
         ends = endings(manifest["settings"])
     except ValueError as error:
-        raise ValueError(f"'{path}' is damaged ({error}); {again}.") from None
+        raise ValueError(f"'{path}' is damaged ({str(error).rstrip('.')}); {again}.") from None
     shards = []
     for shard in manifest["shards"]:
         names = [shard["name"] + ending for ending in ends]
@@ -369,12 +371,12 @@ def read_shards(folder, *, what, by, endings, decode):
             found = decode(paths, manifest["settings"])
         rows = len(found[0])
         if rows != shard["rows"]:
-            raise ValueError(f"'{paths[-1]}' has {rows} rows of {shard['rows']}; {again}.")
+            raise ValueError(f"'{paths[-1]}' has {rows} rows, expected {shard['rows']}; {again}.")
         yield found
 
 
 def _check_manifest(manifest, what):
-    """Raise a `ValueError` unless the fields that are read are what they must be."""
+    """Raise a `ValueError` unless the fields of a manifest have the expected kinds."""
     check_value("settings", manifest.get("settings"), "object")
     check_value("shards", manifest.get("shards"), "list")
     before = ""
@@ -383,7 +385,7 @@ def _check_manifest(manifest, what):
         check_value("name", shard.get("name"), "name")
         check_value("rows", shard.get("rows"), "count")
         if not re.fullmatch(rf"{what}-\d+-\d+", shard["name"]) or shard["name"] <= before:
-            raise ValueError(f"the shard {shard['name']!r} is not in its place")
+            raise ValueError(f"the shard {shard['name']!r} is out of order")
         before = shard["name"]
         check_value("files", shard.get("files", []), "list")
         for file in shard.get("files", ()):

@@ -44,7 +44,7 @@ class ServedCausalLM(Served):
         lengths = tf.cast(ids.row_lengths(), tf.int32)  # (N,)
         counts = 1 + tf.maximum(-(-(lengths - size) // stride), 0)
         rows = tf.repeat(tf.range(tf.size(lengths)), counts)  # (R,)
-        rows = decoding.few_windows(rows, tf.size(text), self.settings["max_windows"])
+        rows = decoding.limit_windows(rows, tf.size(text), self.settings["max_windows"])
         first = tf.cumsum(counts, exclusive=True)  # (N,), the window that each text begins with
         begins = (tf.range(tf.size(rows)) - tf.gather(first, rows)) * stride
         sizes = tf.minimum(tf.gather(lengths, rows) - begins, size)

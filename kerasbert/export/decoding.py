@@ -192,19 +192,19 @@ def in_windows(function, features, shape):
     return outputs
 
 
-def few_windows(rows, count, most):
-    """The text of each window, int32 (R,), where no text has more than `most`; `None` is any.
+def limit_windows(rows, count, most):
+    """The same rows, with an operation that fails if a text has more than `most` windows.
 
     Args:
-        rows: int32 (R,). The text of each window.
-        count: int. N.
-        most: int, or `None`.
+        rows: int32 (R,). The number of the text that each window belongs to.
+        count: int. The number of texts, N.
+        most: int, or `None` for no limit.
     """
     if most is None:
         return rows
     counts = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count)
     largest = tf.reduce_max(tf.concat([counts, [0]], 0))
-    sentence = f"A text must have at most {most} windows (max_windows of its export); one has"
+    sentence = f"A text must have at most {most} windows (max_windows of the export); one has"
     with tf.control_dependencies(asserted([(sentence, largest <= most, [largest])])):
         return tf.identity(rows)
 

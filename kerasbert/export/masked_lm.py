@@ -43,7 +43,7 @@ def best(logits, top_k):
 class ServedMaskedLM(Served):
     """`BertMaskedLM`."""
 
-    # Each mask of a long text has a window, and the text is written for each token that fits.
+    # Each mask of a long text has a window, and each of its candidates a copy of the text.
     settings = {"top_k": 5, "max_windows": 128}
     # What fills the columns of a text with fewer masks than another.
     fills = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
@@ -101,9 +101,9 @@ class ServedMaskedLM(Served):
         counts = places.row_lengths()  # (N,)
         text_of, place = places.value_rowids(), places.values  # (masks,)
         window, rows, begins = mask_windows(ids.row_lengths(), places, room)
-        rows = decoding.few_windows(rows, tf.size(text, tf.int64), self.settings["max_windows"])
+        rows = decoding.limit_windows(rows, tf.size(text, tf.int64), self.settings["max_windows"])
         with tf.control_dependencies([rows]):
-            text_of = tf.identity(text_of)  # Each mask has a copy of its text.
+            text_of = tf.identity(text_of)  # Each mask gets a copy of its text.
         position = place - tf.gather(begins, window) + 1
         size = tf.minimum(tf.gather(ids.row_lengths(), rows), room)
         taken = take_windows(ids, *(tf.cast(x, tf.int32) for x in (rows, begins, size)))

@@ -83,7 +83,7 @@ def plain(x):
 
 
 def is_text(x):
-    # Half of a character is none.
+    # A lone surrogate is not a character.
     return isinstance(x, str) and not any("\\ud800" <= c <= "\\udfff" for c in x)
 
 
@@ -100,10 +100,10 @@ def is_texts(x):
 
 
 def answers(what, *forms):
-    """Decorator of a function of a list: it takes a single one too, and names what is neither.
+    """Decorator that lets a function of a list take a single item too, and checks all items.
 
-    A list may be an array, a column or a generator; a tuple of two is a single pair where there
-    are no single texts.
+    A list may also be an array, a column or a generator. A tuple is a single item where the first
+    of `forms` is not a text.
     """
 
     def read(given):
@@ -130,7 +130,7 @@ def answers(what, *forms):
             try:
                 rows, single = read(given)
             except UnicodeDecodeError as error:
-                raise ValueError(f"A text of bytes is not UTF-8: {{error}}.") from None
+                raise ValueError(f"A text in bytes is not UTF-8: {{error}}.") from None
             found = function(rows, *arguments, **settings)
             return found[0] if single else found
 
@@ -153,7 +153,7 @@ if __name__ == "__main__":
 _TEXTS = '''\
 @answers({forms})
 def answer(texts):
-    """{gives}, for each {item}; for one by itself, its own."""
+    """{gives}, for each {item}; a single one gives a single result."""
     rows = tokenizer.encode_batch({texts})
     outputs = run(packed(rows))
 {lines}'''

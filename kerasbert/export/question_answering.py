@@ -79,13 +79,13 @@ class ServedReader(Served):
     """`BertQuestionAnswering`."""
 
     columns = ("question", "context")
-    # Those that the model's own method has, and what a server needs beside them.
+    # The settings of the model's `answer`; a server needs one more.
     _of_answer = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
     settings = {**_of_answer, "max_windows": MOST_WINDOWS}
 
     @property
     def answer_settings(self):
-        """Those that `answer` of the model takes."""
+        """The settings that `answer` of the model takes."""
         return {name: self.settings[name] for name in self._of_answer}
 
     def program(self):
@@ -114,7 +114,7 @@ class ServedReader(Served):
         preprocessor = self.preprocessor
         segments = preprocessor.tokenize((question, context))
         rows, *_ = preprocessor.cut(segments)  # (R,)
-        rows = decoding.few_windows(rows, tf.size(question), self.settings["max_windows"])
+        rows = decoding.limit_windows(rows, tf.size(question), self.settings["max_windows"])
         features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
         fills = {"token_ids": preprocessor.tokenizer.pad_token_id}
         packed = {}
@@ -124,14 +124,14 @@ class ServedReader(Served):
         return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
 
     def answer(self, question, context, limited=True):
-        """See `Served`; what is not `limited` may have any number of windows."""
+        """See `Served`; if not `limited`, a context may have any number of windows."""
         preprocessor = self.preprocessor
         points = code_points(context)
         segments = decoding.with_long_rows(preprocessor.tokenize((question, context)))
         questions, contexts, starts, ends = segments
         rows, begins, lengths = preprocessor.cut(segments)  # (R,)
         most = self.settings["max_windows"] if limited else None
-        rows = decoding.few_windows(rows, tf.size(context), most)
+        rows = decoding.limit_windows(rows, tf.size(context), most)
         features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
         length = tf.shape(features["token_ids"])[1]
 

@@ -1,9 +1,9 @@
-"""What a request must hold: checked in the graph that answers it, before anything computes.
+"""Validation of requests inside exported graphs, before anything is computed.
 
-Kernels trust the shapes and ids that a model was traced for. What a client sends may have any: a
-row in place of a batch ended the server's process, and an id below 0 read another token's vector.
+Kernels trust the shapes and ids that a model was traced for, but a client may send anything: a row
+in place of a batch ended the server's process, and a negative id read another token's embedding.
 
-N rows, T tokens of a row.
+N rows, T tokens per row.
 """
 
 import dataclasses
@@ -11,15 +11,15 @@ import dataclasses
 from kerasbert.backend.tensorflow import tf
 from kerasbert.parts import encoder_of
 
-# In words, for errors.
+# Words for axes, in errors.
 _WORDS = {
     "batch": "rows",
     "choices": "choices",
-    "characters": "characters a word",
+    "characters": "characters per word",
     "predictions": "positions",
     "words": "words",
 }
-# Inputs that name tokens of their row.
+# Inputs that hold positions of tokens in their row.
 _POSITIONS = ("mask_positions", "word_starts", "word_counts")
 _IDS = ("token_ids", "input_ids")
 _FIRST = (*_IDS, "character_ids", "text", "question", "prompt")
@@ -29,12 +29,12 @@ _MASKS = ("padding_mask", "attention_mask")
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the token ids and the like of a model may be.
+    """Valid ranges of a model's integer inputs.
 
     Attributes:
-        ranges: dict of input name to `(least, most)`, whole numbers; for `most`, "tokens" stands
-            for the last position of a row.
-        longest: int. The most tokens of a row, or `None` for any.
+        ranges: dict of input name to `(least, most)`, ints; "tokens" as `most` stands for the
+            last position of a row.
+        longest: int. The largest number of tokens per row, or `None` for no limit.
     """
 
     ranges: dict
@@ -46,7 +46,8 @@ def limits_of(model, names):
 
     Args:
         model: a task or an encoder.
-        names: list of strings. The inputs; those of several tasks begin with the task's name.
+        names: list of strings. The inputs; in a model of several tasks they are prefixed with the
+            name of the task.
     """
     encoder = encoder_of(model)
     last = {
@@ -61,10 +62,10 @@ def limits_of(model, names):
 
 
 def axes_of(specs):
-    """The names of the axes of a signature's inputs, by their names and ranks."""
+    """Name the axes of a signature's inputs: a dict of input name to a tuple of axes."""
     found = {}
     for name, one in specs.items():
-        # The two rows of a translation have lengths of their own.
+        # The encoder's and the decoder's rows differ in length.
         side = next((x for x in ("encoder_", "decoder_") if name.startswith(x)), "")
         if name == "choices":
             second = ("choices",)
@@ -83,21 +84,23 @@ def axes_of(specs):
 
 
 def conditions(features, axes, limits):
-    """What must be true of a request: a list of `(sentence, bool tensor, found)`.
+    """The conditions that a request must meet.
 
     Args:
-        features: dict of tensors by the names of the inputs.
-        axes: dict of the names of each input's axes; what ends in "tokens" is a length of rows.
+        features: dict of input name to tensor.
+        axes: dict of input name to the names of its axes; an axis that ends in "tokens" is the
+            length of rows.
         limits: `Limits`.
 
     Returns:
-        Of each condition what it says, whether it is met, and tensors that show what is wrong.
+        List of `(sentence, met, found)`: the error, a bool tensor, and tensors that end the error.
     """
     shapes = {name: tf.shape(x) for name, x in features.items()}
     first, found = {}, []
-    # Errors compare with the token ids, or with the first text.
+    # First the token ids or the first text, which errors compare other inputs with.
     for name in sorted(axes, key=lambda name: not name.endswith(_FIRST)):
-        names, others = axes[name], {}  # By the input that has them too: places here and there.
+        # `others`: by the first input with the same axis, the places of the axis in both.
+        names, others = axes[name], {}
         for place, axis in enumerate(names):
             if axis not in first:
                 first[axis] = name, place
@@ -107,21 +110,21 @@ def conditions(features, axes, limits):
                 others.setdefault(first[axis][0], []).append((place, first[axis][1], axis))
         for other, places in others.items():
             same = [shapes[name][here] == shapes[other][there] for here, there, _ in places]
-            words = " and ".join(_WORDS.get(_word(axis), "tokens a row") for *_, axis in places)
+            words = " and ".join(_WORDS.get(_word(axis), "tokens per row") for *_, axis in places)
             sentence = f"{name} must have as many {words} as {other}; their shapes are"
             found.append((sentence, _all(same), [shapes[name], shapes[other]]))
     for name, (least, most) in limits.ranges.items():
         if name in features:
             x, end = features[name], most
             if most == "tokens":
-                # Of several tasks each has its own rows.
+                # Each of several tasks has rows of its own.
                 ids = name.removesuffix(next(e for e in _POSITIONS if name.endswith(e)))
                 ids += "token_ids"
                 end = tf.cast(shapes[ids][len(axes[ids]) - 1] - 1, x.dtype)
-            # With one that is fine, so that no row at all has a smallest and a largest too.
+            # A valid value is added, so that an empty batch has a minimum and a maximum too.
             values = tf.concat([tf.reshape(x, [-1]), tf.constant([least], x.dtype)], 0)
             lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
-            sentence = f"{name} must be from {least} to {_last(most)}; they are from, to"
+            sentence = f"{name} must be from {least} to {_last(most)}; the smallest and largest are"
             met = [lowest >= least, highest <= end]
             found.append((sentence, _all(met), [lowest, highest]))
     return found
@@ -152,16 +155,16 @@ def _all(conditions):
 
 
 def checked(function, specs, limits):
-    """A signature's function that refuses a request it was not made for.
+    """Wrap a signature's function so that it fails for an invalid request.
 
     Args:
-        function: of tensors by keyword.
-        specs: dict of `tf.TensorSpec` by their names.
+        function: function of tensors by keyword.
+        specs: dict of input name to `tf.TensorSpec`.
         limits: `Limits`.
     """
 
     def run(**inputs):
-        # Where the graph is run, no one else compares ranks with those that it was traced for.
+        # A server's C++ session does not compare ranks with the traced ones.
         inputs = {name: tf.ensure_shape(x, specs[name].shape) for name, x in inputs.items()}
         with tf.control_dependencies(asserted(conditions(inputs, axes_of(specs), limits))):
             inputs = {name: tf.identity(x) for name, x in inputs.items()}
@@ -171,18 +174,19 @@ def checked(function, specs, limits):
 
 
 def asserted(conditions):
-    """Operations that fail where a condition is not met."""
+    """A list of operations, each of which fails if its condition is not met."""
     return [
         tf.raw_ops.Assert(condition=met, data=[sentence, *data], summarize=8)
         for sentence, met, data in conditions
     ]
 
 
-def gated(features, conditions):
-    """The same features by an op that fails where a condition is not met, for ONNX and LiteRT.
+def fail_unless(features, conditions):
+    """The same features, after an op that fails if a condition is not met; for ONNX and LiteRT.
 
-    They have no `Assert`. A place that is not there is read from a table of one zero, which is
-    added to the masks. ONNX Runtime's error names the op, and that says what was wrong.
+    These have no `Assert`. Instead, an invalid request reads a position outside of a table with a
+    single zero, and the result is added to the masks. The error of ONNX Runtime contains the name
+    of the op, which states the condition.
     """
     zeros = []
     for sentence, met, _ in conditions:
@@ -196,6 +200,6 @@ def gated(features, conditions):
 
 
 def nan_unless(outputs, conditions):
-    """The outputs, or NaN where a condition is not met, for OpenVINO, none of whose ops fail."""
+    """The outputs, or NaN if a condition is not met; for OpenVINO, none of whose ops can fail."""
     met = _all([met for _, met, _ in conditions])
     return {name: tf.where(met, x, float("nan")) for name, x in outputs.items()}

@@ -367,7 +367,7 @@ class ServedIndex(ServedTasks):
     def _answers(self, query, texts, strings, there):
         blank = [tf.strings.regex_full_match(x, _BLANK) for x in (query, strings)]
         there &= ~(blank[0][:, None] | blank[1])
-        # How long the texts are is not for who asks to say.
+        # The texts are the index's own, so a request cannot make them long.
         answer = functools.partial(self.parts["reader"].answer, limited=False)
         found = self._of_pairs(answer, query, texts, there, _NO_ANSWER)
         return _named(found)

@@ -58,7 +58,7 @@ PROSE = " ".join(
     _SYLLABLES[i % 16] + _SYLLABLES[i * i // 7 % 16] + ("" if i % 3 else "," if i % 2 else " 東京.")
     for i in range(700)
 )
-# The most windows of a text that is cut into some: 65,000 tokens of windows 128 tokens apart.
+# The most windows per text: 65,000 tokens if windows are 128 tokens apart.
 MOST_WINDOWS = 512
 # Where the best answer is ahead of the next by less, another backend may choose that one: of a
 # quantized model, numbers that round the other way are far off.
@@ -73,7 +73,7 @@ PREDICT, CLASSIFY, REGRESS = (
 class Signature:
     """A function of tensors by keyword that returns a dict of tensors, and its inputs' specs.
 
-    `limits` are those of token ids and the like, where it takes some.
+    `limits` are the valid ranges of integer inputs such as token ids.
     """
 
     function: object
@@ -83,7 +83,7 @@ class Signature:
 
     @property
     def checked(self):
-        """`function`, which refuses what does not fit `inputs` and `limits`."""
+        """`function`, after a check of the request against `inputs` and `limits`."""
         return checked(self.function, self.inputs, self.limits)
 
 
@@ -449,7 +449,7 @@ class Served:
         return found
 
     def prose(self, stride):
-        """`PROSE`, or as much of its beginning as `max_windows` hold."""
+        """`PROSE`, truncated to what fits into `max_windows`."""
         text, most = PROSE, self.settings["max_windows"] * stride
         while len(self.preprocessor.tokenizer.tokenize(text)) > most:
             text = text[: len(text) // 2]

@@ -121,9 +121,9 @@ def export_serving(
         **settings: of a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
             `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`; of a
             `BertSparseEmbedder` `top_k=256`; of an index `top_k=10` and `candidates=None`, as of
-            its `search`, and those of its reader. `max_windows` of what reads texts of any
-            length (question answering, taggers, detectors and causal language models 512, masked
-            language models 128): a text that needs more is an error that says so.
+            its `search`, and those of its reader. `max_windows` limits the windows per text for
+            models that read texts of any length (512; 128 for masked language models): a request
+            with a longer text is an error.
 
     Returns:
         The path of the version's folder.
@@ -457,7 +457,7 @@ def run_child(module, folder, nothing):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # We hold one end: the system closes it when we end, however that is.
     theirs, ours = os.pipe()
-    # What TensorFlow and the converters write while they work goes when the folder goes.
+    # Temporary files of TensorFlow and the converters are removed together with the folder.
     temporary = os.path.join(folder, "temporary")
     os.makedirs(temporary, exist_ok=True)
     environment = {

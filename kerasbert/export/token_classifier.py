@@ -40,7 +40,7 @@ class ServedPieces(Served):
         found = preprocessor.tokenizer.tokenize_with_offsets(text)
         ids, starts, ends = decoding.with_long_rows(found)
         rows, *windows = preprocessor.windows_in_graph(tf.cast(ids.row_lengths(), tf.int32))
-        rows = decoding.few_windows(rows, tf.size(text), self.settings["max_windows"])
+        rows = decoding.limit_windows(rows, tf.size(text), self.settings["max_windows"])
         windows = rows, *windows
         features = self.features_in_graph(preprocessor.pack((take_windows(ids, *windows),)))
         logits = decoding.in_windows(

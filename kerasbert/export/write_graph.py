@@ -13,7 +13,7 @@ from kerasbert import backend
 from kerasbert._errors import first_line
 from kerasbert.backend.onnx import HANDLERS, KERNELS, OF_ANY_LENGTH
 from kerasbert.backend.tensorflow import tf
-from kerasbert.export.requests import conditions, gated, limits_of, nan_unless
+from kerasbert.export.requests import conditions, fail_unless, limits_of, nan_unless
 from kerasbert.export.served import load, served
 from kerasbert.export.serving import end_with_parent
 from kerasbert.export.token_graphs import axes, input_type, run_task
@@ -58,7 +58,7 @@ def write_onnx(task, folder, job):
         found = conditions(features, named, limits_of(task.model, named))
         if job["runtime"] == "openvino":
             return nan_unless(run_task(task, features, layout), found)
-        return run_task(task, gated(features, found), layout)
+        return run_task(task, fail_unless(features, found), layout)
 
     function = tf.function(run, input_signature=specs, autograph=False)
     with backend.using(KERNELS):
@@ -94,7 +94,7 @@ def write_litert(task, folder, job):
 
     def run(**features):
         found = conditions(features, named, limits_of(task.model, named))
-        return task.run(gated(features, found))
+        return task.run(fail_unless(features, found))
 
     function = tf.function(run, autograph=False)
     saved = os.path.join(os.path.dirname(folder), "saved_model")

@@ -10,7 +10,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_value, check_whole, is_whole
-from kerasbert._finite import check_outputs, check_targets, watched
+from kerasbert._finite import check_outputs, check_targets, with_finite_check
 from kerasbert._process import check_process
 from kerasbert.conversion import bilm
 from kerasbert.data.batching import sorted_batches
@@ -262,7 +262,7 @@ class ElmoTask(FromPreset, functional.Task):
         """As `keras.Model.fit`."""
         check_process()
         check_targets(y, kwargs.get("sample_weight"), self.loss)
-        kwargs["callbacks"] = watched(kwargs.get("callbacks"))
+        kwargs["callbacks"] = with_finite_check(kwargs.get("callbacks"))
         return keras.Model.fit(self, x, y, **kwargs)
 
     def evaluate(self, x=None, y=None, **kwargs):

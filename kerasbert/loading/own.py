@@ -160,7 +160,7 @@ class OwnPreset:
         return h5_size(self.directory, "model", isinstance(dtype, dict) and "Map" in str(dtype))
 
     def check_encoder(self):
-        """Raise where one size in the settings is more than all weights."""
+        """Raise if a single size in the config exceeds the number of weights in the files."""
         held, waiting = self.encoder_size(), list(self.config().items())
         for name, value in waiting:
             if isinstance(value, (list, tuple)):

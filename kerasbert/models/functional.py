@@ -1,10 +1,10 @@
-"""Bases of encoders and tasks, whose classes stay as they are while other threads use them.
+"""Base classes of encoders and tasks that can be built while other threads use their models.
 
-Keras makes a subclass of `keras.Model` functional by changing the bases of its classes when an
-object is made, and KerasHub changes those of its tasks back and forth each time: a model that
-another thread calls meanwhile has no `call`, and no outputs. Here the functional class is among the
-bases from the start, so that neither happens. Both keep the order of the bases, whatever KerasHub's
-own models change.
+Keras makes a subclass of `keras.Model` functional by changing the bases of its class when an object
+is made, and KerasHub changes those of its tasks back and forth each time: a model that another
+thread calls in the meantime has neither `call` nor outputs. Here the functional class is among the
+bases from the start, so Keras changes nothing, and the method resolution order does not depend on
+KerasHub's own models.
 """
 
 import keras_hub
@@ -19,12 +19,12 @@ class Backbone(KeepsWeights, keras_hub.models.Backbone, _Functional):
     """`keras_hub.models.Backbone`, functional from the start."""
 
 
-class _Unchanging(private_names.pipeline_model(), _Functional):
-    """KerasHub's base of tasks, after `keras_hub.models.Task` among the bases."""
+class _FunctionalPipeline(private_names.pipeline_model(), _Functional):
+    """`PipelineModel` with a fixed functional base, after `keras_hub.models.Task` in the bases."""
 
     def __init__(self, *args, **kwargs):
         _Functional.__init__(self, *args, **kwargs)
 
 
-class Task(KeepsWeights, keras_hub.models.Task, _Unchanging):
+class Task(KeepsWeights, keras_hub.models.Task, _FunctionalPipeline):
     """`keras_hub.models.Task`, functional from the start."""

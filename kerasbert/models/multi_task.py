@@ -14,7 +14,7 @@ from keras import ops
 
 from kerasbert import distribution, private_names
 from kerasbert._errors import check_choice
-from kerasbert._finite import watched
+from kerasbert._finite import with_finite_check
 from kerasbert.from_preset import check_content
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
@@ -201,7 +201,7 @@ class BertMultiTask(BertTask):
         names = list(self.tasks)
 
         callbacks = keras.callbacks.CallbackList(
-            watched(callbacks),
+            with_finite_check(callbacks),
             add_history=True,
             add_progbar=verbose != 0,
             verbose=1 if verbose == "auto" else verbose,

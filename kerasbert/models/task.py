@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from kerasbert import backend, distribution, private_names
-from kerasbert._finite import check_outputs, check_targets, watched
+from kerasbert._finite import check_outputs, check_targets, with_finite_check
 from kerasbert._memory import give_back
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import tf, traced_on_purpose
@@ -253,12 +253,12 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             **kwargs: as in `keras.Model.fit`.
 
         Raises:
-            FloatingPointError: where the loss is NaN or infinite, with the step and likely causes;
-                `keras.callbacks.TerminateOnNaN` among the callbacks does what it does in Keras.
+            FloatingPointError: if the loss becomes NaN or infinite, with the step and likely
+                causes, unless `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
         check_process()
         check_batch_size(batch_size)
-        kwargs["callbacks"] = watched(kwargs.get("callbacks"))
+        kwargs["callbacks"] = with_finite_check(kwargs.get("callbacks"))
         self.__dict__["_verbose"] = kwargs.get("verbose", "auto")
         is_raw = self._is_raw(x)
         if validation_split and validation_data is None and is_raw:

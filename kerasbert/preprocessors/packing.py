@@ -378,8 +378,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 that is not compiled for each shape.
             shape_cost: number. How many tokens of padding an epoch may have for one shape less to
                 compile; see `kerasbert.data.batching.cheap_shapes`.
-            first_epoch: int. The epoch of the first pass: with the same seed, later passes are
-                those that a training from the start would have come to.
+            first_epoch: int. The epoch of the first pass over the data: with the same seed, a
+                resumed training sees the batches of an uninterrupted one.
 
         Returns:
             A `tf.data.Dataset` of `(x, y, sample_weight)`, without what was not given.

@@ -54,14 +54,14 @@ def embed_corpus(
 ):
     """Write the vectors of a corpus as shards, each whole or not at all; go on with what is done.
 
-    The same call again makes what is missing or damaged, by the hashes in the manifest, and
-    nothing else. `read_vectors` reads the folder.
+    The same call rebuilds missing or damaged shards, which the hashes in the manifest reveal, and
+    no others. `read_vectors` reads the folder.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
             (`.csv`, `.tsv`, `.parquet`), JSON lines (`.jsonl`, `.ndjson`) of objects or strings, or
             plain text with a text a line; all but `.parquet` also as `.gz`. Blank texts are left
-            out. A line, a field and a row may have 64 MiB.
+            out. A line, a field or a row may have up to 64 MiB.
         output: path of the folder.
         preset: a name or a folder of a `BertTextEmbedder`, or, without `options`, one itself.
         text: string or list of strings. The column with the text, or several that are joined by
@@ -85,7 +85,7 @@ def embed_corpus(
 
     Raises:
         ValueError: in a sentence for a corpus that cannot be read, and for a folder with vectors of
-            another model, other settings or another corpus, also one of the same size.
+            another model, other settings or another corpus, even of the same size.
         ImportError: where Beam or pyarrow is missing.
 
     Example:
@@ -178,7 +178,7 @@ def read_vectors(folder):
         for ids, texts, vectors in read_vectors("vectors"):
             index.add(texts, ids, vectors)
 
-    Sizes of all files are compared before the first shard, and the hash of each before it is given.
+    The sizes of all files are verified first, and the hashes of a shard just before it is yielded.
 
     Args:
         folder: string.
@@ -187,8 +187,8 @@ def read_vectors(folder):
         `(ids, texts, vectors)` of each shard: two lists of N strings, and an array (N, D).
 
     Raises:
-        ValueError: if it is not complete, or a shard is missing or damaged; `embed_corpus` makes
-            that one again.
+        ValueError: if the folder is not complete, or a shard is missing or damaged; the same call
+            of `embed_corpus` rebuilds that shard.
     """
     yield from read_shards(
         folder, what="vectors", by="embed_corpus", endings=_endings, decode=_decoded
@@ -235,7 +235,7 @@ def _encoded(embedder, shard, part, settings, size):
 
 
 def _decoded(files, settings):
-    """`(ids, texts, vectors)` of the files of a shard: paths, or files that are open."""
+    """`(ids, texts, vectors)` from the files of a shard: paths, or open files."""
     if len(files) == 1:
         import pyarrow.parquet
 
@@ -261,15 +261,15 @@ def _decoded(files, settings):
     if settings["similarity"] == "cosine":
         lengths = np.linalg.norm(vectors.astype("float32"), axis=1)
         if not (np.isclose(lengths, 1, atol=1e-2) | (lengths == 0)).all():
-            raise ValueError("a vector does not have the length 1")
+            raise ValueError("a vector does not have length 1")
     return ids, texts, vectors
 
 
 def _fits(contents, part, settings):
-    """Whether the bytes of a shard's files have the ids and texts of a part, and whole vectors."""
+    """Whether the bytes of a shard's files hold the ids and texts of a part, and valid vectors."""
     try:
         ids, texts, _ = _decoded([io.BytesIO(data) for data in contents], settings)
-    except Exception:  # pyarrow, NumPy and JSON have many.
+    except Exception:  # pyarrow, NumPy and json raise many kinds.
         return False
     return (ids, texts) == part
 
@@ -360,7 +360,7 @@ def _records(name, path):
                 rows = (line.rstrip("\r\n") for line in lines)
             for number, row in enumerate(rows, start=1):
                 yield number, row
-    except Exception as error:  # gzip, zlib, csv, JSON and pyarrow have one each.
+    except Exception as error:  # gzip, zlib, csv, json and pyarrow raise many kinds.
         if f"'{name}'" in str(error) or isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(
@@ -371,7 +371,7 @@ def _records(name, path):
 
 
 def _lines(file, name):
-    """The lines of a file, none of them longer than what is read whole."""
+    """Yield the lines of a file, and raise for one that is too long to be read at once."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1

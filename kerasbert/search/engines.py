@@ -23,17 +23,17 @@ _FAISS = {
 }
 # Its int8 takes numbers from -1 to 1 alone; `dtype="i8"` among the options chooses it.
 _USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
-# What options may be, as they may come in a file from elsewhere: none names a file, or asks for
-# more memory than vectors take.
+# Limits of options, since an index's file may come from elsewhere: no option may name a file, or
+# ask for far more memory than the vectors take.
 _MOST = {"connectivity": 1024, "expansion_add": 1 << 20, "expansion_search": 1 << 20}
 _CHOICES = {
     "dtype": ("f64", "f32", "bf16", "f16", "i8", "b1"),
     "metric": ("ip", "cos", "l2sq", "hamming", "tanimoto", "sorensen"),
 }
 _FACTORY = re.compile(r"[A-Za-z0-9_,()+]{1,200}")
-_CELLS = 1 << 20  # the largest number in a factory: of cells, as in IVF1048576
-_LINKS = 1024  # of a graph, as in HNSW32
-REMAKE = "remove it, and it is made again of the vectors beside it"
+_CELLS = 1 << 20  # the largest number in a factory, such as the cells of IVF1048576
+_LINKS = 1024  # the most links of a graph, such as 32 in HNSW32
+REMAKE = "remove it, and it is rebuilt from the vectors next to it"
 
 
 def _check_most(name, value, most):
@@ -49,7 +49,7 @@ def _check_factory(factory):
         raise ValueError(f"factory={factory!r:.90} must be a string such as 'IVF1024,Flat'.")
     if max(numbers, default=0) > _CELLS or max(links, default=0) > _LINKS:
         raise ValueError(
-            f"factory={factory!r:.90} must have no number above {_CELLS:,}, and no graph of more "
+            f"factory={factory!r:.90} must have no number above {_CELLS:,}, and no graph with more "
             f"than {_LINKS:,} links."
         )
 
@@ -136,7 +136,7 @@ class FaissEngine:
         except (RuntimeError, MemoryError) as error:
             raise ValueError(_damaged(path, first_line(error))) from None
         if index.d != self._index.d:
-            raise ValueError(_damaged(path, f"its vectors have {index.d} numbers"))
+            raise ValueError(_damaged(path, f"its vectors have {index.d} dimensions"))
         self._index = index
 
 

@@ -51,7 +51,7 @@ _PROBES = (
     "서울의 날씨",
     "How?",
 )
-# Files that may stay where they are, of texts and of vectors.
+# Files that may be memory-mapped, of texts and of vectors.
 _MAPPED = ("texts.bin", "ids.bin", "ids.npy")
 _VECTORS = ("bits.npy", "vectors.npy", "scales.npy")
 _SETTINGS = (
@@ -619,9 +619,9 @@ class SearchIndex:
             embedder: the model that the index was made with; by default the one in the folder.
             reranker, reader: as in the constructor.
             mmap: bool. Leave vectors and texts in their files until they are needed. Otherwise
-                they are read into memory, which takes away no speed later, and compared with the
-                hashes that `save` wrote. What is always read into memory always is compared: the
-                file of an engine, and with it the vectors that it was made of.
+                they are read into memory, which costs no speed later, and verified against the
+                hashes that `save` wrote. An engine's file, which is always read into memory, is
+                always verified, together with the vectors that it was built from.
 
         Raises:
             ValueError: in a sentence, if files are missing or damaged, are of another version, or
@@ -664,7 +664,7 @@ class SearchIndex:
         self._alive = np.ones(rows, bool)
         self._alive[removed] = False
         path = os.path.join(directory, f"engine.{self.engine}")
-        if os.path.exists(path) and "files" in manifest:  # Else it is drawn when it is needed.
+        if os.path.exists(path) and "files" in manifest:  # Otherwise it is rebuilt on demand.
             self._finder = self._new_finder(width)
             self._finder.read(path)
             if len(self._finder) > rows:
@@ -676,7 +676,7 @@ class SearchIndex:
             )
 
     def _check_files(self, directory, manifest, mmap):
-        """Compare files with their sizes, and what is read into memory with its hashes."""
+        """Verify the sizes of all files, and the hashes of those that are read into memory."""
         engine = f"engine.{self.engine}"
         path = os.path.join(directory, engine)
         check_regular(path)
@@ -685,8 +685,8 @@ class SearchIndex:
         if files is None:
             if has_engine:
                 warnings.warn(
-                    f"'{path}' is of a version that wrote no hashes, and is not opened: the engine "
-                    "is drawn again from the vectors. Save the index again to keep it.",
+                    f"'{path}' was written by a version without hashes and is not opened: the "
+                    "engine is rebuilt from the vectors. Save the index again to keep it.",
                     stacklevel=4,
                 )
             return
@@ -701,7 +701,7 @@ class SearchIndex:
                 continue
             hashed = name not in (*_MAPPED, *_VECTORS) or not mmap
             hashed = hashed or (has_engine and name in _VECTORS)
-            hashed = hashed and name != "probe.npy"  # It is compared with the model's vectors.
+            hashed = hashed and name != "probe.npy"  # It is compared with the model's embeddings.
             check_file(os.path.join(directory, name), described, hashed, AGAIN)
 
     def _probe(self):

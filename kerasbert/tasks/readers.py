@@ -200,7 +200,7 @@ def read_text(path, encoding=None):
         check_encoding(encoding)
     check_regular(path)
     if str(path).endswith(".gz"):
-        with reading(path, what="no whole gzip file"):
+        with reading(path, what="no intact gzip file"):
             raw = _unpacked(path)
     else:
         with open(path, "rb") as file:
@@ -228,7 +228,7 @@ def read_text(path, encoding=None):
 
 
 def _unpacked(path):
-    """The bytes in a gzip file, but not of one that a few bytes make huge."""
+    """The decompressed bytes of a gzip file; raises if it expands more than any text does."""
     stored, found, size, line = os.path.getsize(path), [], 0, 1
     with gzip.open(path) as file:
         while chunk := file.read(CHUNK):
@@ -335,7 +335,7 @@ def _read_parquet(path, source):
         raise ValueError(
             f"{source} needs pandas and pyarrow: pip install pandas pyarrow ({first_line(error)})."
         ) from error
-    except Exception as error:  # pyarrow and pandas have many.
+    except Exception as error:  # pyarrow and pandas raise many kinds.
         raise ValueError(f"{source} is no Parquet file ({first_line(error)}).") from error
     if not len(frame):
         raise ValueError(f"{source} has no rows.")

@@ -167,10 +167,14 @@ class Task:
 
     @classmethod
     def from_dict(cls, values, source="the task"):
-        """The task that `as_dict` was of; `source` is the file that holds it, for errors.
+        """Make a task from what `as_dict` returned.
+
+        Args:
+            values: dict.
+            source: string. The file that holds it, for errors.
 
         Raises:
-            ValueError: where a name of a file leaves the folder that it will be looked for in.
+            ValueError: if a file name leads out of the folder that the file is expected in.
         """
         values = {name: _as_tuples(value) for name, value in values.items()}
         values["settings"] = Settings(**values["settings"])
@@ -185,9 +189,12 @@ class Task:
                 check_name(name, source, nested=True)
         for name in task.source.dataset:
             if isinstance(name, dict):
-                # Other arguments of `load_dataset` name files anywhere.
+                # Other arguments of `load_dataset` may name any file.
                 if others := name.keys() - {"revision"}:
-                    raise ValueError(f"'{source}' has an unknown setting of a dataset, {others}.")
+                    raise ValueError(
+                        f"'{source}' has an unknown setting of a dataset, {min(others)!r}; only "
+                        "'revision' is allowed."
+                    )
             else:
                 check_name(name, source, nested=True)
         return task

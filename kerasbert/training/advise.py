@@ -254,7 +254,7 @@ class Trial:
                     megabytes=arm.megabytes,
                 )
         forget(folder)
-        with reading(path, "remove it, and run the same again"), np.load(path) as file:
+        with reading(path, "remove it and run the same command again"), np.load(path) as file:
             return {key: file[key] for key in file.files}
 
     def rows_of(self, parts, seed):

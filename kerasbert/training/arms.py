@@ -23,7 +23,7 @@ from kerasbert.files import names_in, new_file, remove
 from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay
-from kerasbert.training.checkpoints import KeepsEpochs
+from kerasbert.training.checkpoints import EpochCheckpoints
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 from kerasbert.training.settings import AdviseSettings
 
@@ -187,7 +187,7 @@ class Trained(Arm):
     def _train(self, model, x, y, batch_size, epochs):
         keep = _Keep(self.folder, epochs)
         keras.utils.set_random_seed(self.seed)
-        start, facts, _ = keep.go_on(model)
+        start, facts, _ = keep.resume(model)
         keep.before = facts.get("seconds", 0.0)
         model.fit(
             x,
@@ -318,7 +318,7 @@ class Vectors:
             path = os.path.join(shared.folder, f"vectors-{start:09}.npz")
             if not os.path.exists(path):
                 self._make(path, texts[start : start + _BLOCK])
-            with reading(path, "remove it, and run the same again"), np.load(path) as file:
+            with reading(path, "remove it and run the same command again"), np.load(path) as file:
                 blocks.append(file["vectors"])
                 seconds += float(file["seconds"])
                 self.megabytes = float(file["megabytes"])
@@ -340,8 +340,8 @@ class Vectors:
             np.savez(file, vectors=vectors, seconds=seconds, megabytes=_megabytes(embedder))
 
 
-class _Keep(KeepsEpochs):
-    """Keeps also how long a training took so far."""
+class _Keep(EpochCheckpoints):
+    """Epoch checkpoints that also hold the duration of the training so far."""
 
     def __init__(self, folder, epochs):
         super().__init__(folder)

@@ -49,7 +49,7 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         write: bool. `False` in all but one of several processes, which have to call this all where
             a weight is cut over their devices: the file holds it whole, so that any number of
             processes and any cut goes on from it. In memory is one at a time.
-        keep_older: bool. Whether those before it stay.
+        keep_older: bool. Whether to keep earlier checkpoints.
         **facts: likewise, what JSON can hold.
 
     Returns:
@@ -57,7 +57,7 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
 
     Raises:
         OSError: if the disk is full; what was there before is still there.
-        FloatingPointError: if a weight is not finite; likewise.
+        FloatingPointError: if a weight is not finite; what was there before is still there.
     """
     path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
     kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
@@ -83,8 +83,8 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         for (name, tensor), value in zip(tensors.items(), values):
             if name.startswith("weight/") and not is_finite(value):
                 raise NonFiniteError(
-                    f"The weight '{tensor.path}' is not finite after step {step}, so there is no "
-                    "checkpoint of it."
+                    f"The weight '{tensor.path}' is not finite after step {step}, so no checkpoint "
+                    "is written."
                 )
             file.write(np.ascontiguousarray(value, _dtype(tensor)).tobytes())
     if not keep_older:
@@ -123,25 +123,25 @@ def load_checkpoint(path, model):
         return _facts(file, path), [file.get_tensor(name) for name in kept]
 
 
-class KeepsEpochs(keras.callbacks.Callback):
-    """Keeps a checkpoint of each epoch, from which the same training takes the same steps.
+class EpochCheckpoints(keras.callbacks.Callback):
+    """Callback that saves a checkpoint per epoch, from which a training resumes bit by bit.
 
-    Call `keras.utils.set_random_seed` with the seed of the training and then `go_on`, before `fit`
-    on raw texts from the epoch that it returns.
+    Before `fit` on raw texts, call `keras.utils.set_random_seed` with the seed of the training and
+    then `resume`, and pass the epoch that it returns as `initial_epoch`.
 
     Args:
-        folder: path. Of this training; it need not exist.
+        folder: path. The folder of this training; it need not exist.
     """
 
     def __init__(self, folder):
         super().__init__()
         self.folder = folder
 
-    def go_on(self, model):
+    def resume(self, model):
         """Load the newest checkpoint, if there is one, into a compiled model.
 
         Returns:
-            `(epoch, facts, kept)`: how many epochs are done, and what was given to `keep`.
+            `(epoch, facts, kept)`: the number of complete epochs, and what was passed to `keep`.
         """
         path, facts, kept = find_checkpoint(self.folder), {}, []
         if path is not None:
@@ -151,7 +151,7 @@ class KeepsEpochs(keras.callbacks.Callback):
         return facts.get("step", 0), facts, kept
 
     def keep(self, epoch, kept=(), **facts):
-        """Save the state after so many epochs; see `save_checkpoint`."""
+        """Save the state after `epoch` epochs; see `save_checkpoint`."""
         os.makedirs(self.folder, exist_ok=True)
         save_checkpoint(self.folder, self.model, epoch, kept, **facts)
 
@@ -240,7 +240,7 @@ def _open(path):
 
 
 def _facts(file, path):
-    with reading(path, "remove it to start anew"):
+    with reading(path, "remove it to start over"):
         return json.loads((file.metadata() or {}).get(_KEY, "{}"))
 
 

@@ -36,8 +36,8 @@ def finetune(task, preset, output, *, settings):
 
     Every run trains as the paper does: `kerasbert.optimizers.AdamW`, whose rate rises over the
     warmup and falls to 0, on batches of similar length. If it is stopped, the same call goes on:
-    runs that are done stay, and the one that was stopped goes on after its last whole epoch, to
-    the same weights as without the stop. More values or seeds in a later call add runs.
+    runs that are done stay, and the interrupted one resumes after its last complete epoch, with
+    the same weights as without the interruption. More values or seeds in a later call add runs.
 
     Args:
         task: string or `kerasbert.tasks.Task`. `kerasbert.tasks.builtin_tasks()` has the names,

@@ -29,10 +29,10 @@ def predict_corpus(
 ):
     """Write what a model says of many files, as shards, each whole or not at all.
 
-    The same call again makes what is missing or damaged, by the hashes in the manifest, and
-    nothing else. A line of `predictions-00000-00000.jsonl`, the first
-    shard of the first file, has the `file`, the `id` of an example and the `prediction`, and the
-    `probabilities` where `predict` gives them: the same ones, in the same order.
+    The same call rebuilds missing or damaged shards, which the hashes in the manifest reveal, and
+    no others. A line of `predictions-00000-00000.jsonl`, the first shard of the first file, has
+    the `file`, the `id` of an example and the `prediction`, and the `probabilities` where `predict`
+    gives them: the same ones, in the same order.
 
     Args:
         model: string. As of `kerasbert.predict`; or, without `options`, a model.
@@ -51,7 +51,7 @@ def predict_corpus(
 
     Raises:
         ValueError: in a sentence for files that cannot be read, and for a folder with predictions
-            of another model, other settings or another corpus, also one of the same size.
+            of another model, other settings or another corpus, even of the same size.
         ImportError: where Beam is missing.
 
     >>> import tempfile
@@ -108,11 +108,12 @@ def predict_corpus(
 def read_predictions(folder):
     """Yield the rows that `predict_corpus` wrote, in the order of the corpus: dicts.
 
-    Sizes of all files are compared before the first shard, and the hash of each before it is given.
+    The sizes of all files are verified first, and the hash of a shard just before its rows are
+    yielded.
 
     Raises:
-        ValueError: if the folder is not complete, or a shard is missing or damaged;
-            `predict_corpus` makes that one again.
+        ValueError: if the folder is not complete, or a shard is missing or damaged; the same call
+            of `predict_corpus` rebuilds that shard.
     """
     shards = read_shards(
         folder,
@@ -133,12 +134,12 @@ def _decoded(paths, settings):
 def _rows(lines):
     rows = [json.loads(line) for line in lines]
     if not all(isinstance(row, dict) and {"file", "id", "prediction"} <= set(row) for row in rows):
-        raise ValueError("a line is no prediction")
+        raise ValueError("a line is not a prediction")
     return rows
 
 
 def _fits(contents, part, task):
-    """Whether the bytes of a shard's file have a line for each example of a part."""
+    """Whether the bytes of a shard's file hold a line for each example of a part."""
     name, first, examples = part
     try:
         rows = _rows(contents[0].splitlines())

@@ -85,9 +85,9 @@ from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
 SETTINGS = "settings.json"
-# What is there after a training that diverged: the next call may have other rates.
+# Written when a training diverged: the next call may then change these settings.
 DIVERGED = "diverged.json"
-_RATES = ("learning_rate", "schedule", "warmup_steps", "decay_share", "weight_decay")
+_MAY_CHANGE = ("learning_rate", "schedule", "warmup_steps", "decay_share", "weight_decay")
 # The folder of what was trained beside the encoder to find its tokens.
 GENERATOR = "generator"
 # Examples of a periodic evaluation.
@@ -203,8 +203,8 @@ def pretrain(corpus, output, *, settings):
             settings.
         ImportError: where `tensorboard` is asked for and not installed.
         ConnectionError: where another process ended.
-        FloatingPointError: where a loss is NaN or infinite, with the step and likely causes; the
-            last finite checkpoint stays, and the same call with a lower learning rate goes on.
+        FloatingPointError: if a loss is NaN or infinite, with the step and likely causes; the last
+            finite checkpoint stays, and the same call with a lower learning rate resumes from it.
         KeyboardInterrupt: when stopped; the same call goes on.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
@@ -296,7 +296,7 @@ def _pretrain(corpus, place, copies, settings, group):
     def place_of(epoch, batches):
         return f"step {recorder.after(batches):,} of {settings.total:,}"
 
-    # Weights are looked at where a checkpoint is written, and not for each line of the log.
+    # `save_checkpoint` checks the weights; a check for each line of the log would be slow.
     callbacks = [StopAtNonFinite(weights=False, place=place_of), recorder, *settings.callbacks]
     if settings.tensorboard and processes.is_first:
         folder = os.path.join(output, "tensorboard")
@@ -373,7 +373,7 @@ def _is_resumed(output, settings):
     before = {"schedule": "linear", "cut_sentences": False, **before}
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
     if os.path.exists(os.path.join(output, DIVERGED)):
-        names = [name for name in names if name not in _RATES]
+        names = [name for name in names if name not in _MAY_CHANGE]
     if names:
         said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)
         raise ValueError(
@@ -385,7 +385,7 @@ def _is_resumed(output, settings):
 
 def _write_settings(output, settings):
     write_text(os.path.join(output, SETTINGS), to_json(settings, indent=1))
-    # Those of before, which it may go on without, are forgotten by now.
+    # From here on, the new settings must stay the same again.
     remove(os.path.join(output, DIVERGED))
 
 
@@ -657,7 +657,7 @@ def _save(place, write, model, step):
     # Where the schedule is: it counts batches.
     batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
     batches *= optimizer.gradient_accumulation_steps or 1
-    # The one before stays until this one led to a loss that is finite.
+    # The previous checkpoint stays until a finite loss has followed this one.
     save_checkpoint(place.folder, model, step, write=write, keep_older=True, batches=batches)
     if write:
         place.push()
@@ -667,24 +667,24 @@ def _check_scores(scores, step):
     for name, value in scores.items():
         if name.endswith("loss") and not math.isfinite(value):
             raise NonFiniteError(
-                f"The {name} is {value:g} after step {step:,}, the last one: the training diverged "
-                "there, probably by a learning rate that is too high."
+                f"The {name} is {value:g} after the last step, {step:,}: the training diverged, "
+                "probably because the learning rate is too high."
             )
 
 
 def _diverged(error, step, place, processes, settings):
-    """The error to raise for losses or weights that are not finite; the last good state is kept.
+    """Keep the last finite checkpoint, and return the error to raise.
 
     Args:
-        error: a `NonFiniteError`.
-        step: int. The first one that was not finite.
+        error: the `NonFiniteError` that ended the training.
+        step: int. The first step with a non-finite loss or weight.
         place: a `WorkingFolder`.
     """
     if not processes.is_first:
         return error
     newest = find_checkpoint(place.folder)
     if newest and checkpoint_facts(newest)["step"] == step - 1:
-        # Its weights are finite, and so large that the very next loss was not.
+        # Its weights are finite, but so large that the very next loss was not.
         os.remove(newest)
     remove_older(place.folder)
     facts = {"step": step, "learning_rate": settings.learning_rate, "error": str(error)}
@@ -694,10 +694,10 @@ def _diverged(error, step, place, processes, settings):
     done = checkpoint_facts(newest)["step"] if newest else 0
     return NonFiniteError(
         f"{error} No preset was written. The same call with a learning_rate below "
-        f"{settings.learning_rate:g} goes on after step {done:,}, the last finite checkpoint."
+        f"{settings.learning_rate:g} resumes after step {done:,}, the last finite checkpoint."
         if done
-        else f"{error} No preset was written, and there is no finite checkpoint from before. The "
-        f"same call with a learning_rate below {settings.learning_rate:g} begins with step 1."
+        else f"{error} No preset was written, and there is no earlier finite checkpoint. The same "
+        f"call with a learning_rate below {settings.learning_rate:g} starts from step 1."
     )
 
 

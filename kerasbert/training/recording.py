@@ -119,12 +119,12 @@ class Recorder(keras.callbacks.Callback):
         self._pace = self._seconds_and_steps()
 
     def after(self, batches):
-        """The number of the step that so many batches of this interval end in."""
+        """The number of the step after the given number of batches in this interval."""
         return self._before - (-batches // self.accumulate)
 
     def on_epoch_end(self, epoch, logs=None):
         if self.processes.is_first:
-            # The newest one led to losses that are finite.
+            # Finite losses followed the newest checkpoint.
             remove_older(os.path.dirname(self.path))
         values = short_names(logs, self.second)
         values = mean_scores(values, self.processes)

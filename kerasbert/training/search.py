@@ -30,7 +30,7 @@ from kerasbert.optimizers import AdamW, LinearDecay
 from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.task import Task
 from kerasbert.training import report
-from kerasbert.training.checkpoints import KeepsEpochs, find_checkpoint
+from kerasbert.training.checkpoints import EpochCheckpoints, find_checkpoint
 from kerasbert.training.evaluation import RECORD, predict_all
 from kerasbert.training.methods import method_of
 from kerasbert.training.recording import Pulse
@@ -59,10 +59,10 @@ def runs_in(folder):
 
 
 def _read_runs(folder):
-    """The runs that are done in a folder: a list of pairs, the path of a run's file and a dict.
+    """The finished runs in a folder: a list of `(path, run)`, a run's file and its content.
 
     Raises:
-        ValueError: for a file that is no run's, or whose run is no name of a folder there.
+        ValueError: if a file does not describe a run, or names a folder elsewhere.
     """
     runs = os.path.join(folder, "runs")
     found = []
@@ -70,7 +70,7 @@ def _read_runs(folder):
         run = read_json(path)
         inside(runs, run.get("run"), path)
         if missing := {*_GRID, "scores", "finished"} - run.keys():
-            raise ValueError(f"'{path}' is no run: it lacks '{min(missing)}'; remove it.")
+            raise ValueError(f"'{path}' is not a run: '{min(missing)}' is missing; remove it.")
         found.append((path, run))
     return found
 
@@ -148,9 +148,9 @@ class Search:
         os.makedirs(self.path("runs"), exist_ok=True)
 
     def take_over(self, part):
-        """Take the runs of a part, and the model of its best one if no other is better.
+        """Take over the runs of a part, and the model of its best one if no other run is better.
 
-        Of a run that was stopped its checkpoint.
+        Checkpoints of interrupted runs are taken over too, so that they resume here.
         """
         found = _read_runs(part)
         runs = os.path.join(part, "runs")
@@ -183,7 +183,7 @@ class Search:
                 remove(self.folder_of(other))
 
     def folder_of(self, run):
-        """The folder of a run, whose name its file in `runs` holds."""
+        """The folder of a run, which the run's file in `runs` names."""
         runs = self.path("runs")
         return inside(runs, run["run"], runs)
 
@@ -243,7 +243,7 @@ class Search:
             write_json(os.path.join(preset, RECORD), record)
         # From here on the run is done.
         write_json(self.path("runs", f"{name}.json"), run)
-        if self.rank(run) > -math.inf:  # Else the last finite state may be all that there is.
+        if self.rank(run) > -math.inf:  # If it diverged, its last finite state stays.
             watch.forget()
         self._keep_best(self.done())
         value = run["scores"].get(self.task.main_metric)
@@ -301,7 +301,7 @@ class Search:
         runs = self.done()
         best = self.best(runs)
         if self.rank(best) == -math.inf:
-            # Runs of earlier versions do not say where.
+            # Runs of earlier versions do not record where.
             said = best["history"][-1].get("diverged") or "Their losses are not finite."
             raise ValueError(
                 f"All runs diverged. {said} Give lower learning rates than "
@@ -437,7 +437,7 @@ class Search:
         )
 
 
-class _Watch(KeepsEpochs):
+class _Watch(EpochCheckpoints):
     """Scores each epoch, and keeps what a run needs to go on.
 
     Args:
@@ -484,7 +484,7 @@ class _Watch(KeepsEpochs):
 
     @contextlib.contextmanager
     def until_it_diverges(self):
-        """A context that a loss, or an answer on dev, that is not finite ends: the last epoch."""
+        """A context that ends at a non-finite loss or prediction and records the diverged epoch."""
         try:
             yield
         except NonFiniteError as error:
@@ -519,7 +519,7 @@ class _Watch(KeepsEpochs):
 
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, "loss": _finite(logs["loss"]), "scores": {}}
-        if row["loss"] is not None:  # As of a head that could not be fitted.
+        if row["loss"] is not None:  # `None` if a head could not be fitted.
             scores = {name: float(value) for name, value in self._scores().items()}
             logs.update((f"val_{name}", value) for name, value in scores.items())  # For the bar.
             scores = {name: _finite(value) for name, value in scores.items()}
@@ -541,7 +541,7 @@ class _Watch(KeepsEpochs):
 
     def start(self, model):
         """Take the state that an earlier call left, and return after which epoch that is."""
-        epoch, facts, self.best = self.go_on(model)
+        epoch, facts, self.best = self.resume(model)
         self.history = facts.get("history", [])
         return epoch
 

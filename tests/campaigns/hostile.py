@@ -241,7 +241,7 @@ def _checkpoint(format):
 
 
 def _shards(what):
-    """A folder of vectors or of predictions: refused, or what was there."""
+    """A folder of embeddings or predictions: reading it fails or gives what was written."""
     whole = []
 
     def rows(folder):
@@ -275,7 +275,7 @@ def _embedder():
 
 
 def _index(engine):
-    """A search index: refused, or it finds what it found."""
+    """A search index: loading it fails, or it returns the same hits."""
     vectors = np.random.default_rng(0).normal(size=(40, 16)).astype("float32")
     whole = []
 
@@ -289,7 +289,7 @@ def _index(engine):
         index.save(os.path.join(folder, "index"))
 
     def load(folder, use):
-        # What is mapped is not compared with hashes.
+        # Memory-mapped files are not verified.
         index = SearchIndex.load(os.path.join(folder, "index"), mmap=False)
         if index.similarity == "cosine" and index.engine_options == {} and index.dims is None:
             assert found(index) == whole or index.engine != engine

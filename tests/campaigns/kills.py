@@ -49,12 +49,12 @@ class Command:
         raise NotImplementedError
 
     def state(self, output):
-        """What stands there: "none", "old", "new", "begun", or "inside" of a training; raises where
-        it is half-written."""
+        """The state of the output: "none", "old", "new", "begun", or "inside" a training; raises
+        if it is half-written."""
         raise NotImplementedError
 
     def bits(self, output):
-        """What must be the same as after a command that nobody killed; JSON can hold it."""
+        """What must equal the result of an uninterrupted command, as JSON can hold it."""
 
 
 class Vocab(Command):
@@ -176,7 +176,7 @@ class Deduplicate(Command):
         deduplicate(self.sources + "/texts", output)
 
     def state(self, output):
-        """All three files, or none: one of them would be read as a corpus."""
+        """All three files, or none: a part of them would be read as a corpus."""
         from kerasbert.data import documents
 
         if not shown(output):
@@ -370,7 +370,7 @@ def digest_of(arrays):
 
 
 def inside_or_begun(output):
-    """Whether a training of several is under way there."""
+    """Whether one of the trainings has been interrupted there, or none has begun."""
     found = glob.glob(output + "/runs/*/checkpoint-*.safetensors")
     return "inside" if found else "begun"
 
@@ -430,7 +430,7 @@ def make_sources(folder):
         file.write("\n".join(lines))
     os.mkdir(folder + "/texts")
     for number, name in enumerate("abcd"):
-        with open(f"{folder}/texts/{name}.txt", "w") as file:  # The last is as the first.
+        with open(f"{folder}/texts/{name}.txt", "w") as file:  # The last equals the first.
             file.write("\n".join(lines[number % 3 * 50 :][:50]))
     for name, count in (("train", 32), ("dev", 8)):
         with open(f"{folder}/{name}.csv", "w") as file:
@@ -559,7 +559,7 @@ class Campaign:
         return seconds, steps
 
     def after(self, command, output, bits):
-        """What a kill left, and whether the same command ends well, and the same, after it."""
+        """The state after a kill; the same command must then finish with the same result."""
         state = "none"
         if os.path.exists(output):
             state = done(self.log, command.state, output)

@@ -1,11 +1,11 @@
-"""Folders with hidden folders from elsewhere: whatever is planted, nothing outside changes.
+"""Folders with planted hidden folders: whatever they hold, nothing outside may change.
 
     python -m tests.campaigns.planted --cases 2000 --seed 1
 
-Each case draws hidden folders with links, hard links, pipes, files and plans, puts them into a
-folder with a vocabulary, and reads and writes that folder. What is outside must stay, byte for
-byte; the folder must hold what was written, and its other files must stay; and each call works, or
-ends in an OSError or a ValueError of one sentence, within `SECONDS`.
+Each case draws hidden folders with links, hard links, pipes, files and move plans, puts them into a
+folder with a vocabulary, and reads and writes that folder. Files outside must stay unchanged; the
+folder must hold what was written, and its other files must stay; and each call must succeed, or
+raise an OSError or a ValueError of one sentence, within `SECONDS`.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def write(folder, contents):
 
 
 def state(folder):
-    """All that is below a folder, links as such, but for our hidden folders."""
+    """The files below a folder, except our hidden folders: a dict of path to text."""
     found = {}
     for path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".kerasbert-")]
@@ -50,7 +50,7 @@ def state(folder):
 
 
 def stamps(folder):
-    """What would show that something was opened to write, moved, or given other rights."""
+    """Modification times and modes, which show writes, moves and changed permissions."""
     found = {}
     for path, _, names in os.walk(folder):
         for one in (path, *(os.path.join(path, name) for name in names)):
@@ -108,7 +108,7 @@ class Case:
             write(path, {"vocab.txt": "bad", "logs/log": "bad"})
 
     def calls(self):
-        """What reads and writes a folder, and what each writes."""
+        """List of `(call, written)`: calls that read or write the folder, and what they write."""
 
         def tokenizer():
             assert BertTokenizer.from_files(self.folder).vocabulary_size() == 6
@@ -145,7 +145,7 @@ class Case:
         ]
 
     def run(self):
-        """What is wrong: a sentence, or `None`."""
+        """Run the case; returns what went wrong, or `None`."""
         for _ in range(self.draw.randint(1, 4)):
             self.plant()
         expected, before = dict(MINE), (state(self.home), stamps(self.home))
@@ -170,7 +170,7 @@ class Case:
 
 
 def run(cases, seed):
-    """The failures: a list."""
+    """Run all cases; returns the failures."""
     draw, failures = random.Random(seed), []
     for number in range(cases):
         place = tempfile.mkdtemp(prefix="planted-")

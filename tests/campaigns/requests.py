@@ -1,12 +1,12 @@
-"""Malformed requests to exported models: each is refused or answered, and the process lives on.
+"""Malformed requests to exported models: each is refused or answered, and the process survives.
 
     python -m tests.campaigns.requests --cases 2000 --seed 1 [--only TextClassifier]
 
-`--cases` counts for each format, shared by all heads and signatures. A process of its own loads
-the export and asks: SavedModels as Python loads them and as the C++ session of a server does, which
-compares no ranks. One that dies is a failure with its case, and the next one goes on after it.
-Requests of token ids with something wrong must be refused; texts of any bytes must be answered, by
-finite numbers and a row for each text.
+`--cases` is the number of requests per format, shared by all heads and signatures. A separate
+process loads the export and sends the requests: SavedModels as Python loads them, and as a server's
+C++ session does, which compares no ranks. If the process dies, the request is a failure, and
+another process continues after it. Invalid token ids must be refused; texts of any bytes must be
+answered, with finite numbers and one row per text.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tests.export import tiny
 
 FORMATS = ("saved_model", "onnx")
 CAUSAL = {"is_causal": True, "num_segments": 0}
-# A sentence a session, shorter than any that hangs.
+# The time limit of a process.
 SECONDS = 900
 TEXTS = [
     *(b"", b" ", b"\0", b"a\0b\0", b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80", b"\xf5\x80\xc3"),
@@ -82,7 +82,7 @@ def _elmo():
     return ElmoEmbedder(ElmoBackbone(1, 8, 4, filters=[[1, 4], [2, 4]], character_dim=4))
 
 
-# A head: what makes its model.
+# Functions that make a model, by head.
 KINDS = {
     name: lambda name=name: tiny.task(name)
     for name in (
@@ -98,12 +98,12 @@ KINDS |= {
     "SearchIndex": _index,
     "ElmoEmbedder": _elmo,
 }
-# What ONNX has no graph of.
+# Heads without an ONNX graph.
 NO_ONNX = ("StructuralProbe", "SearchIndex", "ElmoEmbedder")
 
 
 def export(name, format, folder):
-    """Write a model of a kind in this process; returns the path, and what its ids may be."""
+    """Export a model in this process; returns the path and the limits of its ids."""
     from kerasbert.export import (
         export_onnx,
         export_serving,
@@ -134,7 +134,7 @@ def export(name, format, folder):
 
 
 def _rows(draw, names, limits):
-    """A right request of token ids and the like: a dict of arrays."""
+    """A valid request of token ids: a dict of arrays."""
     rows, length, choices = (draw.randint(1, most) for most in (4, 12, 3))
     words = draw.randint(1, 5)
     found = {}
@@ -155,7 +155,7 @@ def _rows(draw, names, limits):
 
 
 def _least(name, limits):
-    """One more than the largest that an input may hold."""
+    """The smallest value that is too large for an input."""
     for end in ("token_ids", "segment_ids", "character_ids"):
         if name.endswith(end):
             return limits[end]
@@ -163,7 +163,7 @@ def _least(name, limits):
 
 
 def of_ids(draw, names, limits):
-    """A request of token ids: `(inputs, what is wrong)`; None for what is right."""
+    """A request of token ids: `(inputs, wrong)`; `wrong` names the fault, or is `None`."""
     inputs = _rows(draw, names, limits)
     name = draw.choice(sorted(inputs))
     x = inputs[name]
@@ -236,7 +236,7 @@ def of_texts(draw, names, limits):
         inputs[name] = np.full(shape, 1 if name == "top_k" else b"a", inputs[name].dtype)
     elif kind == "shape" and len(inputs) > 1:
         inputs[name] = np.concatenate([inputs[name][:1]] * 2 + [inputs[name]])
-        kind = kind if rows else "maybe"  # Nothing twice is nothing.
+        kind = kind if rows else "maybe"  # Empty arrays stay valid.
     elif kind == "type":
         inputs[name] = np.zeros(inputs[name].shape, draw.choice(["float32", "int64"]))
     elif kind == "choices" and "choices" in inputs:
@@ -248,7 +248,7 @@ def of_texts(draw, names, limits):
 
 
 def _example(draw):
-    """A serialized `tf.train.Example`, or what may be none."""
+    """A serialized `tf.train.Example`, possibly damaged."""
     import tensorflow as tf
 
     def feature(kind):
@@ -263,11 +263,11 @@ def _example(draw):
     return draw.choice([found, found, found[:-1], _text(draw)])
 
 
-# === The process that asks ===
+# === The process that sends requests ===
 
 
 def saved_model(path):
-    """Functions of a signature's name and its inputs, as Python and as a server runs it."""
+    """Shapes, string inputs and functions to run a SavedModel as Python and as a server does."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Its operations.
 
@@ -289,10 +289,10 @@ def saved_model(path):
         feeds = {}
         for key, value in inputs.items():
             if signature.inputs[key].dtype != tf.as_dtype(value.dtype).as_datatype_enum:
-                raise TypeError(f"{key} is {value.dtype}")  # As a server says before it runs.
+                raise TypeError(f"{key} is {value.dtype}")  # A server checks the types before.
             feeds[output_of(signature.inputs[key])] = value
         outputs = {key: output_of(info) for key, info in signature.outputs.items()}
-        # Not `run`, which compares shapes first: no server does.
+        # Not `run`, which compares shapes first; servers do not.
         values = session._call_tf_sessionrun(None, feeds, list(outputs.values()), [], None)
         return dict(zip(outputs, values))
 
@@ -308,7 +308,7 @@ def saved_model(path):
 
 
 def onnx(path):
-    """The same of a graph of ONNX, whose one signature is called "graph"."""
+    """The same for an ONNX graph, whose only signature is called "graph"."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
@@ -325,7 +325,7 @@ def onnx(path):
 
 
 def check(inputs, wrong, run, name):
-    """What is wrong with the answer to a request; `None` where nothing is."""
+    """What is wrong with the answer to a request, or `None`."""
     try:
         found = run(name, inputs)
     except MemoryError:
@@ -347,7 +347,7 @@ def check(inputs, wrong, run, name):
 
 
 def ask(path, format, limits, seed, first, last):
-    """Ask a range of requests, a line before each and one of what failed."""
+    """Send a range of requests; print a line before each, and one for each failure."""
     names, strings, runs = {"saved_model": saved_model, "onnx": onnx}[format](path)
     for number in range(first, last):
         draw = random.Random(f"{seed} {number}")
@@ -370,7 +370,7 @@ def ask(path, format, limits, seed, first, last):
 
 
 def run_kind(name, format, cases, seed, folder):
-    """Requests to one export: how many there were, and what failed."""
+    """Send requests to one export; returns the failures."""
     path, limits = export(name, format, folder)
     first, failures = 0, []
     while first < cases:
@@ -394,7 +394,7 @@ def run_kind(name, format, cases, seed, folder):
 
 
 def run(cases, seed, only=None, formats=FORMATS, say=print):
-    """All kinds in all formats; returns the failures."""
+    """Test all heads in all formats; returns the failures."""
     failures, counts = [], collections.Counter()
     for format in formats:
         kinds = [x for x in only or KINDS if format != "onnx" or x not in NO_ONNX]

@@ -1,4 +1,4 @@
-"""The campaign of planted folders in short; the whole of it is run by hand, see `planted.py`."""
+"""A short run of the campaign of planted folders; see `planted.py` for the long one."""
 
 import os
 

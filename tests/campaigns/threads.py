@@ -1,9 +1,9 @@
-"""Threads that ask models while others load, train and save: no error, and the same answers.
+"""Inference in threads while others load, train and save: no errors, and the same answers.
 
     python -m tests.campaigns.threads --calls 10000 --loads 50 --seed 1
 
-Three threads ask a classifier and a tagger. Beside them one loads models of several kinds and
-formats, one at a time, and one fine-tunes a model of its own, then the classifier that is asked.
+Three threads call a classifier and a tagger. Meanwhile one thread loads models of several kinds and
+formats, one at a time, and another fine-tunes a model of its own, then the classifier in use.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ASKED = ("classify", "tag")
 
 
 def sources(folder):
-    """Functions that each load a model in another way, by name."""
+    """Functions that load a model in different ways, by name."""
     classifier = methods.METHODS["classify"][0]()
     classifier.save_to_preset(os.path.join(folder, "classifier"))
     classifier.save(os.path.join(folder, "model.keras"))
@@ -56,12 +56,12 @@ def sources(folder):
 
 
 def run(calls, loads, seed, say=print):
-    """At least so many calls and loads; returns what failed, with how often."""
+    """Make at least so many calls and loads; returns the failures with their counts."""
     failures = collections.Counter()
     done = threading.Event()
     answered = []
     asked_models = {name: methods.METHODS[name][0]() for name in ASKED}
-    still = methods.METHODS["tag"][1]  # Its weights stay as they are.
+    still = methods.METHODS["tag"][1]  # Nothing changes its weights.
 
     def attempt(what, function, *arguments):
         try:
@@ -106,7 +106,7 @@ def run(calls, loads, seed, say=print):
         seconds = time.monotonic() - began
         after = still(asked_models["tag"], random.Random(seed))
     if before != after:
-        failures["the tagger answers otherwise than before"] += 1
+        failures["the tagger's answers changed"] += 1
     say(f"{keras.backend.backend()}: {len(answered)} calls beside {loads} loads in {seconds:.0f} s")
     return [f"{count} x {what}" for what, count in failures.items()]
 

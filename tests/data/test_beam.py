@@ -109,7 +109,7 @@ def test_the_same_documents_stay(runner, planted, tmp_path):  # noqa: F811
     assert [pair["document"] for pair in here["pairs"]] == EXPECTED
     with pytest.raises(ValueError, match="has files already; name another folder"):
         deduplicate(planted, tmp_path / "there", options=options)
-    # As a pipeline that was killed leaves it.
+    # The state after a killed pipeline.
     report = tmp_path / "there" / ".duplicates.json"
     report.write_text(json.dumps({"made_of": here["made_of"], "complete": False}))
     os.remove(tmp_path / "there" / "c" / "e.txt")

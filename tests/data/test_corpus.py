@@ -502,5 +502,5 @@ def test_parquet(write, tmp_path):
         read(path, text_key="id")
     for data in (b"", b"PAR1", path.read_bytes()[:-100]):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="is no whole file of Parquet"):
+        with pytest.raises(ValueError, match="is no intact Parquet file"):
             read(path, text_key="body")

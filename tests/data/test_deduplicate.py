@@ -161,7 +161,7 @@ def test_the_command(planted, tmp_path):
 
 
 def test_an_interrupted_call_leaves_nothing(planted, tmp_path, monkeypatch):
-    """Some of the files alone would be read as a corpus, and the same call refused them."""
+    """A part of the files was read as a corpus, and the same call refused the folder."""
     settings = {"document_end": "empty_line"}
     expected = deduplicate(planted, tmp_path / "expected", **settings)
     writes = []
@@ -181,7 +181,7 @@ def test_an_interrupted_call_leaves_nothing(planted, tmp_path, monkeypatch):
     assert deduplicate(planted, tmp_path / "out", **settings) == expected
     assert content(tmp_path / "out") == content(tmp_path / "expected")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["expected", "out"]
-    # Again, as somebody does who does not know whether it ended: nothing is written.
+    # Called again on a complete folder, it writes nothing.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     assert deduplicate(planted, tmp_path / "out", **settings) == expected
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
@@ -192,7 +192,7 @@ def test_an_interrupted_call_leaves_nothing(planted, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stop", ["a.txt", "b.jsonl.gz", ".duplicates.json"])
 def test_an_interrupted_call_at_a_url(stop, planted, tmp_path, monkeypatch):
-    """A store has no folders to rename: readers are told, and the same call goes on."""
+    """A store cannot rename folders: readers get an error, and the same call completes it."""
     store = fsspec.filesystem("memory")
     url, settings = f"memory://dedup-{tmp_path.name}-{stop[:2]}", {"document_end": "empty_line"}
     expected = deduplicate(planted, tmp_path / "here", **settings)

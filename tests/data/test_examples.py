@@ -482,7 +482,7 @@ def test_a_full_disk(which, corpus, bert, written, tmp_path, monkeypatch):
 
 
 def test_a_first_shard_is_never_alone(corpus, tmp_path, bert, monkeypatch):
-    """Without its manifest it would be read as records of others."""
+    """Without a manifest, it would be read as records of another tool."""
     from kerasbert.data import examples
 
     real, writes = examples.write_manifest, []
@@ -500,7 +500,7 @@ def test_a_first_shard_is_never_alone(corpus, tmp_path, bert, monkeypatch):
     assert "examples-00000.tfrecord.gz" in os.listdir(tmp_path)
     with pytest.raises(ValueError, match="run `write_examples` again"):
         read_examples(str(tmp_path), 2)
-    assert write(corpus, tmp_path, bert, seed=7)["complete"]  # It holds nothing of others yet.
+    assert write(corpus, tmp_path, bert, seed=7)["complete"]  # No shard is recorded yet.
 
 
 def test_rows_that_are_full(corpus, tmp_path, bert):

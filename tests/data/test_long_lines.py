@@ -1,4 +1,4 @@
-"""Lines, fields and rows that are far too long, plain and packed: a sentence, and no memory."""
+"""Lines, fields and rows that are far too long, plain and compressed, raise one-sentence errors."""
 
 import bz2
 import gzip
@@ -78,7 +78,7 @@ def test_embed_corpus(short, tmp_path, kind, ending):
 
 @pytest.mark.peers
 def test_a_dictionary_of_parquet(tmp_path):
-    """One text that 2,000 rows have: each is looked at, and never all are there."""
+    """2,000 rows share one large text: they are read one by one, never all at once."""
     import pyarrow
     import pyarrow.parquet
 
@@ -109,21 +109,21 @@ def test_rows_of_parquet(short, tmp_path):
     assert len(list(documents(path))) == 2
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a" * SHORT * 64] * 2}), path)
     for read in (lambda: list(documents(path)), lambda: rows_of(path)):
-        with pytest.raises(ValueError, match="a.parquet' (unpacks to|has more)"):
+        with pytest.raises(ValueError, match="a.parquet' (expands from|has more)"):
             read()
 
 
 def test_gzip_of_what_is_read_whole(short, tmp_path):
     for name, content in (("a.txt.gz", b"a" * SHORT * 99), ("a.jsonl.gz", b"\n" * SHORT * 99)):
         (tmp_path / name).write_bytes(gzip.compress(b'"one"\n' + content))
-        with pytest.raises(ValueError, match=f"{name}' unpacks to .* of .*, as no text does"):
+        with pytest.raises(ValueError, match=f"{name}' expands from .* to .*, which no text does"):
             read_inputs(str(tmp_path / name))
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
     assert read_inputs(str(tmp_path / "b.txt.gz")) == ["one", "two"]
 
 
 def test_text_is_cut_as_ever(tmp_path):
-    """A line of text has no limit: it becomes several documents."""
+    """Lines of text have no limit: long ones are split into documents."""
     with gzip.open(tmp_path / "a.txt.gz", "wb", 1) as file:
         for _ in range(20):
             file.write(b"word. " * (1 << 18))

@@ -1,4 +1,4 @@
-"""Shards of vectors and of predictions that are lost, damaged, old, or of a corpus that changed."""
+"""Shards of embeddings and predictions: lost, damaged, old, or from a corpus that changed."""
 
 import functools
 import json
@@ -35,7 +35,7 @@ def write(models, what, corpus, out):
 
 
 def read(what, out):
-    """All that a folder gives, to be compared."""
+    """All rows of a folder, in a form that can be compared."""
     if what == "predictions":
         return [(row["file"], row["id"], str(row)) for row in kerasbert.read_predictions(out)]
     parts = list(read_vectors(out))
@@ -47,7 +47,7 @@ FORMS = ("npy", "predictions", pytest.param("parquet", marks=pytest.mark.peers))
 
 @pytest.fixture(scope="module")
 def folders(models, tmp_path_factory):
-    """A function that gives a corpus and a folder that was made of it, once for each kind."""
+    """A cached function that makes a corpus and an output folder for each kind."""
 
     @functools.cache
     def made(what):
@@ -106,13 +106,13 @@ def test_what_is_damaged_is_made_again(models, copied, what, damage):
         assert read(what, out) == whole
         changed = {name for name, number in state(out).items() if number != before.get(name)}
         assert changed and all("-00001-00000." in name for name in changed)
-    # And nothing is left beside.
+    # No hidden files are left.
     assert not [name for name in os.listdir(out) if name.startswith(".")]
 
 
 @pytest.mark.parametrize("what", FORMS)
 def test_no_damage_is_taken(copied, what):
-    """Bytes turned over, cut and put in anywhere: refused, or what was there."""
+    """Bytes are flipped, removed and inserted: reading fails, or gives what was written."""
     out = copied(what) / "out"
     whole, draw, refused = read(what, out), random.Random(0), 0
     paths = sorted(path for path in out.iterdir())
@@ -143,7 +143,7 @@ def test_no_damage_is_taken(copied, what):
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_corpus_that_was_edited_at_equal_size(models, copied, what, is_complete):
     root = copied(what)
-    if not is_complete:  # As a run leaves it that was stopped.
+    if not is_complete:  # The state after an interrupted run.
         stop_after(models, what, root, 3)
     path = root / "corpus" / "a.txt"
     before = path.stat()
@@ -153,12 +153,14 @@ def test_a_corpus_that_was_edited_at_equal_size(models, copied, what, is_complet
     kind = "vectors" if what in ("npy", "parquet") else what
     with pytest.raises(ValueError, match=f"out' has {kind} of another corpus; name another"):
         write(models, what, root / "corpus", root / "out")
-    path.write_text(path.read_text().replace("WEATHER", "weather"))  # At another time.
+    path.write_text(
+        path.read_text().replace("WEATHER", "weather")
+    )  # With another modification time.
     assert write(models, what, root / "corpus", root / "out") == 14
 
 
 def stop_after(models, what, root, shards):
-    """Make the folder once more, by a run that stops after some shards."""
+    """Make the folder again, in a run that stops after some shards."""
     shutil.rmtree(root / "out")
     model = models["predictions" if what == "predictions" else "vectors"]
     method = "embed" if what != "predictions" else "predict"
@@ -194,7 +196,7 @@ def test_a_run_that_was_stopped_trusts_no_shard(models, copied, what):
 
 
 def as_before(out):
-    """Make of a manifest what versions without hashes wrote."""
+    """Change a manifest to what versions without hashes wrote."""
     path = manifest_of(out)
     value = json.loads(path.read_text())
     del value["hashed"]
@@ -212,7 +214,7 @@ def test_folders_of_earlier_versions(models, copied, what):
     before = state(out)
     assert write(models, what, root / "corpus", out) == 14 and state(out) == before
     assert all(shard["files"] for shard in json.loads(manifest_of(out).read_text())["shards"])
-    # What can be seen without hashes is refused, and made again.
+    # Damage that shows without hashes is reported and repaired.
     for damage in ("cut", "removed", "empty"):
         as_before(out)
         path = sorted(out.glob("*-00001-00000.*"))[-1]

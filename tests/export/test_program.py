@@ -71,7 +71,7 @@ def ask(jobs):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """The module `answer.py` of a model, whose session is the model itself."""
+    """A function that imports `answer.py` of a model, with the model itself as the session."""
 
     def make(model):
         task = served(model)
@@ -126,7 +126,7 @@ def test_programs_take_texts_of_all_kinds(name, program):
     for same in (tuple(texts), np.array(texts), np.array(texts, object), column, iter(texts)):
         assert str(answer(same)) == str(expected)
     assert str(answer([text.encode() for text in texts])) == str(expected)
-    # As of the model's own method, a text by itself is one text, and not its letters.
+    # A single text is one text, not a list of letters, as in the inference methods.
     assert str(answer(texts[1])) == str(answer([texts[1]])[0]) == str(answer(texts[1].encode()))
 
 

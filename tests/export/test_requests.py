@@ -1,4 +1,4 @@
-"""What a server is asked is checked in the graph: ranks, sizes and the ranges of ids."""
+"""Exported graphs validate requests: ranks, sizes and the ranges of ids."""
 
 import os
 import time
@@ -17,22 +17,22 @@ from kerasbert.export import (
     token_graphs,
     write_graph,
 )
-from kerasbert.export.decoding import few_windows
-from kerasbert.export.requests import axes_of, conditions, gated, limits_of
+from kerasbert.export.decoding import limit_windows
+from kerasbert.export.requests import axes_of, conditions, fail_unless, limits_of
 from kerasbert.export.served import served
 from tests.campaigns import requests
 from tests.export import tiny
 
 NAMES = ("token_ids", "segment_ids", "padding_mask")
-# Each is wrong in one way: what the error says, and the inputs that are changed.
+# The error for each invalid request, and the inputs that make it invalid.
 WRONG = {
     "token_ids must be from 0 to 170": {"token_ids": [[1, -1, 0]]},
     "token_ids must be from 0 to": {"token_ids": [[1, 171, 0]]},
     "segment_ids must be from 0 to 1": {"segment_ids": [[0, 2, 0]]},
     "segment_ids must be from": {"segment_ids": [[0, -(2**31), 0]]},
     "padding_mask must be from 0 to 1": {"padding_mask": [[1, 2, 0]]},
-    "padding_mask must have as many rows and tokens a row as": {"padding_mask": [[1]]},
-    "segment_ids must have as many rows and tokens a row as": {"segment_ids": [[1] * 3] * 2},
+    "padding_mask must have as many rows and tokens per row as": {"padding_mask": [[1]]},
+    "segment_ids must have as many rows and tokens per row as": {"segment_ids": [[1] * 3] * 2},
     "A row must have 1 to 64 tokens": {name: np.zeros((1, 65)) for name in NAMES},
     "A row must have 1 to": {name: np.zeros((2, 0)) for name in NAMES},
 }
@@ -44,7 +44,7 @@ def right(**changes):
 
 
 def broken(model, features):
-    """The sentences that a request makes true."""
+    """The sentences of the conditions that a request violates."""
     specs = {name: tf.TensorSpec((None,) * x.ndim, x.dtype, name) for name, x in features.items()}
     limits = limits_of(model, specs)
     features = {name: tf.constant(x) for name, x in features.items()}
@@ -73,10 +73,10 @@ def test_conditions_of_token_ids():
 def test_an_op_fails_where_a_condition_is_not_met():
     found = [("It must be so; it is", tf.constant(True), []), ("Or so", tf.constant(False), [])]
     features = {"padding_mask": tf.ones([2, 3], tf.int32), "token_ids": tf.ones([2, 3], tf.int32)}
-    same = gated(features, found[:1])
+    same = fail_unless(features, found[:1])
     assert all((same[name] == features[name]).numpy().all() for name in features)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        gated(features, found)
+        fail_unless(features, found)
 
 
 @pytest.mark.backends("tensorflow")
@@ -121,10 +121,10 @@ def test_files_for_other_runtimes_refuse_it_too(export, monkeypatch, tmp_path):
 @pytest.mark.backends("tensorflow")
 def test_windows_are_counted_for_each_text():
     rows = tf.constant([0, 1, 1, 3, 3, 3])
-    assert few_windows(rows, 5, 3) is not None and few_windows(rows, 5, None) is rows
-    assert few_windows(rows[:0], 0, 3).shape == (0,)
+    assert limit_windows(rows, 5, 3) is not None and limit_windows(rows, 5, None) is rows
+    assert limit_windows(rows[:0], 0, 3).shape == (0,)
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 2 windows"):
-        few_windows(rows, 5, 2)
+        limit_windows(rows, 5, 2)
 
 
 @pytest.mark.slow
@@ -147,12 +147,12 @@ def test_texts_of_too_many_windows_are_refused_at_once(name):
     began = time.monotonic()
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 9 windows"):
         answer(**ask)
-    assert time.monotonic() - began < 10  # All of it takes minutes, or as many gigabytes.
+    assert time.monotonic() - began < 10  # Answering would take minutes.
 
 
 @pytest.mark.backends("tensorflow")
 def test_what_a_killed_export_leaves_is_in_its_own_folder(monkeypatch, tmp_path):
-    """Traced functions are files in TMPDIR, which stayed where the process was killed."""
+    """Traced functions are files in TMPDIR, which a killed process used to leave there."""
     found = {}
 
     def run(command, env, **settings):

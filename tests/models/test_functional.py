@@ -1,4 +1,4 @@
-"""Classes and weights stay as they are while other threads use the models, and loops fail."""
+"""Base classes stay fixed while other threads use models, and weights survive failing loops."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def test_building_leaves_models_of_keras_hub_functional():
     pipeline = private_names.pipeline_model()
     before = pipeline.__bases__
     try:
-        # As KerasHub has it for a moment with each of its tasks.
+        # KerasHub does this for a moment with each of its tasks.
         pipeline.__bases__ = (keras.Model,)
         assert ours.classify("a good film") and ours.output.shape[-1] == 2
     finally:
@@ -90,7 +90,7 @@ def test_first_models_of_a_class_in_several_threads():
 
 
 class Stops(keras.callbacks.Callback):
-    """Calls a function at a moment of a loop."""
+    """Callback that calls a function at a given moment of a loop."""
 
     def __init__(self, moment, function):
         super().__init__()
@@ -139,7 +139,7 @@ def model():
 
 
 def check_whole(model, before=None):
-    """The model answers, as before where nothing trained it, and can be saved and trained."""
+    """Check that all weights are finite, and that the model answers, as before if given."""
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     answer = model.classify("a good film")
     assert before is None or answer == before
@@ -184,7 +184,7 @@ def test_interrupts_at_random_moments(tmp_path, model, seed):
     timer = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT))
     before = model.classify("a good film") if method in ("predict", "evaluate") else None
     timer.start()
-    # Python forgets one that comes in a destructor.
+    # Python drops one that is raised in a destructor.
     with contextlib.suppress(KeyboardInterrupt):
         while timer.is_alive():
             targets = () if method == "predict" else (labels,)
@@ -198,7 +198,7 @@ def test_interrupts_at_random_moments(tmp_path, model, seed):
 
 @pytest.mark.backends("jax")
 def test_a_step_of_evaluate_keeps_newer_weights(model):
-    """Those that `fit` assigns in another thread while `evaluate` computes from older ones."""
+    """`fit` may assign weights in another thread while `evaluate` computes from older ones."""
     arrays, weight = rows(model, 8), model.trainable_weights[-1]
     model.evaluate(arrays, np.array(LABELS[:8]), verbose=0)
     groups = ("trainable_variables", "non_trainable_variables", "metrics_variables")

@@ -48,7 +48,7 @@ def test_the_same_as_on_one_machine(embedder, preset, corpus, tmp_path):  # noqa
 
 
 @pytest.mark.peers
-def test_a_pipeline_makes_again_what_is_damaged(preset, corpus, tmp_path):  # noqa: F811
+def test_a_pipeline_rebuilds_damaged_shards(preset, corpus, tmp_path):  # noqa: F811
     options, settings = beam_options("DirectRunner", ()), {"rows": 3, "format": "npy"}
     shutil.copytree(corpus, tmp_path / "corpus")
     out = tmp_path / "out"

@@ -56,7 +56,7 @@ def test_engines(engine, dtype, tmp_path):
     less = SearchIndex.load(tmp_path / "index")
     assert less.search_vectors(queries[0], 2)[0]["text"] == "new" and len(less) == 598
     (tmp_path / "index" / f"engine.{engine}").write_bytes(b"no index")
-    with pytest.raises(ValueError, match="is damaged .* remove it, and it is made again"):
+    with pytest.raises(ValueError, match="is damaged .* remove it, and it is rebuilt"):
         SearchIndex.load(tmp_path / "index")
 
 
@@ -84,9 +84,9 @@ def test_a_damaged_file_is_not_believed(tmp_path, monkeypatch):
     monkeypatch.setattr(Index, "load", lambda *args: loaded.append(args) or load(*args))
     for damaged in (b"no index", b"", whole[: len(whole) // 2], b"\xff" * 100 + whole[100:]):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="is damaged .* remove it, and it is made again"):
+        with pytest.raises(ValueError, match="is damaged .* remove it, and it is rebuilt"):
             SearchIndex.load(tmp_path / "index")
-    assert not loaded  # The hashes tell first.
+    assert not loaded  # The hashes are compared first.
     path.write_bytes(whole)
     assert len(SearchIndex.load(tmp_path / "index")) == 9
 
@@ -146,7 +146,7 @@ def test_no_damage_reaches_the_library(engine, dtype, tmp_path, monkeypatch):
             case 2:
                 data[at : at + 4] = b"\xff\xff\xff\x7f"
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="is damaged .* remove it, and it is made again"):
+        with pytest.raises(ValueError, match="is damaged .* remove it, and it is rebuilt"):
             SearchIndex.load(tmp_path / "index")
     assert not opened
     path.write_bytes(whole)
@@ -161,12 +161,12 @@ def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
     saved(engine, tmp_path / "other", seed=1)
     expected = index.search_vectors(vectors, 3)
     name = f"engine.{engine}"
-    for file in (name, "vectors.npy"):  # Of as many vectors, and as many bytes.
+    for file in (name, "vectors.npy"):  # Of equal shape and size.
         shutil.copytree(tmp_path / "index", tmp_path / file)
         shutil.copy(tmp_path / "other" / file, tmp_path / file / file)
         with pytest.raises(ValueError, match=f"{file}' is damaged"):
             SearchIndex.load(tmp_path / file)
-    # What the message says to do.
+    # Do what the message says.
     (tmp_path / name / name).unlink()
     again = SearchIndex.load(tmp_path / name)
     assert ids(again.search_vectors(vectors, 3)) == ids(expected)
@@ -178,10 +178,10 @@ def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
     del value["files"]
     manifest.write_text(json.dumps(value))
     (tmp_path / "index" / name).write_bytes(b"\xff" * 100)
-    with pytest.warns(UserWarning, match=f"{name}' is of a version that wrote no hashes"):
+    with pytest.warns(UserWarning, match=f"{name}' was written by a version without hashes"):
         old = SearchIndex.load(tmp_path / "index")
     assert ids(old.search_vectors(vectors, 3)) == ids(expected)
-    # One that was saved before it was searched has no engine.
+    # An index that was saved before its first search has no engine.
     plain = fill(SearchIndex(None, engine=engine), vectors)
     plain.save(tmp_path / "plain")
     shutil.copy(tmp_path / "other" / name, tmp_path / "plain" / name)

@@ -58,11 +58,11 @@ def test_weights_that_are_not_finite_are_not_kept(tmp_path):
 
 
 class Killed(BaseException):
-    """What ends a training as a kill does."""
+    """Ends a training as a kill does."""
 
 
 def kill_after(monkeypatch, batches):
-    """Have the training that keeps its epochs end after so many batches, counted over them."""
+    """Kill a training that saves epoch checkpoints after so many batches in total."""
     left = iter(range(batches - 1, -1, -1))
 
     def killing(on_train_batch_end):
@@ -79,7 +79,7 @@ def kill_after(monkeypatch, batches):
 
 @pytest.fixture(scope="module")
 def dropping(tmp_path_factory):
-    """A preset whose training draws dropout, and a table of texts of two classes."""
+    """A folder with a preset that has dropout, and a table of texts of two classes."""
     keras.utils.set_random_seed(1)
     words = "it was a film the city ann good bad".split()
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
@@ -104,7 +104,7 @@ def dropping(tmp_path_factory):
 
 
 def finetuned(folder, output, **settings):
-    """Weights, scores and losses of a `finetune` of 4 epochs, 3 batches each."""
+    """Run `finetune` for 4 epochs of 3 batches; returns weights and the history."""
     task = file_task(
         train=str(folder / "rows.csv"),
         dev=str(folder / "rows.csv"),

@@ -153,7 +153,7 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
 
 
 def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monkeypatch, capsys):
-    """What takes the parts over goes on with its checkpoint, to the same weights."""
+    """The call that takes over the parts resumes from its checkpoint, with the same result."""
     grid = {"learning_rates": [1e-2, 1e-3], "epochs": 3}
     expected = finetune.finetune(task, tiny_preset, tmp_path / "whole", **grid)
 
@@ -416,7 +416,7 @@ def test_a_run_that_diverges_late_keeps_its_last_finite_state(
         kerasbert.finetune(task, tiny_preset, tmp_path / "out", **given)
     found = [name for name in files(tmp_path / "out") if name.endswith(".safetensors")]
     assert len(found) == 1 and found[0].endswith("checkpoint-000000002.safetensors")
-    # With patience its best epoch counts; and one that does not diverge is better than none.
+    # With patience, its best epoch counts; and any run that does not diverge is better.
     early = kerasbert.finetune(task, tiny_preset, tmp_path / "early", early_stopping=3, **given)
     assert early["best"]["epoch"] in (1, 2) and early["runs"][0]["history"][-1]["diverged"]
     both = kerasbert.finetune(

@@ -657,13 +657,13 @@ def test_another_vocabulary(examples, vocabulary, tmp_path):
 
 
 def strict_log(output):
-    """The lines of the log, as any reader of JSON takes them."""
+    """The lines of the log, parsed as standard JSON."""
     with open(os.path.join(output, "log.jsonl"), encoding="utf-8") as file:
         return [json.loads(line, parse_constant=pytest.fail) for line in file]
 
 
 class Ruin(keras.callbacks.Callback):
-    """Ruins a weight after a step, as one that goes too far does."""
+    """Ruins a weight after a step, as a step that is too large does."""
 
     def __init__(self, step, value):
         super().__init__()
@@ -677,7 +677,7 @@ class Ruin(keras.callbacks.Callback):
 
 
 def test_a_rate_that_is_far_too_high(examples, vocabulary, tmp_path):
-    """It says so, publishes nothing, and a lower rate begins or goes on."""
+    """It raises an error and publishes nothing; a lower rate starts over or resumes."""
     with pytest.raises(FloatingPointError, match=r"loss is (nan|inf) at step \d of 10: ") as caught:
         train(examples, vocabulary, tmp_path, learning_rate=1e38, warmup_steps=1)
     assert "a learning_rate below 1e+38 " in str(caught.value)
@@ -701,13 +701,13 @@ def test_a_rate_that_is_far_too_high(examples, vocabulary, tmp_path):
         (Ruin(6, np.nan), 7, 4),
         # The weights of the checkpoint are finite, and no step comes after them.
         (Ruin(6, 1e38), 7, 4),
-        # There is none from before.
+        # There is no earlier checkpoint.
         (Ruin(1, np.nan), 2, None),
     ],
 )
 def test_the_last_finite_checkpoint_stays(examples, vocabulary, tmp_path, ruin, step, kept):
     given = {"checkpoint_every": 2, "learning_rate": 1e-3, "accumulate": 1}
-    said = f"goes on after step {kept}, the last" if kept else "begins with step 1"
+    said = f"resumes after step {kept}, the last" if kept else "starts from step 1"
     with pytest.raises(FloatingPointError, match=said):
         train(examples, vocabulary, tmp_path, callbacks=[ruin], **given)
     assert json.loads((tmp_path / "diverged.json").read_text())["step"] == step
