@@ -14,7 +14,7 @@ _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 # needs none: it stops by itself where a worker exits with `_BOOT_ERROR`. Celery would start others.
 _FORKS_WORKER = {
     ("gunicorn.arbiter", "spawn_worker"): None,
-    ("billiard.popen_fork", "_launch"): signal.SIGTERM,
+    ("celery.concurrency.prefork", "on_start"): signal.SIGTERM,
 }
 _BOOT_ERROR = 3
 _PROBE_SECONDS = 5
