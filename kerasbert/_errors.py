@@ -121,6 +121,10 @@ _KINDS = {
     "epsilon": (lambda x: _is_number(x) and 0 < x <= 0.1, "a number above 0 and at most 0.1"),
     "spread": (lambda x: _is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
     "base": (lambda x: _is_number(x) and 1 <= x <= 1e12, "a number from 1 to 1e12"),
+    "factor": (lambda x: _is_number(x) and 1e-6 <= x <= 1e6, "a number from 1e-6 to 1e6"),
+    "rate": (lambda x: _is_number(x) and 0 < x <= 1, "a number above 0 and at most 1"),
+    # Where there is no limit, transformers has 10**30.
+    "length": (lambda x: _is_number(x) and 1 <= x == x // 1, "a whole number from 1"),
     "share": (lambda x: _is_number(x) and 0 <= x < 1, "from 0 to below 1"),
     "flag": (lambda x: type(x).__name__ in ("bool", "bool_"), "true or false"),
     "name": (lambda x: isinstance(x, str), "a string"),
@@ -131,6 +135,22 @@ _KINDS = {
     "parts": (
         lambda x: _KINDS["flag"][0](x) or _KINDS["names"][0](x),
         "true, false or a list of strings",
+    ),
+    "counts": (
+        lambda x: isinstance(x, (list, tuple)) and all(map(_KINDS["count"][0], x)),
+        "a list of whole numbers from 1",
+    ),
+    "flags": (
+        lambda x: isinstance(x, (list, tuple)) and all(map(_KINDS["flag"][0], x)),
+        "a list of true and false",
+    ),
+    "texts": (
+        lambda x: isinstance(x, dict) and all(isinstance(one, str) for one in x.values()),
+        "an object whose values are strings",
+    ),
+    "ids": (
+        lambda x: all(map(_KINDS["whole"][0], x if isinstance(x, list) else [x])),
+        "a whole number from 0, or a list of them",
     ),
     "object": (lambda x: isinstance(x, dict), "an object"),
     "list": (lambda x: isinstance(x, list), "a list"),
@@ -163,11 +183,20 @@ def check_value(name, value, kind, where=""):
         raise ValueError(f"{name}={reprlib.repr(value)}{where} has to be {words}.")
 
 
-def check_heads(hidden_dim, count, name="num_heads"):
-    """Raise a `ValueError` unless so many heads divide the width."""
-    if hidden_dim % count:
+def check_heads(width, count, name="num_heads", width_name="hidden_dim", where=""):
+    """Raise a `ValueError` unless so many heads divide the width.
+
+    Args:
+        width: int.
+        count: int.
+        name: string. What the number of heads is called.
+        width_name: string. What the width is called.
+        where: string. The file that says so.
+    """
+    if width % count:
+        where = f" in '{where}'" if where else ""
         raise ValueError(
-            f"hidden_dim={hidden_dim} is not a multiple of {name}={count}; "
+            f"{width_name}={width}{where} is not a multiple of {name}={count}; "
             "each head needs the same whole width."
         )
 

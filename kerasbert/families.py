@@ -40,7 +40,7 @@ SETTINGS = {
     "max_relative_positions": "count?",
     "rotary_base": "base",
     "local_rotary_base": "base?",
-    "rotary_factor": "positive",
+    "rotary_factor": "factor",
     "local_window": "count?",
     "global_every": "count",
     "norm_first": "flag",
@@ -48,7 +48,7 @@ SETTINGS = {
     "use_bias": "parts",
     "is_causal": "flag",
     "initializer_range": "spread",
-    "finetuning_learning_rate": "positive?",
+    "finetuning_learning_rate": "rate?",
     "family": "name",
 }
 # Those without which nothing else says what an encoder is.
@@ -127,7 +127,7 @@ LINEAGE = {
 LINEAGE_SETTINGS = {
     "clamp_length": "count?",
     "memory_length": "whole",
-    "cutoffs": "list",
+    "cutoffs": "counts",
     "division": "count",
     "same_length": "flag",
     "shares_biases": "flag",

@@ -35,6 +35,7 @@ class Checkpoint:
         refused: dict of a head's kind to why its weights cannot be loaded, a sentence.
         token_ids: dict of "pad_token_id", ... to what the checkpoint says of its special tokens
             beside its tokenizer; `None` where it says nothing of any.
+        default_ids: dict of the same keys to what configurations have that say nothing of them.
     """
 
     source: str
@@ -51,6 +52,7 @@ class Checkpoint:
     tokenizer: Callable = None
     refused: dict = field(default_factory=dict)
     token_ids: dict = None
+    default_ids: dict = field(default_factory=dict)
 
     is_own = False
 
@@ -64,10 +66,10 @@ class Checkpoint:
         "bos" and "eos" are those of generation, which may be others than "cls" and "sep".
         """
         tokenizer = self.tokenizer(**settings)
-        for role in ("pad", "cls", "sep", "mask"):
-            said = (self.token_ids or {}).get(f"{role}_token_id")
-            found = getattr(tokenizer, f"{role}_token_id", None)
-            if said is not None and found is not None and said != found:
+        for role in ("pad", "unk", "cls", "sep", "mask"):
+            key = f"{role}_token_id"
+            said, found = (self.token_ids or {}).get(key), getattr(tokenizer, key, None)
+            if said not in (None, found, self.default_ids.get(key)) and found is not None:
                 raise ValueError(
                     f"The configuration of '{self.source}' has {role}_token_id={said}, and its "
                     f"tokenizer has {found}; set the id in config.json to that of the tokenizer "

@@ -9,7 +9,7 @@ import os
 import tempfile
 
 from kerasbert import tokenizers
-from kerasbert._errors import blames_file, check_fields, first_line
+from kerasbert._errors import blames_file, check_fields, check_heads, first_line
 from kerasbert.backend.tensorflow import need_tensorflow, tf
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap, check_dtype
@@ -78,6 +78,8 @@ def read_checkpoint(directory):
     missing = [key for key in CONFIG.values() if key not in config and key != "initializer_range"]
     if missing:
         raise ValueError(f"'{path}' lacks {', '.join(missing)}; download it again.")
+    heads, width = CONFIG["num_heads"], CONFIG["hidden_dim"]
+    check_heads(config[width], config[heads], heads, width, path)
     settings = {ours: config[key] for ours, key in CONFIG.items() if key in config}
     if settings["activation"] not in ACTIVATIONS:
         raise ValueError(

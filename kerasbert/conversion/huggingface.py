@@ -8,11 +8,12 @@ import os
 import reprlib
 
 from kerasbert import tokenizers
-from kerasbert._errors import check_fields, need_fields
+from kerasbert._errors import check_fields, check_heads, is_whole, need_fields
 from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles
-from kerasbert.conversion.huggingface_tables import ACTIVATIONS, TABLES, refuse
+from kerasbert.conversion.huggingface_tables import ACTIVATIONS, SPECIAL_IDS, TABLES, refuse
 from kerasbert.conversion.lineage import LINEAGE_TABLES
 from kerasbert.conversion.name_map import NameMap
+from kerasbert.conversion.sizes import check_layers
 from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS
 from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS
@@ -50,7 +51,10 @@ _FIELDS = {
     "num_labels": "count",
     "id2label": "object?",
     "problem_type": "name?",
-    "pad_token_id": "whole?",
+    "label2id": "object?",
+    **dict.fromkeys((*SPECIAL_IDS, "unk_token_id"), "whole?"),
+    # Writing may end at one of several tokens.
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), "ids?"),
     "cls_dropout": "share?",
     "pooler_dropout": "share?",
     "pooler_hidden_act": "name",
@@ -60,6 +64,8 @@ _FIELDS = {
     "sbert_ce_default_activation_function": "name?",
 }
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
+# The values of fields that are one of a few.
+_CHOICES = {"problem_type": PROBLEMS, "classifier_pooling": ("cls", "mean")}
 # Settings that change the numbers and that no released encoder of these families uses.
 REFUSED = {
     "is_decoder": (False,),
@@ -162,8 +168,10 @@ def read_checkpoint(directory):
     needed = (table.config[name][0] for name in NEEDED if name in table.config)
     need_fields(config, needed, path)
     check_fields(config, _FIELDS | kinds, path)
-    if config.get("problem_type") not in (None, *PROBLEMS):
-        refuse(path, "problem_type", config["problem_type"], " or ".join(map(repr, PROBLEMS)))
+    _check_sizes(table, config, path)
+    for key, choices in _CHOICES.items():
+        if config.get(key) not in (None, *choices):
+            refuse(path, key, config[key], " or ".join(map(repr, choices)))
     tied = config.get("tie_word_embeddings", True)
     encoder = _encoder_settings(table, config, path)
     repeated = _tied(table, encoder, config) if tied else {}
@@ -199,14 +207,41 @@ def read_checkpoint(directory):
             for key, fine in settings.items()
             if config.get(key, fine) != fine
         },
-        token_ids={key: config[key] for key in table.special_ids if key in config},
+        token_ids={
+            key: config[key] for key in (*table.special_ids, "unk_token_id") if key in config
+        },
+        default_ids=table.default_ids,
     )
+
+
+def _check_sizes(table, config, path):
+    """Raise for sizes that do not fit each other, by the names that the file has for them."""
+
+    def said(ours):
+        key, default = table.config[ours]
+        return config.get(key, default), key
+
+    for ours in ("num_heads", "num_decoder_heads"):
+        if ours in table.config:
+            check_heads(said("hidden_dim")[0], *said(ours), said("hidden_dim")[1], path)
+    for ours in ("num_layers", "num_decoder_layers"):
+        if ours in table.config:
+            check_layers(said(ours)[0], os.path.dirname(path))
+    size, key = said("vocabulary_size")
+    for name in table.special_ids:
+        id = config.get(name)
+        if is_whole(id) and id != table.default_ids.get(name) and id >= size:
+            raise ValueError(
+                f"'{path}' has {name}={id} beside {key}={size}, which gives the ids 0 to "
+                f"{size - 1}; set both to what the model was trained with."
+            )
 
 
 def _encoder_settings(table, config, path):
     settings = {ours: config.get(key, default) for ours, (key, default) in table.config.items()}
     if "activation" in settings:
-        settings["activation"] = _activation(settings["activation"], path)
+        name = table.config["activation"][0]
+        settings["activation"] = _activation(name, settings["activation"], path)
     if table.starts_at_padding:
         # The table's rows include those before the first position.
         padding = config.get("pad_token_id")
@@ -232,10 +267,10 @@ def _encoder_settings(table, config, path):
     return settings | table.read(config, path)
 
 
-def _activation(name, path):
+def _activation(key, name, path):
     if name not in ACTIVATIONS:
         raise ValueError(
-            f"'{path}' has the activation '{name}'; kerasbert reads {', '.join(ACTIVATIONS)}."
+            f"'{path}' has the activation {key}='{name}'; kerasbert reads {', '.join(ACTIVATIONS)}."
         )
     return ACTIVATIONS[name]
 
@@ -255,7 +290,9 @@ def read_head_settings(table, kind, config, path):
         if ours == "dropout" and value is None:
             value = config.get(*table.config["dropout"])
         elif ours == "head_activation":
-            value = _activation(value or "linear", path)  # The dense layer is there all the same.
+            value = _activation(
+                key, "linear" if value is None else value, path
+            )  # The dense layer is there all the same.
         found[ours] = value
     return found | (table.read_head(config, path) if kind in table.heads else {})
 
@@ -269,28 +306,52 @@ def _classes(config, path):
             "it with BertTextRegressor, or pass num_classes or labels for a new head."
         )
     names = config.get("id2label")
+    wrong = _wrong_labels(config)
+    if wrong:
+        raise ValueError(
+            f"'{path}' has {wrong}; mend it, or pass num_classes or labels for a new head."
+        )
     if names:
-        numbers = sorted(int(key) if str(key).isdecimal() else -1 for key in names)
-        if numbers != list(range(len(names))):
-            raise ValueError(
-                f"'{path}' has id2label={reprlib.repr(names)}, whose keys have to be the numbers "
-                f"of the classes, from 0 to {len(names) - 1}; mend it, or pass num_classes or "
-                "labels for a new head."
-            )
-        classes = {"labels": [names[key] for key in sorted(names, key=int)]}
+        classes = {"labels": [str(names[key]) for key in sorted(names, key=int)]}
     else:
         classes = {"num_classes": config.get("num_labels", 2)}
     return {**classes, "multi_label": problem == "multi_label_classification"}
 
 
+def _wrong_labels(config):
+    """What is wrong with what it says of its classes, in words; `None` for nothing."""
+    names, count = config.get("id2label"), config.get("num_labels")
+    numbers = config.get("label2id") or {}
+    if not names:
+        return None
+    said = f"id2label={reprlib.repr(names)}"
+    keys = [int(key) if str(key).isdecimal() else -1 for key in names]
+    if sorted(keys) != list(range(len(names))):
+        return f"{said}, whose keys must be the numbers of the classes, from 0 to {len(names) - 1}"
+    found = [str(name) for name in names.values() if not isinstance(name, (dict, list))]
+    if len(found) < len(names) or None in names.values() or len(set(found)) < len(found):
+        return f"{said}, whose values must be names, each of one class alone"
+    if count not in (None, len(names)):
+        return f"num_labels={count} beside {said}, which names {len(names)} classes"
+    for key, name in zip(keys, found, strict=True):
+        if str(numbers.get(name, key)) != str(key):
+            return f"label2id={reprlib.repr(numbers)}, which contradicts its {said}"
+    return None
+
+
 def _length(directory, encoder):
     """Where a cross-encoder cuts its texts, as sentence-transformers finds that."""
-    lengths = (
-        json_in(directory, "tokenizer_config.json").get("model_max_length"),
-        encoder.get("max_sequence_length"),
-    )
-    lengths = [x for x in lengths if isinstance(x, (int, float)) and x > 0]
+    lengths = [tokenizer_length(directory), encoder.get("max_sequence_length")]
+    lengths = [x for x in lengths if x is not None]
     return {"sequence_length": int(min(lengths))} if lengths else {}
+
+
+def tokenizer_length(directory):
+    """The most tokens that a directory's tokenizer takes, if it says so."""
+    config = json_in(directory, "tokenizer_config.json")
+    path = os.path.join(directory, "tokenizer_config.json")
+    check_fields(config, {"model_max_length": "length?"}, path)
+    return config.get("model_max_length")
 
 
 def label_count(config):

@@ -60,6 +60,8 @@ class Table:
         ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
         special_ids: tuple. Keys of special tokens that `config.json` has.
         token_ids: tuple. Those whose defaults there may lie outside a vocabulary.
+        default_ids: dict of key to its default there, which says nothing of the tokenizer: a file
+            has it where nobody set the key, as those of XLM-R's vocabulary in BERT's class do.
         head_names: tuple. What names of heads start with, where that is not as usual.
         refused: dict of a kind of head to a dict of key to the one value that is known here.
         inside: tuple. How the names of a head's layers start that stand among the encoder's.
@@ -98,6 +100,7 @@ class Table:
     ignored: tuple = ()
     special_ids: tuple = SPECIAL_IDS
     token_ids: tuple = ()
+    default_ids: dict = dataclasses.field(default_factory=lambda: {"pad_token_id": 0})
     head_names: tuple = None
     refused: dict = dataclasses.field(default_factory=dict)
     inside: tuple = ()
@@ -192,6 +195,11 @@ def _read_modernbert(config, path):
     every = config.get("global_attn_every_n_layers", 3)
     types = config.get("layer_types")
     if types is not None:
+        if len(types) != layers:
+            raise ValueError(
+                f"'{path}' has {len(types)} layer_types beside num_hidden_layers={layers}; each "
+                "layer must have one: take out what the model was not trained with."
+            )
         full = [i for i, kind in enumerate(types) if kind == "full_attention"]
         every = full[1] - full[0] if len(full) > 1 else layers
         if full != list(range(0, layers, every)):
@@ -382,7 +390,7 @@ def _read_rotary(base, known):
         if kind not in (None, "rope", "rotary"):
             refuse(path, "position_embedding_type", kind, "'rope'")
         rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-        kinds = {"rope_theta": "base?", "factor": "positive", "partial_rotary_factor": "number"}
+        kinds = {"rope_theta": "base?", "factor": "factor", "partial_rotary_factor": "number"}
         check_fields(rope, kinds, path)
         if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
             refuse(path, "partial_rotary_factor", rope, "1.0")
@@ -481,6 +489,7 @@ def _roberta(classes, **config):
         decoder="lm_head.decoder",
         poolers=(None, "multiple_choice"),
         starts_at_padding=True,
+        default_ids={},  # Positions count from the padding.
     )
 
 
@@ -523,7 +532,13 @@ _MODERNBERT_CONFIG = {
     "initializer_range": ("initializer_range", 0.02),
     "local_window": ("local_attention", 128),
 }
-_MODERNBERT_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep"))
+_MODERNBERT_IDS = {
+    "pad_token_id": 50283,
+    "bos_token_id": 50281,
+    "eos_token_id": 50282,
+    "cls_token_id": 50281,
+    "sep_token_id": 50282,
+}
 
 
 def _modernbert(qkv):
@@ -891,6 +906,7 @@ TABLES = {
         },
         aliases=_GPT_ALIASES,
         token_ids=("bos_token_id", "eos_token_id"),
+        default_ids={"bos_token_id": 50256, "eos_token_id": 50256},
         read=_read_gpt2,
         write=_write_gpt2,
     ),
@@ -939,7 +955,8 @@ TABLES = {
         },
         endings={"causal_lm": "ForCausalLM"},
         ignored=("position_embedding_type",),
-        token_ids=_MODERNBERT_IDS,
+        token_ids=tuple(_MODERNBERT_IDS),
+        default_ids=_MODERNBERT_IDS,
         read=_read_modernbert_decoder,
         write=_write_modernbert_decoder,
     ),
@@ -967,7 +984,8 @@ TABLES = {
             },
         },
         ignored=("position_embedding_type",),  # They are rotary, by whatever name.
-        token_ids=_MODERNBERT_IDS,
+        token_ids=tuple(_MODERNBERT_IDS),
+        default_ids=_MODERNBERT_IDS,
         read=_read_modernbert,
         write=_write_modernbert,
     ),

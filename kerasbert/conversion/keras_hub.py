@@ -7,7 +7,7 @@ import keras_hub
 from keras import ops
 
 from kerasbert import tokenizers
-from kerasbert._errors import blames_file, check_fields, check_value, first_line
+from kerasbert._errors import blames_file, check_fields, check_heads, check_value, first_line
 from kerasbert._process import check_process
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
 from kerasbert.conversion.name_map import NameMap
@@ -162,7 +162,10 @@ def read_checkpoint(directory):
     ]
     if lacks:
         raise ValueError(f"'{path}' lacks {', '.join(lacks)}; download it again.")
+    check_heads(config["hidden_dim"], config["num_heads"], where=path)
     settings = {**SETTINGS[family], **{key: config[key] for key in _SHARED if key in config}}
+    if not {"vocabulary_size", "vocab_size"} & config.keys():
+        raise ValueError(f"'{path}' lacks vocabulary_size; download it again.")
     settings["vocabulary_size"] = config.get("vocabulary_size", config.get("vocab_size"))
     if family == "albert":
         defaults = {"num_groups": 1, "num_inner_repetitions": 1, "embedding_dim": 128}

@@ -28,6 +28,8 @@ def _read_xlnet(config, path):
     for key, fine in {"same_length": False, "bi_data": False, "reuse_len": None}.items():
         if (config.get(key) or fine) != fine:
             refuse(path, key, config[key], repr(fine))
+    if config.get("attn_type", "bi") not in ("bi", "uni"):
+        refuse(path, "attn_type", config["attn_type"], "'bi' or 'uni'")
     width, heads = config.get("d_model", 1024), config.get("n_head", 16)
     if config.get("d_head") not in (None, width / heads):
         raise ValueError(
@@ -73,7 +75,8 @@ def _xlnet_weights(settings):
 
 
 def _read_transformer_xl(config, path):
-    check_fields(config, {"tie_projs": "list", "untie_r": "flag", "d_embed": "count"}, path)
+    kinds = {"tie_projs": "flags", "untie_r": "flag", "d_embed": "count", "cutoffs": "counts"}
+    check_fields(config, kinds, path)
     known = {"pre_lnorm": False, "attn_type": 0, "tie_word_embeddings": True}
     for key, fine in known.items():
         if config.get(key, fine) != fine:
@@ -197,7 +200,7 @@ def _read_marian_head(config, path):
     written = {**config, **json_in(os.path.dirname(path), "generation_config.json")}
     check_fields(written, {"bad_words_ids": "list?", "forced_eos_token_id": "whole?"}, path)
     words = written.get("bad_words_ids") or []
-    if any(not isinstance(word, list) or len(word) != 1 for word in words):
+    if any(not isinstance(x, list) or len(x) != 1 or not is_whole(x[0]) for x in words):
         raise ValueError(
             f"'{path}' goes with bad_words_ids={words!r}, and kerasbert forbids single tokens "
             "alone, each in a list of its own."
@@ -255,6 +258,7 @@ LINEAGE_TABLES = {
         endings={"seq2seq_lm": "MTModel"},
         special_ids=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
         token_ids=("pad_token_id", "eos_token_id"),
+        default_ids={"pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
         head_names=("final_logits_bias",),
         verbatim_head=lambda settings: {"lm_head/bias": "final_logits_bias[0]"},
         tied=lambda settings, config: dict.fromkeys(
@@ -351,6 +355,7 @@ LINEAGE_TABLES = {
         without_class=(),
         refused={"text_classifier": {"summary_type": "last", "summary_use_proj": True}},
         token_ids=("pad_token_id", "bos_token_id", "eos_token_id"),
+        default_ids={"pad_token_id": 5, "bos_token_id": 1, "eos_token_id": 2},
         split_heads={
             ".rel_attn.q": True,
             ".rel_attn.k": True,

@@ -35,6 +35,26 @@ _CONFIG = colbert.PYLATE  # PyLate writes into the same file.
 # What texts that are searched are called there; we call them by the first of these.
 _TEXT_ROLES = ("text", "document", "passage", "corpus")
 _POOLINGS = ("cls", "max", "mean")
+_POOLING_FIELDS = {
+    **dict.fromkeys(_FLAGS, "flag"),
+    "include_prompt": "flag",
+    "word_embedding_dimension": "count",
+    "embedding_dimension": "count",
+}
+_DENSE_FIELDS = {
+    "in_features": "count",
+    "out_features": "count",
+    "bias": "flag",
+    "use_residual": "flag",
+    "activation_function": "name?",
+}
+# Of what texts begin with, and of what is made of logits.
+_CONFIG_FIELDS = {
+    "prompts": "texts?",
+    "default_prompt_name": "name?",
+    "activation_fn": "name?",
+    "model_type": "name?",
+}
 # What a dense layer makes of its product, by Keras' names.
 _DENSE_ACTIVATIONS = {
     "tanh": "torch.nn.modules.activation.Tanh",
@@ -114,11 +134,12 @@ def read_checkpoint(directory):
         )
     folder = _path(directory, modules[0])
     checkpoint = huggingface.read_checkpoint(folder)
-    found = (json_in(folder, name) for name in _TRANSFORMER_SETTINGS)
-    settings = next(filter(None, found), {})
+    found = ((json_in(folder, name), name) for name in _TRANSFORMER_SETTINGS)
+    settings, name = next(filter(lambda pair: pair[0], found), ({}, ""))
+    kinds = {"max_seq_length": "count?", "do_lower_case": "flag?"}
+    check_fields(settings, kinds, os.path.join(folder, name))
     make = checkpoint.tokenizer
-    own = json_in(folder, "tokenizer_config.json").get("model_max_length")
-    lengths = (settings.get("max_seq_length"), own)
+    lengths = (settings.get("max_seq_length"), huggingface.tokenizer_length(folder))
     length = next((length for length in lengths if length is not None), float("inf"))
     length = int(min(length, checkpoint.encoder["max_sequence_length"]))
     if settings.get("do_lower_case"):
@@ -410,10 +431,24 @@ def _embedder(directory, modules):
         return {"pooling": "tokens", **settings}
     path = os.path.join(_path(directory, modules[1]), "config.json")
     config = read_json(path)
+    check_fields(config, _POOLING_FIELDS, path)
+    _check_width(directory, modules, config, ("word_embedding_dimension", "embedding_dimension"))
+    flags = [mode for flag, mode in _FLAGS.items() if config.get(flag)]
     modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
-    modes = [modes] if isinstance(modes, str) else list(modes)
+        if not flags and any(config.get(flag) is False for flag in _FLAGS):
+            raise ValueError(
+                f"'{path}' sets every pooling_mode_... to false, so that no vector comes out; set "
+                "the one that the model was trained with to true."
+            )
+        modes = flags or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or not modes or flags and set(flags) != set(map(str, modes)):
+        raise ValueError(
+            f"'{path}' has pooling_mode={config['pooling_mode']!r}, which must be a name or a list "
+            f"of names, and the same that its flags say ({', '.join(flags) or 'none'}); take out "
+            "what the model was not trained with."
+        )
     for mode in modes:
         if mode not in _POOLINGS:
             raise ValueError(
@@ -423,11 +458,23 @@ def _embedder(directory, modules):
     return {"pooling": modes[0] if len(modes) == 1 else modes, **settings}
 
 
+def _check_width(directory, modules, config, names):
+    """Raise where a module says that it reads vectors of another width than the encoder's."""
+    encoder = huggingface.read_checkpoint(_path(directory, modules[0])).encoder["hidden_dim"]
+    for name in names:
+        if config.get(name, encoder) != encoder:
+            raise ValueError(
+                f"'{directory}' has {name}={config[name]} in the configuration of a module, and an "
+                f"encoder of the width {encoder}; the two do not belong together: download it "
+                "again."
+            )
+
+
 def _dense(folder):
     """Arguments of `BertTextEmbedder` that say what its dense layer is."""
     path = os.path.join(folder, "config.json")
     config = read_json(path)
-    check_fields(config, {"out_features": "count", "bias": "flag", "use_residual": "flag"}, path)
+    check_fields(config, _DENSE_FIELDS, path)
     if config.get("use_residual"):
         raise ValueError(
             f"'{path}' has use_residual=true, which kerasbert does not have; load the encoder with "
@@ -450,8 +497,21 @@ def _dense(folder):
     }
 
 
-def _warn_of_prompt(directory):
+def _config(directory):
     config = json_in(directory, _CONFIG)
+    check_fields(config, _CONFIG_FIELDS, os.path.join(directory, _CONFIG))
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise ValueError(
+            f"'{os.path.join(directory, _CONFIG)}' has default_prompt_name={default!r}, which is "
+            f"none of its prompts ({', '.join(prompts) or 'there are none'}); set it to one of "
+            "them or to null."
+        )
+    return config
+
+
+def _warn_of_prompt(directory):
+    config = _config(directory)
     prompt = (config.get("prompts") or {}).get(config.get("default_prompt_name"))
     if prompt:
         warnings.warn(
@@ -463,7 +523,7 @@ def _warn_of_prompt(directory):
 
 def _prompts(directory, modules):
     """Settings of the preprocessor: prompts by their role, and the role of other texts."""
-    config = json_in(directory, _CONFIG)
+    config = _config(directory)
     prompts = {role: prompt for role, prompt in (config.get("prompts") or {}).items() if prompt}
     if not prompts:
         return {}

@@ -54,9 +54,18 @@ def check_buildable(settings, source):
         )
     layers = settings["num_layers"] * settings.get("num_inner_repetitions", 1)
     layers += settings.get("num_decoder_layers") or 0
-    if layers > MOST_LAYERS:
+    check_layers(layers, source)
+
+
+def check_layers(count, source):
+    """Raise for more layers than we build, before anything is made for each of them.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    if count > MOST_LAYERS:
         raise ValueError(
-            f"The configuration of '{source}' asks for {layers:,} layers, and kerasbert builds "
+            f"The configuration of '{source}' asks for {count:,} layers, and kerasbert builds "
             f"{MOST_LAYERS:,} at most; download it again."
         )
 

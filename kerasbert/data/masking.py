@@ -46,9 +46,9 @@ def check_rates(
             "to more than 1, the share of all chosen tokens; lower one of them."
         )
     check_value("mask_selection_length", mask_selection_length, "count?")
-    if unit not in UNITS:
+    if unit not in tuple(UNITS):
         raise ValueError(
-            f"{unit!r} is no unit of masking; use one of {', '.join(map(repr, UNITS))}."
+            f"mask_unit={unit!r} is no unit of masking; use one of {', '.join(map(repr, UNITS))}."
         )
 
 

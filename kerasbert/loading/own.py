@@ -13,6 +13,7 @@ import keras
 from kerasbert._errors import (
     blames_file,
     check_fields,
+    check_heads,
     check_value,
     first_line,
     is_whole,
@@ -40,7 +41,7 @@ _TASK_FIELDS = {
     "sentence_order": "flag?",
     "normalize": "flag",
     "characters": "name?",
-    "tied_projections": "list?",
+    "tied_projections": "flags?",
     "backbone": "object?",
     "preprocessor": "object?",
 }
@@ -144,6 +145,7 @@ class OwnPreset:
         check_fields(config, encoder if name == "config.json" else _TASK_FIELDS, path)
         if read_json(path).get("registered_name") == "kerasbert>BertBackbone":
             need_fields(config, NEEDED, path)
+            check_heads(config["hidden_dim"], config["num_heads"], where=path)
         return config
 
     def task(self):

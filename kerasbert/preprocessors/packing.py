@@ -12,7 +12,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert._errors import check_whole, is_whole
+from kerasbert._errors import check_choice, check_fields, check_whole, is_whole
 from kerasbert.backend.tensorflow import Traced, tf
 from kerasbert.data.batching import (
     batch_dataset,
@@ -29,6 +29,22 @@ from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
 
+# What a `preprocessor.json` says, of whichever task.
+_FIELDS = {
+    "sequence_length": "count",
+    "truncate": "name",
+    "num_segments": "whole",
+    "num_classes": "count?",
+    "labels": "names?",
+    "multi_label": "flag",
+    "next_sentence": "flag",
+    "query_length": "count?",
+    "expand_queries": "flag",
+    "attend_to_expansion": "flag",
+    "skiplist_words": "names",
+    "add_start_token": "flag",
+    "add_end_token": "flag",
+}
 # The names of KerasHub's packer beside ours.
 TRUNCATE = {
     "longest_first": "longest_first",
@@ -99,8 +115,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             )
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
-        if truncate not in TRUNCATE:
-            raise ValueError(f"truncate={truncate!r} is unknown; use one of {list(TRUNCATE)}.")
+        check_choice("truncate", truncate, TRUNCATE)
         self.truncate = truncate
         check_whole("num_segments", num_segments, 0)
         self.num_segments = num_segments
@@ -148,6 +163,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         saved = _read_json(directory, "preprocessor.json")
         saved_cls = keras.saving.get_registered_object(saved.get("registered_name"))
         config = dict(saved.get("config", {}))
+        check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
         fits = saved_cls is not None and issubclass(saved_cls, cls)
         # Tasks refine each other's preprocessors: one task's is no good for another.
         if not fits or cls is not BertPreprocessor and _ours(saved_cls) is not _ours(cls):

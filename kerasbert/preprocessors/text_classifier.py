@@ -6,7 +6,7 @@ B batch, C classes.
 import keras
 import numpy as np
 
-from kerasbert._errors import did_you_mean
+from kerasbert._errors import check_value, did_you_mean
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import assert_all, label_list, label_rows
@@ -61,6 +61,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
     ):
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
         self.labels = label_list(labels)
+        check_value("multi_label", multi_label, "flag")
         self.multi_label = multi_label
         self.num_classes = num_classes
         names = self.names

@@ -223,6 +223,8 @@ def label_list(labels):
         raise ValueError(f"labels={labels!r} is one string; pass a list of names.")
     if isinstance(labels, (set, frozenset)):
         raise ValueError(f"labels={labels!r} is a set, which has no order; pass a list of names.")
+    if not hasattr(labels, "__iter__"):
+        raise ValueError(f"labels={labels!r} is no list; pass a list of names.")
     if not isinstance(labels, dict):
         labels = list(labels)
         if None in labels:

@@ -36,6 +36,7 @@ _TOKENS = {f"{role}_token": "token?" for role in (*ROLES, "bos", "eos")}
 _CONFIG = {
     **_TOKENS,
     "tokenizer_class": "name?",
+    "model_max_length": "length?",
     "added_tokens_decoder": "object?",
     "split_special_tokens": "flag?",
     "do_lower_case": "flag?",

@@ -9,6 +9,7 @@ import keras
 import keras_hub
 import numpy as np
 
+from kerasbert._errors import check_fields, check_value
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
@@ -18,6 +19,20 @@ from kerasbert.tokenizers.files import ROLES
 
 # Special tokens that KerasHub calls by another name too.
 _NAMES = {"cls": ("cls", "start"), "sep": ("sep", "end")}
+# What settings of any tokenizer can be; see `check_value`.
+SETTINGS = {
+    **{f"{role}_token": "name?" for role in ROLES},
+    "special_tokens_in_strings": "flag",
+    "lowercase": "flag",
+    "strip_accents": "flag?",
+    "split_on_cjk": "flag",
+    "split_on_punctuation": "flag",
+    "split_characters": "flag",
+    "suffix_indicator": "name",
+    "keep_accents": "flag",
+    "add_prefix_space": "flag",
+    "normalization": "name?",
+}
 # Preprocessors tokenize in several threads.
 _tracing = threading.RLock()
 
@@ -113,6 +128,11 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         # There is nothing to build; Keras took a batch of each `fit` to find out.
         self.built = True
         self._forget_graphs()
+
+    def __setattr__(self, name, value):
+        if name in SETTINGS:
+            check_value(name, value, SETTINGS[name])
+        super().__setattr__(name, value)
 
     def __call__(self, inputs, **kwargs):
         # Not Keras' own: that walks over every string and rewords every error.
@@ -251,6 +271,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             )
         if not isinstance(config, dict):
             raise ValueError(f"'{path}' has no 'config'; save or fetch the preset again.")
+        check_fields(config, SETTINGS, path)
         tokenizer = saved_class.from_config({**config, **kwargs})
         tokenizer.load_preset_assets(directory)
         return tokenizer

@@ -1,10 +1,11 @@
 """Configurations with values that no model has, or without a field, name the field and the file."""
 
 import json
+import math
 
 import pytest
 
-from kerasbert.conversion import huggingface
+from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion.checkpoint import Checkpoint
 from kerasbert.models import BertBackbone
 from kerasbert.tokenizers import BertTokenizer
@@ -42,6 +43,15 @@ def read(folder, config):
         (BERT, "problem_type", "nonsense"),
         (BERT, "problem_type", "Regression"),
         (BERT, "hidden_act", "nonsense"),
+        (BERT, "hidden_act", ""),
+        (BERT, "num_attention_heads", 3),
+        (BERT, "num_hidden_layers", 10**12),
+        (BERT, "pad_token_id", 9),
+        (BERT, "cls_token_id", 10**12),
+        (BERT, "eos_token_id", "x"),
+        (BERT, "unk_token_id", -1),
+        (BERT, "classifier_pooling", "sum"),
+        (BERT, "tie_word_embeddings", "false"),
         (ROTARY, "rope_theta", 1e30),
         (ROTARY, "rope_theta", 1e-30),
     ],
@@ -51,8 +61,10 @@ def test_values_that_no_model_has(tmp_path, base, field, value):
     with pytest.raises(ValueError) as raised:
         read(tmp_path, {**base, field: value})
     words = str(raised.value)
-    assert "config.json" in words and str(value) in words
-    assert field in words or field == "hidden_act"  # Which is named as the activation.
+    if value == 10**12 and "layers" in field:
+        assert str(tmp_path) in words and "asks for 1,000,000,000,000 layers" in words
+        return
+    assert "config.json" in words and str(value) in words and field in words
 
 
 @pytest.mark.backends("tensorflow")
@@ -84,14 +96,171 @@ def test_our_constructor_checks_the_same(settings):
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("role", ["pad", "cls", "sep", "mask"])
+@pytest.mark.parametrize("role", ["pad", "unk", "cls", "sep", "mask"])
 def test_special_ids_are_those_of_the_tokenizer(role):
     def tokenizer():
         return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
 
-    right = {f"{name}_token_id": id for name, id in dict(pad=0, cls=2, sep=3, mask=4).items()}
+    right = {
+        f"{name}_token_id": id for name, id in dict(pad=0, unk=1, cls=2, sep=3, mask=4).items()
+    }
     checkpoint = Checkpoint("x", "bert", {}, tokenizer=tokenizer, token_ids=right)
     BertTokenizer.from_checkpoint(checkpoint)
     wrong = Checkpoint("x", "bert", {}, tokenizer=tokenizer, token_ids={f"{role}_token_id": 5})
     with pytest.raises(ValueError, match=f"'x' has {role}_token_id=5, and its tokenizer has"):
         BertTokenizer.from_checkpoint(wrong)
+
+
+WRONG = [None, "x", "", -1, 1e30, math.nan, math.inf, True, 2.5, [], {}, [1], {"a": 1}]
+# Sizes of the encoder in each family, by our names.
+SIZES = {
+    **dict.fromkeys(("num_layers", "num_decoder_layers", "num_heads", "num_decoder_heads"), 2),
+    **dict.fromkeys(("hidden_dim", "intermediate_dim", "decoder_intermediate_dim"), 16),
+    "vocabulary_size": 9,
+}
+MORE = {
+    "deberta_v3": {
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+    },
+    "transformer_xl": {"d_head": 8, "d_embed": 16, "cutoffs": [3, 6]},
+}
+# What says nothing where it is `None`, or is read as a number where it is one.
+FREE = ("embedding_size", "num_hidden_groups", "local_attention", "rope_theta", "mem_len")
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("family", huggingface.ALL_TABLES)
+def test_every_setting_of_every_family(tmp_path, family):
+    """A value of a wrong type, or that no number of its kind has, names the field and the file."""
+    table = huggingface.ALL_TABLES[family]
+    base = {"model_type": table.model_type or family, **MORE.get(family, {})}
+    base |= {key: SIZES.get(ours, default) for ours, (key, default) in table.config.items()}
+    read(tmp_path, base)
+    fields = {key for key, _ in table.config.values()} | set(table.special_ids) | {"label2id"}
+    for field in sorted(fields - set(FREE)):
+        for value in WRONG:
+            is_empty = value is None and field not in base
+            is_id = field.endswith("token_id") and value in ([], [1])
+            if is_empty or is_id or field == "label2id" and isinstance(value, dict):
+                continue
+            if isinstance(base.get(field), bool) and value is True:
+                continue
+            with pytest.raises(ValueError, match=r"config\.json") as raised:
+                read(tmp_path, {**base, field: value})
+                pytest.fail(f"{field}={value!r} was taken")
+            assert field in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id2label": {"0": "a", "1": "a"}},
+        {"id2label": {"0": "a", "1": None}},
+        {"id2label": {"0": "a", "1": ["b"]}},
+        {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}},
+        {"id2label": {"0": "a", "1": "b"}, "num_labels": 3},
+    ],
+    ids=str,
+)
+def test_labels_that_contradict_each_other(tmp_path, fields):
+    with pytest.raises(ValueError, match="id2label") as raised:
+        read(tmp_path, {**BERT, **fields}).classes()
+    assert "config.json" in str(raised.value) and list(fields)[-1] in str(raised.value)
+    # Names of a default that nobody changed contradict none.
+    names = {"id2label": {"0": "a", "1": "b"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    assert read(tmp_path, {**BERT, **names}).classes()["labels"] == ["a", "b"]
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_default_id_says_nothing_of_the_tokenizer(tmp_path):
+    """XLM-R's vocabulary in BERT's class, as in multilingual MiniLM, has its padding at 1."""
+
+    def tokenizer():
+        return BertTokenizer(["[CLS]", "[PAD]", "[UNK]", "[SEP]", "[MASK]", "a"])
+
+    found = read(tmp_path, {**BERT, "pad_token_id": 0})
+    ids = {"token_ids": found.token_ids, "default_ids": found.default_ids}
+    made = Checkpoint("x", "bert", {}, tokenizer=tokenizer, **ids).make_tokenizer()
+    assert made.pad_token_id == 1
+    # RoBERTa counts positions from there.
+    roberta = {**BERT, "model_type": "roberta", "pad_token_id": 0}
+    ids["default_ids"] = read(tmp_path, roberta).default_ids
+    with pytest.raises(ValueError, match="pad_token_id=0, and its tokenizer has 1"):
+        Checkpoint("x", "roberta", {}, tokenizer=tokenizer, **ids).make_tokenizer()
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("value", [value for value in WRONG if value is not None], ids=repr)
+def test_googles_settings(tmp_path, value):
+    base = {key: 2 for key in google.CONFIG.values()} | {"hidden_act": "gelu"}
+    base |= {key: 0.1 for key in base if "dropout" in key or key == "initializer_range"}
+    for field in base:
+        (tmp_path / "bert_config.json").write_text(json.dumps({**base, field: value}))
+        with pytest.raises(ValueError, match=rf"bert_config\.json|{field}=") as raised:
+            google.read_checkpoint(str(tmp_path))
+        assert field in str(raised.value)
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize(
+    "file, field, values",
+    [
+        ("sentence_bert_config.json", "max_seq_length", ["x", 0, -1, 2.5, True, math.nan, []]),
+        ("sentence_bert_config.json", "do_lower_case", ["x", 1, "false"]),
+        ("tokenizer_config.json", "model_max_length", ["x", 0, -1, 2.5, True, math.inf]),
+        ("pool/config.json", "pooling_mode_mean_tokens", ["x", 1, None, False]),
+        ("pool/config.json", "pooling_mode", ["cls", "nonsense", [], ["mean", "cls"], 1]),
+        ("pool/config.json", "word_embedding_dimension", [9, 0, "8", None]),
+        ("config_sentence_transformers.json", "prompts", ["x", [], {"query": 1}]),
+        ("config_sentence_transformers.json", "default_prompt_name", [1, "nonsense"]),
+    ],
+)
+def test_settings_of_sentence_transformers(tmp_path, file, field, values):
+    def written(**changed):
+        files = {
+            "config.json": BERT,
+            "modules.json": [
+                {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
+                {"idx": 1, "path": "pool", "type": "sentence_transformers.models.Pooling"},
+            ],
+            "pool/config.json": {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True},
+            "sentence_bert_config.json": {"max_seq_length": 8},
+            "tokenizer_config.json": {"model_max_length": 10**30},
+            "config_sentence_transformers.json": {"prompts": {"query": "q: "}},
+        }
+        files[file] = {**files[file], **changed}
+        (tmp_path / "pool").mkdir(exist_ok=True)
+        for name, content in files.items():
+            (tmp_path / name).write_text(json.dumps(content))
+        # The length of the tokenizer counts where the module says none.
+        if file == "tokenizer_config.json":
+            (tmp_path / "sentence_bert_config.json").unlink()
+        return sentence_transformers.read_checkpoint(str(tmp_path)).head["text_embedder"]()
+
+    assert written() == {"normalize": False, "pooling": "mean"}
+    for value in values:
+        with pytest.raises(ValueError, match=field.removesuffix("_mean_tokens")) as raised:
+            written(**{field: value})
+            pytest.fail(f"{field}={value!r} was taken")
+        assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("field", ["lowercase", "strip_accents", "split_on_cjk", "pad_token"])
+def test_our_tokenizers_check_their_settings(tmp_path, field):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    for value in (1, 2.5, [1], {"a": 1}):
+        with pytest.raises(ValueError, match=f"^{field}="):
+            BertTokenizer(tokens, **{field: value})
+    BertTokenizer(tokens).save_to_preset(str(tmp_path))
+    path = tmp_path / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    saved["config"][field] = 1
+    path.write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match=rf"{field}=1 in .*tokenizer\.json"):
+        BertTokenizer.from_preset(str(tmp_path))
