@@ -189,6 +189,9 @@ class _Joined(collections.ChainMap):
     def shape(self, name):
         return next(part.shape(name) for part in self.maps if name in part)
 
+    def size(self):
+        return sum(part.size() for part in self.maps)
+
 
 def _dense_folder(directory, modules):
     """The folder with the weights of a dense layer; `None` where there is none that we have."""
