@@ -34,7 +34,8 @@ def first_line(error):
 def reading(path, then="fetch it again", what="damaged, or not what its name says"):
     """Turn any library's error on reading a file into one sentence that names the file.
 
-    One-sentence errors that name the file already, and errors of the system, pass unchanged.
+    One-sentence errors that name the file already, and errors of the system and of memory, pass
+    unchanged.
 
     Args:
         path: string.
@@ -50,7 +51,7 @@ def reading(path, then="fetch it again", what="damaged, or not what its name say
         said = str(error).strip()
         is_system = isinstance(error, OSError) and error.errno is not None
         is_sentence = type(error) is ValueError and str(path) in said and "\n" not in said
-        if is_system or is_sentence or isinstance(error, (ImportError, ReadError)):
+        if is_system or is_sentence or isinstance(error, (ImportError, MemoryError, ReadError)):
             raise
         raise ReadError(f"'{path}' is {what} ({first_line(error)}); {then}.") from error
 

@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 
+from kerasbert import private_names
+
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 # Functions in which servers fork a worker, by module, and a signal that stops the server. gunicorn
 # needs none: it stops by itself where a worker exits with `_BOOT_ERROR`. Celery would start others.
@@ -79,12 +81,11 @@ def _explain(lost):
 
 def _running():
     """The runtimes whose threads run in this process; imports nothing."""
-    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-    if getattr(context, "_context_handle", None) is not None:
+    if private_names.runs_tensorflow():
         yield "tensorflow"
     elif "tensorflow" in sys.modules and "tf_Compute" in _thread_names():
         yield "tensorflow"  # Sessions of TensorFlow 1 run without the eager context.
-    if getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None):
+    if private_names.runs_jax():
         yield "jax"
 
 

@@ -12,6 +12,7 @@ with a scan of the code.
 """
 
 import dataclasses
+import sys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,6 +450,46 @@ NAMES = (
         backends=("tensorflow",),
     ),
     Name(
+        "tensorflow.python.eager",
+        "context",
+        "submodule",
+        "tensorflow 2.21",
+        "What knows whether TensorFlow has started its threads. It may not be imported for that.",
+        backends=("tensorflow",),
+    ),
+    Name(
+        "jax._src",
+        "xla_bridge",
+        "submodule",
+        "jax 0.10",
+        "The same of JAX.",
+        backends=("jax",),
+    ),
+    Name(
+        "tensorflow.python.eager.context",
+        "_context",
+        "variable of a module",
+        "tensorflow 2.21",
+        "Whether TensorFlow has started its threads, which a fork loses; asking may start none.",
+        backends=("tensorflow",),
+    ),
+    Name(
+        "tensorflow.python.eager.context.Context",
+        "_context_handle",
+        "attribute",
+        "tensorflow 2.21",
+        "The same: it is made when the threads start.",
+        backends=("tensorflow",),
+    ),
+    Name(
+        "jax._src.xla_bridge",
+        "_backends",
+        "variable of a module",
+        "jax 0.10",
+        "Whether JAX has started its threads.",
+        backends=("jax",),
+    ),
+    Name(
         "tensorflow.Graph",
         "_XlaMustCompile",
         "attribute of a function in a graph",
@@ -672,3 +713,19 @@ def sentencepiece_ops():
     from tensorflow_text.python.ops import sentencepiece_tokenizer
 
     return sentencepiece_tokenizer.gen_sentencepiece_tokenizer
+
+
+# === Processes ===
+
+
+def runs_tensorflow():
+    """Whether TensorFlow has started its threads; imports nothing."""
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = module and module._context
+    return context is not None and context._context_handle is not None
+
+
+def runs_jax():
+    """Whether JAX has started its threads; imports nothing."""
+    module = sys.modules.get("jax._src.xla_bridge")
+    return module is not None and bool(module._backends)

@@ -37,7 +37,6 @@ pytestmark = pytest.mark.backends("torch")
         IndexError("list index out of range"),
         RecursionError("maximum recursion depth exceeded"),
         OverflowError("int too large"),
-        MemoryError(),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
         OSError("Unable to open file\nmore of it"),
         json.JSONDecodeError("Expecting value", "", 0),
@@ -56,6 +55,7 @@ def test_sentences_and_errors_of_the_system_stay():
         ValueError("'a.bin' has no rows."),
         FileNotFoundError(2, "No such file", "a.bin"),
         ImportError("needs pyarrow"),
+        MemoryError(),
         KeyboardInterrupt(),
     ):
         with pytest.raises(type(error)) as said, reading("a.bin"):

@@ -42,7 +42,7 @@ TESTED_IN = {
     "cli/test_commands.py": "__main__ cli/app cli/checkpoints",
     "cli/test_pretraining_commands.py": "cli/pretraining",
     "cli/test_task_commands.py": "cli/tasks",
-    "conversion/test_damaged.py": "conversion/checkpoint loading/own",
+    "conversion/test_damaged.py": "conversion/checkpoint",
     "conversion/test_huggingface.py": "conversion/huggingface_tables families",
     "data/test_corpus.py": "data/encodings",
     "data/test_examples.py": "data/block_examples data/example_batches data/manifest",
