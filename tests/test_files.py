@@ -11,20 +11,13 @@ import time
 import pytest
 
 from kerasbert import files
+from tests.campaigns.planted import write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 
 OLD = {"config.json": "old", "weights": "old", "assets/words": "old", "assets/gone": "old"}
 NEW = {"config.json": "new", "weights": "new", "assets/words": "new", "more": "new"}
 OTHERS = {"notes.txt": "mine", "assets/mine": "mine", "logs/log": "mine"}
-
-
-def write(folder, contents):
-    for name, text in contents.items():
-        path = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w") as file:
-            file.write(text)
 
 
 def read(folder):
