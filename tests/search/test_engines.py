@@ -154,6 +154,13 @@ def test_no_damage_reaches_the_library(engine, dtype, tmp_path, monkeypatch):
     assert opened == [str(path)]
 
 
+def assert_near(found, expected):
+    """A graph that threads rebuild is not the same one: nearly all neighbors are."""
+    found, expected = ids(found), ids(expected)
+    assert [row[0] for row in found] == [row[0] for row in expected]
+    assert np.mean([len({*one} & {*two}) / 3 for one, two in zip(found, expected)]) > 0.9
+
+
 @pytest.mark.peers
 @BOTH
 def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
@@ -169,7 +176,7 @@ def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
     # Do what the message says.
     (tmp_path / name / name).unlink()
     again = SearchIndex.load(tmp_path / name)
-    assert ids(again.search_vectors(vectors, 3)) == ids(expected)
+    assert_near(again.search_vectors(vectors, 3), expected)
     shutil.copy(tmp_path / "other" / name, tmp_path / "index" / "engine.exact")
     assert len(SearchIndex.load(tmp_path / "index")) == 60
     # An index of an earlier version, whose manifest has no hashes.
@@ -180,7 +187,7 @@ def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
     (tmp_path / "index" / name).write_bytes(b"\xff" * 100)
     with pytest.warns(UserWarning, match=f"{name}' was written by a version without hashes"):
         old = SearchIndex.load(tmp_path / "index")
-    assert ids(old.search_vectors(vectors, 3)) == ids(expected)
+    assert_near(old.search_vectors(vectors, 3), expected)
     # An index that was saved before its first search has no engine.
     plain = fill(SearchIndex(None, engine=engine), vectors)
     plain.save(tmp_path / "plain")
