@@ -154,13 +154,6 @@ def test_no_damage_reaches_the_library(engine, dtype, tmp_path, monkeypatch):
     assert opened == [str(path)]
 
 
-def assert_near(found, expected):
-    """A graph that threads rebuild is not the same one: nearly all neighbors are."""
-    found, expected = ids(found), ids(expected)
-    assert [row[0] for row in found] == [row[0] for row in expected]
-    assert np.mean([len({*one} & {*two}) / 3 for one, two in zip(found, expected)]) > 0.9
-
-
 @pytest.mark.peers
 @BOTH
 def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
@@ -176,7 +169,8 @@ def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
     # Do what the message says.
     (tmp_path / name / name).unlink()
     again = SearchIndex.load(tmp_path / name)
-    assert_near(again.search_vectors(vectors, 3), expected)
+    # Threads insert in any order, so a rebuilt graph finds nearly the same.
+    assert recall(again.search_vectors(vectors, 3), expected) > 0.9
     shutil.copy(tmp_path / "other" / name, tmp_path / "index" / "engine.exact")
     assert len(SearchIndex.load(tmp_path / "index")) == 60
     # An index of an earlier version, whose manifest has no hashes.
@@ -187,7 +181,7 @@ def test_an_engine_and_its_vectors_belong_together(engine, tmp_path):
     (tmp_path / "index" / name).write_bytes(b"\xff" * 100)
     with pytest.warns(UserWarning, match=f"{name}' was written by a version without hashes"):
         old = SearchIndex.load(tmp_path / "index")
-    assert_near(old.search_vectors(vectors, 3), expected)
+    assert recall(old.search_vectors(vectors, 3), expected) > 0.9
     # An index that was saved before its first search has no engine.
     plain = fill(SearchIndex(None, engine=engine), vectors)
     plain.save(tmp_path / "plain")
