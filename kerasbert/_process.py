@@ -42,8 +42,7 @@ def check_process(runtime=None):
         RuntimeError: with the process, the runtime, and what to do instead.
     """
     global _is_used
-    if not _is_used:
-        _is_used = True
+    _is_used = True
     if os.getpid() != _pid:  # A fork in C that runs no hooks of Python's.
         _note_running()
         _note_fork()

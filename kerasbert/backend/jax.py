@@ -286,7 +286,6 @@ def predict_batch(model, features):
     count = len(next(iter(features.values())))
     rows = np.minimum(np.arange(_rounded(count)), count - 1)
     features = {name: np.take(x, rows, axis=0) for name, x in features.items()}
-
     outputs = with_weights(groups, lambda state: step(state, features))
     return jax.tree.map(lambda x: np.array(x)[:count], outputs)
 

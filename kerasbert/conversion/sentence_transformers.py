@@ -48,7 +48,7 @@ _DENSE_FIELDS = {
     "use_residual": "flag",
     "activation_function": "name?",
 }
-# Of what texts begin with, and of what is made of logits.
+# Prompts are prefixes of texts; `activation_fn` is applied to logits.
 _CONFIG_FIELDS = {
     "prompts": "texts?",
     "default_prompt_name": "name?",
