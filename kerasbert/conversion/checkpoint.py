@@ -61,12 +61,13 @@ class Checkpoint:
         return contextlib.nullcontext()
 
     def make_tokenizer(self, **settings):
-        """Its tokenizer, whose special tokens must be those that the configuration names.
+        """Its tokenizer, whose padding and mask must be those that the configuration names.
 
-        "bos" and "eos" are those of generation, which may be others than "cls" and "sep".
+        No model reads the other ids of a configuration. They may be those of tokens that frame no
+        text: ModernBERT-ja and mmBERT name a "cls" and frame with "bos".
         """
         tokenizer = self.tokenizer(**settings)
-        for role in ("pad", "unk", "cls", "sep", "mask"):
+        for role in ("pad", "mask"):
             key = f"{role}_token_id"
             said, found = (self.token_ids or {}).get(key), getattr(tokenizer, key, None)
             if said not in (None, found, self.default_ids.get(key)) and found is not None:

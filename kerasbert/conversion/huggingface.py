@@ -208,7 +208,7 @@ def read_checkpoint(directory):
             if config.get(key, fine) != fine
         },
         token_ids={
-            key: config[key] for key in (*table.special_ids, "unk_token_id") if key in config
+            key: config[key] for key in (*table.special_ids, "mask_token_id") if key in config
         },
         default_ids=table.default_ids,
     )

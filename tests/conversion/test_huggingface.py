@@ -507,7 +507,7 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
         ("bert", {"model_type": "t5"}, "model_type 't5'.*reads bert, roberta, xlm-roberta"),
         ("bert", {"is_decoder": True}, "is_decoder=True, which kerasbert does not have"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type="),
-        ("bert", {"hidden_act": "snake"}, "activation 'snake'; kerasbert reads gelu,"),
+        ("bert", {"hidden_act": "snake"}, "activation hidden_act='snake'; kerasbert reads gelu,"),
         ("albert", {"inner_group_num": 2}, "Missing, ours .theirs.: transformer_layer_1/"),
         ("albert", {"num_hidden_layers": 18, "num_hidden_groups": 14}, "rounds a quotient down"),
         ("modernbert", {"head_dim": 6}, "head_dim=6 beside hidden_size=36"),
