@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -15,6 +16,10 @@ import kerasbert  # noqa: E402, F401  Before Keras imports TensorFlow: see keras
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+
+# A shell starts what it runs in the background without Ctrl-C, which many tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if keras.backend.backend() == "jax":
     import jax
@@ -130,9 +135,8 @@ def pytest_collection_modifyitems(config, items):
 def _look_for_garbage_of_this_file_only():
     """Collections of garbage pass over what files before have left: a tenth of the time.
 
-    What these files made and let go of since is collected first, or the process would keep it.
+    What the last file made and let go of is collected first, or the process would keep it.
     """
-    gc.unfreeze()
     gc.collect()
     gc.freeze()
 
