@@ -186,7 +186,8 @@ def of_ids(draw, names, limits):
         axis = draw.choice([0, x.ndim - 1 if name.endswith("ids") else 0])
         more = draw.randint(1, 3)
         inputs[name] = np.repeat(x, more + 1, axis)
-        if axis and sum(n.endswith(("token_ids", "padding_mask")) for n in inputs) < 2:
+        alone = sum(n.endswith(("token_ids", "padding_mask")) for n in inputs) < 2
+        if axis and alone and names[name][axis] is None:  # Any length is right.
             return inputs, None
     elif kind == "type":
         inputs[name] = draw.choice(
