@@ -56,8 +56,6 @@ CAUSES = {
         "keras.src.backend.jax.trainer:JAXTrainer.predict",
         "keras.src.backend.torch.trainer:TorchTrainer.predict",
     ],
-    "from_preset": ["kerasbert.from_preset:FromPreset.from_preset"],
-    "save_to_preset": ["kerasbert.from_preset:FromPreset.save_to_preset"],
 }
 _open = []  # Causes that have begun and not ended, the innermost last: [cause, seconds of others].
 _seconds = collections.Counter()

@@ -182,7 +182,10 @@ def test_bad_input_of_a_pipeline(bert, tmp_path):
     (tmp_path / "one.txt").write_text("ba be\nbi bo\n")
     with pytest.raises(Exception, match="another document, and there is one only"):
         pipeline.write_examples(tmp_path / "one.txt", tmp_path / "out", bert, sequence_length=T)
-    assert not os.path.exists(tmp_path / "out" / "manifest.json")
+    # What is there says that it is not whole.
+    assert read_manifest(tmp_path / "out")["complete"] is False
+    with pytest.raises(ValueError, match="not complete"):
+        read_examples(tmp_path / "out", 2)
 
 
 @pytest.mark.peers
