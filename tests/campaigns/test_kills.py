@@ -31,7 +31,7 @@ def run(kills, *commands):
         (3, ["vocab", "save_to_preset", "deduplicate"]),
         (1, ["convert_huggingface", "convert_google", "write_examples"]),
         (1, ["pretrain"]),
-        (2, ["finetune", "advise"]),
+        (1, ["finetune", "advise"]),
         (2, ["export_serving"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
