@@ -8,7 +8,8 @@ statement left out. The tests are those of README that run its line, the most sp
 one fails. What is done is kept in the work folder, and the same command goes on.
 
 `--package` is the commit whose `kerasbert/` is changed, `--tests` the one whose tests run: the same
-mutants before and after the tests have changed.
+mutants before and after the tests have changed. `--only tests/losses` draws the mutants from what
+tests in that folder run, and asks these tests alone.
 """
 
 import argparse
@@ -144,12 +145,12 @@ def pytest(tree, *arguments, timeout=None):
     )
 
 
-def tests_of_lines(tree, path):
+def tests_of_lines(tree, path, only):
     """Which quick tests run which lines: a dict of file to dict of line to tests."""
     if not os.path.exists(path):
         data = os.path.join(tree, ".coverage")
         arguments = ("--cov=kerasbert", "--cov-context=test", "--cov-report=")
-        made = pytest(tree, "-m", QUICK, "-n", "2", "--dist", "loadfile", *arguments)
+        made = pytest(tree, "-m", QUICK, "-n", "2", "--dist", "loadfile", *arguments, *only)
         print(made.stdout[-400:], flush=True)
         import coverage
 
@@ -195,7 +196,7 @@ def judge(mutant, tree, lines, weights):
     return {**result, "result": said, "seconds": round(time.time() - started)}
 
 
-def run(work, package, tests, count, seed, processes):
+def run(work, package, tests, count, seed, processes, only=()):
     work = os.path.abspath(os.path.expanduser(work))
     os.makedirs(work, exist_ok=True)
     trees = queue.Queue()
@@ -203,13 +204,16 @@ def run(work, package, tests, count, seed, processes):
         tree = os.path.join(work, f"tree{number}")
         checkout(tree, package, tests)
         trees.put(tree)
-    lines = tests_of_lines(os.path.join(work, "tree0"), os.path.join(work, "lines.json"))
+    lines = tests_of_lines(os.path.join(work, "tree0"), os.path.join(work, "lines.json"), only)
     weights = {}
     for of_file in lines.values():
         for names in of_file.values():
             for name in names:
                 weights[name] = weights.get(name, 0) + 1
-    drawn = random.Random(seed).sample(mutants(os.path.join(work, "tree0", "kerasbert")), count)
+    possible = mutants(os.path.join(work, "tree0", "kerasbert"))
+    if only:
+        possible = [x for x in possible if lines.get(x["file"], {}).get(str(x["span"][0]))]
+    drawn = random.Random(seed).sample(possible, count)
     results = os.path.join(work, f"results-{seed}.jsonl")
     known = {}
     with contextlib.suppress(FileNotFoundError), open(results) as file:
@@ -238,6 +242,7 @@ def main():
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", nargs="*", default=[])
     rows = run(**vars(parser.parse_args()))
     counted = {}
     for row in rows:
