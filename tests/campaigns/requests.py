@@ -17,6 +17,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import numpy as np
 
@@ -114,8 +115,14 @@ def export(name, format, folder):
     )
     from kerasbert.parts import encoder_of
 
-    serving.run_child = lambda module, work, nothing: write_saved_model.main(work)
-    token_graphs.run_child = lambda module, work, nothing: write_graph.main(work)
+    here = (
+        mock.patch.object(
+            serving, "run_child", lambda _, work, nothing: write_saved_model.main(work)
+        ),
+        mock.patch.object(
+            token_graphs, "run_child", lambda _, work, nothing: write_graph.main(work)
+        ),
+    )
     model = KINDS[name]()
     encoder = encoder_of(getattr(model, "embedder", model))
     limits = {
@@ -124,10 +131,11 @@ def export(name, format, folder):
         "longest": getattr(encoder, "max_sequence_length", 10**6),
         "character_ids": getattr(encoder, "num_characters", 0),
     }
-    if format == "onnx":
-        return export_onnx(model, os.path.join(folder, "onnx"), tokenizer=False), limits
-    settings = {} if name == "ElmoEmbedder" else {"preprocessor": None}
-    return export_serving(model, os.path.join(folder, "served"), **settings), limits
+    with here[0], here[1]:
+        if format == "onnx":
+            return export_onnx(model, os.path.join(folder, "onnx"), tokenizer=False), limits
+        settings = {} if name == "ElmoEmbedder" else {"preprocessor": None}
+        return export_serving(model, os.path.join(folder, "served"), **settings), limits
 
 
 # === Requests ===
