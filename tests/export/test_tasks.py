@@ -109,6 +109,10 @@ def check_tagger(model, path):
     assert (found["start"][found["start"] < 0] == -1).all()
 
 
+# All texts as one have more windows than a server takes by default.
+MANY = {"max_windows": 2000}
+
+
 def check_reader(model, path, **settings):
     contexts = [x for x in READ if model.preprocessor.tokenizer.tokenize(x)]
     contexts.append(" ".join(READ))
@@ -333,8 +337,8 @@ FAST = ("TokenClassifier",)
 def test_answers_as_the_model(name, export):
     model = tiny.task(name, encoder_settings=CAUSAL if name == "CausalLM" else None)
     settings = {"top_k": 3} if name in ("MaskedLM", "Pretrainer", "SparseEmbedder") else {}
-    if name == "QuestionAnswering":  # A context of all texts has 584 windows.
-        settings = {"max_windows": 1000}
+    if name == "QuestionAnswering":
+        settings = MANY
     path = export(model, warmup=WARMUP.get(name, ["short", "long " * 99]), **settings)
     CHECKS[name](model, path)
     check_card(model, path)
@@ -425,7 +429,8 @@ def test_tasks(export):
 ], ids=lambda value: "-".join(value) if isinstance(value, dict) else value)  # fmt: skip
 def test_settings(name, settings, preprocessor, arguments, export):
     model = tiny.task(name, preprocessor=preprocessor, **settings)
-    path = export(model, **arguments)
+    many = MANY if name in ("QuestionAnswering", "TokenClassifier") else {}
+    path = export(model, **many, **arguments)
     CHECKS[name](model, path, **arguments)
     if arguments:
         assert card(path)["settings"] == {**card(path)["settings"], **arguments}
