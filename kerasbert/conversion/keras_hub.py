@@ -256,14 +256,7 @@ class _Tensors(Tensors):
         check_sizes(self.settings, held, self.directory)
         if task:
             h5_size(self.directory, "task")
-            path = os.path.join(self.directory, "task.json")
-            config = _config(self.directory, "task.json")
-            check_fields(config, {"num_classes": "count?"}, path)
-            if (config.get("num_classes") or 0) > held:
-                raise ValueError(
-                    f"'{path}' has num_classes={config['num_classes']}, and the preset holds "
-                    f"{held} weights; the two do not belong together: download it again."
-                )
+            _check_task(self.directory, held)
         check_process()  # KerasHub's class would hang where ours raises.
         name = task or self.backbone_name
         arguments = {"preprocessor": None} if task else {}
@@ -286,6 +279,30 @@ class _Tensors(Tensors):
 
     def shape(self, name):
         return tuple(self.index[name].shape)
+
+
+def _check_task(directory, held):
+    """Raise where KerasHub would build more for a task than the preset holds: `held` weights."""
+    path = os.path.join(directory, "task.json")
+    config = _config(directory, "task.json")
+    check_fields(
+        config, {"num_classes": "count?", "hidden_dim": "count?", "backbone": "object?"}, path
+    )
+    for name in ("num_classes", "hidden_dim"):
+        if (config.get(name) or 0) > held:
+            raise ValueError(
+                f"'{path}' has {name}={config[name]}, and the preset holds {held} weights; the two "
+                "do not belong together: download it again."
+            )
+    # It builds the encoder that stands in there, which is the other file's.
+    backbone = (config.get("backbone") or {}).get("config")
+    check_value("backbone", backbone, "object", path)
+    for name, value in _config(directory, "config.json").items():
+        if name in _FIELDS and backbone.get(name, value) != value:
+            raise ValueError(
+                f"'{path}' has a backbone of {name}={backbone[name]!r}, and config.json "
+                f"{name}={value!r}; the two do not belong together: download it again."
+            )
 
 
 def _tokenizer(directory, **overrides):

@@ -239,6 +239,25 @@ def test_random_weights_that_no_machine_holds(folders, tmp_path, format):
     refuses(directory, "asks for 100,000 layers", BertBackbone, load_weights=False)
 
 
+@pytest.mark.parametrize("name", ["intermediate_dim", "vocabulary_size", "num_layers"])
+def test_keras_hub_builds_the_encoder_of_the_task(folders, tmp_path, name):
+    directory = shutil.copytree(folders / "keras_hub", tmp_path / "preset")
+    path = directory / "task.json"
+    saved = json.loads(path.read_text())
+    saved["config"]["backbone"]["config"][name] = 10**7
+    path.write_text(json.dumps(saved))
+    refuses(directory, f"task.json' has a backbone of {name}=10000000, and config.json")
+
+
+def test_settings_of_a_keras_hub_head(folders, tmp_path):
+    directory = shutil.copytree(folders / "keras_hub", tmp_path / "preset")
+    path = directory / "task.json"
+    saved = json.loads(path.read_text())
+    saved["config"]["hidden_dim"] = 10**6
+    path.write_text(json.dumps(saved))
+    refuses(directory, "task.json' has hidden_dim=1000000, and the preset holds", num_classes=3)
+
+
 def test_settings_of_a_head(tmp_path):
     task = BertTokenClassifier(tiny_backbone(), num_classes=3, bilstm_units=4)
     task.save_to_preset(str(tmp_path / "preset"))
