@@ -210,7 +210,11 @@ def _variables(model):
     own = {id(variable) for variable in (inner.variables if inner else ())}
     for variable in model.optimizer.variables:
         kind = "scaled" if inner and id(variable) not in own else "optimizer"
-        named.append((f"{kind}/{variable.path.partition('/')[2]}", variable))
+        # The inner one's name stands below the outer one's if that one built it.
+        path = variable.path
+        if kind == "optimizer" and inner:
+            path = path[max(path.find(f"{inner.name}/"), 0) :]
+        named.append((f"{kind}/{path.partition('/')[2]}", variable))
     variables = dict(named)
     if len(variables) < len(named):
         raise ValueError("Two weights of the model have the same path; give its layers names.")
