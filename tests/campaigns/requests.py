@@ -11,6 +11,7 @@ answered, with finite numbers and one row per text.
 
 import argparse
 import collections
+import importlib
 import json
 import os
 import random
@@ -105,24 +106,12 @@ NO_ONNX = ("StructuralProbe", "SearchIndex", "ElmoEmbedder")
 
 def export(name, format, folder):
     """Export a model in this process; returns the path and the limits of its ids."""
-    from kerasbert.export import (
-        export_onnx,
-        export_serving,
-        serving,
-        token_graphs,
-        write_graph,
-        write_saved_model,
-    )
+    from kerasbert.export import export_onnx, export_serving, serving, token_graphs
     from kerasbert.parts import encoder_of
 
-    here = (
-        mock.patch.object(
-            serving, "run_child", lambda _, work, nothing: write_saved_model.main(work)
-        ),
-        mock.patch.object(
-            token_graphs, "run_child", lambda _, work, nothing: write_graph.main(work)
-        ),
-    )
+    def here(module, work, nothing):
+        importlib.import_module(module).main(work)
+
     model = KINDS[name]()
     encoder = encoder_of(getattr(model, "embedder", model))
     limits = {
@@ -131,7 +120,10 @@ def export(name, format, folder):
         "longest": getattr(encoder, "max_sequence_length", 10**6),
         "character_ids": getattr(encoder, "num_characters", 0),
     }
-    with here[0], here[1]:
+    with (
+        mock.patch.object(serving, "run_child", here),
+        mock.patch.object(token_graphs, "run_child", here),
+    ):
         if format == "onnx":
             return export_onnx(model, os.path.join(folder, "onnx"), tokenizer=False), limits
         settings = {} if name == "ElmoEmbedder" else {"preprocessor": None}
