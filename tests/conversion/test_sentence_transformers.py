@@ -77,7 +77,7 @@ def make(
     config = {"word_embedding_dimension": 36}
     if new:
         config["pooling_mode"] = modes[0] if len(modes) == 1 else list(modes)
-    else:
+    elif modes is not None:
         config.update({flag: mode in modes for mode, flag in FLAGS.items()})
     write(os.path.join(target, "1_Pooling", "config.json"), config)
     if settings is not None:
@@ -131,8 +131,14 @@ def test_poolings(reference, tmp_path, modes, new):
 
 
 def test_no_flag_is_the_mean(reference, tmp_path):
-    directory = make(reference("bert"), tmp_path, modes=())
+    directory = make(reference("bert"), tmp_path, modes=None)
     assert BertTextEmbedder.from_preset(directory, preprocessor=None).pooling == "mean"
+
+
+def test_flags_that_are_all_false(reference, tmp_path):
+    directory = make(reference("bert"), tmp_path, modes=())
+    with pytest.raises(ValueError, match=r"sets every pooling_mode_\.\.\. to false"):
+        BertTextEmbedder.from_preset(directory, preprocessor=None)
 
 
 def test_weights_in_a_folder(reference, tmp_path):
