@@ -116,12 +116,13 @@ class BertDistiller(BertTask):
         self.output_names = student.output_names
         self.student = student
         self.teacher = teacher
-        self._teacher_features = keras.Model(
+        features = keras.Model(
             teacher.input,
             {"outputs": teacher_outputs, "hidden_states": teacher_states},
             name="teacher_features",
         )
-        only_blocks_remat(self._teacher_features.operations)
+        self._teacher_features = features
+        only_blocks_remat([features, *features.operations])
         self._soft_losses = keras.tree.map_structure(
             lambda loss: _soft_loss(loss, temperature), student.default_loss()
         )

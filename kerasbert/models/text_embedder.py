@@ -223,7 +223,7 @@ class BertTextEmbedder(ComparingTask):
         layers = (ops.cast(x, "float32") for x in (embeddings, *outputs))
         vectors = ops.stack([self._vectors(x, mask) for x in layers], axis=1)  # (B, L + 1, D')
         model = keras.Model(self.input, vectors, name="all_layers")
-        only_blocks_remat(model.operations)
+        only_blocks_remat([model, *model.operations])
         return model
 
     @property

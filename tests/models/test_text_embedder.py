@@ -1,5 +1,6 @@
 """The embedder: contract, layers and poolings against NumPy, raw texts, training, presets."""
 
+import contextlib
 import functools
 import warnings
 
@@ -25,10 +26,8 @@ from tests.contracts import (
     batch,
     bert_tokenizer,
     check_bfloat16,
-    check_padding,
     check_preprocessor,
     check_roundtrip,
-    check_saving,
     model_contract,
     perturb,
     tiny_backbone,
@@ -73,7 +72,7 @@ def numpy_pooling(x, mask, pooling):
     )
 
 
-@model_contract("bert", checks=(check_saving, check_padding))
+@model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 
@@ -314,7 +313,8 @@ def test_fit_on_what_is_compared(name):
     assert embedder.predict(MANY, verbose=0).shape == (len(MANY), 16)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_text_and_itself():
     """SimCSE: without dropout a text is as near to itself as can be."""
     embedder = make_raw()
@@ -326,7 +326,8 @@ def test_a_text_and_itself():
     embedder.fit(MANY, np.ones((18, 16)), verbose=0)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "torch")
 def test_columns_may_be_generators():
     columns = tuple(iter(column) for column in COMPARED["pairs"][0])
     history = make_raw().fit(columns, batch_size=9, verbose=0).history
@@ -415,6 +416,18 @@ def test_adaptive_layer(name):
     assert embedder.test_on_batch(x, y)[0] < fitted[2]
 
 
+@pytest.mark.backends("jax", "torch")
+def test_adaptive_layer_in_a_remat_scope():
+    found = []
+    for scope in (contextlib.nullcontext(), keras.RematScope("full")):
+        with scope:
+            embedder = BertTextEmbedder(tiny_backbone(dropout=0.0))
+            embedder.compile(loss=losses.AdaptiveLayer(losses.MultipleNegativesRanking(), -1))
+        columns = tuple(batch(embedder.backbone, seed=seed) for seed in (0, 1))
+        found.append(float(embedder.train_on_batch(columns)[0]))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_adaptive_layer_in_half_precision(dtype):
@@ -442,7 +455,8 @@ def test_wrong_use_of_adaptive_layer(make_wrong, message):
         make_wrong().compile(loss=losses.AdaptiveLayer(losses.CoSENT()))
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "torch")
 def test_prompts(tmp_path):
     prompts = {"query": "good ", "text": "bad film ", "task": "dull "}
     embedder = make_raw()
@@ -495,7 +509,8 @@ def test_prompts(tmp_path):
             make()
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "torch")
 def test_columns_as_datasets_and_arrays():
     warnings.filterwarnings("ignore", "Your input ran out of data")  # Keras', of a generator.
     embedder = make_raw()
@@ -608,6 +623,7 @@ def make_late(**settings):
     )
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_late_interaction():
     embedder = make_late()
     query, texts = "good film", ["bad , a", "the film , was fun", ""]
