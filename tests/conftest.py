@@ -114,16 +114,44 @@ _CLASSES = {
 SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert", "nomic_bert", "gte")
 
 
+# What is computed here each backend computes in its own way. What other rooms do is the same on all
+# three, so their tests run on TensorFlow, README's backend, where no mark says more.
+EVERY_BACKEND = (
+    "kerasbert/backend/",
+    "kerasbert/layers/",
+    "kerasbert/losses/",
+    "kerasbert/optimizers.py",
+    "tests/backend/",
+    "tests/conversion/test_huggingface.py",
+    "tests/export/",
+    "tests/layers/",
+    "tests/losses/",
+    "tests/test_distribution.py",
+    "tests/test_finite.py",
+    "tests/test_optimizers.py",
+    "tests/test_several_processes.py",
+    "tests/test_small_presets.py",
+    "tests/training/",
+)
+
+
+def _runs_on(item, backend):
+    mark = item.get_closest_marker("backends")
+    if mark:
+        return backend in mark.args
+    everywhere = item.nodeid.startswith(EVERY_BACKEND)
+    return backend == "tensorflow" or everywhere or item.get_closest_marker("slow_on_tensorflow")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests that are marked for other backends, and mark what is slow on this one."""
+    """Leave out what other backends run, and mark what is slow on this one."""
     here = keras.backend.backend()
     others = []
     for item in items:
         if here == "tensorflow" and item.get_closest_marker("slow_on_tensorflow"):
             item.add_marker(pytest.mark.slow)
-        mark = item.get_closest_marker("backends")
-        if mark and here not in mark.args:
+        if not _runs_on(item, here):
             others.append(item)
     if others:
         config.hook.pytest_deselected(items=others)

@@ -18,6 +18,8 @@ from kerasbert.layers import TransformerBlock
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
 
+BACKENDS = ("tensorflow", "jax", "torch")
+
 # Every axis of a family is there, at a size that costs nothing.
 SETTINGS = {
     "vocabulary_size": 30,
@@ -502,42 +504,29 @@ MODEL_CHECKS = (
 )
 
 
-def check_model(make, folder):
-    """Check what every model promises.
-
-    Args:
-        make: function of settings of the encoder that returns the model, equal each time.
-        folder: where files may go.
-    """
-    for check in MODEL_CHECKS:
-        check(make, folder)
+# What each backend computes in its own way. The rest of a head is logic: README's set has that of
+# one family, on TensorFlow, and PyTorch, which compiles nothing, what is left.
+COMPUTED = (check_graph, check_padding, check_bfloat16, check_gradients)
+SLOW = (check_graph, check_gradients)
 
 
-SLOW = (check_gradients, check_int8)
-if keras.backend.backend() != "torch":
-    SLOW += (check_graph, check_lora)  # Each compiles several models.
-
-
-def model_contract(*families, checks=(check_saving,), slow=SLOW, without=()):
+def model_contract(*families, slow=SLOW, without=()):
     """Parametrize a test by `family` and `check`.
 
-    All checks but `slow` run for `families`, and `checks` for every family, on TensorFlow among the
-    slow tests; the rest is slow everywhere. What compiles is left out for the others: the encoder
-    has it for all layers that differ.
+    `families` have a row of each check, of which `slow` are slow on TensorFlow. Every other one is
+    saved and loaded: a head adds nothing to an encoder but what is in its files.
     Families `without` the model have no row.
     """
     rows = []
     for family in [name for name in FAMILY_SETTINGS if name not in without]:
-        for check in MODEL_CHECKS:
-            compiles = check in (check_graph, check_gradients, check_int8, check_lora)
-            if compiles and family not in (families or ("bert",)):
-                continue
-            # XLM-R has the settings of RoBERTa, and GTE nearly those of NomicBERT.
-            marks = (pytest.mark.slow,)
-            if family in families and check not in slow:
-                marks = ()
-            elif check in checks and family not in ("xlm_roberta", "gte"):
-                marks = (pytest.mark.slow_on_tensorflow,)
+        for check in MODEL_CHECKS if family in families else (check_saving,):
+            if family in families and check in COMPUTED:
+                where = BACKENDS
+            elif family in families and check in (check_defaults, check_saving):
+                where = ("tensorflow",)
+            else:
+                where = ("torch",)
+            marks = [pytest.mark.backends(*where)] + [pytest.mark.slow] * (check in slow)
             name = f"{family}-{check.__name__.removeprefix('check_')}"
             rows.append(pytest.param(family, check, id=name, marks=marks))
     return pytest.mark.parametrize(("family", "check"), rows)

@@ -49,8 +49,6 @@ thread.join()
         pytest.param("import kerasbert, keras_hub", marks=pytest.mark.slow),
         # What imports Keras here is not whole yet while it does.
         "from kerasbert.tokenizers.wordpiece import BertTokenizer",
-        pytest.param("from kerasbert.layers import SelfAttention", marks=pytest.mark.slow),
-        pytest.param("from kerasbert import metrics", marks=pytest.mark.slow),
         pytest.param(IN_A_THREAD, marks=pytest.mark.slow),
     ],
 )

@@ -64,8 +64,11 @@ def check(model, features):
     assert custom_calls(model.train_step, state, (features, targets)) <= KNOWN
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("kind", [kind.name for kind in kinds_with("models")])
+@pytest.mark.parametrize(
+    "kind, dtype",
+    [(kind.name, "mixed_bfloat16") for kind in kinds_with("models")]
+    + [("text_classifier", "float32")],
+)
 def test_each_kind_lowers_for_a_tpu(kind, dtype):
     model = build(kind, "bert", dtype)
     check(model, batch(model))

@@ -20,6 +20,7 @@ import json
 import os
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,8 @@ def tests_of_lines(tree, path, only):
         arguments = ("--cov=kerasbert", "--cov-context=test", "--cov-report=")
         made = pytest(tree, "-m", QUICK, "-n", "2", "--dist", "loadfile", *arguments, *only)
         print(made.stdout[-400:], flush=True)
+        # A test that fails without a mutant tells nothing of one.
+        failing = set(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", made.stdout, re.M))
         import coverage
 
         read = coverage.CoverageData(data)
@@ -160,7 +163,7 @@ def tests_of_lines(tree, path, only):
         for file in read.measured_files():
             contexts = read.contexts_by_lineno(file)
             lines[os.path.relpath(file, tree)] = {
-                line: sorted({name.rpartition("|")[0] for name in names} - {""})
+                line: sorted({name.rpartition("|")[0] for name in names} - {""} - failing)
                 for line, names in contexts.items()
             }
         with open(path + ".new", "w") as file:

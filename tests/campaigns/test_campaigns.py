@@ -20,4 +20,4 @@ def test_many_calls(name):
 
 
 def test_threads_beside_loading_and_training():
-    assert threads.run(calls=100, loads=6, seed=1) == []
+    assert threads.run(calls=50, loads=4, seed=1) == []

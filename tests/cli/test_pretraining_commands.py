@@ -34,7 +34,7 @@ def options(vocabulary, *phases):
     return [*found, *(part for phase in phases for part in ("--phase", phase))]
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_examples_beforehand(text, tmp_path):
     assert kerasbert("vocab", text, "-o", tmp_path / "vocab", "--size", 165).exit_code == 0
     out = tmp_path / "examples"
@@ -104,6 +104,7 @@ def test_tensorboard_is_missing(text, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_a_real_signal(text, tmp_path):
     assert kerasbert("vocab", text, "-o", tmp_path, "--size", 165).exit_code == 0
     out = tmp_path / "out"

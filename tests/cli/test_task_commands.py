@@ -357,6 +357,7 @@ def test_ctrl_c_says_how_to_go_on(films, tiny_preset, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_real_signals(films, tiny_preset):
     """A grid of three rates and two batches, stopped in its second run and killed in its fourth."""
     command = [sys.executable, "-c", "from kerasbert.cli import main; main()", "finetune"]

@@ -1,4 +1,4 @@
-"""Every field of transformers' configurations, set otherwise: the same outputs, or a refusal.
+"""Fields of transformers' configurations, set otherwise: the same outputs, or a refusal.
 
 A field that moves transformers' outputs by itself has to move ours alike, also after writing.
 """
@@ -29,6 +29,7 @@ from tests.peers import torch, transformers
 pytestmark = [
     pytest.mark.peers,
     pytest.mark.slow,
+    pytest.mark.backends("torch"),  # Where nothing is compiled.
     pytest.mark.filterwarnings("ignore"),  # transformers and convert say what each loses.
 ]
 
@@ -106,6 +107,25 @@ VALUES = {
     "max_relative_positions": [20],
     "pooler_hidden_act": ["relu", "leaky_relu"],
 }
+# What heads read; all other fields are the encoder's, whose own rows have them.
+OF_HEADS = (
+    "classifier",
+    "summary",
+    "pooler",
+    "cls_dropout",
+    "decoder",
+    "tie_word",
+    "hidden_act",
+    "activation",
+    "problem_type",
+    "id2label",
+    "num_labels",
+    "norm_",
+    "layer_norm",
+    "pad_token_id",
+    "hidden_size",
+    "embedding_size",
+)
 # Of families whose layers are all alike.
 ROPES = [
     {"rope_type": "default", "rope_theta": 50.0},
@@ -146,11 +166,11 @@ def others(value):
     return [0.3]  # `None` of a dropout.
 
 
-def fields(config):
+def fields(config, head):
     """Pairs of a field's name and another value."""
     names = [field.name for field in dataclasses.fields(config)]
     for name in dict.fromkeys([*names, *MORE]):
-        if name in IGNORED:
+        if name in IGNORED or head and not any(part in name for part in OF_HEADS):
             continue
         now = getattr(config, name, None)
         if name == "rope_parameters" and "layer_types" not in names:
@@ -245,7 +265,7 @@ def test_every_field(tmp_path, family, head):
     stored = json.loads((tmp_path / "base" / "config.json").read_text())
     base = their_outputs(model, inputs(config))
     equal, refused, broken = [], [], []
-    for name, value in fields(config):
+    for name, value in fields(config, head):
         directory = tmp_path / "other"
         shutil.copytree(tmp_path / "base", directory)
         (directory / "config.json").write_text(json.dumps({**stored, name: value}))
@@ -278,7 +298,7 @@ def test_every_field(tmp_path, family, head):
             assert gap(their_outputs(again, features), expected) <= 1e-5, what
         shutil.rmtree(directory)
     print(f"\n{family} {head}: equal {equal}, refused {refused}, not theirs {broken}")
-    assert len(equal) >= 5 and len(refused) >= 3
+    assert len(equal) >= (3 if head else 5) and len(refused) >= (1 if head else 3)
 
 
 def untie(theirs, model, directory):

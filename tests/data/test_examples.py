@@ -620,7 +620,7 @@ def test_settings_of_the_masker(written, bert):
         read_examples(folder, 4, masker={"mask_selection_rate": 2})
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["token", "word"])
 def test_a_rate_that_changes(written, bert, unit):
     folder, _ = written
@@ -651,7 +651,7 @@ def test_a_rate_that_changes(written, bert, unit):
         read_examples(folder, 4, masker={"mask_selection_rate": (0.3, 2, 5)})
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle_buffer", [100, 1 << 16])
 def test_a_batch_depends_on_its_number_alone(written, shuffle_buffer):
     folder, manifest = written
@@ -704,7 +704,7 @@ def joined(parts):
     return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 24))])
 def test_processes_have_the_batches_of_one(many_shards, bert, count):
     """Also more processes than parts: 24 of a batch of 24, which at most 12 files are cut for."""

@@ -14,7 +14,7 @@ from tests.contracts import tiny_backbone
 WORDS = [f"{a}{b}" for a in "bcdfghklmn" for b in "aeiou"]
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_fit_and_evaluate(tmp_path):
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
     rng = random.Random(0)

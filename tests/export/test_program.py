@@ -229,7 +229,7 @@ CHOICES = [["noon?", "a prize?"], ["one"], ["北京", "b", *SHORT[:2]]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("export", [export_onnx, export_openvino, export_litert])
+@pytest.mark.parametrize("export", [export_onnx, export_litert])
 def test_programs_of_the_other_kinds(export, tmp_path):
     reader, chooser, masked = map(tiny.task, ("QuestionAnswering", "MultipleChoice", "MaskedLM"))
     vectors, encoder = tiny.task("TextEmbedder", pooling="tokens"), tiny.shake(tiny.encoder())

@@ -108,7 +108,7 @@ def test_onnx_runtime_fuses(activation, name, here, tmp_path):
 @pytest.mark.peers
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("name", ["TextClassifier", "QuestionAnswering", "MultipleChoice"])
+@pytest.mark.parametrize("name", ["TextClassifier", "MultipleChoice"])
 def test_int8_of_openvino(name, here, tmp_path):
     model = tiny.task(name, encoder_settings={"hidden_dim": 64, "intermediate_dim": 256})
     texts = [*SHORT, PROSE] * 4

@@ -91,6 +91,7 @@ def test_words_equal_bilm_tf(golden):
             np.testing.assert_allclose(vector[0, :16], theirs, atol=2e-6, err_msg=word)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_padding_and_lengths():
     """A sentence has the same vectors alone and beside longer ones; the layers are in order."""
     backbone = make()
@@ -120,6 +121,7 @@ def test_states():
     assert_close(again[0], embedder.embed([["a", "b"]])[0], atol=1e-6)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_numbers_of_the_cell():
     """Against the formulas, written out."""
     random = np.random.default_rng(0)
@@ -188,6 +190,7 @@ def test_learns():
     assert np.abs(array(embedder.backbone.token_encoder.embeddings) - before).max() > 0
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_half_precision():
     whole, half = make(), make(dtype="mixed_bfloat16")
     found = ElmoEmbedder(half).embed(SENTENCES)

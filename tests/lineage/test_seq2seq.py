@@ -98,6 +98,7 @@ def preprocessor(**settings):
     return TransformerSeq2SeqLMPreprocessor(bert_tokenizer(TOKENS), 12, **settings)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.peers
 @pytest.mark.parametrize("settings", [{}, {"scale_embeddings": False, "activation": "relu"}])
 def test_equals_transformers(tmp_path, settings):
@@ -208,6 +209,7 @@ GREEDY = [[39, 35, 35, 35, 35, 35, 35, 35, 10], [39, 36, 36, 36, 36, 36, 10], [3
 BEAMS = [[39, 35, 35, 36, 27, 27, 27, 27, 10], [39, 27, 27, 27, 27, 27, 27, 27, 10], [39, 36, 10]]
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_cached_equals_uncached(norm_first):
     """Greedy, prompts of several lengths: each token follows from all before it."""
@@ -238,6 +240,7 @@ def test_padding_and_masks():
     assert_close(model(ids), model(full), atol=0)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_gradients_reach_every_weight():
     model, inputs = marian(), features()
     _, found = gradients(model, inputs)

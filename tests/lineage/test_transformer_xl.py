@@ -47,6 +47,7 @@ def write(recorded, case, folder):
     return folder
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("case", golden.CASES)
 def test_equals_transformers(recorded, case, tmp_path):
     """Three parts of two texts, each with the memory of those before; theirs begins with zeros."""

@@ -84,6 +84,7 @@ def test_equals_transformers(tmp_path, settings):
     assert_close(found, wanted, atol=2e-6)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.peers
 @pytest.mark.parametrize("direction", ["bi", "uni"])
 def test_memory_equals_transformers(tmp_path, direction):
@@ -165,6 +166,7 @@ def test_left_to_right_memory_equals_one_text():
     assert_close(np.concatenate(parts, axis=1), whole, atol=1e-6)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_gradients_in_a_remat_scope():
     """Blocks that are computed anew train all that they did, and what predictions begin with."""
     hidden, mapping = permutations()

@@ -203,7 +203,7 @@ def test_every_kind(name):
 
 
 @pytest.mark.slow
-@pytest.mark.backends("jax", "torch")
+@pytest.mark.backends("torch")
 def test_on_other_backends(tiny_preset):
     formats = ["keras", "saved_model/float32"]
     found = bench(tiny_preset, ["a good film"], rounds=1, seconds=0.05, formats=formats)

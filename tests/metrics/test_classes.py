@@ -41,7 +41,7 @@ def matthews_by_hand(y, predicted):
     return (a * b).sum() / norm if norm else 0.0
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_scores_of_classes():
     for case, (y, predicted) in enumerate(class_cases(4)):

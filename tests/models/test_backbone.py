@@ -9,18 +9,17 @@ import pytest
 from kerasbert.families import FAMILIES
 from kerasbert.models import BertBackbone
 from tests.contracts import (
+    BACKENDS,
+    COMPUTED,
     FAMILY_SETTINGS,
+    MODEL_CHECKS,
     SETTINGS,
+    SLOW,
     array,
     arrays,
     assert_close,
     batch,
-    check_bfloat16,
-    check_defaults,
-    check_padding,
-    check_saving,
     feed_forward_tokens,
-    model_contract,
     tiny_backbone,
 )
 
@@ -28,16 +27,21 @@ from tests.contracts import (
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
-@pytest.mark.slow_on_tensorflow
-@model_contract(
-    "bert",
-    "albert",
-    "modernbert",
-    "deberta_v3",
-    "gte",
-    checks=(check_padding, check_defaults, check_bfloat16, check_saving),
-    slow=(),
-)
+# Those that compile apart are of layers that differ.
+COMPILED = ("bert", "albert", "modernbert", "deberta_v3", "gte")
+
+
+def rows():
+    for family in FAMILIES:
+        for check in MODEL_CHECKS:
+            if check in SLOW and family not in COMPILED:
+                continue
+            where = BACKENDS if check in COMPUTED else ("torch",)
+            marks = (pytest.mark.slow, pytest.mark.backends(*where))
+            yield pytest.param(family, check, id=f"{family}-{check.__name__}", marks=marks)
+
+
+@pytest.mark.parametrize(("family", "check"), list(rows()))
 def test_contract(family, check, tmp_path):
     check(functools.partial(tiny_backbone, family), tmp_path)
 

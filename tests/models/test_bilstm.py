@@ -17,11 +17,13 @@ from kerasbert.models import (
     BertTokenClassifier,
 )
 from tests.contracts import (
+    BACKENDS,
+    COMPUTED,
     MODEL_CHECKS,
+    SLOW,
     array,
     assert_close,
     batch,
-    check_graph,
     check_padding,
     check_saving,
     perturb,
@@ -51,9 +53,13 @@ def make(cls, **settings):
 def rows():
     for cls in TASKS:
         for check in MODEL_CHECKS:
-            is_fast = check is check_padding and cls in (BertTokenClassifier, BertQuestionAnswering)
-            is_fast |= cls is BertTextClassifier and check in (check_graph, check_saving)
-            marks = () if is_fast else (pytest.mark.slow,)
+            whole = cls is BertTextClassifier
+            if not whole and check not in (check_padding, check_saving):
+                continue
+            where = (
+                BACKENDS if check in COMPUTED and (whole or check is check_padding) else ("torch",)
+            )
+            marks = [pytest.mark.backends(*where)] + [pytest.mark.slow] * (check in SLOW)
             yield pytest.param(cls, check, id=f"{cls.__name__}-{check.__name__}", marks=marks)
 
 

@@ -132,6 +132,7 @@ def test_length_penalty(reference, penalty):
     assert written(model, prompts, 24, (stop,)) == wanted
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("family", GPTS)
 def test_cached_equals_uncached(family):
     model = tiny(family)
@@ -205,6 +206,7 @@ def test_one_beam_is_greedy():
 PROMPTS_30 = [[id % 30 for id in prompt] for prompt in PROMPTS]
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("sampler", ["top_k", "top_p", "random", "beam"])
 def test_samplers(sampler):
     model = tiny()

@@ -66,7 +66,7 @@ ASKED = {
 }
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ASKED)
 def test_the_same_outputs(name, as_many):
     settings, ask = ASKED[name]
@@ -78,6 +78,7 @@ def test_the_same_outputs(name, as_many):
         same(one, many, 5e-5)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_the_same_results(as_many):
     model = model_of("TextClassifier", labels=["ham", "spam"])
     weights = [1.0, 2.0, 0.5, 1.0, 1.0, 3.0]
@@ -149,6 +150,7 @@ def test_a_setting_changed_meanwhile():
     np.testing.assert_allclose(after, model.predict(ids, verbose=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_weights_changed_meanwhile():
     """What was made for a shape computes with the weights of now."""
     model = model_of("TextClassifier", labels=["ham", "spam"])
@@ -157,6 +159,7 @@ def test_weights_changed_meanwhile():
     np.testing.assert_allclose(model.predict(TEXTS[:1], verbose=0), before + 1, rtol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("how", ["mixed_bfloat16", "int8", "lora"])
 def test_other_computing(how):
     model = model_of("TextClassifier", labels=["ham", "spam"])

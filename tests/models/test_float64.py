@@ -22,6 +22,7 @@ def _jax_has_float64():
         yield
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
 def test_an_encoder_in_float64(family):
     backbone = tiny_backbone(family, dtype="float64", dropout=0.0)
@@ -43,7 +44,7 @@ def test_an_encoder_in_float64(family):
     assert difference < 1e-5
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("make", [*WITH.values(), *WITHOUT.values()])
 def test_heads_on_float64(make):
     backbone = tiny_backbone(dtype="float64", dropout=0.1)

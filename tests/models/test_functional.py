@@ -144,6 +144,7 @@ def check_whole(model, before=None):
     assert before is None or answer == before
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("moment, function", [("batch_begin", interrupt), ("batch_end", fail)])
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_stopped_loop_leaves_the_model_whole(model, loop, moment, function):
@@ -155,6 +156,7 @@ def test_a_stopped_loop_leaves_the_model_whole(model, loop, moment, function):
     check_whole(model, before)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("method", ["predict", "evaluate", "fit"])
 def test_failing_data_leaves_the_model_whole(model, method):
     before = None if method == "fit" else model.classify("a good film")
@@ -218,6 +220,7 @@ def test_a_step_of_evaluate_keeps_newer_weights(model):
     weight.assign(newer - 1)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_threads_predict_while_the_model_trains(model):
     arrays, failures = rows(model), []
     done = threading.Event()

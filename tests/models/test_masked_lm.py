@@ -20,8 +20,6 @@ from tests.contracts import (
     assert_close,
     batch,
     bert_tokenizer,
-    check_padding,
-    check_saving,
     model_contract,
     perturb,
     tiny_backbone,
@@ -50,7 +48,7 @@ def make_raw(cls=BertMaskedLM, sequence_length=16, compiled=False, num_layers=2,
     return model
 
 
-@model_contract("bert", checks=(check_saving, check_padding))
+@model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, BertMaskedLM, family), tmp_path)
 

@@ -8,6 +8,7 @@ import pytest
 
 from kerasbert.models import BertNextSentencePredictor, BertNextSentencePredictorPreprocessor
 from tests.contracts import (
+    MODEL_CHECKS,
     array,
     batch,
     bert_tokenizer,
@@ -31,7 +32,7 @@ def make_raw():
     return BertNextSentencePredictor(tiny_backbone(dropout=0.0), preprocessor=preprocessor)
 
 
-@model_contract()
+@model_contract("bert", slow=MODEL_CHECKS)
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 

@@ -16,6 +16,7 @@ from kerasbert.models import (
     BertTextEmbedderPreprocessor,
 )
 from tests.contracts import (
+    MODEL_CHECKS,
     array,
     arrays,
     assert_close,
@@ -27,7 +28,7 @@ from tests.contracts import (
 from tests.models.test_masked_lm import TEXTS, _log_softmax, make, make_raw
 
 
-@model_contract()
+@model_contract("bert", slow=MODEL_CHECKS)
 def test_pretrainer_contract(family, check, tmp_path):
     check(functools.partial(make, BertPretrainer, family), tmp_path)
 

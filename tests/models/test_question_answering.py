@@ -17,8 +17,6 @@ from tests.contracts import (
     arrays,
     batch,
     bert_tokenizer,
-    check_padding,
-    check_saving,
     model_contract,
     perturb,
     tiny_backbone,
@@ -37,7 +35,7 @@ def make(family="bert", **settings):
     return perturb(BertQuestionAnswering(tiny_backbone(family, **settings)))
 
 
-@model_contract("bert", checks=(check_saving, check_padding))
+@model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 

@@ -12,7 +12,14 @@ from kerasbert.lineage import ElmoBackbone
 from kerasbert.losses import TreeLoss
 from kerasbert.metrics import uuas
 from kerasbert.models import BertStructuralProbe, BertStructuralProbePreprocessor
-from tests.contracts import array, bert_tokenizer, model_contract, perturb, tiny_backbone
+from tests.contracts import (
+    MODEL_CHECKS,
+    array,
+    bert_tokenizer,
+    model_contract,
+    perturb,
+    tiny_backbone,
+)
 from tests.data.test_trees import random_heads
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
@@ -45,10 +52,10 @@ def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 
 
-@pytest.mark.slow
-@model_contract("bert")
-def test_contract_of_depths(family, check, tmp_path):
-    check(functools.partial(make, family, "depth"), tmp_path)
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("check", MODEL_CHECKS)
+def test_contract_of_depths(check, tmp_path):
+    check(functools.partial(make, "bert", "depth"), tmp_path)
 
 
 def test_distances_and_depths():

@@ -21,7 +21,6 @@ from tests.contracts import (
     batch,
     bert_tokenizer,
     check_gradients,
-    check_int8,
     check_preprocessor,
     check_roundtrip,
     feed_forward_tokens,
@@ -50,7 +49,7 @@ def raw_classifier(**settings):
     return BertTextClassifier(backbone, preprocessor=make_preprocessor(), **settings)
 
 
-@model_contract("bert", slow=(check_gradients, check_int8))
+@model_contract("bert", slow=(check_gradients,))
 def test_contract(family, check, tmp_path):
     check(functools.partial(tiny_classifier, family), tmp_path)
 

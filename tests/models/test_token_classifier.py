@@ -18,9 +18,7 @@ from tests.contracts import (
     assert_close,
     batch,
     bert_tokenizer,
-    check_padding,
     check_roundtrip,
-    check_saving,
     model_contract,
     perturb,
     tiny_backbone,
@@ -59,7 +57,7 @@ def found(entities):
     return [(entity["start"], entity["end"], entity["label"]) for entity in entities]
 
 
-@model_contract("bert", checks=(check_saving, check_padding))
+@model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 

@@ -51,7 +51,7 @@ def test_the_page_has_no_html_of_texts_and_nothing_from_elsewhere():
         assert "://" not in text and "//cdn" not in text
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", list(presets.PRESETS))
 def test_each_kind_has_its_panels(name):
     told = answers.describe(model(name))
@@ -63,7 +63,7 @@ def test_each_kind_has_its_panels(name):
     assert [one["unknown"] for one in tokens] == [False, False, False, False, True]
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_fill():
     found = ask("masked", "fill", text="the [MASK] is [MASK]", top_k=3)
     assert len(found["gaps"]) == 2 and len(found["gaps"][0]) == 5
@@ -73,7 +73,7 @@ def test_fill():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(presets.IMAGE, marks=pytest.mark.slow_on_tensorflow), "deberta"]
+    "name", [pytest.param(presets.IMAGE, marks=pytest.mark.backends("torch")), "deberta"]
 )
 def test_classify(name):
     found = ask(name, "classify", text=TEXT)
@@ -93,7 +93,7 @@ def test_classify(name):
     assert rollout["error"] is None and min(word["score"] for word in rollout["words"]) > 0
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_numbers_of_texts_and_pairs():
     assert ask("regressor", "classify", text=TEXT)["one"]
     found = ask("follows", "classify", text="the film", text_b="is good", target="follows")
@@ -105,7 +105,7 @@ def test_numbers_of_texts_and_pairs():
     )
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_the_other_panels():
     spans = ask("tagger", "tag", text=TEXT)["spans"]
     assert spans == [

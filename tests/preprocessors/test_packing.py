@@ -70,7 +70,7 @@ def reference(rows, sequence_length, truncate, separators):
     )
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 @pytest.mark.parametrize("separators", [1, 2])
 @pytest.mark.parametrize("truncate", ["longest_first", "only_second", "only_first"])
 def test_pack_equals_the_reference(truncate, separators):

@@ -163,7 +163,7 @@ def test_contract(tmp_path):
     check_preprocessor(small(), (questions, contexts), labels, tmp_path)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 def test_separators_and_segments_of_other_families(make):
     for name, separators in (("RobertaTokenizer", 2), ("ModernBertTokenizer", 1)):
         tokenizer = make(name)

@@ -284,7 +284,7 @@ def check_scores_in_fit(task, data):
     }
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_scores_in_fit():
     y = ["acceptable", "unacceptable"] * 8

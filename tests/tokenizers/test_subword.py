@@ -135,7 +135,7 @@ def test_offsets_go_forward(tokenizer, hard, sentences):
         assert all(0 <= s < e <= len(text) for s, e in zip(starts, ends, strict=True))
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")  # The same graph on every backend.
 def test_tf_data_and_function(tokenizer, hard, sentences):
     texts = hard + sentences

@@ -60,6 +60,7 @@ def test_words_and_sums():
     assert visualize.attributions(model, TEXT).target == model.labels[best]
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_a_linear_model_by_hand():
     """Without layers, norms and positions a mean of embeddings meets the weights of a class."""
     backbone = models.BertBackbone(
@@ -182,7 +183,7 @@ def test_long_texts_are_computed_in_parts(monkeypatch):
     assert abs(found.output - expected.output) < 1e-5
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_quantized_and_half_precision():
     model = classifier()
     exact = visualize.attributions(model, TEXT, target="yes")
