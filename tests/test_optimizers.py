@@ -464,7 +464,7 @@ def test_layers_inside_any_model():
     assert layerwise_learning_rates(model) == layerwise_learning_rates(backbone)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw", "clipped", "lamb", "compiled"])
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "lamb", "clipped and compiled"])
 def test_accumulated_batches_are_one_large_batch(kind):
     make = {
         "sgd": functools.partial(keras.optimizers.SGD, 0.1),
@@ -474,8 +474,8 @@ def test_accumulated_batches_are_one_large_batch(kind):
     model = tiny_classifier(dropout=0.0, num_layers=1)
     initial = model.get_weights()
     features, y = batch(model, (7, 4, 5, 7, 6, 3)), np.array([0, 1, 2, 2, 1, 0])
-    settings = COMPILED if kind == "compiled" else {"run_eagerly": True}
-    whole = train(model, make(), features, y, **settings)
+    settings = COMPILED if "compiled" in kind else {"run_eagerly": True}
+    whole = train(model, make(), features, y)
     model.set_weights(initial)
     model.compile(make(gradient_accumulation_steps=3), **settings)
     model.fit(features, y, batch_size=2, shuffle=False, verbose=0)

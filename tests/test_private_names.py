@@ -7,7 +7,6 @@ import inspect
 import pathlib
 import pkgutil
 import sys
-import textwrap
 
 import keras
 import keras_hub
@@ -170,14 +169,33 @@ def ours():
 
 
 @functools.cache
+def classes_in(module):
+    """The trees of the classes of a module's source, by qualified name."""
+    found = {}
+
+    def visit(tree, path):
+        for node in ast.iter_child_nodes(tree):
+            inside = path
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(path + node.name, node)
+                inside = f"{path}{node.name}."
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                inside = f"{path}{node.name}.<locals>."
+            visit(node, inside)
+
+    try:
+        visit(ast.parse(inspect.getsource(sys.modules[module])), "")
+    except (OSError, TypeError, SyntaxError, KeyError):  # It has no source.
+        pass
+    return found
+
+
+@functools.cache
 def mentioned(cls):
     """The private names that a class defines, and those of its objects that its code names."""
     names = {name for name in vars(cls) if is_private(name)}
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError, SyntaxError):
-        return names
-    for node in ast.walk(tree):
+    tree = classes_in(cls.__module__).get(cls.__qualname__)
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Attribute) and is_own_object(node.value):
             names.add(node.attr)
         # `object.__setattr__(self, "_name", ...)`, `getattr(self, "_name")`
@@ -215,11 +233,14 @@ def test_what_our_classes_give_to_keras():
     assert found == listed
 
 
+@functools.cache
 def parsed():
-    """Each file of the package but the list itself, as `(path, tree)`."""
-    for path in sorted(ROOT.rglob("*.py")):
-        if path != HERE:
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+    """The trees of the files of the package but the list itself, by path."""
+    paths = [path for path in sorted(ROOT.rglob("*.py")) if path != HERE]
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in paths
+    }
 
 
 def defined(trees):
@@ -261,9 +282,9 @@ def uses(tree, known):
             modules.update(name.asname or name.name for name in node.names)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            of_module = ast.unparse(node.value) in modules
-            if is_private(node.attr) and node.attr not in known and not of_module:
-                yield node.lineno, node.attr
+            if is_private(node.attr) and node.attr not in known:
+                if ast.unparse(node.value) not in modules:
+                    yield node.lineno, node.attr
             # Another class or a bare object than a call of the class makes.
             if node.attr == "__class__" or node.attr == "__new__":
                 if ast.unparse(node.value) not in ("object", "super()"):
@@ -280,7 +301,7 @@ def uses(tree, known):
 
 
 def test_no_other_file_uses_one():
-    files = dict(parsed())
+    files = parsed()
     given = {name for row, name in CASES if row.given}
     known = defined(files.values()) | given
     found = [f"{path}:{line} {name}" for path in files for line, name in uses(files[path], known)]
@@ -292,7 +313,7 @@ def test_no_other_file_uses_one_of_the_list_by_the_name_of_our_own():
     # A submodule may be called as anything else is.
     listed = {name for row, name in CASES if not row.given and row.form != "submodule"}
     found = []
-    for path, tree in parsed():
+    for path, tree in parsed().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr in listed - {"_model", "__new__"}:
                 found.append(f"{path}:{node.lineno} {node.attr}")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import traceback
 
 import numpy as np
@@ -9,9 +10,8 @@ import pytest
 
 import kerasbert
 from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifierPreprocessor
-from kerasbert.tokenizers import BertTokenizer
 from kerasbert.upload import model_card, upload_preset
-from tests.contracts import array, batch, perturb, tiny_backbone
+from tests.contracts import array, batch, bert_tokenizer, perturb, tiny_backbone
 from tests.stand_in import files_of, hub_stand_in, kaggle_stand_in
 
 # They know no backend.
@@ -35,18 +35,23 @@ SECRET = "hf_verysecrettoken"
 
 @pytest.fixture(scope="module")
 def classifier():
-    preprocessor = BertTextClassifierPreprocessor(
-        BertTokenizer(TOKENS, lowercase=True), sequence_length=12
-    )
+    preprocessor = BertTextClassifierPreprocessor(bert_tokenizer(TOKENS), sequence_length=12)
     return perturb(
         BertTextClassifier(tiny_backbone(), labels=["ham", "spam"], preprocessor=preprocessor)
     )
 
 
+@pytest.fixture(scope="module")
+def saved(classifier, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("saved") / "preset")
+    classifier.save_to_preset(path)
+    return path
+
+
 @pytest.fixture
-def preset(classifier, tmp_path):
-    classifier.save_to_preset(str(tmp_path / "preset"))
-    return str(tmp_path / "preset")
+def preset(saved, tmp_path):
+    """A copy, which uploads write a card to."""
+    return str(shutil.copytree(saved, tmp_path / "preset"))
 
 
 @pytest.fixture

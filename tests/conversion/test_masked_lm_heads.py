@@ -366,5 +366,6 @@ def test_equals_keras_hub(tmp_path, name):
     inputs["mask_positions"] = some_masks(inputs)[0]
     expected = hub.numpy(hub.call(theirs, inputs))
     np.testing.assert_allclose(logits_of(model, ours(model, inputs)), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="has no head for a .*"):
-        BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
+    if name == "Bert":
+        with pytest.raises(ValueError, match="has no head for a .*"):
+            BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)

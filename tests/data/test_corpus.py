@@ -325,14 +325,14 @@ def test_a_document_that_is_too_long_becomes_several(write, monkeypatch, end, be
 def test_memory_is_flat(write):
     def peak(paths):
         tracemalloc.start()
-        for _, block in blocks(paths, block_bytes=1 << 18):
+        for _, block in blocks(paths, block_bytes=1 << 16):
             for _ in block:
                 pass
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak
 
-    text = ("It rains and it pours.\n" * 20 + "\n") * 1000  # half a MB
+    text = ("It rains and it pours.\n" * 20 + "\n") * 250  # more than 100 kB
     small = [write(f"{i}.txt", text) for i in range(4)]
     small.append(write("x.txt.gz", gzip.compress(text.encode() * 4)))
     large = [*small, *(write(f"{i}.txt", text) for i in range(4, 8))]
@@ -435,7 +435,7 @@ def test_parts_have_the_documents_of_the_whole(write, newline, end):
     for name, data in (("a.txt", text.encode()), ("mark.txt", ("\ufeff" + text).encode())):
         path = write(name, data)
         whole = read(path, document_end=end)
-        for size in (1, 7, 50, 333, 10**6):
+        for size in (1, 50, 333, 10**6):
             found = in_parts(path, size, document_end=end)
             assert list(itertools.chain(*found)) == whole
             if newline != "\r" and size == 333:  # Old Macs' files cannot be cut.

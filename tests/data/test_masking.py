@@ -221,7 +221,7 @@ def test_whole_words_in_exact_numbers(unit, kind, rate):
     ids, maskable, starts, words = rows_of_words(sizes, breaks=(7,))
     lengths = (words >= 0).sum(axis=1) + 3
     settings = {"unit": unit, "word_starts": starts, "lengths": lengths.astype("int32")}
-    for seed in range(3):
+    for seed in range(2):
         hidden = hide(ids, maskable, (seed, 5), mask_selection_rate=rate, **settings)
         for row, row_sizes in enumerate(sizes):
             used = hidden["mask_weights"][row] == 1
@@ -358,7 +358,7 @@ def test_without_starts_each_token_is_a_word():
         hide(ids, maskable, unit="word")
 
 
-@pytest.mark.parametrize("unit", ["word", "span", "ngram"])
+@pytest.mark.parametrize("unit", ["word", "span"])
 def test_words_in_a_graph(unit):
     @tf.function(
         input_signature=[

@@ -95,11 +95,15 @@ def test_spanning_trees(size, most):
         assert (a[len(wanted) :] == -1).all() and (b[len(wanted) :] == -1).all()
 
 
-@pytest.mark.parametrize("label_pieces", ["first", "all"])
-def test_units_and_their_probabilities(label_pieces):
-    """Where pieces hold characters of several words too, as those of byte pairs do."""
+@pytest.fixture(scope="module")
+def tokens():
+    """A tokenizer with pieces that hold characters of several words, as byte pairs do."""
     merges = [". .", ".. .", "b .", ", -"]
-    tokens = tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>", merges)
+    return tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>", merges)
+
+
+@pytest.mark.parametrize("label_pieces", ["first", "all"])
+def test_units_and_their_probabilities(tokens, label_pieces):
     preprocessor = BertTokenClassifierPreprocessor(
         tokens, label_pieces=label_pieces, labels=["PER", "LOC"], scheme="BIO"
     )

@@ -1,6 +1,7 @@
 """An index as a SavedModel: it finds what the index finds, with the same scores."""
 
 import errno
+import functools
 import json
 import os
 import subprocess
@@ -48,19 +49,17 @@ json.dump({name: decode(x) for name, x in columns.items()}, open(target, "w"))
 """
 
 
-@pytest.fixture(scope="module")
-def models():
-    small = {"encoder_settings": {"num_layers": 1}}
-    return {
-        "embedder": tiny.task("TextEmbedder", **small),
-        "reranker": tiny.task("Reranker", **small),
-        "reader": tiny.task("QuestionAnswering", **small),
-    }
+@functools.cache
+def model(name):
+    kind = {"embedder": "TextEmbedder", "reranker": "Reranker", "reader": "QuestionAnswering"}[name]
+    found = tiny.task(kind, encoder_settings={"num_layers": 1})
+    found.run_eagerly = True  # No test waits for a compiler.
+    return found
 
 
-def make(models, *parts, texts=TEXTS, **settings):
-    chosen = {name: models[name] for name in parts}
-    index = SearchIndex(models["embedder"], texts, **chosen, **settings)
+def make(*parts, texts=TEXTS, **settings):
+    chosen = {name: model(name) for name in parts}
+    index = SearchIndex(model("embedder"), texts, **chosen, **settings)
     if "gone" in texts:
         index.remove(index.ids[texts.index("gone")])
     return index
@@ -98,8 +97,8 @@ def same_hits(found, index, queries, top_k, **settings):
         ((), {"dtype": "binary", "rescore": 0, "dims": 20}),
     ],
 )
-def test_the_graph_finds_what_the_index_finds(models, tmp_path, parts, settings):
-    index = make(models, *parts, **settings)
+def test_the_graph_finds_what_the_index_finds(tmp_path, parts, settings):
+    index = make(*parts, **settings)
     more = {"candidates": 7} if "reranker" in parts else {}
     ServedIndex(index).save(tmp_path)
     task = ServedIndex(ServedIndex.read(tmp_path), settings=more)
@@ -120,9 +119,9 @@ def test_the_graph_finds_what_the_index_finds(models, tmp_path, parts, settings)
 
 
 @pytest.mark.backends("tensorflow")
-def test_no_variable_is_copied(models, tmp_path):
+def test_no_variable_is_copied(tmp_path):
     """What `tf.gather` reads is copied whole whenever something else reads it."""
-    ServedIndex(make(models, dtype="int8")).save(tmp_path)
+    ServedIndex(make(dtype="int8")).save(tmp_path)
     task = ServedIndex(ServedIndex.read(tmp_path))
     graph = task._graph.get_concrete_function().graph
     handles = {id(variable.handle) for variable in task.variables.values()}
@@ -133,9 +132,9 @@ def test_no_variable_is_copied(models, tmp_path):
 
 
 @pytest.mark.backends("tensorflow")
-def test_vectors_in_blocks(models, tmp_path, monkeypatch):
+def test_vectors_in_blocks(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
-    index = SearchIndex(models["embedder"])
+    index = SearchIndex(model("embedder"))
     vectors = rng.normal(size=(700, 32)).astype("float32")
     vectors[500:600] = vectors[100:200]
     texts = [f"half a pair \ud800 {i}" for i in range(700)]
@@ -156,8 +155,8 @@ def test_vectors_in_blocks(models, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow_on_tensorflow
-def test_export(models, export):
-    index = make(models, "reranker")
+def test_export(export):
+    index = make("reranker")
     path = export(index, warmup=["who?"], signatures=["serving_default", "search"], top_k=2)
     found = session_run(path, "serving_default", query=np.array(QUERIES, object))
     same_hits(found, index, QUERIES, [2] * len(QUERIES))
@@ -172,8 +171,8 @@ def test_export(models, export):
 
 
 @pytest.mark.slow
-def test_a_client_without_kerasbert(models, tmp_path):
-    index = make(models, "reranker", "reader", dtype="binary", ids=list(map(str, range(12))))
+def test_a_client_without_kerasbert(tmp_path):
+    index = make("reranker", "reader", dtype="binary", ids=list(map(str, range(12))))
     path = export_serving(index, tmp_path / "search", null_threshold=1.5, top_k=4)
     names = {"serving_default", "search", "embedder_pair"}
     for part in ("embedder", "reranker", "reader"):
@@ -187,7 +186,7 @@ def test_a_client_without_kerasbert(models, tmp_path):
     same_hits(found, index, QUERIES, [4] * len(QUERIES), null_threshold=1.5)
 
 
-def test_refusals(models, tmp_path):
+def test_refusals(tmp_path):
     class Letters:
         def embed(self, texts, batch_size=32):
             return np.ones((len(texts), 3), "float32")
@@ -195,7 +194,7 @@ def test_refusals(models, tmp_path):
         def rank(self, query, texts):
             return []
 
-    embedder = models["embedder"]
+    embedder = model("embedder")
     bare = tiny.models.BertTextEmbedder(embedder.backbone)
     for message, index, settings in (
         ("has no texts", SearchIndex(embedder), {}),
@@ -217,11 +216,11 @@ def test_refusals(models, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_leaves_nothing(models, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    index = SearchIndex(models["embedder"], ["a"])
+    index = SearchIndex(model("embedder"), ["a"])
     monkeypatch.setattr(index, "write_rows", full)
     with pytest.raises(OSError, match="No space left"):
         export_serving(index, tmp_path / "served")

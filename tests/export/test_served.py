@@ -48,7 +48,8 @@ def test_each_kind_has_its_class(name):
 def test_a_new_kind_is_served(doubter, export):
     import tensorflow as tf
 
-    loaded = tf.saved_model.load(export(doubter)).signatures["serving_default"]
+    path = export(doubter, signatures=["serving_default"])
+    loaded = tf.saved_model.load(path).signatures["serving_default"]
     texts = ["Who is it?", "Nobody."]
     found = loaded(text=tf.constant(texts))
     np.testing.assert_allclose(found["doubt"], 1 - np.array(doubter.score(texts)), atol=1e-5)

@@ -307,6 +307,7 @@ def test_misuse(tokenizer, backbone):
     model = XLNetTextClassifier(
         backbone, num_classes=2, preprocessor=XLNetTextClassifierPreprocessor(tokenizer)
     )
+    model.run_eagerly = True
     with pytest.raises(ValueError, match="list of texts is empty"):
         model.classify([])
     assert model.classify("one text")["label"] in ("LABEL_0", "LABEL_1")

@@ -22,9 +22,9 @@ class Users(BertTextClassifier):
         super().__init__(backbone, preprocessor, num_classes, **kwargs)
 
 
-@pytest.fixture
-def preset(tmp_path):
-    folder = str(tmp_path / "preset")
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("own") / "preset")
     model = BertTextClassifier(tiny_backbone(), num_classes=2, preprocessor=None)
     model.save_to_preset(folder)
     return folder

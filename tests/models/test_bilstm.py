@@ -63,18 +63,27 @@ def rows():
             yield pytest.param(cls, check, id=f"{cls.__name__}-{check.__name__}", marks=marks)
 
 
+@pytest.fixture(scope="module")
+def tagger():
+    return make(BertTokenClassifier)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return make(BertTextClassifier, is_causal=False)
+
+
 @pytest.mark.parametrize(("cls", "check"), list(rows()))
 def test_contract(cls, check, tmp_path):
     check(functools.partial(make, cls), tmp_path)
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_numbers():
+def test_numbers(tagger):
     """The tagger's logits, from the encoder's states and the LSTM's equations."""
-    model = make(BertTokenClassifier)
-    features = batch(model)
-    states = array(model.backbone(features)["sequence_output"]).astype("float64")
-    kernel, bias = model.output_dense.get_weights()
+    features = batch(tagger)
+    states = array(tagger.backbone(features)["sequence_output"]).astype("float64")
+    kernel, bias = tagger.output_dense.get_weights()
 
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
@@ -88,31 +97,29 @@ def test_numbers():
             h = sigmoid(o) * np.tanh(c)
             yield h
 
-    logits = array(model(features))
+    logits = array(tagger(features))
     for row, found, length in zip(states, logits, features["padding_mask"].sum(1), strict=True):
-        forward = list(run(model.bilstm.forward_lstm, row[:length]))
-        backward = list(run(model.bilstm.backward_lstm, row[:length][::-1]))[::-1]
+        forward = list(run(tagger.bilstm.forward_lstm, row[:length]))
+        backward = list(run(tagger.bilstm.backward_lstm, row[:length][::-1]))[::-1]
         expected = np.concatenate([forward, backward], axis=1) @ kernel + bias
         np.testing.assert_allclose(found[:length], expected, atol=1e-5)
 
 
 @pytest.mark.backends("torch")
-def test_it_makes_the_first_token_see_what_follows():
+def test_it_makes_the_first_token_see_what_follows(tagger):
     """What a left-to-right encoder alone keeps from it."""
     plain = BertTokenClassifier(tiny_backbone(is_causal=True), num_classes=3)
-    model = make(BertTokenClassifier)
-    features = batch(model)
+    features = batch(tagger)
     other = {**features, "token_ids": features["token_ids"].copy()}
     other["token_ids"][:, 3] += 1
     assert_close(plain(features)[:, 0], plain(other)[:, 0], atol=0)
-    assert np.abs(array(model(features)[:, 0]) - array(model(other)[:, 0])).max() > 1e-5
+    assert np.abs(array(tagger(features)[:, 0]) - array(tagger(other)[:, 0])).max() > 1e-5
 
 
-def test_defaults():
-    model = make(BertTextClassifier)
-    assert model.pooling == "mean" and model.bilstm_units == 3
-    assert not any("pooled_dense" in weight.path for weight in model.trainable_weights)
-    off = BertTextClassifier(tiny_backbone(), num_classes=2, bilstm_units=0)
+def test_defaults(classifier):
+    assert classifier.pooling == "mean" and classifier.bilstm_units == 3
+    assert not any("pooled_dense" in weight.path for weight in classifier.trainable_weights)
+    off = BertTextClassifier(classifier.backbone, num_classes=2, bilstm_units=0)
     assert off.bilstm is None and off.pooling == "pooler" and off.get_config()["bilstm_units"] == 0
     assert [w.path for w in off.weights if "bilstm" in w.path] == []
 
@@ -134,7 +141,7 @@ def test_it_trains():
 def test_presets(tmp_path):
     """New over an encoder, with its weights named; loaded as it is; new again on request."""
     encoder = str(tmp_path / "encoder")
-    tiny_backbone().save_to_preset(encoder)
+    tiny_backbone(num_layers=1).save_to_preset(encoder)
     arguments = {"labels": ["a", "b"], "preprocessor": None}
     with pytest.warns(UserWarning, match="New, random weights") as warned:
         model = BertTextClassifier.from_preset(encoder, bilstm_units=3, **arguments)
@@ -171,26 +178,25 @@ def test_foreign_encoder_gets_one(tmp_path, reference):
 
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("format", ["huggingface", "google", "keras_hub"])
-def test_other_formats_refuse_it(format, tmp_path):
-    model = make(BertTextClassifier, is_causal=False)
+def test_other_formats_refuse_it(classifier, format, tmp_path):
     message = rf"'{format}' has no place for the BiLSTM .*bilstm_units=3.*format='kerasbert'"
     with pytest.raises(ValueError, match=message):
-        convert(model, tmp_path / "there", format=format)
+        convert(classifier, tmp_path / "there", format=format)
     assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_our_format_holds_it(tmp_path):
-    model = make(BertTokenClassifier)
-    convert(model, tmp_path / "there", format="kerasbert")
+def test_our_format_holds_it(tagger, tmp_path):
+    convert(tagger, tmp_path / "there", format="kerasbert")
     again = BertTokenClassifier.from_preset(str(tmp_path / "there"), preprocessor=None)
-    assert_close(again(batch(model)), model(batch(model)), atol=0)
+    assert_close(again(batch(tagger)), tagger(batch(tagger)), atol=0)
 
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_left_to_right_every_token_counts():
+    backbone = tiny_backbone(is_causal=True)
     for settings, expected in (({}, "mean"), ({"pooling": "cls"}, "cls")):
-        model = BertTextClassifier(tiny_backbone(is_causal=True), num_classes=2, **settings)
+        model = BertTextClassifier(backbone, num_classes=2, **settings)
         assert model.pooling == expected
         features = batch(model, (5, 5))
         before = array(model(features))
@@ -199,8 +205,8 @@ def test_left_to_right_every_token_counts():
         assert changed == (expected == "mean")
 
 
-def test_bad_settings():
-    backbone = tiny_backbone()
+def test_bad_settings(classifier):
+    backbone = classifier.backbone
     with pytest.raises(ValueError, match="pooling='pooler' takes .* past the BiLSTM"):
         BertTextClassifier(backbone, num_classes=2, pooling="pooler", bilstm_units=2)
     for bad in (-1, 1.5, "8"):

@@ -185,40 +185,37 @@ def test_steps_by_a_graph(monkeypatch):
 
 
 def test_greedy_is_the_likeliest_token():
+    """And so is the one of a single beam."""
     model = tiny()
     model.compile(sampler="greedy")
-    prompts = [[5, 17, 9], [11]]
-    for text, prompt in zip(written(model, prompts, 9, None), prompts):
-        assert text[: len(prompt)] == prompt and len(text) == 9
-        for count in range(len(prompt), 9):
-            ids = np.array([text[:count]], "int32")
-            assert text[count] == int(array(model({"token_ids": ids}))[0, -1].argmax())
-
-
-def test_one_beam_is_greedy():
-    model = tiny()
-    model.compile(sampler="greedy")
-    greedy = written(model, PROMPTS_30, 12)
-    model.compile(sampler=BeamSampler(1))
-    assert written(model, PROMPTS_30, 12) == greedy
+    texts = written(model, PROMPTS_30, 12)
+    likeliest = array(model(padded(texts, 12))).argmax(axis=-1)
+    for text, prompt, row in zip(texts, PROMPTS_30, likeliest):
+        end = len(text) - 1
+        assert text[: len(prompt)] == prompt and (end == 11 or text[end] == STOP)
+        assert text[len(prompt) :] == row[len(prompt) - 1 : end].tolist()
+        assert STOP not in text[len(prompt) : end]
+    model.compile(sampler=BeamSampler(1), run_eagerly=True)
+    assert written(model, PROMPTS_30, 12) == texts
 
 
 PROMPTS_30 = [[id % 30 for id in prompt] for prompt in PROMPTS]
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-@pytest.mark.parametrize("sampler", ["top_k", "top_p", "random", "beam"])
-def test_samplers(sampler):
+def test_samplers():
     model = tiny()
-    model.compile(sampler=sampler)
-    for text, prompt in zip(written(model, PROMPTS_30, 10), PROMPTS_30):
-        assert text[: len(prompt)] == prompt and len(text) <= 10
-        assert STOP not in text[len(prompt) : -1]
+    for sampler in ("top_k", "top_p", "random", "beam"):
+        model.compile(sampler=sampler)
+        for text, prompt in zip(written(model, PROMPTS_30, 10), PROMPTS_30):
+            assert text[: len(prompt)] == prompt and len(text) <= 10, sampler
+            assert STOP not in text[len(prompt) : -1], sampler
 
 
 def test_sampler_is_ours_and_survives_saving(tmp_path):
     model = tiny()
-    model.compile(sampler=keras_hub.samplers.BeamSampler(num_beams=3, temperature=0.5))
+    beams = keras_hub.samplers.BeamSampler(num_beams=3, temperature=0.5)
+    model.compile(sampler=beams, run_eagerly=True)
     assert type(model.sampler) is BeamSampler and model.sampler.num_beams == 3
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -245,9 +242,6 @@ def test_needs_an_encoder_that_looks_left():
     for other in others:
         with pytest.raises(ValueError, match="and a BertCausalLM needs a BertBackbone"):
             BertCausalLM(other)
-    model = perturb(BertCausalLM(BertBackbone(**SETTINGS, is_causal=True)))
-    model.compile(sampler="greedy")
-    assert len(written(model, [[5, 6]], 8, None)[0]) == 8
 
 
 def test_of_a_masked_language_model_that_looks_left(tmp_path):
@@ -258,7 +252,7 @@ def test_of_a_masked_language_model_that_looks_left(tmp_path):
         BertCausalLM.from_preset(str(tmp_path), preprocessor=None)
     model = BertCausalLM.from_preset(str(tmp_path), preprocessor=None, new_head=True)
     assert_close(model.backbone.get_weights(), masked.backbone.get_weights(), atol=0)
-    model.compile(sampler="greedy")
+    model.compile(sampler="greedy", run_eagerly=True)
     assert len(written(model, [[5, 6]], 8, None)[0]) == 8
 
 
@@ -273,46 +267,53 @@ def tokenizer():
 
 
 def of_texts(tokenizer, sequence_length=32, **settings):
-    sizes = {
-        "vocabulary_size": tokenizer.vocabulary_size(),
-        "max_sequence_length": 32,
-    }
-    model = tiny(**sizes)
+    size = tokenizer.vocabulary_size()
+    backbone = tiny_backbone("gpt2", vocabulary_size=size, max_sequence_length=32)
     packer = BertCausalLMPreprocessor(tokenizer, sequence_length, **settings)
-    return BertCausalLM(model.backbone, preprocessor=packer)
+    return BertCausalLM(backbone, preprocessor=packer)
 
 
 TEXTS = ["lower and lower we go", "", "Ä", "日本語 🙂", "x"]
 
 
-@pytest.mark.parametrize("starts", [False, True])
-def test_scores(tokenizer, starts):
-    model = of_texts(tokenizer, add_start_token=starts)
-    found = model.score(TEXTS)
-    for text, row in zip(TEXTS, found):
-        ids, begins, ends = tokenizer.tokenize_with_offsets(text)
-        whole = [tokenizer.start_token_id, *ids] if starts else ids
-        assert [one["token_id"] for one in row] == whole[1:]
-        first = 0 if starts else 1
-        assert [(one["start"], one["end"]) for one in row] == list(zip(begins, ends))[first:]
-        if len(whole) > 1:
-            logits = array(model({"token_ids": np.array([whole], "int32")}))[0].astype("float64")
-            odds = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-            wanted = [odds[i, id] for i, id in enumerate(whole[1:])]
-            np.testing.assert_allclose([one["score"] for one in row], wanted, atol=1e-5)
-    alone = [one["score"] for one in model.score(TEXTS[0])]
-    np.testing.assert_allclose(alone, [one["score"] for one in found[0]], atol=1e-5)
-    row = [one["score"] for one in found[0]]
-    assert model.perplexity(TEXTS[0]) == pytest.approx(np.exp(-np.mean(row)))
-    texts = [TEXTS[0], TEXTS[3]]
-    assert model.perplexity(texts)[0] == pytest.approx(model.perplexity(TEXTS[0]), rel=1e-5)
+def log_odds(model, rows):
+    """The logarithms of the probabilities (N, T, V) of the token after each."""
+    logits = array(model(padded(rows, max(map(len, rows))))).astype("float64")
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def test_texts_without_a_token_to_score(tokenizer):
+def test_scores(tokenizer, monkeypatch):
+    from kerasbert.models import causal_lm
+
     model = of_texts(tokenizer)
+    for starts in (True, False):
+        model.preprocessor = BertCausalLMPreprocessor(tokenizer, 32, add_start_token=starts)
+        found = model.score(TEXTS)
+        for text, row in zip(TEXTS, found):
+            ids, begins, ends = tokenizer.tokenize_with_offsets(text)
+            whole = [tokenizer.start_token_id, *ids] if starts else ids
+            assert [one["token_id"] for one in row] == whole[1:], (starts, text)
+            places = list(zip(begins, ends))[0 if starts else 1 :]
+            assert [(one["start"], one["end"]) for one in row] == places, (starts, text)
+            if len(whole) > 1:
+                odds = log_odds(model, [whole])[0]
+                wanted = [odds[i, id] for i, id in enumerate(whole[1:])]
+                scores = [one["score"] for one in row]
+                np.testing.assert_allclose(scores, wanted, atol=1e-5, err_msg=f"{starts}, {text}")
+        row = [one["score"] for one in found[0]]
+        alone = [one["score"] for one in model.score(TEXTS[0])]
+        np.testing.assert_allclose(alone, row, atol=1e-5)
+        assert model.perplexity(TEXTS[0]) == pytest.approx(np.exp(-np.mean(row))), starts
+        texts = [TEXTS[0], TEXTS[3]]
+        assert model.perplexity(texts)[0] == pytest.approx(model.perplexity(TEXTS[0]), rel=1e-5)
+    # Texts without a token to score.
     assert model.score("") == model.score("x") == [] and model.score(["", "x"]) == [[], []]
     with pytest.raises(ValueError, match="position 0 has no token that follows"):
         model.perplexity("")
+    # Few logits at a time.
+    monkeypatch.setattr(causal_lm, "MOST_LOGITS", 1)
+    for a, b in zip(found, model.score(TEXTS)):
+        np.testing.assert_allclose([x["score"] for x in a], [x["score"] for x in b], atol=1e-5)
 
 
 def test_long_texts_are_read_in_windows(tokenizer):
@@ -324,41 +325,36 @@ def test_long_texts_are_read_in_windows(tokenizer):
     for stride in (None, 1, 5, 15):
         step = 8 if stride is None else stride
         wanted, before = [], 1
-        for begin in range(0, len(ids), step):
-            window = ids[begin : begin + 16]
-            logits = array(model({"token_ids": np.array([window], "int32")}))[0].astype("float64")
-            odds = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-            places = range(before - begin, len(window))
+        windows = [ids[begin : begin + 16] for begin in range(0, len(ids), step)]
+        for i, (window, odds) in enumerate(zip(windows, log_odds(model, windows))):
+            places = range(before - i * step, len(window))
             wanted += [odds[place - 1, window[place]] for place in places]
-            before = begin + len(window)
-            if before == len(ids):
-                break
+            before = i * step + len(window)
         found = [one["score"] for one in model.score(text, stride=stride, batch_size=3)]
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=f"stride {stride}")
     with pytest.raises(ValueError, match="stride=16 leaves no token"):
         model.score(text, stride=16)
     with pytest.raises(ValueError, match="position 1 has no token that follows"):
         model.perplexity(["lower we", "x"])
 
 
-def test_few_logits_at_a_time(tokenizer, monkeypatch):
-    from kerasbert.models import causal_lm
+def test_generate_on_texts(tokenizer, monkeypatch):
+    seen, whole = [], BertBackbone.call_with_cache
 
-    model = of_texts(tokenizer)
-    whole = model.score(TEXTS)
-    monkeypatch.setattr(causal_lm, "MOST_LOGITS", 1)
-    parts = model.score(TEXTS)
-    for a, b in zip(whole, parts):
-        np.testing.assert_allclose([x["score"] for x in a], [x["score"] for x in b], atol=1e-5)
+    def call(self, token_ids, *arguments):
+        seen.append(int(token_ids.shape[1]))
+        return whole(self, token_ids, *arguments)
 
-
-def test_generate_on_texts(tokenizer):
+    monkeypatch.setattr(BertBackbone, "call_with_cache", call)
     model = of_texts(tokenizer)
     model.compile(sampler="greedy")
     prompts = ["lower", "we go lower and", "日本"]
     texts = model.generate(prompts, max_length=24)
     assert all(text.startswith(prompt) for text, prompt in zip(texts, prompts))
+    # Prompts run at their own length.
+    seen.clear()
     assert model.generate(prompts[0], max_length=24) == texts[0]
+    assert seen[0] == 8 and set(seen[1:]) == {1}
     rest = model.generate(prompts, max_length=24, strip_prompt=True)
     for text, end in zip(texts, rest):
         assert len(end) < len(text) and text.endswith(end[-2:])
@@ -377,6 +373,7 @@ def test_generate_on_texts(tokenizer):
     with pytest.raises(ValueError, match="position 1|Pairs"):
         model.generate((["lower"], ["we"]))
     started = of_texts(tokenizer, add_start_token=True)
+    started.compile(run_eagerly=True)
     assert isinstance(started.generate("", 8), str)
 
 
@@ -409,24 +406,10 @@ def test_wrong_settings_of_a_sampler(settings):
         BeamSampler(2, **settings)
 
 
-def test_prompts_run_at_their_own_length(tokenizer, monkeypatch):
-    model = of_texts(tokenizer)
-    model.compile(sampler="greedy")
-    seen = []
-    whole = BertBackbone.call_with_cache
-
-    def call(self, token_ids, *arguments):
-        seen.append(int(token_ids.shape[1]))
-        return whole(self, token_ids, *arguments)
-
-    monkeypatch.setattr(BertBackbone, "call_with_cache", call)
-    model.generate(["lower"], max_length=32)
-    assert seen[0] == 8 and set(seen[1:]) == {1}
-
-
 def test_rows_of_long_texts(tokenizer):
     """`fit` and `evaluate` leave out no token: each is predicted once."""
     model = of_texts(tokenizer, 8)
+    model.compile(run_eagerly=True)
     packer = model.preprocessor
     texts = ["lower we go, and then we go on", "x", "", "lo lo"]
     batches = list(packer.batches(texts, batch_size=3, shuffle=False))
@@ -457,10 +440,10 @@ def test_learns_a_text(tokenizer):
 
 def test_preset(tokenizer, tmp_path):
     model = of_texts(tokenizer)
-    model.compile(sampler="greedy")
+    model.compile(sampler="greedy", run_eagerly=True)
     model.save_to_preset(tmp_path / "own")
     again = BertCausalLM.from_preset(str(tmp_path / "own"))
-    again.compile(sampler="greedy")
+    again.compile(sampler="greedy", run_eagerly=True)
     assert again.generate("lower") == model.generate("lower")
     classifier = BertTextClassifier.from_preset(str(tmp_path / "own"), num_classes=2)
     assert classifier.pooling == "last"

@@ -19,12 +19,13 @@ MANY = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1]], "float32")
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_classifier(dropout=0.0)
+    return tiny_classifier(dropout=0.0, num_layers=1)
 
 
 @pytest.fixture(scope="module")
-def many(model):
-    return perturb(BertTextClassifier(model.backbone, num_classes=3, multi_label=True))
+def many():
+    backbone = tiny_classifier(dropout=0.0).backbone
+    return perturb(BertTextClassifier(backbone, num_classes=3, multi_label=True))
 
 
 def probabilities(model, features):

@@ -312,7 +312,7 @@ def test_raw_texts(tmp_path):
     student, teacher = raw_pair()
     distiller = distill(student, teacher, hidden_weight=1.0)
     history = distiller.fit(
-        TEXTS, LABELS, batch_size=8, epochs=4, verbose=0, validation_data=(TEXTS, LABELS)
+        TEXTS, LABELS, batch_size=8, epochs=2, verbose=0, validation_data=(TEXTS, LABELS)
     ).history
     assert history["loss"][-1] < history["loss"][0]
     assert {"val_loss", "val_soft_loss", "val_hidden_loss", "val_accuracy"} < set(history)
@@ -438,16 +438,19 @@ def with_tokens(tokens):
 
 def settings_that_fail():
     student, teacher = classifier(num_layers=1), classifier()
+    encoders = student.backbone, teacher.backbone
     shared = BertTextClassifier(teacher.backbone, num_classes=3)
-    regressor = BertTextRegressor(tiny_backbone())
-    two = BertTextClassifier(tiny_backbone(), num_classes=2)
+    regressor = BertTextRegressor(teacher.backbone)
+    two = BertTextClassifier(teacher.backbone, num_classes=2)
     named, other = (
-        BertTextClassifier(tiny_backbone(), labels=labels) for labels in (list("abc"), list("bac"))
+        BertTextClassifier(encoder, labels=labels)
+        for encoder, labels in zip(encoders, (list("abc"), list("bac")), strict=True)
     )
-    activated = BertTextClassifier(tiny_backbone(), num_classes=3, activation="softmax")
+    activated = BertTextClassifier(teacher.backbone, num_classes=3, activation="softmax")
+    vocabularies = TOKENS, TOKENS[:5] + TOKENS[:4:-1]
     texts = [
-        BertTextClassifier(tiny_backbone(), num_classes=3, preprocessor=with_tokens(tokens))
-        for tokens in (TOKENS, TOKENS[:5] + TOKENS[:4:-1])
+        BertTextClassifier(encoder, num_classes=3, preprocessor=with_tokens(tokens))
+        for encoder, tokens in zip(encoders, vocabularies, strict=True)
     ]
     yield (student, teacher), {"temperature": 0}, "temperature=0 has to be above 0"
     yield (student, teacher), {"label_weight": -1}, "label_weight=-1 has to be 0 or more"

@@ -67,6 +67,16 @@ def features_of(model):
     return features
 
 
+@pytest.fixture(scope="module")
+def model():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return tiny_backbone("electra", num_layers=1)
+
+
 @model_contract("electra")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -77,7 +87,7 @@ def test_contract(family, check, tmp_path):
 
 @pytest.mark.parametrize("family", ["electra", "bert", "modernbert"])
 def test_one_set_of_tables(family):
-    model = make(family)
+    model = make(family, num_layers=1)
     small, encoder = model.masked_lm.backbone, model.backbone
     inside = {id(weight) for weight in small.weights}
     shared = [weight for weight in encoder.weights if id(weight) in inside]
@@ -154,9 +164,7 @@ def cross_entropy(logits, labels):
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-@pytest.mark.parametrize("counts", [None, np.array([1.0, 0.0, 2.0], "float32")])
-def test_losses_by_hand(counts):
-    model = make()
+def test_losses_by_hand(model):
     features = features_of(model)
     outputs = arrays(model(features))
     words = WORDS.copy()
@@ -172,33 +180,35 @@ def test_losses_by_hand(counts):
     mlm = (cross_entropy(outputs["mlm_logits"], words) * WEIGHTS).sum() / WEIGHTS.sum()
     x = outputs["detection_logits"]
     each = np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * replaced
-    mask = features["padding_mask"] * (1 if counts is None else counts[:, None])
-    detection = (each * mask).sum() / mask.sum()
-    weights = WEIGHTS
-    if counts is not None:
-        weights = {"mlm_logits": WEIGHTS, "detection_logits": counts}
-    found = model.evaluate(features, words, sample_weight=weights, return_dict=True, verbose=0)
-    expected = {
-        "mlm_logits_loss": mlm,
-        "detection_logits_loss": detection,
-        "loss": mlm + 50 * detection,
-        "detection_logits_accuracy": (((x > 0) == replaced) * mask).sum() / mask.sum(),
-        "detection_logits_replaced": (replaced * mask).sum() / mask.sum(),
-        "detection_logits_recall": ((x > 0) * replaced * mask).sum() / (replaced * mask).sum(),
-        "detection_logits_precision": ((x > 0) * replaced * mask).sum() / ((x > 0) * mask).sum(),
-    }
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, abs=1e-5, rel=1e-5), name
     other = ElectraPretrainer(model.backbone, None, GENERATOR, mlm_weight=0, detection_weight=2)
     other.set_weights(model.get_weights())
     other.compile(run_eagerly=True)
-    found = other.evaluate(features, words, sample_weight=weights, return_dict=True, verbose=0)
-    assert found["loss"] == pytest.approx(2 * detection, abs=1e-5)
+    for counts in (None, np.array([1.0, 0.0, 2.0], "float32")):
+        mask = features["padding_mask"] * (1 if counts is None else counts[:, None])
+        detection = (each * mask).sum() / mask.sum()
+        weights = WEIGHTS
+        if counts is not None:
+            weights = {"mlm_logits": WEIGHTS, "detection_logits": counts}
+        given = {"x": features, "y": words, "sample_weight": weights, "return_dict": True}
+        found = model.evaluate(**given, verbose=0)
+        hits = (x > 0) * replaced * mask
+        expected = {
+            "mlm_logits_loss": mlm,
+            "detection_logits_loss": detection,
+            "loss": mlm + 50 * detection,
+            "detection_logits_accuracy": (((x > 0) == replaced) * mask).sum() / mask.sum(),
+            "detection_logits_replaced": (replaced * mask).sum() / mask.sum(),
+            "detection_logits_recall": hits.sum() / (replaced * mask).sum(),
+            "detection_logits_precision": hits.sum() / ((x > 0) * mask).sum(),
+        }
+        for name, value in expected.items():
+            assert found[name] == pytest.approx(value, abs=1e-5, rel=1e-5), (name, counts)
+        found = other.evaluate(**given, verbose=0)
+        assert found["loss"] == pytest.approx(2 * detection, abs=1e-5), counts
 
 
-def test_a_slot_without_weight_says_nothing():
+def test_a_slot_without_weight_says_nothing(model):
     """Its token is drawn anew, and whether that is the one that was there is not known."""
-    model = make()
     features = features_of(model)
     found = []
     for words in (WORDS, np.where(WEIGHTS > 0, WORDS, 1)):
@@ -345,14 +355,14 @@ def test_what_is_hidden():
     assert array(weights["mlm_logits"]).tolist() == [[1], [3]]
 
 
-@pytest.mark.parametrize("texts", [["good"], ["", "[CLS]"], ["", "the cat sleep ."]])
-def test_few_texts_and_none_to_hide(texts):
+def test_few_texts_and_none_to_hide():
     model = make_raw()
-    found = model.fit(texts, verbose=0).history
-    found = {**found, **model.evaluate(texts, return_dict=True, verbose=0)}
-    for name, value in found.items():
-        assert np.isfinite(value).all(), name
-    assert found["detection_logits_loss"] > 0
+    for texts in (["good"], ["", "[CLS]"], ["", "the cat sleep ."]):
+        found = model.fit(texts, verbose=0).history
+        found = {**found, **model.evaluate(texts, return_dict=True, verbose=0)}
+        for name, value in found.items():
+            assert np.isfinite(value).all(), (texts, name)
+        assert found["detection_logits_loss"] > 0, texts
 
 
 @pytest.mark.slow
@@ -395,15 +405,14 @@ def test_two_on_one_encoder():
         (4, TypeError, "generator is a int, and has to be a dict of its own settings"),
     ],
 )
-def test_bad_generators(generator, error, message):
+def test_bad_generators(backbone, generator, error, message):
     with pytest.raises(error, match=message):
-        ElectraPretrainer(tiny_backbone("electra"), generator=generator)
+        ElectraPretrainer(backbone, generator=generator)
 
 
-def test_wrong_use():
-    backbone = tiny_backbone("electra", num_layers=1)
+def test_wrong_use(backbone):
     with pytest.raises(TypeError, match="generator is a BertBackbone, and has to be a dict"):
-        ElectraPretrainer(backbone, generator=tiny_backbone("roberta", num_layers=1))
+        ElectraPretrainer(backbone, generator=backbone)
     with pytest.raises(TypeError, match="backbone is a BertTextClassifier, and has to be a BertB"):
         ElectraPretrainer(BertTextClassifier(backbone, 2))
     with pytest.raises(

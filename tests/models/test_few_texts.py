@@ -42,6 +42,16 @@ def model_of(name, **settings):
     return tiny.task(name, **settings)
 
 
+def classifier(**encoder):
+    encoder = {"num_layers": 1, **encoder}
+    return model_of("TextClassifier", labels=["ham", "spam"], encoder_settings=encoder)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return classifier()
+
+
 ASKED = {
     "TextClassifier": (
         {"labels": ["ham", "spam"]},
@@ -79,8 +89,7 @@ def test_the_same_outputs(name, as_many):
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-def test_the_same_results(as_many):
-    model = model_of("TextClassifier", labels=["ham", "spam"])
+def test_the_same_results(model, as_many):
     weights = [1.0, 2.0, 0.5, 1.0, 1.0, 3.0]
     ways = (
         lambda: model.evaluate(TEXTS, LABELS, batch_size=4, verbose=0),
@@ -114,8 +123,8 @@ class Calls(keras.callbacks.Callback):
         self.seen.append(sorted(logs))
 
 
-def test_callbacks_and_steps():
-    model, calls = model_of("TextClassifier", labels=["ham", "spam"]), Calls()
+def test_callbacks_and_steps(model):
+    calls = Calls()
     model.predict(TEXTS, batch_size=4, verbose=0, callbacks=[calls])
     assert calls.seen == ["begin", (0, (4, 2)), (1, (2, 2)), "end"]
     calls.seen.clear()
@@ -123,16 +132,14 @@ def test_callbacks_and_steps():
     assert calls.seen == [(0, ["accuracy", "loss"]), ["accuracy", "loss"]]
 
 
-def test_nobody_listens(monkeypatch):
+def test_nobody_listens(model, monkeypatch):
     """Where no callback and no bar is told, none is made: Keras starts a thread for them."""
-    model = model_of("TextClassifier", labels=["ham", "spam"])
     expected = model.classify(TEXTS)
     monkeypatch.setattr(keras.callbacks, "CallbackList", None)
     assert model.classify(TEXTS) == expected
 
 
-def test_the_bar_shows(capsys):
-    model = model_of("TextClassifier", labels=["ham", "spam"])
+def test_the_bar_shows(model, capsys):
     model.predict(TEXTS, batch_size=4)
     assert "2/2" in capsys.readouterr().out
     model.evaluate(TEXTS, LABELS, batch_size=4)
@@ -140,7 +147,7 @@ def test_the_bar_shows(capsys):
 
 
 def test_a_setting_changed_meanwhile():
-    model = model_of("TextClassifier", labels=["ham", "spam"])
+    model = classifier()
     long = " ".join(TEXTS * 5)
     before = [model.predict([long], verbose=0) for _ in range(4)][-1]
     model.preprocessor.sequence_length = 8
@@ -153,7 +160,7 @@ def test_a_setting_changed_meanwhile():
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_weights_changed_meanwhile():
     """What was made for a shape computes with the weights of now."""
-    model = model_of("TextClassifier", labels=["ham", "spam"])
+    model = classifier()
     before = [model.predict(TEXTS[:1], verbose=0) for _ in range(4)][-1]
     model.output_dense.bias.assign(model.output_dense.bias + 1)
     np.testing.assert_allclose(model.predict(TEXTS[:1], verbose=0), before + 1, rtol=1e-5)
@@ -162,7 +169,7 @@ def test_weights_changed_meanwhile():
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("how", ["mixed_bfloat16", "int8", "lora"])
 def test_other_computing(how):
-    model = model_of("TextClassifier", labels=["ham", "spam"])
+    model = classifier()
     texts = TEXTS[:1]
     first = [model.predict(texts, verbose=0) for _ in range(4)][-1]
     if how == "int8":
@@ -173,9 +180,7 @@ def test_other_computing(how):
             weight.assign(weight + 0.1)
         model.compile()
     else:
-        model = model_of(
-            "TextClassifier", labels=["ham", "spam"], encoder_settings={"dtype": "mixed_bfloat16"}
-        )
+        model = classifier(dtype="mixed_bfloat16")
     found = [model.predict(texts, verbose=0) for _ in range(5)]
     # Rounding of bfloat16 hangs on what a graph fuses.
     atol = 0.25 if how == "mixed_bfloat16" else 1e-5
@@ -186,15 +191,14 @@ def test_other_computing(how):
     same(found[-1], keras.Model.predict_on_batch(model, features), atol)
 
 
-def test_threads_of_new_shapes():
+def test_threads_of_new_shapes(model):
     """Graphs are made while other threads compute."""
-    model = model_of("TextClassifier", labels=["ham", "spam"])
     texts = [" ".join(["good film"] * count) for count in (1, 4, 9, 15, 22)]
     alone = [model.classify(text) for text in texts]
-    model = model_of("TextClassifier", labels=["ham", "spam"])
+    model = classifier()
 
     def ask(number):
-        return [model.classify(texts[(number + i) % len(texts)]) for i in range(20)]
+        return [model.classify(texts[(number + i) % len(texts)]) for i in range(10)]
 
     with ThreadPoolExecutor(4) as pool:
         for number, answers in enumerate(pool.map(ask, range(4))):

@@ -32,7 +32,7 @@ def test_what_keras_writes_wrong_is_refused(make, tmp_path):
 def test_a_saved_model_of_token_ids(tmp_path):
     import tensorflow as tf
 
-    model = tiny_classifier("electra")  # Never called.
+    model = tiny_classifier("electra", num_layers=1)  # Never called.
     model.export(tmp_path / "model", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "model")
     features = batch(model)
@@ -43,7 +43,7 @@ def test_a_saved_model_of_token_ids(tmp_path):
 def test_litert(tmp_path):
     import tensorflow as tf
 
-    model = tiny_classifier("electra")
+    model = tiny_classifier("electra", num_layers=1)
     features = batch(model)
     model.export(tmp_path / "model.tflite", format="litert", verbose=False)
     interpreter = tf.lite.Interpreter(str(tmp_path / "model.tflite"))

@@ -48,6 +48,16 @@ def make_raw(cls=BertMaskedLM, sequence_length=16, compiled=False, num_layers=2,
     return model
 
 
+@pytest.fixture(scope="module")
+def model():
+    return make(BertMaskedLM)
+
+
+@pytest.fixture(scope="module")
+def raw():
+    return perturb(make_raw(num_layers=1))
+
+
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, BertMaskedLM, family), tmp_path)
@@ -57,8 +67,7 @@ def test_contract(family, check, tmp_path):
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_logits_at_positions_are_those_of_the_tokens():
-    model = make(BertMaskedLM)
+def test_logits_at_positions_are_those_of_the_tokens(model):
     features = batch(model)
     positions = features.pop("mask_positions")
     every = array(model(features))
@@ -104,8 +113,7 @@ def test_one_table():
 
 
 @pytest.mark.backends("torch")
-def test_loss_is_the_mean_over_what_is_hidden():
-    model = make(BertMaskedLM)
+def test_loss_is_the_mean_over_what_is_hidden(model):
     features = batch(model)
     y = np.array([[3, 4, 0], [5, 0, 0], [6, 7, 8]])
     weights = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]], "float32")
@@ -218,8 +226,8 @@ def test_fit_on_a_dataset():
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_what_the_preprocessor_hides():
-    preprocessor = make_raw().preprocessor
+def test_what_the_preprocessor_hides(raw):
+    preprocessor = raw.preprocessor
     texts = ["the 😀 film [SEP]", "", "the film was very very dull and very bad bad bad bad"]
     for _ in range(20):
         features, y, weights = arrays(preprocessor(texts))
@@ -237,7 +245,7 @@ def test_what_the_preprocessor_hides():
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_preset_of_the_preprocessor(tmp_path):
-    model = make_raw()
+    model = make_raw(num_layers=1)
     model.preprocessor.mask_selection_rate = 0.3
     model.save_to_preset(str(tmp_path))
     loaded = BertMaskedLM.from_preset(str(tmp_path))
@@ -253,35 +261,33 @@ def test_preset_of_the_preprocessor(tmp_path):
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_fill_mask():
-    model = perturb(make_raw(num_layers=1))
-    found = model.fill_mask("The film was Good [MASK]", top_k=3)
+def test_fill_mask(raw):
+    found = raw.fill_mask("The film was Good [MASK]", top_k=3)
     assert [row["text"] for row in found] == [f"The film was Good {row['token']}" for row in found]
     assert all(row["token"] == TOKENS[row["token_id"]] for row in found) and len(found) == 3
     scores = [row["score"] for row in found]
     assert scores == sorted(scores, reverse=True) and sum(scores) < 1
-    assert sum(row["score"] for row in model.fill_mask("a [MASK]", top_k=99)) == pytest.approx(1)
+    assert sum(row["score"] for row in raw.fill_mask("a [MASK]", top_k=99)) == pytest.approx(1)
     # Two masks: each with the other one left open.
-    first, second = model.fill_mask("The [MASK] was good [MASK]!", top_k=2)
+    first, second = raw.fill_mask("The [MASK] was good [MASK]!", top_k=2)
     assert first[0]["text"] == f"The {first[0]['token']} was good [MASK]!"
     assert second[0]["text"] == f"The [MASK] was good {second[0]['token']}!"
     # In texts of other kinds a mask token is text.
-    assert TOKENS.index("[MASK]") not in model.preprocessor.tokenizer("a [MASK]")
+    assert TOKENS.index("[MASK]") not in raw.preprocessor.tokenizer("a [MASK]")
     # Many texts, in their order, whatever their lengths.
     texts = ["a [MASK]", "the film was very very very very [MASK]", "it was [MASK] [MASK]"] * 3
-    every = model.fill_mask(texts, batch_size=2)
+    every = raw.fill_mask(texts, batch_size=2)
     for text, rows in zip(texts, every, strict=True):
-        alone = model.fill_mask(text)
+        alone = raw.fill_mask(text)
         for a, b in zip(keras.tree.flatten(rows), keras.tree.flatten(alone), strict=True):
             assert a == (pytest.approx(b, abs=1e-5) if isinstance(a, float) else b)
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_fill_mask_scores_are_those_of_the_logits():
-    model = perturb(make_raw())
-    found = model.fill_mask("good [MASK] film", top_k=30)
+def test_fill_mask_scores_are_those_of_the_logits(raw):
+    found = raw.fill_mask("good [MASK] film", top_k=30)
     ids = np.array([[2, 5, 4, 7, 3]])
-    logits = array(model({"token_ids": ids}))[0, 2].astype("float64")
+    logits = array(raw({"token_ids": ids}))[0, 2].astype("float64")
     expected = np.exp(_log_softmax(logits))
     for row in found:
         assert row["score"] == pytest.approx(expected[row["token_id"]], abs=1e-6)
@@ -299,15 +305,14 @@ def test_fill_mask_names_tokens_only():
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_fill_mask_joins_words():
-    model = perturb(make_raw())
+def test_fill_mask_joins_words(raw):
     texts = {
         "the film [MASK].": {"##s": "the films.", "good": "the film good."},
         "我[MASK]": {"我": "我我"},
         "[MASK] good": {"a": "a good"},
     }
     for text, expected in texts.items():
-        found = {row["token"]: row["text"] for row in model.fill_mask(text, top_k=30)}
+        found = {row["token"]: row["text"] for row in raw.fill_mask(text, top_k=30)}
         for token, filled in expected.items():
             assert found[token] == filled
 
@@ -315,7 +320,7 @@ def test_fill_mask_joins_words():
 @pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask_in_a_long_text():
     """Only what is around the mask fits the model, at either end and in the middle."""
-    model = perturb(make_raw(sequence_length=10))
+    model = perturb(make_raw(sequence_length=10, num_layers=1))
     words = [f"word{i % 12}" for i in range(50)]
     for place in (0, 25, 49):
         text = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
@@ -330,30 +335,28 @@ def test_fill_mask_in_a_long_text():
 # --- bad input ---
 
 
-def test_bad_texts():
-    model = make_raw()
+def test_bad_texts(model, raw):
     with pytest.raises(
         ValueError, match=r"text 'no mask' at position 1 has no mask token; put \[MASK\] where"
     ):
-        model.fill_mask(["a [MASK]", "no mask"])
+        raw.fill_mask(["a [MASK]", "no mask"])
     with pytest.raises(ValueError, match="fill_mask.. takes single texts"):
-        model.fill_mask(("a [MASK]", "b"))
+        raw.fill_mask(("a [MASK]", "b"))
     with pytest.raises(ValueError, match="top_k=0 has to be a whole number from 1"):
-        model.fill_mask("a [MASK]", top_k=0)
+        raw.fill_mask("a [MASK]", top_k=0)
     with pytest.raises(ValueError, match=r"text at position 0 is None"):
-        model.fill_mask([None])
+        raw.fill_mask([None])
     with pytest.raises(ValueError, match=r"position 1 has a \[MASK\], and predict\(\) hides"):
-        model.predict(["a", "the [MASK]"])
+        raw.predict(["a", "the [MASK]"])
     with pytest.raises(ValueError, match=r"predict\(\) takes ready arrays here, as pairs"):
-        make_raw(BertPretrainer).predict((TEXTS, TEXTS))
+        make_raw(BertPretrainer, num_layers=1).predict((TEXTS, TEXTS))
     with pytest.raises(ValueError, match="makes its own labels"):
-        model.fit(TEXTS, [0, 1, 0], verbose=0)
+        raw.fit(TEXTS, [0, 1, 0], verbose=0)
     with pytest.raises(ValueError, match=r"fill_mask\(\) takes texts, and this model has no prep"):
-        make(BertMaskedLM).fill_mask("a [MASK]")
+        model.fill_mask("a [MASK]")
 
 
-def test_bad_positions():
-    model = make(BertMaskedLM)
+def test_bad_positions(model):
     features = batch(model)
     features["mask_positions"][1, 2] = 7
     for call in (model.predict, functools.partial(model.fit, y=np.ones((3, 3)))):
@@ -369,21 +372,20 @@ def test_bad_rates():
         BertPretrainerPreprocessor(tokenizer, mask_token_rate=0.9, random_token_rate=0.2)
 
 
-def test_predict_on_texts():
+def test_predict_on_texts(raw):
     """As KerasHub's: the logits of tokens that it hides itself, and the same ones each time."""
-    model = make_raw()
-    logits = model.predict(TEXTS, batch_size=2, verbose=0)
-    assert logits.shape[0] == len(TEXTS) and logits.shape[2] == model.backbone.vocabulary_size
-    assert_close(model.predict(TEXTS, batch_size=2, verbose=0), logits, atol=0)
-    dataset, order = model.preprocessor.sorted_batches(TEXTS, 2, buckets=False)
+    logits = raw.predict(TEXTS, batch_size=2, verbose=0)
+    assert logits.shape[0] == len(TEXTS) and logits.shape[2] == raw.backbone.vocabulary_size
+    assert_close(raw.predict(TEXTS, batch_size=2, verbose=0), logits, atol=0)
+    dataset, order = raw.preprocessor.sorted_batches(TEXTS, 2, buckets=False)
     features = next(iter(dataset.as_numpy_iterator()))[0]
-    expected = array(model(features))
+    expected = array(raw(features))
     assert_close(logits[order[:2], : expected.shape[1]], expected)
 
 
 def test_nothing_hidden():
     """KerasHub's `mask_selection_rate=0.0`: packed rows as they are, and slots of no weight."""
-    tokenizer = make_raw().preprocessor.tokenizer
+    tokenizer = bert_tokenizer(TOKENS)
     for most, slots in ((None, 1), (3, 3)):
         preprocessor = BertMaskedLMPreprocessor(
             tokenizer, 16, mask_selection_rate=0.0, mask_selection_length=most
@@ -392,6 +394,6 @@ def test_nothing_hidden():
         assert_close(features["token_ids"], BertPreprocessor(tokenizer, 16)(TEXTS)["token_ids"])
         for empty in (features["mask_positions"], y, weights):
             assert empty.shape == (len(TEXTS), slots) and not empty.any()
-    model = make_raw()
+    model = make_raw(num_layers=1)
     model.preprocessor.mask_selection_rate = 0.0
     assert model.evaluate(TEXTS, verbose=0)[0] == 0

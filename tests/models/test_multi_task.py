@@ -281,9 +281,9 @@ def test_datasets():
 
 
 def test_bad_tasks():
-    backbone = tiny_backbone()
+    backbone = tiny_backbone(num_layers=1)
     task = BertTextRegressor(backbone)
-    other = BertTextRegressor(tiny_backbone())
+    other = BertTextRegressor(tiny_backbone(num_layers=1))
     for tasks, message in (
         ({}, "has to be a dict of names to task models"),
         ([task], "has to be a dict of names to task models"),
@@ -303,7 +303,7 @@ def test_bad_tasks():
 
 
 def test_bad_data(tmp_path):
-    model = make()
+    model = make(num_layers=1)
     data = toy()
     for arguments, message in (
         (

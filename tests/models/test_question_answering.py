@@ -137,8 +137,9 @@ class Given(BertQuestionAnswering):
         return {"start_logits": logits, "end_logits": logits}
 
 
-def given(**settings):
-    settings = {"sequence_length": 24, "max_query_length": 4, "doc_stride": 8, **settings}
+@functools.cache
+def given():
+    settings = {"sequence_length": 24, "max_query_length": 4, "doc_stride": 8}
     preprocessor = BertQuestionAnsweringPreprocessor(bert_tokenizer(TOKENS), **settings)
     backbone = tiny_backbone(max_sequence_length=24)
     return Given(backbone, preprocessor=preprocessor)
@@ -148,8 +149,8 @@ def given(**settings):
 def test_an_answer_far_in_a_long_context():
     random = np.random.default_rng(0)
     model = given()
-    words = random.choice(FILLERS, 3000)
-    for place in (0, 1, 1234, 2998, 2999):
+    words = random.choice(FILLERS, 1000)
+    for place in (0, 1, 456, 998, 999):
         context = "  ".join([*words[:place], "Kéw", *words[place + 1 :]])
         (best, second) = model.answer("Where was it?", context, top_k=2)
         start = context.index("Kéw")
@@ -335,9 +336,8 @@ def test_fit_on_a_dataset_and_on_arrays():
     assert model.train_on_batch(*batch_of_8, return_dict=True)["loss"] < first
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_questions():
+    for arguments, message in (
         ({"question": ["who"], "context": "it"}, "one text and a list"),
         ({"question": [], "context": []}, "list of texts is empty"),
         ({"question": "who", "context": ""}, "context at position 0 is empty"),
@@ -346,15 +346,13 @@ def test_fit_on_a_dataset_and_on_arrays():
         ({"n_best": 2.5}, "n_best=2.5 has to be"),
         ({"max_answer_length": -1}, "max_answer_length=-1 has to be"),
         ({"null_threshold": "0"}, "null_threshold='0' is no number"),
-    ],
-)
-def test_bad_questions(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        trained().answer(**{"question": "who", "context": "it", **arguments})
+    ):
+        with pytest.raises(ValueError, match=message):
+            given().answer(**{"question": "who", "context": "it", **arguments})
 
 
 def test_without_a_preprocessor():
-    model = make()
+    model = BertQuestionAnswering(tiny_backbone(num_layers=1))
     with pytest.raises(ValueError, match=r"answer\(\) takes texts, and this model has no prep"):
         model.answer("who", "it")
     features = batch(model)

@@ -29,6 +29,11 @@ def make_raw(sequence_length=16, **settings):
     return perturb(BertReplacedTokenDetector(tiny_backbone("electra"), packer))
 
 
+@pytest.fixture(scope="module")
+def model():
+    return make_raw()
+
+
 @model_contract("electra")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -59,8 +64,7 @@ def odds(model, ids):
     return 1 / (1 + np.exp(-array(model({"token_ids": row}))[0, 1:-1]))
 
 
-def test_detect():
-    model = make_raw()
+def test_detect(model):
     text = "The dogs bark; 日本."
     found = model.detect(text)
     assert [one["text"] for one in found] == ["The", "dog", "s", "bark", ";", "日", "本", "."]
@@ -82,11 +86,10 @@ def test_detect():
     wanted = [pieces[0], pieces[1:3].mean(), pieces[3]]
     np.testing.assert_allclose([one["score"] for one in words], wanted, atol=1e-5)
     with pytest.raises(ValueError, match="has no preprocessor"):
-        make().detect("the")
+        BertReplacedTokenDetector(model.backbone).detect("the")
 
 
-def test_long_texts():
-    model = make_raw()
+def test_long_texts(model):
     text = " ".join(["the dogs bark at the cat ."] * 6)
     found = model.detect(text)
     assert len(found) == len(model.preprocessor.tokenizer(text))
@@ -95,7 +98,7 @@ def test_long_texts():
 
 
 def test_labels_of_words_and_spans():
-    packer = make_raw().preprocessor
+    packer = BertReplacedTokenDetectorPreprocessor(bert_tokenizer(TOKENS), 16)
     _, y, weights = packer([["the", "dogs", "bark"]], [[0, 1, None]])
     assert array(y)[0, :6].tolist() == [0, 0, 1, 1, 0, 0]
     assert array(weights)[0, :6].tolist() == [0, 1, 1, 1, 0, 0]

@@ -40,9 +40,8 @@ TOKENS += [f"word{i}" for i in range(28 - len(TOKENS))]
 TEXTS = ["good film", "a", "it was the bad bad bad bad film", "", "좋은 日本", "the film"]
 
 
-def make(family="bert", pooling="max", activation="relu", **settings):
-    backbone = tiny_backbone(family, **settings)
-    return perturb(BertSparseEmbedder(backbone, None, pooling, activation))
+def make(family="bert", **settings):
+    return perturb(BertSparseEmbedder(tiny_backbone(family, **settings)))
 
 
 def make_raw(**settings):
@@ -50,6 +49,16 @@ def make_raw(**settings):
     return perturb(
         BertSparseEmbedder(tiny_backbone(dropout=0.0, num_layers=1), preprocessor, **settings)
     )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_raw()
+
+
+@pytest.fixture(scope="module")
+def unread():
+    return make()
 
 
 @model_contract("bert", without=("gpt", "gpt2", "modernbert_decoder"))
@@ -61,10 +70,11 @@ def test_contract(family, check, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{}, {"pooling": "sum", "activation": "log1p_relu"}])
-def test_weights_are_those_of_the_formula(settings):
-    model = make(**settings)
-    masked = BertMaskedLM(model.backbone)
-    masked.mlm_head.set_weights(model.mlm_head.get_weights())
+def test_weights_are_those_of_the_formula(unread, settings):
+    model = BertSparseEmbedder(unread.backbone, **settings)
+    masked = BertMaskedLM(unread.backbone)
+    for one in (model, masked):
+        one.mlm_head.set_weights(unread.mlm_head.get_weights())
     features = batch(model)
     logits = array(masked(features))  # (B, T, V)
     weights = np.log1p(np.maximum(logits, 0)) * features["padding_mask"][:, :, None]
@@ -113,8 +123,7 @@ def test_equals_sentence_transformers(reference, tmp_path, family):
 # --- raw texts ---
 
 
-def test_embed_and_decode():
-    model = make_raw()
+def test_embed_and_decode(model):
     vectors = model.embed(TEXTS)
     assert sparse.issparse(vectors) and vectors.dtype == "float32" and vectors.shape == (6, 30)
     assert_close(vectors.toarray(), model.predict(TEXTS, verbose=0))
@@ -139,6 +148,7 @@ def test_embed_and_decode():
 @pytest.mark.parametrize("settings", [{}, {"pooling": "sum", "activation": "log1p_relu"}])
 def test_shift_logits(settings):
     model = make_raw(**settings)
+    model.compile(run_eagerly=True)
     masked = BertMaskedLM(model.backbone)
     masked.mlm_head.set_weights(model.mlm_head.get_weights())
     features = model.preprocessor(TEXTS)
@@ -161,11 +171,13 @@ def test_prompts(tmp_path):
     )
     backbone = tiny_backbone(dropout=0.0, num_layers=1, pooler=False)
     model = perturb(BertSparseEmbedder(backbone, preprocessor))
+    model.compile(run_eagerly=True)
     expected = {role: model.embed(TEXTS, role=role).toarray() for role in (None, "query", "text")}
     plain = BertSparseEmbedder(
         model.backbone, BertSparseEmbedderPreprocessor(tokenizer, sequence_length=16)
     )
     plain.mlm_head.set_weights(model.mlm_head.get_weights())
+    plain.compile(run_eagerly=True)
     for role, prompt in {None: "it the ", **prompts}.items():
         found = plain.embed([prompt + text for text in TEXTS]).toarray()
         assert_close(expected[role], found)
@@ -177,21 +189,28 @@ def test_prompts(tmp_path):
     assert config["prompts"] == {"query": "was ", "document": "it the "}
     assert (config["model_type"], config["default_prompt_name"]) == ("SparseEncoder", "document")
     again = BertSparseEmbedder.from_preset(tmp_path / "there")
+    again.compile(run_eagerly=True)
     assert (again.preprocessor.prompts, again.preprocessor.role) == (prompts, "text")
     assert_close(again.embed(TEXTS, role="query").toarray(), expected["query"], atol=1e-5)
 
 
-def test_wrong_use(tmp_path):
-    model = make_raw()
-    unread = make()
+def test_wrong_use(model, unread, tmp_path):
+    backbone = model.backbone
+    silent = BertSparseEmbedder(backbone, model.preprocessor, output_bias=False)
     for call, message in (
         (lambda: model.embed(TEXTS, top_k=0), "top_k=0 has to be a whole number from 1"),
         (lambda: model.decode(np.ones((2, 9))), r"vectors \(N, 30\) of this model.* \(2, 9\)"),
         (lambda: model.similarity(model.embed(TEXTS), np.ones((2, 9))), "have 30 and 9 numbers"),
         (lambda: unread.decode(np.ones((1, 30))), "has no preprocessor"),
         (lambda: unread.embed("a"), "has no preprocessor"),
-        (lambda: make(pooling="mean"), "pooling='mean' is unknown; use one of max, sum"),
-        (lambda: make(activation="gelu"), "'gelu' is unknown; use one of relu, log1p_relu"),
+        (
+            lambda: BertSparseEmbedder(backbone, pooling="mean"),
+            "pooling='mean' is unknown; use one of max, sum",
+        ),
+        (
+            lambda: BertSparseEmbedder(backbone, activation="gelu"),
+            "'gelu' is unknown; use one of relu, log1p_relu",
+        ),
         (lambda: kerasbert.SearchIndex(model), "is a BertSparseEmbedder; an index takes dense"),
         (
             lambda: kerasbert.SearchIndex(None).search_vectors(model.embed(TEXTS)),
@@ -200,7 +219,7 @@ def test_wrong_use(tmp_path):
         (lambda: model.shift_logits(TEXTS, 30), "active_words=30 has to be below the 30 words"),
         (lambda: unread.shift_logits(TEXTS, 2), "has no preprocessor"),
         (
-            lambda: make_raw(output_bias=False).shift_logits(TEXTS, 2),
+            lambda: silent.shift_logits(TEXTS, 2),
             "this head has none; make the model with output_bias=True",
         ),
         (lambda: losses.Sparse("mse"), "loss='mse' is no loss object"),
@@ -208,7 +227,7 @@ def test_wrong_use(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             call()
-    BertTextEmbedder(model.backbone).save_to_preset(tmp_path)
+    BertTextEmbedder(backbone).save_to_preset(tmp_path)
     with pytest.raises(ValueError, match="has no head for a BertSparseEmbedder; pass new_head"):
         BertSparseEmbedder.from_preset(tmp_path)
 
@@ -232,7 +251,6 @@ def test_learns_from_pairs_with_few_words(tmp_path):
     assert_close(again.embed(queries).toarray(), model.embed(queries).toarray(), atol=1e-6)
 
 
-def test_labels_may_be_sparse():
-    preprocessor = make_raw().preprocessor
+def test_labels_may_be_sparse(model):
     labels = sparse.csr_array(np.eye(3, dtype="float32"))
-    assert_close(preprocessor(TEXTS[:3], labels)[1], np.eye(3), atol=0)
+    assert_close(model.preprocessor(TEXTS[:3], labels)[1], np.eye(3), atol=0)

@@ -47,6 +47,21 @@ def make_raw(kind="distance", sequence_length=16, **settings):
     return BertStructuralProbe(tiny_backbone(), preprocessor, kind, rank=8, **settings)
 
 
+@pytest.fixture(scope="module")
+def model():
+    return perturb(make_raw(layer=1))
+
+
+@pytest.fixture(scope="module")
+def short():
+    return make_raw(sequence_length=8)
+
+
+@pytest.fixture(scope="module")
+def depths():
+    return make_raw("depth")
+
+
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -100,23 +115,21 @@ def test_a_word_is_the_mean_of_its_pieces():
             np.testing.assert_allclose(word, expected, atol=1e-6)
 
 
-def test_labels():
-    model = make_raw(sequence_length=8)
+def test_labels(short, depths):
     features, y = map(
         lambda part: keras.tree.map_structure(array, part),
-        model.preprocessor(SENTENCES[:2], SENTENCES[:2]),
+        short.preprocessor(SENTENCES[:2], SENTENCES[:2]),
     )
     assert features["word_starts"][:, :6].tolist() == [[1, 2, 4, 0, 0, 0], [1, 3, 4, 5, 0, 0]]
     assert features["word_counts"][:, :6].tolist() == [[1, 2, 1, 0, 0, 0], [2, 1, 1, 1, 0, 0]]
     assert y[0, :4, :4].tolist() == [[0, 1, 2, -1], [1, 0, 1, -1], [2, 1, 0, -1], [-1] * 4]
     # Of the second sentence "cats" is cut, which has two pieces, and the point after it.
     assert y[1, 0].tolist() == [0, 1, 3, 3, -1, -1, -1, -1]
-    depths = make_raw("depth").preprocessor([list(SENTENCES[1].words)], [SENTENCES[1].heads])[1]
-    assert array(depths)[0, :7].tolist() == [1, 0, 2, 2, 1, 1, -1]
+    y = depths.preprocessor([list(SENTENCES[1].words)], [SENTENCES[1].heads])[1]
+    assert array(y)[0, :7].tolist() == [1, 0, 2, 2, 1, 1, -1]
 
 
-def test_sentences_of_any_kind_are_read_alike():
-    model = perturb(make_raw())
+def test_sentences_of_any_kind_are_read_alike(model):
     expected = model.predict(SENTENCES, verbose=0)
     assert [len(one) for one in expected] == [3, 6, 1, 4]
     as_words = model.predict([list(tree.words) for tree in SENTENCES], verbose=0)
@@ -132,6 +145,7 @@ def test_sentences_of_any_kind_are_read_alike():
 def test_outputs_are_of_the_layer():
     """And dropout stays out of `fit`: equal sentences have equal losses at a rate of zero."""
     model = perturb(make_raw(layer=1))
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
     features = keras.tree.map_structure(array, model.preprocessor(SENTENCES))
     states = model.backbone.feature_model()(
         {name: features[name] for name in ("token_ids", "segment_ids", "padding_mask")}
@@ -141,8 +155,7 @@ def test_outputs_are_of_the_layer():
         model.predict(features, verbose=0), array(model.probe(words)), atol=1e-5
     )
     assert model.backbone.dropout > 0
-    model.compile(keras.optimizers.SGD(0.0))
-    losses = model.fit(SENTENCES, SENTENCES, epochs=3, verbose=0).history["loss"]
+    losses = model.fit(SENTENCES, SENTENCES, epochs=2, verbose=0).history["loss"]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
 
 
@@ -167,8 +180,7 @@ def test_training(kind):
         assert uuas(trees, model.predict(trees, verbose=0)) > 0.8
 
 
-def test_presets(tmp_path):
-    model = perturb(make_raw(layer=1))
+def test_presets(model, tmp_path):
     model.save_to_preset(tmp_path / "preset")
     loaded = BertStructuralProbe.from_preset(str(tmp_path / "preset"))
     assert (loaded.layer, loaded.rank, loaded.probe.kind) == (1, 8, "distance")
@@ -182,17 +194,18 @@ def test_a_new_probe_on_a_preset():
     name = "bert_tiny_demo_en_uncased"
     with pytest.warns(UserWarning, match="New, random weights.*: probe/projection"):
         probe = BertStructuralProbe.from_preset(name, layer=2, kind="depth", new_head=True)
+    probe.compile(run_eagerly=True)
     assert probe.predict(["The dog barks."], verbose=0)[0].shape == (4,)
     with pytest.raises(ValueError, match="new_head=True"):
         BertStructuralProbe.from_preset(name)
 
 
-def test_wrong_use():
+def test_wrong_use(short, depths):
+    model = short
     with pytest.raises(ValueError, match="layer=3, but the encoder has 2 layers"):
-        make_raw(layer=3)
+        BertStructuralProbe(model.backbone, layer=3)
     with pytest.raises(ValueError, match="kind"):
-        make_raw("edges")
-    model = make_raw(sequence_length=8)
+        BertStructuralProbe(model.backbone, model.preprocessor, "edges")
     with pytest.raises(ValueError, match="position 1 has 8 pieces.*split it"):
         model.predict([SENTENCES[0], SENTENCES[1]])
     with pytest.raises(ValueError, match="2 sentences but 1 trees"):
@@ -217,4 +230,4 @@ def test_wrong_use():
     with pytest.raises(ValueError, match="backbone is a ElmoBackbone, and a BertStruc"):
         BertStructuralProbe(ElmoBackbone(1, 4, 2, [(1, 2)]))
     with pytest.raises(ValueError, match="kind='depth'"):
-        make_raw("depth").parse("the dogs bark")
+        depths.parse("the dogs bark")

@@ -14,7 +14,6 @@ from kerasbert.models import (
 )
 from tests.contracts import (
     array,
-    arrays,
     assert_close,
     batch,
     bert_tokenizer,
@@ -45,7 +44,8 @@ def raw_tagger(preprocessor=(), **settings):
     preprocessor = BertTokenClassifierPreprocessor(
         bert_tokenizer(TOKENS), **{"sequence_length": 16, **dict(preprocessor)}
     )
-    return BertTokenClassifier(tiny_backbone(dropout=0.0), preprocessor=preprocessor, **settings)
+    backbone = tiny_backbone(dropout=0.0, num_layers=1)
+    return BertTokenClassifier(backbone, preprocessor=preprocessor, **settings)
 
 
 def spans_of(text):
@@ -71,7 +71,7 @@ def tagger():
     y = [spans_of(text) for text in texts]
     history = tagger.fit(texts, y, epochs=10, batch_size=8, validation_split=0.2, verbose=0).history
     assert history["loss"][-1] < history["loss"][0] / 5 and history["val_accuracy"][-1] == 1.0
-    loss, accuracy = tagger.evaluate(texts, y, verbose=0)
+    loss, accuracy = tagger.evaluate(SENTENCES, y[:5], verbose=0)
     assert accuracy == 1.0 and loss < 0.1
     return tagger
 
@@ -200,8 +200,9 @@ def test_fit_on_a_dataset():
 @pytest.mark.backends("tensorflow", "torch")
 def test_preset_keeps_names_and_preprocessor(tmp_path):
     tagger = raw_tagger({"sequence_length": 8, "stride": 2, "label_pieces": "all"})
-    check_roundtrip(tagger, batch(tagger), tmp_path)
-    loaded = BertTokenClassifier.from_preset(tmp_path / "preset")
+    tagger.compile(run_eagerly=True)
+    loaded = check_roundtrip(tagger, batch(tagger), tmp_path)
+    loaded.compile(run_eagerly=True)
     assert loaded.labels == loaded.preprocessor.labels == ["PER", "LOC"]
     assert loaded.label_names == loaded.preprocessor.names == tagger.label_names
     assert loaded.preprocessor.get_config()["stride"] == 2
@@ -236,6 +237,11 @@ def test_progress_and_callbacks(tagger):
     assert [len(rows) for rows in outputs] == [6, 6, 4, 7, 5]  # The one of 7 has two windows.
 
 
+@pytest.fixture(scope="module")
+def backbone():
+    return tiny_backbone(num_layers=1)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -246,30 +252,22 @@ def test_progress_and_callbacks(tagger):
         ({"labels": ["PER"], "scheme": "BIO", "num_classes": 2}, "2, but labels has 3 names"),
     ],
 )
-def test_bad_settings(settings, message):
+def test_bad_settings(backbone, settings, message):
     with pytest.raises(ValueError, match=message):
-        BertTokenClassifier(tiny_backbone(), **settings)
+        BertTokenClassifier(backbone, **settings)
 
 
-def test_bad_calls(tagger):
+def test_bad_calls(tagger, backbone):
     with pytest.raises(ValueError, match=r"predict_labels\(\) takes lists of words"):
         tagger.predict_labels(["Bob"])
     with pytest.raises(ValueError, match="The list of texts is empty"):
         tagger.tag([])
     with pytest.raises(ValueError, match="at position 0 have 'Bob', which is no span"):
         tagger.fit(["Bob"], [["Bob"]], verbose=0)
-    for call in (make().tag, make().predict_labels, make().predict_proba):
+    model = BertTokenClassifier(backbone, num_classes=3)
+    for call in (model.tag, model.predict_labels, model.predict_proba):
         with pytest.raises(
             ValueError, match=r"takes texts or lists of words, and this model has no"
         ):
             call(["Bob"])
-
-
-@pytest.mark.backends("tensorflow", "torch")
-def test_outputs():
-    model = make(dtype="mixed_bfloat16")
-    outputs = model(batch(model))
-    assert tuple(outputs.shape) == (3, 7, 3)
-    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
-    assert np.isfinite(arrays(outputs)).all()
     assert model.label_names == ["LABEL_0", "LABEL_1", "LABEL_2"]

@@ -4,8 +4,7 @@ import os
 import warnings
 
 from kerasbert import models
-from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import perturb, tiny_backbone
+from tests.contracts import bert_tokenizer, perturb, tiny_backbone
 
 WORDS = "the film is good bad ann lives in rome where old play ##ed ##s , . 東 京 서울 은 <".split()
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + WORDS + [f"w{i}" for i in range(4)]
@@ -35,9 +34,7 @@ def make(name):
     kind, family, settings = PRESETS[name]
     cls = getattr(models, f"Bert{kind}")
     more = {"max_query_length": 6} if kind == "QuestionAnswering" else {}
-    preprocessor = cls.preprocessor_cls(
-        BertTokenizer(TOKENS, lowercase=True), sequence_length=32, **more
-    )
+    preprocessor = cls.preprocessor_cls(bert_tokenizer(TOKENS), sequence_length=32, **more)
     backbone = tiny_backbone(family, max_sequence_length=32)
     return perturb(cls(backbone, preprocessor=preprocessor, **settings))
 

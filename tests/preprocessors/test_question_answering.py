@@ -71,9 +71,9 @@ def decode(preprocessor, x, y):
 
 
 def test_labelled_characters_come_back(tokenizer):
-    """Of every tokenizer; 200 texts each, 1,000 in all."""
+    """Of every tokenizer, 100 texts each."""
     random = np.random.default_rng(1)
-    contexts = list(random_texts(200))
+    contexts = list(random_texts(100))
     _, starts, ends = tokenizer.tokenize_with_offsets(contexts)
     spans, expected = [], []
     for position, context in enumerate(contexts):
@@ -94,7 +94,7 @@ def test_labelled_characters_come_back(tokenizer):
     _, y = preprocessor(x, spans)
     found = decode(preprocessor, x, arrays(y))
     assert found == [[] if text is None else [text] for text in expected]
-    assert sum(text is not None for text in expected) > 150
+    assert sum(text is not None for text in expected) > 75
 
     # In windows: whoever holds the whole answer points at the same characters.
     preprocessor = BertQuestionAnsweringPreprocessor(tokenizer, 60, 10, 7)
@@ -212,15 +212,19 @@ def test_weights_count_for_every_window():
 def test_a_dict_in_a_dataset():
     x = {"question": ["who", "where"], "context": ["she sat", "in the garden of kew " * 3]}
     y = np.array([[0, 3], [-1, -1]])
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(2).map(small())
-    found = next(iter(dataset.as_numpy_iterator()))
-    assert_close(found, arrays(small()(x, y)), atol=0)
     with pytest.raises(ValueError, match="batch it first"):
         tf.data.Dataset.from_tensor_slices((x, y)).map(small())
-    for bad, message in (([[3, 3], [-1, -1]], "must start at 0"), ([[3, 4], [-1, -1]], "a token")):
-        dataset = tf.data.Dataset.from_tensor_slices((x, np.array(bad))).batch(2).map(small())
+    # The same texts with good answers and bad ones: an error does not end the dataset.
+    texts = {name: column * 4 for name, column in x.items()}
+    answers = np.concatenate([y, [[3, 3], [-1, -1]], [[3, 4], [-1, -1]], y])
+    dataset = tf.data.Dataset.from_tensor_slices((texts, answers)).batch(2).map(small())
+    batches = dataset.as_numpy_iterator()
+    expected = arrays(small()(x, y))
+    assert_close(next(batches), expected, atol=0)
+    for message in ("must start at 0", "a token"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            list(dataset)
+            next(batches)
+    assert_close(next(batches), expected, atol=0)
     dataset = tf.data.Dataset.from_tensor_slices((x, np.array([1, 2]))).batch(2)
     with pytest.raises(ValueError, match=r"answers of shape \(None,\); give \(B, 2\)"):
         dataset.map(small())

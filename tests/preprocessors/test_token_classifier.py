@@ -1,5 +1,6 @@
 """Labels of words and spans on pieces, and back, with every tokenizer."""
 
+import functools
 import json
 import unicodedata
 
@@ -34,7 +35,9 @@ HIDDEN = ["\u200b", "\u00ad", "\x01", "\u200e", "\x7f", "\ufeff"]
 SPACES = [" ", " ", "  ", "   ", "\t", "\n", "\u00a0", "\u3000", " \u200b ", "\r\n"]
 
 
+@functools.cache
 def preprocess(tokenizer=None, **settings):
+    """Each once: tracing costs more than what the tests do."""
     settings = {"labels": ["PER", "LOC"], "scheme": "BIO", **settings}
     return BertTokenClassifierPreprocessor(tokenizer or bert_tokenizer(TOKENS.split()), **settings)
 
@@ -88,35 +91,44 @@ def entities(preprocessor, pieces, y):
     return found
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_spans_of_random_texts_come_back(make, name):
+@pytest.fixture(scope="module")
+def random_texts():
+    """Texts and their spans, two lists."""
     random = np.random.default_rng(0)
-    texts, spans = zip(*(random_text(random) for _ in range(1000)), strict=True)
-    texts, spans = list(texts), list(spans)
-    assert sum(map(len, spans)) > 1000
-    tokenizer = make(name)
-    for scheme in ("BIO", "BIOES"):
-        preprocessor = preprocess(tokenizer, scheme=scheme)
-        found = entities(preprocessor, preprocessor.read(texts), spans)
-        wrong = [row for row in zip(texts, spans, found, strict=True) if row[1] != row[2]]
-        assert wrong == []
+    texts, spans = zip(*(random_text(random) for _ in range(600)), strict=True)
+    assert sum(map(len, spans)) > 600
+    return list(texts), list(spans)
 
 
-@pytest.mark.parametrize("label_pieces", ["first", "all"])
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_labels_of_random_words_come_back(make, name, label_pieces):
+def test_spans_of_random_texts_come_back(make, name, random_texts):
+    texts, spans = random_texts
+    tokenizer = make(name)
+    pieces = preprocess(tokenizer).read(texts)  # Which are the same for any scheme.
+    for scheme in ("BIO", "BIOES"):
+        found = entities(preprocess(tokenizer, scheme=scheme), pieces, spans)
+        wrong = [row for row in zip(texts, spans, found, strict=True) if row[1] != row[2]]
+        assert wrong == [], scheme
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_labels_of_random_words_come_back(make, name):
     random = np.random.default_rng(1)
-    preprocessor = preprocess(make(name), scheme="BIOES", label_pieces=label_pieces)
+    first, every = (
+        preprocess(make(name), scheme="BIOES", label_pieces=some) for some in ("first", "all")
+    )
     words = [[random_word(random) for _ in range(random.integers(1, 10))] for _ in range(300)]
     for row in words[::3]:  # Nothing is left of these, and yet they count.
         row.insert(random.integers(0, len(row) + 1), str(random.choice(["", "\x01", " ", "\n"])))
-    y = [[str(random.choice(preprocessor.names)) for _ in row] for row in words]
-    pieces = preprocessor.read(words)
+    y = [[str(random.choice(first.names)) for _ in row] for row in words]
+    pieces = first.read(words)  # Which are the same for all pieces.
     assert len(pieces.count) == sum(map(len, words))
-    best = certain(preprocessor, pieces, y).argmax(-1)
     there = pieces.count > 0
     labels = np.array([label for row in y for label in row])
-    assert (np.array(preprocessor.names)[best[there]] == labels[there]).all()
+    for preprocessor in (first, every):
+        best = certain(preprocessor, pieces, y).argmax(-1)
+        right = np.array(preprocessor.names)[best[there]] == labels[there]
+        assert right.all(), preprocessor.label_pieces
     gone = [w for row in words for w in row if not w.strip() or w == "\x01"]
     if name not in ("RobertaTokenizer", "ModernBertTokenizer"):  # Byte pairs delete nothing.
         assert (~there).sum() == len(gone) > 50
@@ -232,9 +244,9 @@ def test_spans_as_dicts_and_parts_of_speech():
     found = labels_of(preprocess(), [text], [spans[::-1]])
     assert found == labels_of(preprocess(), [text], [dicts])
     assert labels_of(
-        preprocess(labels=["O", "B-PER", "I-PER", "B-LOC"], scheme=None), [text], [spans]
+        preprocess(labels=("O", "B-PER", "I-PER", "B-LOC"), scheme=None), [text], [spans]
     )
-    speech = preprocess(labels=["NOUN", "VERB", "ADP"], scheme=None)
+    speech = preprocess(labels=("NOUN", "VERB", "ADP"), scheme=None)
     tagged = [(0, 4, "NOUN"), (5, 10, "VERB"), (11, 13, "ADP"), (14, 18, "NOUN")]
     pieces = speech.read([text])
     assert entities(speech, pieces, [tagged]) == [tagged]
@@ -253,13 +265,14 @@ def test_contract(tmp_path):
     ]
     names = [["B-PER", "O", "O", "B-LOC", "O"], ["B-PER"], ["O", "B-LOC", "O", "I-LOC"], ["O"]]
     numbers = [[1, 0, 0, 3, 0], [1], [0, 3, 0, 4], [-100]]
-    for settings in ({}, {"label_pieces": "all"}):
-        preprocessor = preprocess(sequence_length=8, **settings)
-        for y in (names, numbers):
-            x, y = tf.ragged.constant(words), tf.ragged.constant(y)
-            check_preprocessor(preprocessor, x, y, tmp_path)
-    lists = preprocessor(words, numbers, sample_weight=[1.0, 2.0, 3.0, 4.0])
-    dataset = tf.data.Dataset.from_tensors((x, y, tf.constant([1.0, 2.0, 3.0, 4.0])))
+    x = tf.ragged.constant(words)
+    preprocessor = preprocess(sequence_length=8, label_pieces="all")
+    check_preprocessor(preprocessor, x, tf.ragged.constant(names), tmp_path)
+    # Numbers, on first pieces alone, with weights.
+    preprocessor = preprocess(sequence_length=8)
+    weights = [1.0, 2.0, 3.0, 4.0]
+    lists = preprocessor(words, numbers, sample_weight=weights)
+    dataset = tf.data.Dataset.from_tensors((x, tf.ragged.constant(numbers), tf.constant(weights)))
     for mapped in dataset.map(preprocessor).as_numpy_iterator():
         keras.tree.map_structure(np.testing.assert_array_equal, mapped, arrays(lists))
 

@@ -22,7 +22,9 @@ LINES = ["the weather", "", "a good film", "서울의 날씨", "東京の天気"
 
 @pytest.fixture(scope="module")
 def embedder():
-    return tiny.task("TextEmbedder", encoder_settings={"num_layers": 1})
+    model = tiny.task("TextEmbedder", encoder_settings={"num_layers": 1})
+    model.run_eagerly = True  # No test waits for a compiler.
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +177,7 @@ def test_prompts_are_those_of_an_index(embedder, corpus, tmp_path):
     bare = embedder.preprocessor
     settings = {**bare.get_config(), "tokenizer": bare.tokenizer, "prompts": {"text": "a good "}}
     model = type(embedder)(embedder.backbone, type(bare).from_config(settings), embedder.pooling)
+    model.run_eagerly = True
     file = str(corpus / "lines.txt")
     embed_corpus(file, tmp_path / "own", model, format="npy")
     embed_corpus(file, tmp_path / "given", embedder, format="npy", prompt="a good ")

@@ -50,7 +50,13 @@ def make_embedder(seed=0):
         for weight in backbone.weights:
             weight.assign(np.random.default_rng(seed).normal(size=weight.shape, scale=0.5))
     preprocessor = BertTextEmbedderPreprocessor(bert_tokenizer(TOKENS), sequence_length=16)
-    return BertTextEmbedder(backbone, preprocessor, normalize=True)
+    return eager(BertTextEmbedder(backbone, preprocessor, normalize=True))
+
+
+def eager(model):
+    """No test waits for a compiler."""
+    model.run_eagerly = True
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +112,14 @@ def test_settings_of_vectors():
 
 def test_prompts_of_the_embedder(embedder):
     texts = ["good film", "bad film", "very dull"]
-    bare = embedder.preprocessor
     prompts = {"query": "it was ", "text": "a "}
-    asking = BertTextEmbedderPreprocessor(bare.tokenizer, sequence_length=16, prompts=prompts)
-    model = BertTextEmbedder(embedder.backbone, asking, embedder.pooling)
+    asking = BertTextEmbedderPreprocessor(
+        bert_tokenizer(TOKENS), sequence_length=16, prompts=prompts
+    )
+    model = eager(BertTextEmbedder(embedder.backbone, asking, normalize=True))
     hits = SearchIndex(model, texts).search("fun", 3)
-    plain = BertTextEmbedder(embedder.backbone, bare, embedder.pooling)
     settings = {"query_prompt": "it was ", "text_prompt": "a "}
-    expected = SearchIndex(plain, texts, **settings).search("fun", 3)
+    expected = SearchIndex(embedder, texts, **settings).search("fun", 3)
     assert [hit["id"] for hit in hits] == [hit["id"] for hit in expected]
     assert [hit["score"] for hit in hits] == pytest.approx([h["score"] for h in expected], abs=1e-6)
 
@@ -144,7 +150,7 @@ def test_reranker_and_reader(embedder):
     )
     sizes = {"vocabulary_size": len(TOKENS), "max_sequence_length": 24}
     backbone = tiny_backbone(dropout=0.0, **sizes)
-    reader = perturb(BertQuestionAnswering(backbone, preprocessor))
+    reader = eager(perturb(BertQuestionAnswering(backbone, preprocessor)))
     index = SearchIndex(embedder, TEXTS, reranker=Shortest(), reader=reader)
     hits = index.search("what is old", top_k=4)
     assert [hit["text"] for hit in hits] == ["", "good film", "good film", "the weather"]

@@ -1,5 +1,6 @@
 """Small tokenizers of every class, trained on the spot, beside those of `transformers`."""
 
+import functools
 import io
 import json
 
@@ -49,7 +50,11 @@ def sentences():
     return SENTENCES
 
 
+# The folders that import these fixtures share what is cached here.
+
+
 @pytest.fixture(scope="session")
+@functools.cache
 def word_pieces():
     """A WordPiece vocabulary over all the sentences, cased and uncased, dakuten and all."""
     from tokenizers import BertWordPieceTokenizer
@@ -67,6 +72,7 @@ def word_pieces():
 
 
 @pytest.fixture(scope="session")
+@functools.cache
 def byte_pairs():
     """`(vocabulary, merges)` of a byte-level model, with RoBERTa's special tokens."""
     from tokenizers import ByteLevelBPETokenizer
@@ -83,6 +89,7 @@ def byte_pairs():
 
 
 @pytest.fixture(scope="session")
+@functools.cache
 def gpt_pairs():
     """`(vocabulary, merges)` of pairs of characters, with GPT's end of words."""
     import tokenizers
@@ -116,12 +123,14 @@ def _sentence_piece(sentences=SENTENCES, **settings):
 
 
 @pytest.fixture(scope="session")
+@functools.cache
 def xlmr_model():
     """A SentencePiece model as XLM-R's: `<unk>`, `<s>`, `</s>` first."""
     return _sentence_piece(vocab_size=300, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
 
 
 @pytest.fixture(scope="session")
+@functools.cache
 def albert_model():
     """A SentencePiece model as ALBERT's."""
     return _sentence_piece(
@@ -135,6 +144,7 @@ def albert_model():
 
 
 @pytest.fixture(scope="session")
+@functools.cache
 def deberta_model():
     """A SentencePiece model as DeBERTa-v3's: `[PAD]`, `[CLS]`, `[SEP]`, `[UNK]`, and no mask."""
     names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
@@ -144,6 +154,7 @@ def deberta_model():
 
 
 @pytest.fixture(scope="session")
+@functools.cache
 def byte_fallback_models():
     """SentencePiece models as ModernBERT-ja's and mmBERT's, by type: rare characters are bytes."""
     settings = {
@@ -168,6 +179,9 @@ def byte_fallback_models():
     }
 
 
+_made = {}  # Of `make`, by name.
+
+
 @pytest.fixture(scope="session")
 def make(
     word_pieces,
@@ -178,7 +192,11 @@ def make(
     deberta_model,
     byte_fallback_models,
 ):
-    """`make(name, **settings)` builds a small tokenizer of each class."""
+    """`make(name, **settings)` builds a small tokenizer of each class.
+
+    Without settings it is one for all tests, as tracing its graph takes up to 5 seconds: change it
+    in none of them.
+    """
     from kerasbert import tokenizers
 
     vocabulary, merges = byte_pairs
@@ -201,7 +219,10 @@ def make(
     }
 
     def make(name, /, **settings):
-        return getattr(tokenizers, name)(**builders[name] | settings)
+        if name in _made and not settings:
+            return _made[name]
+        tokenizer = getattr(tokenizers, name)(**builders[name] | settings)
+        return tokenizer if settings else _made.setdefault(name, tokenizer)
 
     return make
 
@@ -228,5 +249,5 @@ SLOW = ("ModernBertTokenizer", "GPT2Tokenizer")
     scope="session",
 )
 def tokenizer(request, make):
-    """Each class in turn; one for all tests, as tracing its graph takes up to 5 seconds."""
+    """Each class in turn."""
     return make(request.param)

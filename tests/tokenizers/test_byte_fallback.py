@@ -83,8 +83,8 @@ def plain(texts):
     return [text for text in texts if not re.search("</?[a-z]|<0x", text)]
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-@pytest.mark.parametrize("scheme", PREPEND_SCHEMES)
+# The scheme is of the text, the kind of what the model makes of it.
+@pytest.mark.parametrize("kind, scheme", list(zip(("unigram", "bpe") * 2, PREPEND_SCHEMES)))
 def test_as_in_tokenizers(tmp_path, byte_fallback_models, kind, scheme, hard, sentences):
     rust = rust_tokenizer(byte_fallback_models[kind], scheme)
     ours = tokenizer_from_files(write(tmp_path / "new", rust), "modernbert")

@@ -83,6 +83,7 @@ def test_as_setfit_trains(case, tmp_path):
     embedder.compile(AdamW(rate, **SetFit.optimizer), **SetFit.compiled)
     columns = [[texts[int(place)] for place in column] for column in (first, second)]
     embedder.fit(tuple(columns), is_same, batch_size=golden.BATCH, shuffle=False, verbose=0)
+    embedder.run_eagerly = True
     vectors = embedder.embed([*texts, *others])
     vectors, others_vectors = vectors[: len(texts)], vectors[len(texts) :]
     np.testing.assert_allclose(others_vectors, expected["vectors"], atol=1e-4)
@@ -99,5 +100,6 @@ def test_as_setfit_trains(case, tmp_path):
         weight.assign(value)
     classifier.save_to_preset(str(tmp_path / "classifier"))
     loaded = BertTextClassifier.from_preset(str(tmp_path / "classifier"))
+    loaded.run_eagerly = True
     assert loaded.normalize == embedder.normalize == golden.CASES[case][1]
     np.testing.assert_allclose(loaded.predict_proba(others), expected["probabilities"], atol=1e-4)

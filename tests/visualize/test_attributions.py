@@ -1,5 +1,6 @@
 """Attributions: sums, hand-computable cases, words, every family and task, and captum."""
 
+import functools
 import sys
 import threading
 
@@ -20,23 +21,29 @@ SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
 WORDS = "good bad film play ##ed ##s the , . 東 京 ann rome lives in where is".split()
 TOKENS = [*SPECIAL, *WORDS, *"a b c d e f g h".split()]
 TEXT = "The film played, good"
+LABELS = {"TextClassifier": ["no", "yes", "perhaps"], "TokenClassifier": ["O", "B-LOC"]}
 
 
-def task(name, family="bert", encoder=None, **settings):
+def task(name, family="bert", encoder=None):
     """A task of random weights in which each matters."""
     cls = getattr(models, f"Bert{name}")
     more = {"max_query_length": 4} if name == "QuestionAnswering" else {}
+    settings = {"labels": LABELS[name]} if name in LABELS else {}
     preprocessor = cls.preprocessor_cls(bert_tokenizer(TOKENS), sequence_length=16, **more)
     backbone = tiny_backbone(family, **(encoder or {}))
     return perturb(cls(backbone, preprocessor=preprocessor, **settings))
 
 
-def classifier(family="bert", **settings):
-    return task("TextClassifier", family, labels=["no", "yes", "perhaps"], **settings)
+@functools.cache
+def bert(name="TextClassifier"):
+    """The task on BERT, for tests that leave it as it is; none waits for a compiler."""
+    model = task(name)
+    model.run_eagerly = True
+    return model
 
 
 def test_words_and_sums():
-    model = classifier()
+    model = bert()
     found = visualize.attributions(model, TEXT, target="yes")
     assert found.words == ["The", "film", "played", ",", "good"]
     assert [TEXT[start:end] for _, start, end in found.spans] == found.words
@@ -107,7 +114,7 @@ def test_a_linear_model_by_hand():
 @pytest.mark.backends("torch")  # Others compile for each.
 @pytest.mark.parametrize("family", ENCODERS)
 def test_every_family(family):
-    found = visualize.attributions(classifier(family), TEXT, steps=24)
+    found = visualize.attributions(task("TextClassifier", family), TEXT, steps=24)
     assert found.words == ["The", "film", "played", ",", "good"]
     # A line has a kink where a ReLU has one (DistilBERT), which steps are slow to see.
     assert found.error < 5e-3
@@ -127,8 +134,7 @@ def test_every_family(family):
     ],
 )
 def test_every_task(name, text, arguments, target):
-    settings = {"labels": ["O", "B-LOC"]} if name == "TokenClassifier" else {}
-    model = task(name, **settings)
+    model = bert(name)
     found = visualize.attributions(model, text, **arguments)
     assert found.target == target
     assert found.error < 1e-3 and abs(found.output - found.baseline_output) > 1e-3
@@ -144,7 +150,7 @@ def test_every_task(name, text, arguments, target):
 
 
 def test_the_right_mask_is_read():
-    model = task("MaskedLM")
+    model = bert("MaskedLM")
     text = "the [MASK] is [MASK]"
     found = visualize.attributions(model, text, at=1, target="good")
     logits = model({"token_ids": [[2, TOKENS.index("the"), 4, TOKENS.index("is"), 4, 3]]})
@@ -155,7 +161,7 @@ def test_the_right_mask_is_read():
 
 
 def test_rollout_by_hand():
-    model = classifier()
+    model = bert()
     attention = visualize.attention(model, "good film")
     found = visualize.attributions(model, "good film", method="attention_rollout")
     first, second = (0.5 * x.mean(0) + 0.5 * np.eye(4) for x in attention.weights)
@@ -163,9 +169,9 @@ def test_rollout_by_hand():
 
 
 def test_japanese_and_empty_texts():
-    found = visualize.attributions(classifier(), ("東京 good", ""))
+    found = visualize.attributions(bert(), ("東京 good", ""))
     assert found.words == ["東", "京", "good"] and found.error < 1e-3
-    nothing = visualize.attributions(classifier(), "")
+    nothing = visualize.attributions(bert(), "")
     assert nothing.words == [] and nothing.error < 1e-6
     assert "<script" not in nothing._repr_html_()
     with pytest.raises(ValueError, match="text is empty"):
@@ -173,7 +179,7 @@ def test_japanese_and_empty_texts():
 
 
 def test_long_texts_are_computed_in_parts(monkeypatch):
-    model = classifier()
+    model = bert()
     expected = visualize.attributions(model, TEXT, target="no", steps=7)
     monkeypatch.setattr(
         sys.modules["kerasbert.visualize.attributions"], "_TOKENS", 40
@@ -185,9 +191,9 @@ def test_long_texts_are_computed_in_parts(monkeypatch):
 
 @pytest.mark.backends("torch")
 def test_quantized_and_half_precision():
-    model = classifier()
+    model = task("TextClassifier")
     exact = visualize.attributions(model, TEXT, target="yes")
-    half = classifier(encoder={"dtype": "mixed_bfloat16"})
+    half = task("TextClassifier", encoder={"dtype": "mixed_bfloat16"})
     model.quantize("int8")
     for other in (half, model):
         found = visualize.attributions(other, TEXT, target="yes")
@@ -197,7 +203,7 @@ def test_quantized_and_half_precision():
 
 def test_the_embedding_is_as_before():
     """Also in another thread meanwhile, and after an error."""
-    model = classifier()
+    model = bert()
     embedding = encoder_of(model).token_embedding
     ids = np.array([[2, 5, 3]], "int32")
     before = keras.ops.convert_to_numpy(embedding(ids))
@@ -240,12 +246,8 @@ def test_the_embedding_is_as_before():
     ],
 )
 def test_what_is_not_there_is_named(name, text, arguments, message):
-    settings = {
-        "TextClassifier": {"labels": ["no", "yes", "perhaps"]},
-        "TokenClassifier": {"labels": ["O", "B-LOC"]},
-    }
     with pytest.raises(ValueError, match=message):
-        visualize.attributions(task(name, **settings.get(name, {})), text, **arguments)
+        visualize.attributions(bert(name), text, **arguments)
 
 
 @pytest.mark.backends("tensorflow")

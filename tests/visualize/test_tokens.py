@@ -19,21 +19,20 @@ def task(name, **settings):
     return cls(tiny_backbone(vocabulary_size=12), preprocessor=preprocessor, **settings)
 
 
-@pytest.mark.parametrize(
-    "texts", ["", "Cats played, 東", ("Cats", "played"), ("cats " * 9, "is " * 9)]
-)
-def test_rows_are_those_of_the_preprocessor(texts):
+def test_rows_are_those_of_the_preprocessor():
     model = task("TextClassifier", num_classes=2)
-    read = read_text(model, texts, "test")
-    expected = model.preprocessor(texts)
-    for name, x in read.features.items():
-        np.testing.assert_array_equal(x[0], np.asarray(expected[name]).astype("int32"))
-    count = len(read.tokens)
-    assert len(read.spans) == len(read.begins) == len(read.ids) == count
-    assert read.ids.tolist() == np.asarray(expected["token_ids"])[:count].tolist()
-    for name, (text, start, end) in zip(read.tokens, read.spans):
-        whole = name if text < 0 else read.texts[text][start:end]
-        assert name.removeprefix("##") == whole
+    for texts in ("", "Cats played, 東", ("Cats", "played"), ("cats " * 9, "is " * 9)):
+        read = read_text(model, texts, "test")
+        expected = model.preprocessor(texts)
+        for name, x in read.features.items():
+            wanted = np.asarray(expected[name]).astype("int32")
+            np.testing.assert_array_equal(x[0], wanted, err_msg=str(texts))
+        count = len(read.tokens)
+        assert len(read.spans) == len(read.begins) == len(read.ids) == count, texts
+        assert read.ids.tolist() == np.asarray(expected["token_ids"])[:count].tolist(), texts
+        for name, (text, start, end) in zip(read.tokens, read.spans):
+            whole = name if text < 0 else read.texts[text][start:end]
+            assert name.removeprefix("##") == whole, texts
 
 
 def test_words_have_the_sums_of_their_tokens():
