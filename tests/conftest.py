@@ -114,8 +114,8 @@ _CLASSES = {
 SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert", "nomic_bert", "gte")
 
 
-# What is computed here each backend computes in its own way. What other rooms do is the same on all
-# three, so their tests run on TensorFlow, README's backend, where no mark says more.
+# Rooms whose code each backend computes in its own way. Tests of other rooms run on TensorFlow,
+# README's backend, unless a mark names others.
 EVERY_BACKEND = (
     "kerasbert/backend/",
     "kerasbert/layers/",

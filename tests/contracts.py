@@ -504,8 +504,8 @@ MODEL_CHECKS = (
 )
 
 
-# What each backend computes in its own way. The rest of a head is logic: README's set has that of
-# one family, on TensorFlow, and PyTorch, which compiles nothing, what is left.
+# Each backend computes these in its own way. The other checks are logic, which one backend runs:
+# TensorFlow in README's set, else PyTorch, where nothing is compiled.
 COMPUTED = (check_graph, check_padding, check_bfloat16, check_gradients)
 SLOW = (check_graph, check_gradients)
 
@@ -513,8 +513,8 @@ SLOW = (check_graph, check_gradients)
 def model_contract(*families, slow=SLOW, without=()):
     """Parametrize a test by `family` and `check`.
 
-    `families` have a row of each check, of which `slow` are slow on TensorFlow. Every other one is
-    saved and loaded: a head adds nothing to an encoder but what is in its files.
+    `families` have a row of each check, of which `slow` are slow on TensorFlow. Any other family
+    has only that of saving: a head changes nothing in an encoder, but its files name both.
     Families `without` the model have no row.
     """
     rows = []
