@@ -439,12 +439,7 @@ def _embedder(directory, modules):
     flags = [mode for flag, mode in _FLAGS.items() if config.get(flag)]
     modes = config.get("pooling_mode")
     if modes is None:
-        if not flags and any(config.get(flag) is False for flag in _FLAGS):
-            raise ValueError(
-                f"'{path}' sets every pooling_mode_... to false, so that no vector comes out; set "
-                "the one that the model was trained with to true."
-            )
-        modes = flags or ["mean"]
+        modes = flags or ["mean"]  # As sentence-transformers reads flags that are all false.
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not modes or flags and set(flags) != set(map(str, modes)):
         raise ValueError(

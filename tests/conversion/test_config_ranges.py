@@ -215,7 +215,7 @@ def test_googles_settings(tmp_path, value):
         ("sentence_bert_config.json", "max_seq_length", ["x", 0, -1, 2.5, True, math.nan, []]),
         ("sentence_bert_config.json", "do_lower_case", ["x", 1, "false"]),
         ("tokenizer_config.json", "model_max_length", ["x", 0, -1, 2.5, True, math.inf]),
-        ("pool/config.json", "pooling_mode_mean_tokens", ["x", 1, None, False]),
+        ("pool/config.json", "pooling_mode_mean_tokens", ["x", 1, None]),
         ("pool/config.json", "pooling_mode", ["cls", "nonsense", [], ["mean", "cls"], 1]),
         ("pool/config.json", "word_embedding_dimension", [9, 0, "8", None]),
         ("config_sentence_transformers.json", "prompts", ["x", [], {"query": 1}]),

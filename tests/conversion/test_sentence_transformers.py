@@ -130,15 +130,10 @@ def test_poolings(reference, tmp_path, modes, new):
     assert gap(theirs, embedder, modes, False) <= 1e-5
 
 
-def test_no_flag_is_the_mean(reference, tmp_path):
-    directory = make(reference("bert"), tmp_path, modes=None)
+@pytest.mark.parametrize("modes", [None, ()], ids=["absent", "all false"])
+def test_no_flag_is_the_mean(reference, tmp_path, modes):
+    directory = make(reference("bert"), tmp_path, modes=modes)
     assert BertTextEmbedder.from_preset(directory, preprocessor=None).pooling == "mean"
-
-
-def test_flags_that_are_all_false(reference, tmp_path):
-    directory = make(reference("bert"), tmp_path, modes=())
-    with pytest.raises(ValueError, match=r"sets every pooling_mode_\.\.\. to false"):
-        BertTextEmbedder.from_preset(directory, preprocessor=None)
 
 
 def test_weights_in_a_folder(reference, tmp_path):
