@@ -1,7 +1,7 @@
 """A plugin of pytest for `.ci/run`.
 
-It writes down the tests that there are and those that are run, a line each, in `$RAN`. After
-`$ENDS`, in seconds since 1970, nothing starts any more: the names of what is left go to `late`.
+It lists all tests and those that ran, one per line, in the folder `$RAN`. After `$ENDS`, a Unix
+time, no test starts; those that are skipped for it are listed in `late`.
 """
 
 import os

@@ -50,7 +50,7 @@ def sentences():
     return SENTENCES
 
 
-# The folders that import these fixtures share what is cached here.
+# Cached functions: pytest makes a fixture anew for each folder that imports it.
 
 
 @pytest.fixture(scope="session")

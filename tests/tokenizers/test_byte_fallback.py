@@ -83,7 +83,7 @@ def plain(texts):
     return [text for text in texts if not re.search("</?[a-z]|<0x", text)]
 
 
-# The scheme is of the text, the kind of what the model makes of it.
+# The scheme changes the text before the model reads it, the kind how the model splits it.
 @pytest.mark.parametrize("kind, scheme", list(zip(("unigram", "bpe") * 2, PREPEND_SCHEMES)))
 def test_as_in_tokenizers(tmp_path, byte_fallback_models, kind, scheme, hard, sentences):
     rust = rust_tokenizer(byte_fallback_models[kind], scheme)
