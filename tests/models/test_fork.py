@@ -92,11 +92,9 @@ USES = {
     ),
     "jax": ("import jax.numpy as jnp; jnp.ones(3) + 1", False),
     "torch": ("import torch; torch.ones(800, 800) @ torch.ones(800, 800)", False),
+    "torch_few": ("import torch; torch.ones(3) + 1", True),
 }
-if keras.backend.backend() == "torch":
-    # Not marked for its backend: too long for the runs of each change.
-    USES["torch_few"] = ("import torch; torch.ones(3) + 1", True)
-BACKENDS = {"jax": "jax", "torch": "torch"}
+BACKENDS = {"jax": "jax", "torch": "torch", "torch_few": "torch"}
 PROGRAM = """
 import os, signal, sys, warnings
 warnings.simplefilter("ignore")
