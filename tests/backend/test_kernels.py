@@ -350,6 +350,7 @@ def test_dropout(as_on_gpu, form):
     outputs = array(dropout(ops.convert_to_tensor(inputs), 0.1, seed))
     np.testing.assert_allclose(outputs[outputs != 0], 1 / 0.9, rtol=1e-4)
     assert (outputs != 0).mean() == pytest.approx(0.9, abs=0.0031)  # Four deviations.
+    assert (array(dropout(ops.convert_to_tensor(inputs), 1 - 1e-7, seed)) != 0).mean() < 1e-3
 
 
 @pytest.mark.backends("torch")

@@ -163,7 +163,7 @@ def tests_of_lines(tree, path, only):
         for file in read.measured_files():
             contexts = read.contexts_by_lineno(file)
             lines[os.path.relpath(file, tree)] = {
-                line: sorted({name.rpartition("|")[0] for name in names} - {""} - failing)
+                line: sorted({_who(name) for name in names} - {""} - failing)
                 for line, names in contexts.items()
             }
         with open(path + ".new", "w") as file:
@@ -173,11 +173,20 @@ def tests_of_lines(tree, path, only):
         return json.load(file)
 
 
+def _who(context):
+    """The test that ran a line; its file, where a fixture did, which other tests may share."""
+    test, _, phase = context.rpartition("|")
+    return test.partition("::")[0] if phase == "setup" else test
+
+
 def judge(mutant, tree, lines, weights):
     """The mutant with what its tests say: "killed", "survived", or "no test"."""
     of_file = lines.get(mutant["file"], {})
     span = range(mutant["span"][0], mutant["span"][2] + 1)
     tests = {test for line in span for test in of_file.get(str(line), ())}
+    files = {test for test in tests if "::" not in test}
+    tests |= {test for test in weights if test.partition("::")[0] in files}
+    tests -= files
     tests = sorted(tests, key=lambda test: (weights[test], test))
     result = {**mutant, "tests": len(tests)}
     if not tests:

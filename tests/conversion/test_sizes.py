@@ -138,6 +138,11 @@ def test_h5_that_is_packed_and_whole(folders, tmp_path):
     for a, b in zip(one.weights, other.weights, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
     assert h5_datasets(str(path)).keys() == h5_datasets(f"{folders}/kerasbert/{path.name}").keys()
+    with h5py.File(tmp_path / "small.h5", "w") as file:
+        numbers = np.random.default_rng(0).integers(0, 64, 50_000).astype("int32")
+        file.create_dataset("numbers", data=numbers, compression="gzip")
+    assert (tmp_path / "small.h5").stat().st_size < numbers.nbytes / 3
+    assert [*h5_datasets(str(tmp_path / "small.h5"))] == ["numbers"]
 
 
 def test_shards_that_no_check_sees(tmp_path):

@@ -13,7 +13,7 @@ from kerasbert.models import (
     BertTextRegressor,
     BertTextRegressorPreprocessor,
 )
-from kerasbert.models.sampling import plan_steps
+from kerasbert.models.sampling import array_batches, plan_steps
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import (
     array,
@@ -100,6 +100,15 @@ def test_what_is_left_of_whole_steps():
     """One step of a rare task in ten comes in about every tenth epoch."""
     found = sum(np.bincount(plan_steps([99, 1], "size", 10, 0, i), minlength=2) for i in range(500))
     assert found.sum() == 5000 and 30 <= found[1] <= 70
+
+
+def test_each_pass_has_each_row_once():
+    arrays = {"x": np.arange(10), "none": None}
+    batches = array_batches(arrays, 4, seed=0)
+    passes = [[next(batches)["x"] for _ in range(3)] for _ in range(2)]
+    assert [len(batch) for batch in passes[0]] == [4, 4, 2]
+    first, second = (np.concatenate(one) for one in passes)
+    assert sorted(first) == sorted(second) == [*range(10)] and (first != second).any()
 
 
 @pytest.mark.backends("torch")

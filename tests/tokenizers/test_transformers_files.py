@@ -124,6 +124,7 @@ def test_transformers_gives_our_tokens(written, sentences, hard):
     assert [theirs.convert_ids_to_tokens(i) for i in range(len(theirs))] == ours.get_vocabulary()
     for role in ("cls", "sep", "pad", "mask", "unk"):
         assert getattr(theirs, f"{role}_token_id") == getattr(ours, f"{role}_token_id")
+    assert (theirs.bos_token, theirs.eos_token) == (ours.cls_token, ours.sep_token)
 
 
 def special_in_texts(tokenizer):

@@ -128,6 +128,7 @@ def test_offsets_are_what_became_the_token(settings, tokenizer_of, hard, sentenc
         ("😀 the😀the", ["😀", "the😀the"]),
         ("❤\ufe0f the", ["❤\ufe0f", "the"]),
         ("the" * 100 + " the", ["the" * 100, "the"]),
+        ("the " + "𝒜" * 201 + " the", ["the", "𝒜" * 201, "the"]),
         ("\ud800the", ["the"]),
     ],
 )

@@ -55,6 +55,19 @@ def test_a_chosen_value_stays():
     assert again.phases == settings.phases and again != settings
 
 
+def test_shares_that_are_none():
+    for given in (
+        {"schedule": "wsd", "decay_share": 0},
+        {"schedule": "wsd", "decay_share": 1.5},
+        {"schedule": "wsd", "decay_share": True},
+        {"ema_momentum": -0.1},
+        {"held_out": 1},
+        {"held_out": -0.1},
+    ):
+        with pytest.raises(ValueError, match=f"{[*given][-1]}=.* has to be a share"):
+            PretrainSettings(steps=1000, **given)
+
+
 def test_a_rate_of_hiding_goes_on_from_phase_to_phase():
     masker = {"mask_selection_rate": (0.4, 0.2), "unit": "word"}
     settings = PretrainSettings(phases=[(16, 30, 8), (32, 10, 4)], accumulate=2, masker=masker)
