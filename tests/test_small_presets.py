@@ -19,10 +19,10 @@ SETTINGS = {
     "cut_sentences": True,
     "masker": {"mask_selection_rate": (0.3, 0.15)},
     "optimizer": "muon",
-    "phases": [(64, 200, 8)],
+    "phases": [(64, 60, 8)],
     "held_out": 0.02,
-    "log_every": 50,
-    "evaluate_every": 200,
+    "log_every": 15,
+    "evaluate_every": 60,
     "reading": {"sentences": "lines"},
     "workers": 1,
     "verbose": False,
@@ -38,7 +38,7 @@ CARDS = {
         "learning_rate": 4e-3,
         "schedule": "wsd",
         "decay_share": 0.4,
-        "warmup_steps": 40,
+        "warmup_steps": 20,
     },
     "en": {
         "preset": "minilm_mini_demo_en",
@@ -154,7 +154,10 @@ def test_narrower_vectors_and_translations(tmp_path):
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("call", [*CARDS, "pairs"])
 def test_first_steps_of_a_card(tmp_path, call):
-    """Losses as they were: `python -m tests.test_small_presets` writes what they are now."""
+    """Losses as they were.
+
+    `PYTHONPATH=benchmarks python -m tests.test_small_presets` writes what they are now.
+    """
     import preset_text
     import real_data
 

@@ -508,13 +508,13 @@ def check(model, path, atol=1e-5):
     ],
     ids=lambda settings: "-".join(settings),
 )
-def test_settings(settings, tmp_path):
+def test_settings(settings, export):
     if "labels" in settings:
         full = build()
         model = BertTextClassifier(full.backbone, num_classes=4, preprocessor=full.preprocessor)
     else:
         model = build(**settings)
-    path = export_serving(model, tmp_path / "base")
+    path = export(model)
     check(model, path)
     if "labels" in settings:
         answers = session_run(path, "serving_default", text=["a"])
@@ -523,9 +523,9 @@ def test_settings(settings, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
-def test_bfloat16_models_are_written_in_float32(dtype, tmp_path):
+def test_bfloat16_models_are_written_in_float32(dtype, export):
     model = build(dtype=dtype)
-    path = export_serving(model, tmp_path / "base")
+    path = export(model)
     check(model, path, atol=0.05)
     loaded = tf.saved_model.load(path)
     assert {weight.dtype for weight in loaded.weights} == {tf.float32}
@@ -543,7 +543,7 @@ def with_lora(scale):
 
 
 @pytest.mark.slow
-def test_lora_of_an_int8_model_is_rounded_anew(tmp_path):
+def test_lora_of_an_int8_model_is_rounded_anew(export, tmp_path):
     model = with_lora(3.0)
     model.quantize("int8")
     model.save_to_preset(tmp_path / "preset")
@@ -552,16 +552,16 @@ def test_lora_of_an_int8_model_is_rounded_anew(tmp_path):
     expected = merged.predict_proba(texts)
     apart = np.abs(model.predict_proba(texts) - expected).max()
     assert apart > 0.02
-    path = export_serving(model, tmp_path / "base")
+    path = export(model)
     found = session_run(path, "serving_default", text=texts)
     np.testing.assert_allclose(found["probabilities"], expected, atol=apart / 2)
 
 
 @pytest.mark.slow
-def test_lora_is_merged(tmp_path):
+def test_lora_is_merged(export):
     model = with_lora(0.3)
     changed = model.predict_proba(["Hello!"]) - build().predict_proba(["Hello!"])
     assert np.abs(changed).max() > 1e-3
-    path = export_serving(model, tmp_path / "base")
+    path = export(model)
     check(model, path)
     write_saved_model.check_size(served(build()), path)

@@ -368,7 +368,7 @@ def test_outputs_are_those_of_transformers(task, here, tmp_path):
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("family", FAMILY_SETTINGS)
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
 def test_inputs_are_those_of_the_tokenizer(family, here, tmp_path):
     model = tiny_classifier(family)
     path = export_onnx(model, tmp_path / "demo", tokenizer=False, layout="transformers")

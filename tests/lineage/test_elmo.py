@@ -178,7 +178,7 @@ def test_saving(tmp_path):
         assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_learns():
     """Gradients reach the characters, and `fit` runs on arrays."""
     keras.utils.set_random_seed(0)

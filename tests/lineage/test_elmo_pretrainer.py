@@ -47,7 +47,7 @@ def losses_by_hand(model, sentences):
     return found
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_perplexity_and_loss():
     model = make(word_vocabulary(SENTENCES, 6))
     forward, backward = (np.mean(losses) for losses in losses_by_hand(model, SENTENCES))
@@ -61,7 +61,7 @@ def test_perplexity_and_loss():
     assert logs["loss"] == pytest.approx(wanted["mean"], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_learns(tmp_path):
     """Both directions, and the characters under them; what is saved goes on as it was."""
     model = make(dropout=0.1)

@@ -295,7 +295,7 @@ def test_files_and_presets(tmp_path):
     assert_close(backbone(inputs), model.backbone(inputs), atol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_training_on_pairs():
     """A model learns to turn round four texts of raw strings, and says so."""
     keras.utils.set_random_seed(1)

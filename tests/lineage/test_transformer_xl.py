@@ -151,7 +151,7 @@ def test_same_length_sees_as_many_as_it_remembers():
     assert np.abs(one[-2] - two[-2]).max() > 1e-4
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_learns(tmp_path):
     """A text that repeats itself takes fewer bits after a little training."""
     keras.utils.set_random_seed(2)

@@ -235,7 +235,7 @@ def test_drawn_orders(tokenizer):
     assert (again != hidden).any()
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_pretraining_learns(tokenizer, backbone):
     keras.utils.set_random_seed(1)
     encoder = XLNetBackbone.from_config(backbone.get_config())
@@ -247,7 +247,7 @@ def test_pretraining_learns(tokenizer, backbone):
         model.fit(["a text"], [1])
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_classifier(tokenizer, backbone, tmp_path):
     """Trains on raw texts, keeps what it learned in a preset, in `.keras` and at transformers'."""
     keras.utils.set_random_seed(1)
@@ -280,7 +280,7 @@ def test_served(tokenizer, backbone, tmp_path):
     assert list((tmp_path / "served").rglob("saved_model.pb"))
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_answers(tokenizer, backbone):
     """Trains on spans, answers with characters of the context, or that there is none."""
     keras.utils.set_random_seed(1)

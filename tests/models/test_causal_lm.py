@@ -425,7 +425,7 @@ def test_rows_of_long_texts(tokenizer):
     assert losses["perplexity"] == pytest.approx(np.exp(losses["loss"]), rel=1e-4)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_learns_a_text(tokenizer):
     keras.utils.set_random_seed(0)
     model = of_texts(tokenizer)
@@ -470,7 +470,7 @@ def test_transformers_reads_it(tokenizer, tmp_path, tie):
     assert type(again.preprocessor.tokenizer) is GPT2Tokenizer
 
 
-@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_keras_hub_reads_it(tokenizer, tmp_path):
     model = of_texts(tokenizer)
     model.compile(sampler="greedy")

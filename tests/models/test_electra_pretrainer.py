@@ -305,7 +305,7 @@ def test_equals_transformers(tmp_path):
 # --- texts, and what comes out ---
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_texts(tmp_path):
     model = make_raw()
     history = model.fit(TEXTS * 8, batch_size=8, epochs=6, verbose=0).history

@@ -269,8 +269,7 @@ def test_raw_texts_and_saving(tmp_path):
     assert_close(encoder.get_weights(), model.backbone.get_weights(), atol=0)
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_datasets():
     import tensorflow as tf
 

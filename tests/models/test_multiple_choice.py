@@ -209,7 +209,7 @@ def test_learns_on_texts():
     assert model.choose("it", ["fun"])["scores"] == [1.0]
 
 
-@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_batches_of_differing_numbers_of_choices():
     """`fit`, `evaluate` and `predict` on a `tf.data.Dataset`: none pads to what comes later."""
     import tensorflow as tf

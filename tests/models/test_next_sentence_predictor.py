@@ -45,8 +45,7 @@ def test_preprocessor_contract(tmp_path):
     check_preprocessor(make_preprocessor(), (texts, texts[::-1]), [0, 1, 1, 0], tmp_path)
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_follows():
     predictor = make_raw()
     predictor.optimizer.learning_rate = 0.01

@@ -236,8 +236,7 @@ def trained():
     return BertQuestionAnswering(backbone, preprocessor=preprocessor)
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow")
+@pytest.mark.slow
 def test_fit_on_stories(tmp_path):
     model = trained()
     model.optimizer.learning_rate = 0.02

@@ -221,8 +221,7 @@ def batches():
         yield Batches()[i]
 
 
-@pytest.mark.slow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_batches_of_raw_texts(classifier):
     expected = trained(classifier, X, NAMES, batch_size=2)
     singles = tf.data.Dataset.from_tensor_slices((X, NAMES))
@@ -298,8 +297,7 @@ def test_one_hot_labels_of_texts(classifier):
     assert_close(trained(classifier, X, rows), expected, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_class_weights(classifier):
     y = ["a", "b", "a", "a", "a", "b", "a", "a"]
     numbers = np.array([["a", "b"].index(name) for name in y])

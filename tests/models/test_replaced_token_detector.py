@@ -116,7 +116,7 @@ def test_labels_of_words_and_spans():
         packer([["the"]], [[2]])
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_learns(tmp_path):
     keras.utils.set_random_seed(0)
     model = make_raw()

@@ -106,8 +106,7 @@ def test_lists_are_pairs(model):
     np.testing.assert_allclose(np.concatenate(scores), model.score(pairs), atol=1e-6)
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_pairs_train():
     model = make_raw()
     model.optimizer.learning_rate = 0.01

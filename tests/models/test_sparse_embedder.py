@@ -232,7 +232,7 @@ def test_wrong_use(model, unread, tmp_path):
         BertSparseEmbedder.from_preset(tmp_path)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_learns_from_pairs_with_few_words(tmp_path):
     model = make_raw()
     queries = ["good", "bad", "film", "좋은"] * 2

@@ -159,7 +159,7 @@ def test_outputs_are_of_the_layer():
     np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", ["distance", "depth"])
 def test_training(kind):
     """The matrix learns sentences by heart, and the encoder stays as it is."""

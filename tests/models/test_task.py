@@ -51,7 +51,7 @@ def reset(model):
     keras.utils.set_random_seed(0)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_learns():
     # Dropout in so small an encoder at this rate undoes at times what was learnt.
     classifier = raw_classifier(dropout=0.0)

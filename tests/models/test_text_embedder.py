@@ -311,7 +311,7 @@ def numbers_of(columns):
     return np.array([[texts.setdefault(text, len(texts)) for text in c] for c in columns]).T
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", COMPARED)
 def test_fit_on_what_is_compared(name):
     x, y, loss = COMPARED[name]
@@ -329,8 +329,7 @@ def test_fit_on_what_is_compared(name):
     assert embedder.predict(MANY, verbose=0).shape == (len(MANY), 16)
 
 
-@pytest.mark.slow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_a_text_and_itself():
     """SimCSE: without dropout a text is as near to itself as can be."""
     embedder = make_raw()
@@ -342,15 +341,14 @@ def test_a_text_and_itself():
     embedder.fit(MANY, np.ones((18, 16)), verbose=0)
 
 
-@pytest.mark.slow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_columns_may_be_generators():
     columns = tuple(iter(column) for column in COMPARED["pairs"][0])
     history = make_raw().fit(columns, batch_size=9, verbose=0).history
     assert history["loss"][0] > 0
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["triples", "classes", "all layers"])
 def test_in_chunks(name, tmp_path):
     """The memory of a few rows, and what all at once give; saved and loaded too."""
@@ -379,7 +377,7 @@ def test_in_chunks(name, tmp_path):
 # --- vectors of all layers ---
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "settings",
     [{}, {"family": "modernbert", "projection_dim": 3}, {"pooling": ["max", "cls"]}],
@@ -414,7 +412,7 @@ def test_a_cut_embedder_gives_what_its_layer_gave(settings):
     assert found["cosine"] == pytest.approx(cosines.mean(), abs=1e-4)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["pairs", "classes"])
 def test_adaptive_layer(name):
     """Raw texts with and without labels; other vectors than the last stay inside of `fit`."""
@@ -474,8 +472,7 @@ def test_wrong_use_of_adaptive_layer(make_wrong, message):
         make_wrong().compile(loss=losses.AdaptiveLayer(losses.CoSENT()))
 
 
-@pytest.mark.slow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_prompts(tmp_path):
     prompts = {"query": "good ", "text": "bad film ", "task": "dull "}
     embedder = make_raw()
@@ -528,8 +525,7 @@ def test_prompts(tmp_path):
             make()
 
 
-@pytest.mark.slow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_columns_as_datasets_and_arrays():
     warnings.filterwarnings("ignore", "Your input ran out of data")  # Keras', of a generator.
     embedder = make_raw()
@@ -658,7 +654,7 @@ def test_late_interaction():
     assert embedder.rank(query, []) == []
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_fit_late_interaction():
     embedder = make_late()
     embedder.optimizer.learning_rate = 0.01
@@ -703,8 +699,7 @@ def test_attention_to_expansion():
     assert np.abs(seeing.embed("good", role="query")[:4] - short).max() > 1e-3
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_projection(tmp_path):
     """After the pooling, as LaBSE's; a new one where a checkpoint has none."""
     backbone = tiny_backbone()

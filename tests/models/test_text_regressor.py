@@ -44,8 +44,7 @@ def test_preprocessor_contract(tmp_path):
     check_preprocessor(make_preprocessor(), texts, [1.5, 0.0, -2.0, 7.0], tmp_path)
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_score():
     regressor = make_raw()
     regressor.optimizer.learning_rate = 0.01

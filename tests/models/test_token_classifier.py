@@ -144,8 +144,7 @@ def test_predict_takes_each_piece_from_the_window_with_most_context():
             np.testing.assert_allclose(row, expected, atol=1e-5)
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_parts_of_speech_and_all_pieces():
     labels = ["NOUN", "VERB", "ADP", "X"]
     tagger = raw_tagger({"label_pieces": "all"}, labels=labels, scheme=None)

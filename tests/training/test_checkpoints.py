@@ -121,11 +121,11 @@ def finetuned(folder, output, **settings):
     "settings",
     [
         {},
-        pytest.param({"early_stopping": 2}, marks=pytest.mark.slow),
-        pytest.param({"method": "lora", "lora_rank": 2}, marks=pytest.mark.slow),
-        pytest.param({"precision": "mixed_bfloat16"}, marks=pytest.mark.slow),
-        pytest.param({"precision": "mixed_float16"}, marks=pytest.mark.slow),
-        pytest.param({"class_weights": "balanced"}, marks=pytest.mark.slow),
+        pytest.param({"early_stopping": 2}, marks=pytest.mark.backends("torch")),
+        pytest.param({"method": "lora", "lora_rank": 2}, marks=pytest.mark.backends("torch")),
+        pytest.param({"precision": "mixed_bfloat16"}, marks=pytest.mark.backends("torch")),
+        pytest.param({"precision": "mixed_float16"}, marks=pytest.mark.backends("torch")),
+        pytest.param({"class_weights": "balanced"}, marks=pytest.mark.backends("torch")),
     ],
     ids=lambda settings: "-".join(map(str, settings.values())) or "full",
 )
@@ -147,7 +147,7 @@ def test_finetune_that_was_killed_ends_with_the_same_bits(
         np.testing.assert_array_equal(weight, value)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_advise_that_was_killed_ends_with_the_same_bits(dropping, tmp_path, monkeypatch):
     def advised(name):
         given = {"arms": ["full"], "folds": 2, "shares": 1, "epochs": 3, "batch_size": 4}
