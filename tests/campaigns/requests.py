@@ -11,16 +11,15 @@ answered, with finite numbers and one row per text.
 
 import argparse
 import collections
-import importlib
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from unittest import mock
 
 import numpy as np
+import pytest
 
 from tests.export import tiny
 
@@ -106,11 +105,8 @@ NO_ONNX = ("StructuralProbe", "SearchIndex", "ElmoEmbedder")
 
 def export(name, format, folder):
     """Export a model in this process; returns the path and the limits of its ids."""
-    from kerasbert.export import export_onnx, export_serving, serving, token_graphs
+    from kerasbert.export import export_onnx, export_serving
     from kerasbert.parts import encoder_of
-
-    def here(module, work, nothing):
-        importlib.import_module(module).main(work)
 
     model = KINDS[name]()
     encoder = encoder_of(getattr(model, "embedder", model))
@@ -120,10 +116,8 @@ def export(name, format, folder):
         "longest": getattr(encoder, "max_sequence_length", 10**6),
         "character_ids": getattr(encoder, "num_characters", 0),
     }
-    with (
-        mock.patch.object(serving, "run_child", here),
-        mock.patch.object(token_graphs, "run_child", here),
-    ):
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.write_here(patch)
         if format == "onnx":
             return export_onnx(model, os.path.join(folder, "onnx"), tokenizer=False), limits
         settings = {} if name == "ElmoEmbedder" else {"preprocessor": None}

@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 from kerasbert import models
-from kerasbert.export import export_litert, export_onnx, export_openvino, token_graphs, write_graph
+from kerasbert.export import export_litert, export_onnx, export_openvino, token_graphs
 from kerasbert.export.program import write_program
 from kerasbert.export.served import LONG, PROSE, SHORT, served
 from kerasbert.tokenizers import RobertaTokenizer
@@ -50,8 +50,7 @@ print(json.dumps([found, sorted(loaded)], default=lambda x: x.tolist()))
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     """The work of the child process in this one."""
-    main = write_graph.main
-    monkeypatch.setattr(token_graphs, "run_child", lambda module, folder, _: main(folder))
+    tiny.write_here(monkeypatch)
 
 
 def ask(jobs):

@@ -14,8 +14,6 @@ from kerasbert.export import (
     export_onnx,
     export_openvino,
     serving,
-    token_graphs,
-    write_graph,
 )
 from kerasbert.export.decoding import limit_windows
 from kerasbert.export.requests import axes_of, conditions, fail_unless, limits_of
@@ -98,9 +96,7 @@ def test_a_served_model_refuses_what_ended_its_process(export):
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("export", [export_onnx, export_openvino, export_litert])
 def test_files_for_other_runtimes_refuse_it_too(export, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        token_graphs, "run_child", lambda module, folder, _: write_graph.main(folder)
-    )
+    tiny.write_here(monkeypatch)
     model = tiny.task("TextClassifier")
     fixed = export is export_litert
     path = export(model, tmp_path / "file", **({"sequence_length": 3} if fixed else {}))

@@ -58,10 +58,7 @@ def test_a_new_kind_is_served(doubter, export):
 @pytest.mark.peers
 @pytest.mark.backends("tensorflow")
 def test_a_new_kind_becomes_a_graph(doubter, tmp_path, monkeypatch):
-    from kerasbert.export import token_graphs, write_graph
-
-    main = write_graph.main
-    monkeypatch.setattr(token_graphs, "run_child", lambda module, folder, _: main(folder))
+    tiny.write_here(monkeypatch)
     path = export_onnx(doubter, tmp_path / "graph")
     import onnxruntime
 

@@ -16,7 +16,6 @@ from kerasbert.export import (
     export_openvino,
     serving,
     token_graphs,
-    write_graph,
 )
 from kerasbert.export.served import PROSE, SHORT, served
 from kerasbert.models import (
@@ -49,9 +48,7 @@ from tests.peers import onnx, onnxruntime
 @pytest.fixture
 def here(monkeypatch):
     """The work of the child process in this one, where TensorFlow runs already."""
-    if keras.backend.backend() == "tensorflow":
-        main = write_graph.main
-        monkeypatch.setattr(token_graphs, "run_child", lambda module, folder, _: main(folder))
+    tiny.write_here(monkeypatch)
 
 
 @pytest.mark.peers

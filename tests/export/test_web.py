@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from kerasbert import models, runtimes
-from kerasbert.export import export_web, token_graphs, web, write_graph
+from kerasbert.export import export_web, web
 from kerasbert.files import write_files, write_json
 from kerasbert.tokenizers import AlbertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
 from kerasbert.tokenizers.transformers_files import transformers_files
@@ -43,8 +43,7 @@ def site(tmp_path_factory):
     if shutil.which("npm") is None:
         pytest.skip("There is no npm here: apt install npm.")
     with pytest.MonkeyPatch.context() as patch:
-        # No process of its own on TensorFlow, which is here.
-        patch.setattr(token_graphs, "run_child", lambda _, folder, *more: write_graph.main(folder))
+        tiny.write_here(patch)
 
         def write(model, **settings):
             folder = tmp_path_factory.mktemp("site") / "page"

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.export import token_graphs, write_graph
 from kerasbert.files import read_json
 from kerasbert.measuring import bench as room
 from kerasbert.measuring import contestant
@@ -223,8 +222,7 @@ class Here:
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind(name, monkeypatch):
     monkeypatch.setattr(room, "Child", Here)
-    main = write_graph.main
-    monkeypatch.setattr(token_graphs, "run_child", lambda module, folder, _: main(folder))
+    tiny.write_here(monkeypatch)
     windows = name == "QuestionAnswering"
     formats = ["keras/float32", "onnx/float32"] + ["litert/float32"] * windows
     settings = {"rounds": 1, "seconds": 0.05, "batch_size": 3, "formats": formats}
