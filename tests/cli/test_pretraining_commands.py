@@ -108,17 +108,17 @@ def test_tensorboard_is_missing(text, tmp_path, monkeypatch):
 def test_a_real_signal(text, tmp_path):
     assert kerasbert("vocab", text, "-o", tmp_path, "--size", 165).exit_code == 0
     out = tmp_path / "out"
-    arguments = ["pretrain", text, "-o", out, *options(tmp_path / "vocab.txt", "16:300:8")]
+    arguments = ["pretrain", text, "-o", out, *options(tmp_path / "vocab.txt", "16:80:8")]
     command = [sys.executable, "-c", "from kerasbert.cli import main; main()"]
     command += map(str, arguments)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         for line in process.stderr:
-            if line.startswith("4/300"):
+            if line.startswith("4/80"):
                 process.send_signal(signal.SIGINT)
                 break
         last = process.stderr.read().splitlines()[-1]
     assert process.returncode == 130
     found = re.fullmatch(r"Stopped after step (\d+), which is saved; the same again goes on.", last)
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and f"going on after step {found[1]} of 300" in done.stderr
-    assert done.stdout.splitlines()[-1] == f"300 steps -> {out / 'preset'}"
+    assert done.returncode == 0 and f"going on after step {found[1]} of 80" in done.stderr
+    assert done.stdout.splitlines()[-1] == f"80 steps -> {out / 'preset'}"

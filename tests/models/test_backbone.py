@@ -55,6 +55,7 @@ def encoder(family):
     return tiny_backbone(family, attention_dropout=0.1)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_happens_inside(family):
     backbone = encoder(family)
@@ -80,6 +81,7 @@ def test_what_happens_inside(family):
         assert set(backbone.feature_model(False)(features)) == set(outputs)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_some_tokens_alone(family, monkeypatch):
     backbone = encoder(family)

@@ -355,6 +355,7 @@ def test_what_is_hidden():
     assert array(weights["mlm_logits"]).tolist() == [[1], [3]]
 
 
+@pytest.mark.backends("torch")
 def test_few_texts_and_none_to_hide():
     model = make_raw()
     for texts in (["good"], ["", "[CLS]"], ["", "the cat sleep ."]):

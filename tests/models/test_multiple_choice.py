@@ -83,6 +83,7 @@ def test_any_number_of_choices():
     assert_close(model.predict(features, verbose=0), found)
 
 
+@pytest.mark.backends("torch")
 def test_learns_on_arrays():
     """The right choice is the one with token 5, at any place, among two or three."""
     random = np.random.default_rng(0)

@@ -69,6 +69,7 @@ def test_pretrainer_loss_and_labels():
     assert {"mlm_logits_accuracy", "nsp_logits_accuracy"} <= found.keys()
 
 
+@pytest.mark.backends("torch")
 def test_a_teachers_vectors(tmp_path):
     """It sees the text whole, and its part of the loss is as NumPy has it."""
     keras.utils.set_random_seed(0)

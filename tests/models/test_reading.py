@@ -61,6 +61,7 @@ METHODS = {
 EVERY = pytest.mark.parametrize("method", METHODS)
 
 
+@pytest.mark.backends("torch")
 @EVERY
 def test_kinds_of_columns(make, method):
     """All give what a list gives."""

@@ -68,6 +68,7 @@ def paths(weights):
     return {weight.path for weight in weights}
 
 
+@pytest.mark.backends("torch")
 def test_a_task_without_the_pooler_leaves_it_to_others():
     backbone = make_backbone()
     flags = [weight.trainable for weight in backbone.weights]
@@ -90,6 +91,7 @@ def test_a_task_without_the_pooler_leaves_it_to_others():
         assert not pooler & paths(model.trainable_variables), name
 
 
+@pytest.mark.backends("torch")
 def test_a_task_with_the_pooler_trains_it():
     backbone = make_backbone()
     for name, make in WITH.items():
@@ -99,6 +101,7 @@ def test_a_task_with_the_pooler_trains_it():
         assert paths(backbone.pooled_dense.weights) <= train(model), name
 
 
+@pytest.mark.backends("torch")
 def test_what_the_user_froze_stays_frozen():
     backbone = make_backbone()
     backbone.pooled_dense.trainable = False
@@ -113,6 +116,7 @@ def test_what_the_user_froze_stays_frozen():
     assert "pooled_dense/kernel" in train(BertTextRegressor(backbone))
 
 
+@pytest.mark.backends("torch")
 def test_adapters_on_a_shared_encoder():
     backbone = make_backbone()
     tagger, classifier = WITHOUT["tagger"](backbone), BertTextClassifier(backbone, 3)
@@ -136,6 +140,7 @@ def test_training_goes_on_after_a_keras_file(tmp_path):
     assert all(np.array_equal(array(a), array(b)) for a, b in states)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "make", [BertMultipleChoice, BertPretrainer, BertTextEmbedder, WITHOUT["tagger"]]
 )

@@ -572,6 +572,7 @@ def test_equal_texts_are_kept_apart():
     assert sorted(len(numbers) for _, numbers in one) == [1, 2, 2]
 
 
+@pytest.mark.backends("torch")
 def test_bad_columns():
     embedder = make_raw()
     embedder.compile(run_eagerly=True)
@@ -869,6 +870,7 @@ def test_bad_texts():
         raw(pooling="tokens").embed(["good", None])
 
 
+@pytest.mark.backends("torch")
 def test_bad_vectors():
     embedder = make_raw()
     embedder.compile(run_eagerly=True)

@@ -148,6 +148,7 @@ def test_search(name):
         answers.make_index(model(name), texts * 2, done.append)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "name, panel, request_, message",
     [

@@ -676,6 +676,7 @@ class Ruin(keras.callbacks.Callback):
             weight.assign(np.full(weight.shape, self.value, "float32"))
 
 
+@pytest.mark.slow_on_tensorflow
 def test_a_rate_that_is_far_too_high(examples, vocabulary, tmp_path):
     """It raises an error and publishes nothing; a lower rate starts over or resumes."""
     given = {"optimizer": "adamw", "accumulate": 1, "warmup_steps": 1}
