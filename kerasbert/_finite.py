@@ -30,14 +30,14 @@ def check_weights(weights, what):
 
     Args:
         weights: list of variables.
-        what: string. What cannot be done with such weights, the first words of the error.
+        what: string. First words of the error: what cannot be done with such weights.
     """
     broken = non_finite_weights(weights)
     if broken:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise NonFiniteError(
-            f"{what}: NaN or infinity is in the weight '{broken[0]}'{more}, as after a training "
-            "that diverged; load earlier weights and train with a lower learning rate."
+            f"{what}: NaN or infinity is in the weight '{broken[0]}'{more}, probably because the "
+            "training diverged; load earlier weights and train with a lower learning rate."
         )
 
 
@@ -67,7 +67,7 @@ def check_outputs(model, outputs, may_be_nan=False):
 
 
 def checks_outputs(function):
-    """Decorator that runs `check_outputs` on what a function `(model, ...)` returns."""
+    """Decorate a function `(model, ...)` to run `check_outputs` on its return value."""
 
     @functools.wraps(function)
     def call(model, *args, **kwargs):
@@ -107,8 +107,8 @@ def check_targets(y, sample_weight, losses=None):
 class StopAtNonFinite(keras.callbacks.Callback):
     """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
-    Where the device works ahead, Keras converts losses to numbers in threads of its own, and no
-    step waits for them. Keras passes the mean since the epoch began, which stays NaN.
+    Keras passes the mean loss since the epoch began, which stays NaN. On devices that run ahead it
+    converts losses in its own threads, so that no step waits for the check.
 
     Args:
         weights: bool. Whether to check the weights too at the end of each epoch, since the loss
