@@ -22,7 +22,7 @@ class KeepsWeights:
     """Mixin that keeps the weights in the model; it must precede Keras' model among the bases.
 
     `predict` and `evaluate` do not donate the weights. A step of `fit` does, so its results are
-    assigned to the model at once, which costs some microseconds per step.
+    assigned to the model at once, which takes a few microseconds.
     """
 
     # === Overrides of Keras' private methods; see `kerasbert.private_names` ===
