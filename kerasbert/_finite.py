@@ -21,16 +21,16 @@ class NonFiniteError(FloatingPointError, ValueError):
 
 
 def non_finite_weights(weights):
-    """The paths of the weights that hold NaN or an infinity."""
+    """Return the paths of the weights that hold NaN or infinity."""
     return [one.path for one in weights if not _is_finite_weight(one)]
 
 
 def check_weights(weights, what):
-    """Raise a `NonFiniteError` where weights hold NaN or an infinity.
+    """Raise a `NonFiniteError` if weights hold NaN or infinity.
 
     Args:
         weights: list of variables.
-        what: string. First words of the error: what cannot be done with such weights.
+        what: string. Beginning of the error: what cannot be done.
     """
     broken = non_finite_weights(weights)
     if broken:
@@ -81,8 +81,8 @@ def check_targets(y, sample_weight, losses=None):
 
     Args:
         y, sample_weight: arrays or lists, or dicts of them.
-        losses: the losses that read the labels. Labels of a user's own loss are not checked, as it
-            may expect NaN.
+        losses: the losses that read the labels. Labels of custom losses are not checked, since
+            these may expect NaN.
     """
     known = all(
         isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "kerasbert."))
@@ -111,10 +111,9 @@ class StopAtNonFinite(keras.callbacks.Callback):
     converts losses in its own threads, so that no step waits for the check.
 
     Args:
-        weights: bool. Whether to check the weights too at the end of each epoch, since the loss
-            shows only one step later what the last step did to them.
-        place: function of an epoch and a step, both from 1, that returns a description of the
-            place for the error.
+        weights: bool. Whether to check the weights too at the end of each epoch, since no loss
+            shows the effect of the last step.
+        place: function of an epoch and a step, both from 1, that describes the place in the error.
     """
 
     async_safe = True

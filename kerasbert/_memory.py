@@ -25,13 +25,13 @@ def keep_freed_memory():
 
 
 def keep_large_blocks():
-    """Let glibc keep freed blocks of any size until `give_back` is called.
+    """Let glibc keep freed blocks of any size until `give_back` is called, in the main thread.
 
-    By default glibc maps each block of 32 MB or more separately, whatever the threshold, and
-    unmaps it when freed; only forbidding such mappings prevents this. PyTorch's attention
-    probabilities for 200 tokens are larger, and XLA allocates one block per step. Without this, an
-    epoch of paragraphs took 1.4 times as long on PyTorch, a training step 1.2 times on JAX. It
-    affects the main thread only, since other threads have small heaps of their own.
+    glibc maps each block of 32 MB or more separately, whatever the threshold, and unmaps it when
+    freed, unless mappings are forbidden. PyTorch's attention probabilities for 200 tokens are
+    larger, and XLA allocates one block per step. Without this an epoch of paragraphs took 1.4 times
+    as long on PyTorch, and a training step 1.2 times on JAX. Other threads have small heaps of
+    their own.
     """
     # mallopt(3) reads a trim threshold of -1 as the largest number, so the heap is never trimmed.
     _set(MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=-1)
@@ -45,10 +45,10 @@ def give_back():
 
 @contextlib.contextmanager
 def collect_once():
-    """Exclude existing objects from garbage collection in a block of code, and collect at its end.
+    """Exclude existing objects from garbage collection in this context, and collect at its end.
 
-    For code that collects often: traversing all imported objects takes 0.3 s each time. Objects
-    that the caller had frozen stay frozen.
+    For code that collects often, as traversing all imported objects takes 0.3 s each time. Objects
+    frozen by the caller stay frozen.
     """
     frozen = gc.get_freeze_count() > 1000  # Python 3.12 freezes some hundreds itself.
     gc.freeze()

@@ -149,8 +149,8 @@ def _note_earlier_fork():
 def _try_torch():
     """Find out, by a large operation in a forked probe, whether PyTorch hangs in this thread.
 
-    PyTorch's threads belong to the thread that first computed and start at the first large
-    operation. Nothing else tells whether they had started before the fork.
+    Nothing else tells whether PyTorch's threads, which belong to the thread that first computed,
+    had started before the fork.
     """
     global _is_probing, _unsure
     if not _unsure or _unsure[0] != threading.get_ident():
@@ -223,10 +223,10 @@ def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
 
 @contextlib.contextmanager
 def silent_tensorflow():
-    """Silence TensorFlow's log lines while it is imported in this context.
+    """Return a context in which the import of TensorFlow writes no log lines.
 
-    TensorFlow writes to stderr before it reads its log level, so stderr is redirected. No errors
-    are lost, since those of operations are raised as exceptions.
+    TensorFlow writes to stderr before it reads its log level, so stderr is redirected. Errors of
+    operations are raised as exceptions all the same.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()

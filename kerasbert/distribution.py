@@ -2,15 +2,16 @@
 
 V vocabulary size, E embedding width, D width, I width of the feed-forward.
 
-Losses equal those of one device with the whole batch, except means over tokens, as for masked
-tokens: on TensorFlow and PyTorch each replica computes its own mean, and the mean of these differs
-a little if the replicas have different numbers of tokens. Each replica draws its own dropout.
+Losses equal those of one device with the whole batch, weighted means over masked tokens and the
+in-batch negatives of `MultipleNegativesRanking` included. On TensorFlow and PyTorch, other losses
+that compare the rows of a batch (`CoSENT`, `BatchHardTriplet`) or average over tokens
+(distillation) do so per replica. Each replica draws its own dropout.
 
-**Several processes started by a launcher, on any backend**: use `together`, below. The rest is for
+**Several processes started by a launcher, on any backend**: use `together`. The following is for
 scripts that set up devices themselves.
 
-**JAX.** Set `keras.distribution` before the model is created. The number of rows of each batch, the
-last one included, must be a multiple of the number of devices:
+**JAX.** Set `keras.distribution` before the model is created. The rows of each batch, the last one
+included, must be a multiple of the devices:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
@@ -24,14 +25,14 @@ or, with each layer split over 4 devices and batches over the rest:
 
 **TensorFlow.** Create or load the model in the scope of a strategy. `MirroredStrategy` needs no
 more. With `MultiWorkerMirroredStrategy` each worker runs the same script on all data with the same
-`keras.utils.set_random_seed` and takes its shard; `data_parallel` works around Keras' limits there:
+`keras.utils.set_random_seed` and takes its shard; `data_parallel` works around Keras' limits:
 
     with strategy.scope():
         model = data_parallel(BertTextClassifier.from_preset(...))
     model.fit(texts, labels)
 
-**PyTorch.** Keras has no support of its own. Start one process per device with `torchrun`, each
-with its shard of the data; `batch_size` is per process:
+**PyTorch.** Start one process per device with `torchrun`, each with its shard of the data;
+`batch_size` is per process:
 
     torch.distributed.init_process_group()
     model = data_parallel(BertTextClassifier.from_preset(...))
@@ -61,8 +62,8 @@ __all__ = [
 def join():
     """Connect to the other processes that a launcher started, before anything is computed.
 
-    `kerasbert.pretrain` calls this itself; scripts that compute something before it call this
-    first. The launcher's environment tells the number of processes:
+    `kerasbert.pretrain` does this itself, unless a script computes something earlier. The launcher
+    sets the number of processes:
 
     - JAX: `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` of Keras, or
       `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, the variables of SLURM
@@ -153,8 +154,8 @@ def together(devices=None, mesh=None, share_batches=True):
     """Return a context in which models train on the devices of all processes.
 
     Call `fit` and `evaluate` of task models with the same texts in every process, after the same
-    `keras.utils.set_random_seed`. The training is that of one process: `batch_size` is global, and
-    each process computes its rows of every batch.
+    `keras.utils.set_random_seed`. They work as in one process: `batch_size` is global, and each
+    process computes its rows of every batch.
 
         keras.utils.set_random_seed(0)
         with together():
@@ -164,24 +165,22 @@ def together(devices=None, mesh=None, share_batches=True):
         if join().is_first:
             model.save_to_preset(...)
 
-    If the number of rows is not a multiple of the number of processes, the batch is padded with
-    rows of weight 0, which unweighted metrics count. On PyTorch, losses that compare the rows of a
-    batch, such as those of `BertTextEmbedder` on pairs, see only the rows of their own process. On
-    JAX, call `predict` after the context.
+    Batches that do not divide evenly are padded with rows of weight 0, which unweighted metrics
+    count. On JAX, call `predict` after the context.
 
     Args:
         devices: int. Number of devices to use, for a single process.
-        mesh: `(batch, model)`, ints, JAX only: number of devices over which to split the rows of a
-            batch, and over which to split each layer, see `layout_map`.
-        share_batches: bool. `False` if each process passes its own rows of every batch to `fit`,
-            such as those that `read_examples` reads with the yielded `shard`.
+        mesh: `(batch, model)`, ints, JAX only: devices over which to split the rows of a batch, and
+            devices over which to split each layer, see `layout_map`.
+        share_batches: bool. `False` if each process passes its own rows to `fit`, such as those
+            that `read_examples` reads with the yielded `shard`.
 
     Yields:
         `Together`.
 
     Raises:
-        ValueError: if there are fewer devices, or if processes that share batches would draw
-            different weights and orders.
+        ValueError: if there are too few devices, or if processes that share batches have different
+            random seeds.
         ConnectionError: if another process ended.
     """
     global sharing
@@ -234,10 +233,10 @@ def of_one_process(model):
 def layout_map(device_mesh, axis="model"):
     """Return a `keras.distribution.LayoutMap` for tensor parallelism of this package's models.
 
-    Layers are sharded as in Megatron-LM: the first projection of attention and of the feed-forward
-    by columns, the second by rows, so that devices communicate twice per layer; token embeddings by
-    width. Everything else (biases after the sums, norms, positions and heads) is small and
-    replicated. The optimizer's state is sharded like the weights.
+    As in Megatron-LM, the first projection of attention and of the feed-forward is split by
+    columns, the second by rows, so that devices communicate twice per layer; token embeddings by
+    width. Everything else (other biases, norms, positions, heads) is small and replicated. The
+    optimizer's state is sharded like the weights.
 
     Args:
         device_mesh: a `keras.distribution.DeviceMesh`.
@@ -270,8 +269,8 @@ def layout_map(device_mesh, axis="model"):
 def data_parallel(model, **kwargs):
     """Make `model.fit` train jointly with other PyTorch processes or TensorFlow workers.
 
-    On PyTorch `DistributedDataParallel` averages the gradients of all processes, and all start with
-    the weights of the first. `fit` shows the losses of its own process.
+    On PyTorch `DistributedDataParallel` averages the gradients, and all processes start with the
+    weights of the first. `fit` shows the losses of its own process.
 
     Args:
         model: a task model, on TensorFlow created in the scope of its strategy; changed in place.

@@ -33,9 +33,8 @@ __all__ = [
 #: Names of weights without weight decay, as parts of their paths.
 NO_DECAY = ("bias", "gamma", "beta")
 
-#: Peak learning rate of fine-tuning for encoders that record none: the middle one of the paper's
-#: three for Base and Large (arXiv 1810.04805, appendix A.3). Small encoders need ten times as much
-#: or more.
+#: Peak learning rate of fine-tuning for encoders that record none: the middle of the paper's three
+#: for Base and Large (arXiv 1810.04805, appendix A.3). Small encoders need at least ten times that.
 FINETUNING_LEARNING_RATE = 3e-5
 
 #: Weights that fuse several matrices, and how many.
@@ -158,7 +157,7 @@ class _Adam(_KerasAdamW):
     def start(self, variables):
         """Restart the step count of weights that were frozen until now.
 
-        Their moving averages are zero; without this Adam would barely correct them, and the first
+        Without this Adam would hardly correct their moving averages, which are zero, and the first
         updates would be up to 6 times the learning rate.
         """
         now = int(ops.convert_to_numpy(self.iterations))
@@ -220,11 +219,11 @@ class _Adam(_KerasAdamW):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdamW(_ByWeight, _Adam):
-    """Adam with decoupled weight decay, none for biases and norms, and clipping, as BERT trains.
+    """Adam with decoupled weight decay except for biases and norms, and clipping, as in BERT.
 
-    Its step is that of `torch.optim.AdamW`, which transformers uses for fine-tuning. With
-    `bias_correction=False` it is that of BERT's released code, which was used for pre-training.
-    Saved models keep all settings.
+    It equals `torch.optim.AdamW`, which transformers uses for fine-tuning, and with
+    `bias_correction=False` the optimizer of BERT's released code for pre-training. Saved models
+    keep all settings.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
@@ -354,15 +353,13 @@ def _norm(x):
 class Muon(_ByWeight, keras.optimizers.Muon):
     """Muon: orthogonalized momentum for hidden matrices, Adam for all other weights.
 
-    Biases, norms, embeddings and the last layer of a head are updated by Adam. The updates of
-    matrices are scaled to the usual size of Adam's (`rms_rate`), so both share one learning rate
-    and one weight decay. Adam has bias correction here, as in Keras. The "adamw" of `pretrain` has
-    none, which makes its first hundreds of steps longer: tune the learning rates of the two
-    separately.
+    Adam updates biases, norms, embeddings and the last layer of a head. Updates of matrices are
+    scaled to the usual size of Adam's (`rms_rate`), so both share one learning rate and one weight
+    decay. Adam has bias correction here, as in Keras. The "adamw" of `pretrain` has none, so some
+    hundred first steps are longer: tune the learning rates of the two separately.
 
-    Compared with `keras.optimizers.Muon` this adds the arguments common to all optimizers here, and
-    `parts`: queries, keys and values share one fused matrix in this package, but each of the three
-    is orthogonalized on its own.
+    To `keras.optimizers.Muon` this adds the arguments of all optimizers here, and `parts`: the
+    fused matrix of queries, keys and values is orthogonalized as three.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
@@ -673,12 +670,12 @@ def _levels(model):
 def layerwise_learning_rates(model, decay=0.95):
     """Compute learning rate multipliers that fall from top to bottom (discriminative fine-tuning).
 
-    The head and the pooler train at the full learning rate, the last of L layers at `decay` times
-    that, the embeddings at `decay ** (L + 1)` times. Layers that share weights (ALBERT) count once.
+    The head and the pooler get 1, the last of L layers `decay`, the embeddings `decay ** (L + 1)`.
+    Layers that share weights (ALBERT) count once.
 
     Args:
         model: a task model, or a model that contains a `BertBackbone`.
-        decay: float. Factor from one layer to the next below, above 0 and at most 1.
+        decay: float, above 0 and at most 1.
 
     Returns:
         A dict for the argument `learning_rate_multipliers` of the optimizers here.
@@ -704,13 +701,13 @@ def layerwise_learning_rates(model, decay=0.95):
 
 
 class GradualUnfreezing(keras.callbacks.Callback):
-    """Callback that trains the head first, and unfreezes encoder layers from the top, per epoch.
+    """Callback that trains the head in the first epoch, then unfreezes layers from the top.
 
-    The embeddings come last. No gradients are computed for frozen weights. When `fit` ends,
-    everything that was trainable before is trainable again. The optimizer keeps its state.
+    The embeddings come last. Frozen weights cost no gradients. When `fit` ends, everything that was
+    trainable before is trainable again. The optimizer keeps its state.
 
     Args:
-        layers_per_epoch: int. Number of layers to unfreeze per epoch, from the second on.
+        layers_per_epoch: int. Number of layers to unfreeze in each further epoch.
 
     Example:
 

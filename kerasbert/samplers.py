@@ -27,10 +27,10 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
     """Beam search that stops at stop tokens and normalizes scores by length.
 
     KerasHub's continues after the stop token, and searches prompts of different lengths jointly.
-    `compile(sampler="beam")` and `keras_hub.samplers.BeamSampler` objects are replaced by this one.
-    The score of a text is the sum of the log-probabilities of its tokens after the prompt, divided
-    by their `count ** length_penalty`. The search of a text ends when no running beam has a better
-    score than the worst of K finished ones.
+    `compile(sampler="beam")` and `keras_hub.samplers.BeamSampler` objects give this one instead.
+    A text's score is the sum of the log-probabilities of its tokens after the prompt, divided by
+    `count ** length_penalty`. The search ends when no running beam beats the worst of K finished
+    ones.
 
     Args:
         num_beams: int. K.

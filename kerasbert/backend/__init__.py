@@ -1,9 +1,8 @@
 """Kernels: functions in `keras.ops` that a backend may replace by faster ones.
 
-A kernel is a function here, in its plain form. If the module of the running backend has a function
-of the same name, that one is called first; it returns `None` where the plain form is faster.
-Layers, losses and optimizers call kernels and never ask which backend runs. The plain form stays
-available: `norm.plain` is that of `norm`.
+A kernel is a function here, in its plain form. A function of the same name in the module of the
+running backend is called first, and returns `None` where the plain form is faster. Callers never
+ask which backend runs. The plain form stays available, as `norm.plain`.
 
 B batch, T tokens, D width, N heads, H head width, U units, P predictions, V vocabulary size; in
 local attention C blocks of W tokens, which attend to K tokens each.
@@ -21,16 +20,16 @@ from keras import ops
 from kerasbert._finite import checks_outputs
 from kerasbert._process import set_backend
 
-# Global attention over more than `LONG` tokens is computed for `TURN` queries at a time.
+# Attention over more than `LONG` tokens is computed for `TURN` queries at a time.
 LONG, TURN = 1024, 256
-# Texts of up to this many windows use one ordinary mask instead of blocks.
+# Texts of up to this many windows use an ordinary mask, not blocks.
 SHORT = 3
 
 _preferred = {}  # kernels that override the backend's, by name
 
 
 def name():
-    """Return the name of Keras' backend, for records and messages, not for branches."""
+    """Return the name of Keras' backend, for messages, not for branches."""
     return keras.backend.backend()
 
 
@@ -43,7 +42,7 @@ def kernel(plain):
     """Decorate a function as the plain form of a kernel."""
     own_name = plain.__name__
 
-    # Plain globals, since a context variable would break `torch.compile`'s graph at each kernel.
+    # A global, since a context variable would break the graphs of `torch.compile`.
     @functools.wraps(plain)
     def call(*args, **kwargs):
         own = _preferred.get(own_name) or getattr(_module, own_name, None)
@@ -56,9 +55,7 @@ def kernel(plain):
 
 @contextlib.contextmanager
 def using(kernels):
-    """Return a context in which these kernels, by name, override the backend's in all threads.
-
-    For graphs that may hold only some operations.
+    """Override kernels by name in a context, in all threads, for graphs with limited operations.
 
     >>> ones = {"norm": lambda x, *args, **kwargs: ops.ones_like(x)}
     >>> with using(ones):
@@ -78,7 +75,7 @@ def using(kernels):
 
 @keras.saving.register_keras_serializable(package="kerasbert", name="_gelu_approximate")
 def gelu_approximate(x):
-    """Compute the tanh form of GELU, for which Keras has no name."""
+    """Compute the tanh form of GELU."""
     return ops.gelu(x, approximate=True)
 
 
@@ -173,7 +170,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 @kernel
 def dropout(x, rate, seed):
-    """Set a share `rate` of `x` to zero, and scale up the rest to compensate.
+    """Set a share `rate` of `x` to zero, and scale up the rest.
 
     Args:
         x: tensor.
@@ -252,7 +249,7 @@ def split_heads(projected, num_heads, turn):
 
 
 def attend(query, key, value, mask, rate, seed, more=None):
-    """Compute unfused attention, for probabilities, dropout, or where no fused form is faster.
+    """Compute unfused attention.
 
     Args:
         query: (B, N, S, H).
@@ -277,8 +274,7 @@ def attend(query, key, value, mask, rate, seed, more=None):
 def attend_in_turns(query, key, value, mask, turn=TURN):
     """Compute `attend` for `turn` queries at a time, and recompute it in the backward pass.
 
-    So no attention probabilities are kept: for 8,192 tokens and 12 heads they take 3.2 GB per
-    layer.
+    The attention probabilities of 8,192 tokens and 12 heads would take 3.2 GB per layer.
     """
     length, width = ops.shape(query)[2], query.shape[-1]
     turns = -(-length // turn)
@@ -299,7 +295,7 @@ def attend_in_turns(query, key, value, mask, turn=TURN):
     if mask is not None and mask.shape[2] != 1:
         outputs = one_by_one(lambda both: attend_once(*both), (parts, in_turns(mask)))
     else:
-        # Copied, since TensorFlow's loop would lose a mask that is not part of the graph.
+        # Copied, since TensorFlow's loop would lose a mask from outside the graph.
         mask = None if mask is None else ops.copy(mask)
         outputs = one_by_one(lambda part: attend_once(part, mask), parts)
     # (turns, B, turn, N, H)
@@ -360,8 +356,8 @@ def is_seen(queries, keys, is_causal, window):
 def local_mask(padding_mask, is_causal, window):
     """Compute `token_mask` for `attention`, or for longer texts a block mask for `local_attention`.
 
-    Each block of W tokens attends to itself and `window // 2` tokens on each side. If the length is
-    unknown until the graph runs, a short text is a single block without sides.
+    Each block of W tokens attends to itself and `window // 2` tokens per side. If the length is
+    unknown until the graph runs, a short text is one block without sides.
 
     Args:
         padding_mask: (B, T).
@@ -463,8 +459,8 @@ def logarithm_of_odds(logits):
 def first_choice(logits):
     """Compute the argmax of logits (B, P, V), the first of ties: int32 (B, P).
 
-    Pure arithmetic, which XLA fuses with the loss at almost no cost, where argmax takes twice the
-    time of loss and gradient. Exact for up to 2 ** 24 tokens, the integers that float32 holds.
+    XLA fuses this arithmetic with the loss at almost no cost, where argmax takes twice the time of
+    loss and gradient. It is exact for up to 2 ** 24 tokens, float32's integers.
     """
     below = ops.max(logits, axis=-1, keepdims=True) - logits  # 0 for the largest
     places = ops.arange(logits.shape[-1], dtype="float32")
@@ -504,7 +500,7 @@ def clip_by_global_norm(gradients, most):
 
 @kernel
 def decay(variables, share, rate):
-    """Apply weight decay: subtract `share` times the learning rate times each variable.
+    """Subtract `share` times the learning rate times each variable.
 
     Args:
         variables: list of Keras variables.
@@ -512,7 +508,7 @@ def decay(variables, share, rate):
         rate: function that returns the learning rate.
 
     Returns:
-        Whether it was done; otherwise the optimizer applies Keras' form.
+        Whether it was done.
     """
     return False
 
@@ -522,7 +518,7 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
     """Apply Adam's update of one variable in place; `rate` and `epsilon` hold the bias correction.
 
     Returns:
-        Whether it was done; otherwise the optimizer does it in `keras.ops`.
+        Whether it was done.
     """
     return False
 
@@ -579,7 +575,7 @@ def value_and_gradient(function, x):
 @checks_outputs
 @kernel
 def predict_batch(model, features):
-    """Run a model on one batch and return NumPy arrays; safe to call from several threads.
+    """Run a model on one batch and return NumPy arrays; thread-safe.
 
     Args:
         model: a `keras.Model`.
@@ -594,7 +590,7 @@ def run_in_loop(model, step, inputs):
 
     Args:
         model: a `keras.Model` whose variables the function uses.
-        step: function of a dict of tensors; depends on these and the model's variables only.
+        step: function of a dict of tensors that depends on these and the variables only.
         inputs: dict of tensors.
     """
     return step(inputs)
@@ -610,8 +606,7 @@ class Graphs:
     """Cache of compiled graphs of a model's step, for shapes that recur.
 
     Args:
-        often: int. Number of calls of a shape after which its first graph is created; later graphs
-            need a quarter of that.
+        often: int. Calls of a shape before the first graph; a quarter suffices for later ones.
         most: int. Maximum number of graphs.
     """
 
@@ -627,8 +622,8 @@ class Graphs:
         Args:
             shapes: hashable.
             make: function that returns a graph.
-            fits: function that tells whether a graph of other shapes can be used. If given, the
-                calls of all shapes are counted together.
+            fits: function that tells whether a graph of other shapes will do. If given, calls of
+                all shapes count together.
         """
         if shapes in self._of_shapes:
             return self._of_shapes[shapes]
@@ -679,7 +674,7 @@ def full_float32():
 
 @kernel
 def random_states():
-    """Return the states of random generators that are not variables of a model: arrays by name."""
+    """Return the states of random generators outside of models: arrays by name."""
     return {}
 
 
@@ -690,7 +685,7 @@ def set_random_states(states):
 
 @kernel
 def prepare():
-    """Apply settings that must precede any computation of the backend."""
+    """Apply settings that must precede any computation."""
 
 
 @kernel
@@ -705,7 +700,7 @@ def check_compiling(jit_compile):
 
 @kernel
 def compiles_shapes(jit_compile):
-    """Whether each new length costs a compilation, so that few lengths are better."""
+    """Whether each new length costs a compilation."""
     return bool(jit_compile)
 
 
@@ -721,7 +716,7 @@ def compiling(model, say):
 
     Args:
         model: a compiled `keras.Model`.
-        say: function of a shape, called before the shape is compiled if the backend can tell.
+        say: function of a shape, called before its compilation if the backend can tell.
     """
     return contextlib.nullcontext()
 
@@ -729,8 +724,8 @@ def compiling(model, say):
 def shape_cost(width):
     """Estimate XLA's compilation time of an encoder's step, as a number of trained tokens.
 
-    Both times grow with the number of layers, and the time per token with the square of the width.
-    Measured on 2 cores with 6 layers of width 384; higher where tokens are cheaper, as on a GPU.
+    Both times grow with the layers, and that of a token with the square of the width. Measured on 2
+    cores with 6 layers of width 384; higher where tokens are cheaper, as on a GPU.
     """
     return 6e8 / width**2
 
@@ -763,13 +758,13 @@ def join_processes():
 def on_devices(devices, mesh, layout_map):
     """Return a context in which models are created on the devices of all processes.
 
-    It yields `(shard, replicas)`: the shard of each batch that this process reads,
-    `(index, count)`, and the number of devices over which the rows of a batch are split.
+    It yields `(shard, replicas)`: the shard `(index, count)` of each batch that this process reads,
+    and the number of devices over which the rows of a batch are split.
 
     Args:
         devices: int. Number of devices of a single process; `None` means one. Several processes
-            always use all of theirs.
-        mesh: `(batch, model)`, ints: devices over which rows are split, and layers.
+            use all of theirs.
+        mesh: `(batch, model)`, ints: numbers of devices that split rows, and layers.
         layout_map: function of a `keras.distribution.DeviceMesh`.
     """
     if devices not in (None, 1) or mesh is not None:
@@ -807,7 +802,7 @@ def predicts_while_sharing():
 
 @kernel
 def of_this_process(batches):
-    """Adapt a `tf.data.Dataset` of one process' rows for Keras' training in several processes."""
+    """Adapt a `tf.data.Dataset` of this process' rows for joint training."""
     return batches
 
 
@@ -849,7 +844,7 @@ def is_lost_process(error):
 
 
 def keras_exports():
-    """Return the formats in which `keras.Model.export` writes this package's models correctly."""
+    """Return the formats that `keras.Model.export` writes correctly."""
     return getattr(_module, "KERAS_EXPORTS", ())
 
 
@@ -865,5 +860,5 @@ class _KerasLoops:
     """Empty mixin, for backends whose training loops keep the weights in the model."""
 
 
-# Mixin of models, before Keras' own bases, that keeps the weights in the model in any loop.
+# Mixin that keeps the weights in a model during loops; precedes Keras' own bases.
 KeepsWeights = getattr(_module, "KeepsWeights", _KerasLoops)

@@ -40,8 +40,7 @@ def on_gpu():
 def dense(inputs, weights, bias=None, activation=None, training=False):
     """Recompute the activation in the backward pass, on a GPU.
 
-    XLA would store intermediate values of GELU for the gradient, twice the size of the matmul's
-    output.
+    XLA would store values of GELU for the gradient, twice the size of the matmul's output.
     """
     if activation is None or not on_gpu():
         return None
@@ -52,9 +51,9 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 def keep_mask(key, rate, shape):
     """Draw bools, `True` with probability `1 - rate`, from the two 32-bit words of `key`.
 
-    Each element's index is hashed, so that XLA can recompute the mask wherever it needs it. JAX's
-    own generator takes about ten times the operations: a tenth of a training step on a GPU, and on
-    a CPU a sixth, plus a quarter more compilation time.
+    Hashes each element's index, so that XLA can recompute the mask where it needs it. JAX's own
+    generator takes ten times the operations: a tenth of a training step on a GPU, on a CPU a sixth,
+    and a quarter more compilation time.
 
     Source of the hash: Wellons 2018, github.com/skeeto/hash-prospector, "lowbias32".
     """
@@ -92,8 +91,8 @@ def positions(table, offset, inputs):
 def repeat(rows, count):
     """Repeat rows (1, T, D) for `count` examples: (B, T, D).
 
-    The gradient is a matmul with ones instead of a sum over examples. For a fast sum, XLA would
-    choose a layout of the whole encoder with examples innermost, and transpose for each matmul.
+    The gradient is a matmul with ones. For a fast sum XLA would lay out the whole encoder with
+    examples innermost, and transpose for each matmul.
     """
     from jax import numpy as jnp
 
@@ -111,8 +110,8 @@ def full_mask(mask, queries, keys):
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
     """Compute attention on a GPU by JAX's kernel, or with dropout by `dropped_attention`.
 
-    On a CPU JAX's kernel took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On
-    a TPU Keras' kernel is wrong: causal without a mask, and otherwise with the first row's mask.
+    On a CPU JAX's took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On a TPU
+    Keras' kernel is wrong: causal without a mask, else with the first row's mask only.
     """
     if maps or not on_gpu():
         return None
@@ -129,10 +128,9 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 def dropped_attention(query, key, value, mask, rate, seed):
     """Compute attention with dropout of its probabilities, which no kernel of JAX supports.
 
-    B batch, S queries, T keys, N heads, H head width. It takes two passes over the attention
-    probabilities forward and one backward, where the sums over rows come from the outputs
-    (FlashAttention, arXiv 2205.14135, appendix B.4). JAX's own gradient would take four passes, at
-    half the memory bandwidth.
+    B batch, S queries, T keys, N heads, H head width. It takes two passes over the probabilities
+    forward and one backward, with the sums over rows from the outputs (FlashAttention, arXiv
+    2205.14135, appendix B.4). JAX's gradient would take four, at half the memory bandwidth.
 
     Args:
         query: (B, S, N, H).
@@ -191,9 +189,9 @@ def dropped_attention(query, key, value, mask, rate, seed):
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """Apply layer normalization with a gradient of two sums instead of three, on a GPU.
+    """Compute a gradient of two sums instead of three, on a GPU.
 
-    Without barriers XLA recomputes the sums wherever their results are used.
+    Without barriers XLA recomputes the sums at each use.
     """
     if not on_gpu():
         return None
@@ -239,7 +237,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 def cross_entropy(labels, logits):
     """Select the label's logit by comparison, on a GPU.
 
-    The gradient of a lookup would be another pass over the logits. On a CPU the lookup is faster.
+    The gradient of a lookup is another pass over the logits, but on a CPU it is faster.
     """
     if not on_gpu():
         return None
@@ -249,15 +247,14 @@ def cross_entropy(labels, logits):
 
 
 def train_only(optimizer, weights, places):
-    """Restrict the optimizer's list of weights, since JAX's stateless update takes all of them.
+    """Restrict the optimizer's list of weights, all of which JAX's stateless update takes.
 
-    The optimizer's state and the weights' indices in it stay.
+    The optimizer's state and the indices in it stay.
     """
     private_names.set_trained(optimizer, weights, places)
 
 
 def value_and_gradient(function, x):
-    """See `kerasbert.backend.value_and_gradient`."""
     import jax
     from jax import numpy as jnp
 
@@ -266,10 +263,7 @@ def value_and_gradient(function, x):
 
 
 def predict_batch(model, features):
-    """Predict with a compiled step, with the number of rows rounded up to a multiple of 8.
-
-    The extra rows are discarded; they save compilations for other batch sizes.
-    """
+    """Predict with a compiled step, with rows rounded up to multiples of 8: fewer compilations."""
     if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):
         return None
     import jax
@@ -294,7 +288,6 @@ def _rounded(count):
 
 
 def full_float32():
-    """See `kerasbert.backend.full_float32`."""
     import jax
 
     return jax.default_matmul_precision("highest")
@@ -302,7 +295,7 @@ def full_float32():
 
 @contextlib.contextmanager
 def compiling(model, say):
-    """Call `say` for each new shape: JAX runs a step's Python code just before it compiles it."""
+    """Call `say` when JAX traces a new shape, just before it compiles it."""
     if model.run_eagerly or not model.jit_compile:
         yield
         return
@@ -330,9 +323,9 @@ CACHE_BYTES = 2**30  # limit on the cache entries kept from earlier processes
 def keep_compiled():
     """Enable JAX's persistent compilation cache in the user's cache folder.
 
-    If the user has set JAX's cache folder or disabled caching, nothing changes. JAX reuses entries
-    of the same version and flags only. Each kind of processor has its own folder, since machines
-    may share a home and not every version of JAX distinguishes processors.
+    The user's settings of JAX take precedence. JAX reuses entries of the same version and flags.
+    Each kind of processor has its own folder, since machines may share a home and not every version
+    of JAX distinguishes processors.
     """
     import jax
 
@@ -341,10 +334,10 @@ def keep_compiled():
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "kerasbert" / "jax" / _processor()
     try:
-        # Cached code is executed unchecked, so nobody else may write here.
+        # Cached code is executed, so nobody else may write here.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _leave(CACHE_BYTES, folder)
-    except OSError:  # A full disk or missing permissions only cost the cache.
+    except OSError:  # The cache is optional.
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
@@ -374,9 +367,9 @@ def compiles_shapes(jit_compile):
     return True
 
 
-# Seconds without a heartbeat after which a process counts as lost.
+# Seconds without a heartbeat after which a process is lost.
 HEARTBEAT = 30
-# Variables of SLURM and Open MPI: the number of processes, and the index of this one.
+# Variables of SLURM and Open MPI: count and index of processes.
 _COUNTED = {
     "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
     "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
@@ -385,7 +378,7 @@ _KERAS = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
 
 
 def join_processes():
-    """Connect to the processes given by variables of Keras or JAX, SLURM, Open MPI or a TPU pod."""
+    """Connect by the variables of Keras, JAX, SLURM, Open MPI or a TPU pod."""
     import jax
 
     if not jax.distributed.is_initialized() and (given := _launched()) is not None:
@@ -402,7 +395,7 @@ def join_processes():
 
 
 def launched():
-    """Return `(index, count)` by the same variables, without connecting."""
+    """Read the same variables."""
     import jax
 
     if jax.distributed.is_initialized():
@@ -429,7 +422,7 @@ def _launched():
     if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
         found = [os.environ.get(f"JAX_{name}") for name in _KERAS[1:]]
         return {} if None in found else _meeting(address, *found)
-    # These variables exist in a SLURM step (`srun`); a process in a job's shell runs alone.
+    # Set in a step of SLURM (`srun`); a process in a job's shell runs alone.
     several = any(int(os.environ.get(name) or 1) > 1 for name in _COUNTED)
     return {} if several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") else None
 
@@ -443,7 +436,7 @@ def _meeting(address, count, index):
 
 @contextlib.contextmanager
 def on_devices(devices, mesh, layout_map):
-    """Use the `keras.distribution` that is set, or set one of these devices in the context."""
+    """Use the current `keras.distribution`, or set one of these devices."""
     import jax
 
     before = keras.distribution.distribution()
@@ -504,7 +497,6 @@ def _shard(distribution):
 
 
 def sum_over_processes(values):
-    """See `kerasbert.backend.sum_over_processes`."""
     import jax
     from jax.experimental import multihost_utils
 
@@ -516,7 +508,7 @@ def sum_over_processes(values):
 
 
 def whole(variable):
-    """Gather a variable that is sharded over the devices of several processes."""
+    """Gather a variable that is sharded over processes."""
     import jax
     from jax.experimental import multihost_utils
 
@@ -541,8 +533,8 @@ def share_steps(model, processes):
 def one_after_another(step):
     """Wait for each step if there are several processes with several CPU devices each.
 
-    XLA runs many steps ahead, whose collective operations may then deadlock. Training steps need
-    no wait, since each one's results are read for the logs.
+    XLA starts many steps at once, whose collective operations may deadlock. Training reads each
+    step's results anyway.
     """
     import jax
 
@@ -568,7 +560,7 @@ def of_one_process(model, processes):
 
 
 def is_lost_process(error):
-    """Whether an error comes from JAX's collective operations or its coordination service."""
+    """Recognize errors of JAX's collective operations and coordination service."""
     import jax
 
     said = ("Gloo", "gloo", "UNAVAILABLE", "NCCL", "heartbeat", "peer", "coordination")
@@ -586,7 +578,7 @@ def data_parallel(model, **kwargs):
 
 
 def _random_bits(seed):
-    """Draw two 32-bit words; the raw state of a `SeedGenerator` is just a counter."""
+    """Draw two 32-bit words; a `SeedGenerator` itself gives consecutive numbers."""
     import jax
 
     return jax.random.bits(jax.random.wrap_key_data(seed.next(), impl="threefry2x32"), (2,))

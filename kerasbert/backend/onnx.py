@@ -11,7 +11,7 @@ from kerasbert import backend
 
 
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
-    """Compute attention in one form for texts of any length, without branches or loops."""
+    """Compute attention for texts of any length without branches or loops."""
     from kerasbert.backend import tensorflow
 
     if turn is None:
@@ -36,8 +36,7 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 def positions(table, offset, inputs):
     """Return position embeddings for each row of the batch, (B, T, D).
 
-    From a slice of the table runtimes cannot infer that there are as many positions as tokens,
-    and would not fuse the operations that need this.
+    From a slice runtimes cannot infer that there are as many positions as tokens, and fuse less.
     """
     import tensorflow as tf
 
@@ -47,7 +46,7 @@ def positions(table, offset, inputs):
 
 
 def local_mask(padding_mask, is_causal, window):
-    """Return one mask for texts of any length, since runtimes cannot recognize block masks."""
+    """Return one mask for any length, since runtimes do not recognize attention in blocks."""
     return backend.token_mask(padding_mask, is_causal, window)
 
 
@@ -62,9 +61,9 @@ def of_tokens(x, *sizes):
 
 
 def _to_reshape(graph, node, name, arguments):
-    """Convert the mark of `of_tokens` to a reshape that keeps the first two axes.
+    """Convert the mark to a reshape that keeps the first two axes, so that runtimes infer shapes.
 
-    ONNX marks kept axes by zeros, which TensorFlow cannot. Runtimes need this to infer shapes.
+    ONNX marks these axes by zeros, which TensorFlow cannot.
     """
     reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
     sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
@@ -81,7 +80,7 @@ def _to_reshape(graph, node, name, arguments):
 def norm(x, gamma, beta, epsilon, training=False):
     """Compute layer normalization as a batch normalization, a placeholder for the converter.
 
-    tf2onnx has no layer normalization, and runtimes do not recognize what it makes of the formula.
+    tf2onnx has no layer normalization, and runtimes do not recognize its converted formula.
     """
     import tensorflow as tf
 
@@ -110,7 +109,7 @@ def _to_layer_normalization(graph, node, name, arguments):
         shapes=[graph.get_shape(after.output[0])],
         dtypes=[graph.get_dtype(after.output[0])],
     )
-    # tf2onnx visits the last op too, so it must stay; it is dropped later as unused.
+    # tf2onnx visits the last op too, so it stays until it is dropped as unused.
     graph.replace_all_inputs(after.output[0], made.output[0])
     graph.replace_all_inputs(node.output[0], made.output[0])
     graph.remove_node(node.name)
@@ -156,7 +155,7 @@ def _to_where(graph, node, name, arguments):
     node.type = "Where"
 
 
-# Kernels with one form for texts of any length.
+# For texts of any length.
 OF_ANY_LENGTH = {"attention": attention, "local_mask": local_mask}
 KERNELS = {
     **OF_ANY_LENGTH,

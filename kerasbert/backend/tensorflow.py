@@ -1,8 +1,8 @@
 """TensorFlow: lazy imports, kernels, and training on several devices and workers.
 
-TensorFlow is imported on first use: encoders, `fit` on arrays and safetensors do not need it. The
-kernels are faster forms of layers, losses and AdamW on a CPU, and sums over replicas before
-clipping. See `kerasbert.backend` for the arguments.
+TensorFlow is imported on first use: encoders, `fit` on arrays and safetensors do not need it.
+Kernels speed up layers, losses and AdamW on a CPU, and sum over replicas before clipping. See
+`kerasbert.backend` for the arguments.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class _Late:
 
     def __getattr__(self, name):
         if name.startswith("__"):
-            raise AttributeError(name)  # Inspecting a module's names must not import it.
+            raise AttributeError(name)  # Introspection must not import it.
         check_process("tensorflow")
         if self._module is None:
             need_tensorflow("This", self._package)
@@ -74,10 +74,10 @@ def _is_no_retracing(record):
 
 @contextlib.contextmanager
 def traced_on_purpose():
-    """Suppress TensorFlow's warning about repeated retracing in this context.
+    """Suppress TensorFlow's warning about retracing in a context.
 
-    Batches are padded to buckets of lengths. Each bucket is traced once, and five new ones in a row
-    are no mistake.
+    Batches are padded to buckets, each of which is traced once; five new ones in a row are no
+    mistake.
     """
     logger = logging.getLogger("tensorflow")
     logger.addFilter(_is_no_retracing)
@@ -97,7 +97,7 @@ def _open_spec(tensor):
 
 
 class Operation:
-    """Concrete function that runs as one operation, which skips argument checks (0.1 ms per call).
+    """Concrete function run as one operation, without argument checks (0.1 ms per call).
 
     Args:
         function: a concrete function without keyword arguments.
@@ -123,8 +123,8 @@ class Operation:
 class Traced:
     """Function of tensors that runs as one CPU graph, traced once for all sizes.
 
-    Small operations are slower outside of a graph, and a `tf.function` checks its arguments again
-    for each new size.
+    Small operations are slower outside of graphs, and a `tf.function` examines its arguments again
+    for each size.
 
     Args:
         function: function of tensors and ragged tensors that returns any nesting of them.
@@ -157,7 +157,7 @@ class Traced:
 def rows_where(mask, *tensors):
     """Return a list with the rows of each tensor where `mask` (N,) is true.
 
-    `tf.boolean_mask` is slow to trace, and computes the indices again for each tensor.
+    `tf.boolean_mask` is slow to trace, and finds the rows again for each tensor.
     """
     rows = tf.where(mask)[:, 0]
     return [tf.gather(tensor, rows) for tensor in tensors]
@@ -181,7 +181,6 @@ FEW = 8
 
 
 def value_and_gradient(function, x):
-    """See `kerasbert.backend.value_and_gradient`."""
     x = tf.convert_to_tensor(x)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
@@ -192,7 +191,7 @@ def value_and_gradient(function, x):
 def predict_batch(model, features):
     """Predict a few rows as one operation, with one graph for all sizes.
 
-    A graph per shape would take a tenth less time, but 0.1 to 0.3 s to create.
+    A graph per shape takes a tenth less, and 0.1 to 0.3 s to create.
     """
     if len(next(iter(features.values()))) > FEW or model.jit_compile or is_distributed(model):
         return None
@@ -220,7 +219,7 @@ def predict_batch(model, features):
 
 
 def sum_over_replicas(gradients):
-    """Sum over the replicas of a `tf.distribute` strategy."""
+    """Sum over the replicas of a strategy."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return gradients
@@ -229,7 +228,7 @@ def sum_over_replicas(gradients):
 
 
 def of_all_replicas(x):
-    """Gather from the replicas of a `tf.distribute` strategy, whose numbers of rows may differ."""
+    """Gather from the replicas of a strategy, whose numbers of rows may differ."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return None
@@ -241,7 +240,7 @@ def of_all_replicas(x):
 
 
 def mean_of_replicas(x):
-    """Average over the replicas of a `tf.distribute` strategy."""
+    """Average over the replicas of a strategy."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return None
@@ -289,7 +288,6 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
 
 @contextlib.contextmanager
 def full_float32():
-    """See `kerasbert.backend.full_float32`."""
     config = tf.config.experimental
     before = config.tensor_float_32_execution_enabled()
     config.enable_tensor_float_32_execution(False)
@@ -302,8 +300,7 @@ def full_float32():
 def data_parallel(model):
     """Make `fit` and `evaluate` work for a model created under `MultiWorkerMirroredStrategy`.
 
-    Keras 3.15 reduces the results of a step over workers in a way that fails for scalars, so they
-    are returned with an extra axis.
+    Keras 3.15 cannot average scalar results of a step over workers, so they get another axis.
     """
     strategy = model.distribute_strategy
     resolver = getattr(strategy, "cluster_resolver", None)
@@ -358,7 +355,7 @@ def _multi_worker_strategy():
 
 @contextlib.contextmanager
 def on_devices(devices, mesh, layout_map):
-    """Enter the scope of a `tf.distribute` strategy: the active one, or a new one for `devices`."""
+    """Enter the scope of the active strategy, or of a new one."""
     backend.check_no_mesh(mesh)
     shard = launched()
     if shard[1] > 1:
@@ -380,13 +377,13 @@ def on_devices(devices, mesh, layout_map):
 
 
 def rows_of_process(shard, training):
-    """Return the whole batch if workers have several devices, as the strategy splits it itself."""
+    """Return the whole batch if workers have several devices, over which the strategy splits it."""
     devices = tf.distribute.get_strategy().num_replicas_in_sync
     return shard if devices == shard[1] else (0, 1)
 
 
 def of_this_process(batches):
-    """Distribute batches without splitting them again, except over the devices of this worker."""
+    """Let the strategy split batches only over the devices of this worker."""
     _, count = launched()
     if count == 1 or batches is None:
         return batches
@@ -399,7 +396,6 @@ def of_this_process(batches):
 
 
 def sum_over_processes(values):
-    """See `kerasbert.backend.sum_over_processes`."""
     _, count = launched()
     if count == 1:
         return None
@@ -411,7 +407,7 @@ def sum_over_processes(values):
 
 @functools.cache
 def _total():
-    """Build the sum over workers as a graph, since TensorFlow warns about it outside of one."""
+    """Build a graph of the sum over workers; TensorFlow warns about sums outside of one."""
     strategy = _multi_worker_strategy()
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], "float64")])
@@ -424,7 +420,7 @@ def _total():
 
 
 def is_lost_process(error):
-    """Whether an error comes from collective operations of workers."""
+    """Recognize errors of collective operations."""
     kinds = tf.errors.UnavailableError, tf.errors.InternalError, tf.errors.AbortedError
     return isinstance(error, kinds)
 
@@ -433,15 +429,15 @@ def is_lost_process(error):
 
 
 def matmul_transposed(x, y):
-    """Multiply without an explicit transpose, in the gradient too."""
+    """Multiply without a transpose, in the gradient too."""
     return tf.matmul(x, y, transpose_b=True)
 
 
 def has_onednn():
-    """Whether oneDNN operations are used here: in a graph for an x86 CPU, without XLA.
+    """Whether this is a graph with oneDNN operations: for an x86 CPU, without XLA.
 
-    XLA fuses the plain formulas itself and is slower with these operations. If TensorFlow cannot
-    tell whether XLA compiles the graph, the answer is no.
+    XLA fuses plain formulas itself and is slower with these. If TensorFlow cannot tell whether XLA
+    compiles the graph, the answer is no.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
@@ -451,10 +447,10 @@ def has_onednn():
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """Compute layer normalization as batch normalization with tokens as channels, at inference.
+    """Compute a batch normalization with tokens as channels, at inference.
 
-    On a CPU Grappler turns it into oneDNN's layer norm, which takes a third of the formula's time
-    in bfloat16 and half in float32.
+    On a CPU Grappler turns it into oneDNN's layer norm: a third of the formula's time in bfloat16,
+    half in float32.
     """
     if training or not has_onednn():
         return None
@@ -478,7 +474,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
     """Transpose queries, keys and values at once, which saves a fifth of a batch's time.
 
-    With rotary positions texts may be long, and their length is often unknown until the graph runs.
+    With rotary positions texts may be long, by a length that is often known only in the graph.
     """
     if turn is None:
         width = projected.shape[-1] // (3 * num_heads)
@@ -492,7 +488,7 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
     heads = [tf.transpose(x, (0, 2, 1, 3)) for x in heads]
     is_long = tf.shape(projected)[1] > backend.LONG
     if private_names.may_be_in_xla(tf.compat.v1.get_default_graph()):
-        # XLA knows the length and removes a loop of one turn, but has no gradient of `tf.cond`.
+        # XLA knows the length and removes a loop of one turn, but cannot differentiate branches.
         turn = tf.where(is_long, backend.TURN, tf.shape(projected)[1])
         outputs = backend.attend_in_turns(*heads, mask, turn)
     else:
@@ -505,7 +501,7 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
 
 
 def one_by_one(function, x):
-    """Run one call at a time; by default TensorFlow runs ten, each with its own memory."""
+    """Run one call at a time; TensorFlow's default of ten needs memory for each."""
     x = tf.nest.map_structure(tf.convert_to_tensor, x)
     first = tf.nest.map_structure(lambda x: x[0], x)
     spec = tf.TensorSpec.from_tensor(function(first))
@@ -526,9 +522,9 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 
 def gelu(x, approximate):
-    """Compute GELU with a gradient in fewer passes over `x`; CPUs have no fused one for training.
+    """Compute GELU with a gradient in fewer passes, as CPUs have no fused one.
 
-    The tanh form is computed as `x * sigmoid(2 * u)`, which is the same function.
+    The tanh form is `x * sigmoid(2 * u)`, the same function.
     """
     root = (2 / math.pi) ** 0.5
 
@@ -557,9 +553,9 @@ def gelu(x, approximate):
 
 
 def dropout(x, rate, seed):
-    """Apply dropout with 16 random bits per element, which gives the rate to within 2 ** -17.
+    """Draw 16 random bits per element, for a rate exact to 2 ** -17.
 
-    This takes a third of the time of TensorFlow's 32-bit floats in float32, a tenth in bfloat16.
+    This takes a third of the time of 32-bit floats in float32, a tenth in bfloat16.
     """
     if not has_onednn():
         return None
@@ -574,7 +570,7 @@ def dropout(x, rate, seed):
 
 
 def cross_entropy(labels, logits):
-    """Use oneDNN's softmax in a graph, otherwise TensorFlow's own operation."""
+    """Use oneDNN's softmax in a graph, otherwise TensorFlow's operation."""
     if not has_onednn():
         return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     rows = ops.reshape(logits, (-1, logits.shape[-1]))
@@ -585,8 +581,8 @@ def cross_entropy(labels, logits):
 def _cross_entropy(labels, logits):
     """Compute cross-entropy (N,) of labels (N,) and logits (N, V), with oneDNN's softmax.
 
-    TensorFlow's own operation took 6 ns per element on a CPU, and again for a metric. Here all
-    large tensors depend on the logits only, so that loss and metrics share them.
+    TensorFlow's operation took 6 ns per element on a CPU, twice with a metric. Here all large
+    tensors depend on the logits only, so that loss and metrics share them.
     """
     labels = tf.cast(labels, "int32")
 
@@ -594,7 +590,7 @@ def _cross_entropy(labels, logits):
     def compute(logits):
         probabilities = tf.nn.softmax(logits)  # (N, V)
         first = _argmax(logits)
-        # log(sum(exp(logits))), computed at the largest logit for the best precision.
+        # log(sum(exp(logits))), taken at the largest logit for precision.
         total = _each(logits, first) - tf.math.log(_each(probabilities, first))
 
         def gradient(upstream):

@@ -34,8 +34,8 @@ def on_gpu():
 def dense(inputs, weights, bias=None, activation=None, training=False):
     """Fuse matmul and bias, on a CPU by oneDNN's newer interface.
 
-    PyTorch itself uses MKL for float32 and oneDNN's older interface for bfloat16, which on an AMD
-    processor took a sixth and a tenth longer.
+    PyTorch's MKL for float32 and older oneDNN interface for bfloat16 took a sixth and a tenth
+    longer on an AMD processor.
     """
     if bias is None:
         return None
@@ -104,7 +104,7 @@ def _onednn_function():
 
 
 def highest_of_tokens(x):
-    """Use `max`, whose gradient keeps the indices and needs half the memory of `amax`'s."""
+    """Use `max`, whose gradient keeps indices, in half the memory of `amax`."""
     return x.max(dim=1).values
 
 
@@ -118,14 +118,14 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 
 def dropout(x, rate, seed):
-    """Apply dropout on a CPU with 16 random bits per element; the rate is right to 2 ** -17.
+    """Draw 16 random bits per element on a CPU, for a rate exact to 2 ** -17.
 
-    One draw gives four elements, in less than half the time of PyTorch's own dropout.
+    Each draw serves four elements, in less than half the time of PyTorch's dropout.
     """
     import torch
 
     x = ops.convert_to_tensor(x)
-    # An explicit seed needs the generator that Keras creates for it.
+    # An explicit seed needs Keras' generator.
     is_seeded = seed.get_config()["seed"] is not None
     if x.device.type != "cpu" or rate >= 1 or is_seeded or torch.compiler.is_compiling():
         return None
@@ -138,7 +138,7 @@ def dropout(x, rate, seed):
 
 
 def cross_entropy(labels, logits):
-    """Compute the loss in one operation on a GPU."""
+    """Use one operation on a GPU."""
     if not on_gpu():
         return None
     import torch
@@ -155,7 +155,7 @@ def first_choice(logits):
 
 
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
-    """Use PyTorch's fused kernel, with dropout on a GPU only; on a CPU matmuls for few tokens."""
+    """Use PyTorch's kernel, with dropout on a GPU only; for few tokens on a CPU matmuls."""
     if maps or (dropout and not on_gpu()):
         return None
     most = SHORT_TRAINED if _trains_in_bfloat16(query) else SHORT
@@ -164,9 +164,9 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     return fused_attention(query, key, value, mask, dropout), None
 
 
-# Up to `SHORT` tokens PyTorch's kernel is slower on a CPU than batched matmuls over all heads. In
-# bfloat16 training that holds up to `SHORT_TRAINED`: the kernel's gradient takes ten times as long
-# at 40 tokens, and twice as long at 128.
+# Up to `SHORT` tokens PyTorch's kernel is slower on a CPU than matmuls over all heads; in bfloat16
+# training up to `SHORT_TRAINED`, as its gradient takes ten times as long at 40 tokens, and twice as
+# long at 128.
 SHORT = 32
 SHORT_TRAINED = 128
 
@@ -229,13 +229,13 @@ def update_cache(cache, values, index):
 
     if torch.is_grad_enabled():
         return None
-    # In place, since a copy would double the memory. `contiguous` separates the beams of a prompt,
-    # which start as views of the same memory.
+    # In place, since a copy is as large as the cache. Beams of a prompt start as views of the same
+    # memory, which `contiguous` separates.
     return cache.contiguous().index_copy_(2, index + torch.arange(values.shape[2]), values)
 
 
 def is_known(size):
-    """Return True for symbolic sizes too, since a dynamic graph records guards on them."""
+    """Accept symbolic sizes too, on which dynamic graphs record guards."""
     import torch
 
     return isinstance(size, (int, torch.SymInt))
@@ -247,7 +247,7 @@ def clip_by_global_norm(gradients, most):
 
     if on_gpu() or torch.compiler.is_compiling():
         return None
-    # Row by row, since PyTorch's norm of a large table is wrong in the fourth digit.
+    # By row, since PyTorch's norm of a large table is wrong in the fourth digit.
     lengths = [
         torch.linalg.vector_norm(torch.atleast_1d(g), dim=-1).flatten()
         for g in gradients
@@ -262,15 +262,15 @@ def clip_by_global_norm(gradients, most):
 
 
 def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """Update in one fused pass on a CPU, otherwise by a few operations on all weights at once."""
+    """Update in one pass on a CPU, otherwise by a few operations on all weights at once."""
     import torch
 
     tensors = *variables, *gradients
-    # The fused pass reads memory in order, so tensors must be contiguous.
+    # The fused pass ignores strides.
     is_plain = all(t.is_cpu and t.is_contiguous() for t in tensors)
     is_plain = is_plain and len({t.dtype for t in tensors}) == 1
     if is_plain and not torch.compiler.is_compiling():
-        # At this step the kernel's own bias correction is 1; ours is in `rate` and `epsilon`.
+        # So late the kernel's bias correction is 1; ours is in `rate` and `epsilon`.
         steps = [torch.tensor(1e9)] * len(variables)
         with torch.no_grad():
             private_names.fused_adam()(
@@ -306,7 +306,7 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
 
 
 def check_compiling(jit_compile):
-    """Raise if `torch.compile` lacks a C++ compiler on a CPU, with a shorter error than its own."""
+    """Raise if `torch.compile` lacks a C++ compiler, with a shorter error than its own."""
     compiler = os.environ.get("CXX", "g++")
     if jit_compile is True and not on_gpu() and shutil.which(compiler) is None:
         raise ValueError(
@@ -316,7 +316,6 @@ def check_compiling(jit_compile):
 
 
 def value_and_gradient(function, x):
-    """See `kerasbert.backend.value_and_gradient`."""
     import torch
 
     x = ops.convert_to_tensor(x).detach().requires_grad_()
@@ -329,9 +328,8 @@ def value_and_gradient(function, x):
 def predict_batch(model, features):
     """Predict with a graph of PyTorch operations for all sizes, after enough calls.
 
-    Keras' Python overhead per layer takes longer than a small model's computation. The weights are
-    arguments of the graph, so that it always uses the current ones. Tracing a graph costs as much
-    as that overhead for about 100 batches.
+    Keras' Python overhead takes longer than a small model's computation. Weights are arguments of
+    the graph, and so always current. Tracing costs as much as the overhead of about 100 batches.
     """
     import torch
 
@@ -344,10 +342,10 @@ def predict_batch(model, features):
     return None if outputs is None else keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
 
-# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts, 25 ms per single
-# text. One row, rows of one token and rows of up to `SHORT` tokens have graphs of their own.
+# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts, 25 ms per text. One
+# row, rows of one token and rows of up to `SHORT` tokens have their own graphs.
 OFTEN, MOST_GRAPHS = 64, 8
-# The same for loops that run one step per token.
+# For loops with one step per token.
 OFTEN_IN_LOOPS = 256
 
 
@@ -404,7 +402,7 @@ class _Graph:
             self._shapes = self.module.shape_env
             self._guards = self._shapes.produce_guards_expression(arguments, ignore_static=False)
         except Exception:
-            # Layers that read values, as custom ones may, cannot be traced.
+            # Custom layers that read values cannot be traced.
             self.module = None
 
     def fits(self, variables, weights, inputs):
@@ -418,12 +416,11 @@ class _Graph:
 
 
 def predicts_by_batch():
-    """Return whether this is a CPU, where a graph saves a tenth of a batch's time or more."""
+    """Return whether this is a CPU, where a graph saves at least a tenth of the time."""
     return not on_gpu()
 
 
 def without_gradients():
-    """See `kerasbert.backend.without_gradients`."""
     import torch
 
     return torch.no_grad()
@@ -431,7 +428,6 @@ def without_gradients():
 
 @contextlib.contextmanager
 def full_float32():
-    """See `kerasbert.backend.full_float32`."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -483,7 +479,7 @@ def _gathered():
     from torch import distributed
 
     class Gathered(torch.autograd.Function):
-        """Tuple of the tensors of all processes, in one shape; its gradient sums over processes."""
+        """Tuple of the tensors of all processes, of one shape, with summed gradients."""
 
         @staticmethod
         def forward(context, x):
@@ -501,7 +497,7 @@ def _gathered():
 
 
 def data_parallel(model, **kwargs):
-    """Make `fit` average the gradients of all processes by `DistributedDataParallel`."""
+    """Average the gradients of all processes in `fit` by `DistributedDataParallel`."""
     import torch
 
     if not torch.distributed.is_initialized():
@@ -530,7 +526,7 @@ def data_parallel(model, **kwargs):
 
 
 def launched():
-    """Return index and count from torchrun's variables, and select this process' GPU."""
+    """Read torchrun's variables, and select this process' GPU."""
     import torch
 
     count = int(os.environ.get("WORLD_SIZE") or 1)
@@ -563,7 +559,7 @@ def _leave_processes():
 
 
 def on_devices(devices, mesh, layout_map):
-    """See `kerasbert.backend.on_devices`; on PyTorch each process has one device."""
+    """Check that each process has one device."""
     from torch import distributed
 
     backend.check_no_mesh(mesh)
@@ -579,7 +575,7 @@ def on_devices(devices, mesh, layout_map):
 
 
 def sum_over_processes(values):
-    """See `kerasbert.backend.sum_over_processes`; on the CPU with gloo."""
+    """Sum on the CPU with gloo."""
     import torch
     from torch import distributed
 
@@ -591,12 +587,12 @@ def sum_over_processes(values):
 
 
 def rows_of_process(shard, training):
-    """Return the process' shard in training; all rows in `evaluate`, which is not averaged."""
+    """Return all rows for `evaluate`, whose results are not averaged."""
     return shard if training else (0, 1)
 
 
 def is_lost_process(error):
-    """Whether an error comes from gloo or NCCL, whose errors have no class of their own."""
+    """Recognize errors of gloo and NCCL, which have no class of their own."""
     said = ("Connection closed by peer", "Connection reset", "Broken pipe", "gloo", "NCCL")
     return isinstance(error, RuntimeError) and any(part in str(error) for part in said)
 
@@ -613,7 +609,6 @@ def random_states():
 
 
 def set_random_states(states):
-    """Restore the states that `random_states` returned."""
     import torch
 
     for name, state in states.items():

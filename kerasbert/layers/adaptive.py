@@ -18,10 +18,9 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
     Args:
         vocabulary_size: int. V; ids are sorted by frequency, most frequent first.
         hidden_dim: int. D.
-        embedding_dim: int. Embedding width of the first cluster; `None` means `hidden_dim`.
+        embedding_dim: int. Width of the first cluster's embeddings; `None` means `hidden_dim`.
         cutoffs: list of ints. First id of each cluster after the first; empty for one cluster.
-        division: int. Factor by which the width shrinks from one cluster to the next; with 1 all
-            clusters share one table.
+        division: int. Factor by which the width shrinks per cluster; with 1 all share one table.
 
     Example:
 
@@ -106,13 +105,13 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
 class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
     """Log-probabilities of tokens by an adaptive softmax, tied to an `AdaptiveEmbedding`.
 
-    A first softmax covers the tokens of the first cluster and one entry per further cluster; each
-    further cluster has a softmax of its own. Without cutoffs it is a plain softmax.
+    A first softmax covers the tokens of the first cluster and an entry per further cluster, which
+    have softmaxes of their own. Without cutoffs it is a plain softmax.
 
     Args:
         embedding: an `AdaptiveEmbedding`, whose tables serve as output weights.
-        tied_projections: list of bools, one per cluster. Whether the cluster uses the embedding's
-            projection, if it has one; `None` ties all.
+        tied_projections: list of bools, one per cluster. Whether to use the embedding's projection,
+            if there is one; `None` ties all.
 
     Example:
 

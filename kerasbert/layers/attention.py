@@ -21,8 +21,8 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
 
     Args:
         is_causal: bool. Whether a token attends only to itself and earlier tokens.
-        window: int or None. Width of the local window: a token attends to tokens at most
-            `window // 2` away (ModernBERT's local layers).
+        window: int or None. A token attends only to tokens at most `window // 2` away (ModernBERT's
+            local layers).
 
     Example:
 
@@ -41,8 +41,8 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
 
         Args:
             padding_mask: (B, T), true or 1 at tokens.
-            by_blocks: bool. Allow a block mask for long texts with a window: each of C blocks of W
-                tokens attends to K tokens, so that the mask's size is linear in T.
+            by_blocks: bool. Allow a block mask, linear in T, for long texts with a window: each of
+                C blocks of W tokens attends to K tokens.
 
         Returns:
             (B, 1, 1, T) if all tokens share one mask, otherwise (B, 1, T, T); as a block mask
@@ -141,9 +141,9 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
                 or a block mask of `AttentionMask`.
             training: bool.
             return_attention_scores: bool. Not available with a block mask.
-            cache: (B, 2, C, N, H), keys and values of C tokens. The keys and values of the inputs
-                are written there from `cache_update_index` on, and the inputs attend to the updated
-                cache; the mask is then (T, C).
+            cache: (B, 2, C, N, H), keys and values of C tokens. Those of the inputs are written to
+                it from `cache_update_index` on, and the inputs attend to the result; the mask is
+                then (T, C).
             cache_update_index: int or tensor.
 
         Returns:
@@ -258,7 +258,7 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
             memory: (B, S, D), the encoder's output; `None` if `keys_values` is given.
             memory_mask: bool, broadcastable to (B, N, T, S), true where attention is allowed.
             training: bool.
-            keys_values: precomputed output of the method `keys_values` on the memory.
+            keys_values: the precomputed `keys_values(memory)`.
 
         Returns:
             (B, T, D).

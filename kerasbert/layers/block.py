@@ -52,16 +52,16 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         dropout: float. Dropout of the outputs of attention and feed-forward.
         attention_dropout: float. Dropout of the attention probabilities.
         layer_norm_epsilon: float.
-        norm_first: bool. Whether the norms come before attention and feed-forward (pre-norm)
-            instead of after the residual.
+        norm_first: bool. Whether norms come before attention and feed-forward (pre-norm), not after
+            the residual.
         attention_norm: bool. `False`, only with `norm_first`, omits the norm before attention.
         gated_mlp: bool. GeGLU (arXiv 2002.05202): activation(first half) * second half.
         use_bias: bool, or a list of the parts with biases: "attention", "intermediate" and
             "output" (both in the feed-forward), "norm".
         rotary_base, rotary_factor: see `SelfAttention`.
         kernel_initializer: an initializer.
-        attention: a layer that replaces `SelfAttention`, such as `RelativeAttention`; the attention
-            arguments above then have no effect.
+        attention: a layer that replaces `SelfAttention`, such as `RelativeAttention`, with its own
+            settings.
 
     Example:
 
@@ -157,9 +157,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     def rematerialized_call(self, layer_call, *args, **kwargs):
         """Rematerialize the whole block in the backward pass, under `keras.RematScope`.
 
-        Keras itself passes every argument and the block's variables to the backend. JAX cannot
-        branch on a traced `training`, and TensorFlow would draw different dropout masks when it
-        recomputes. This form passes a pure function of tensors, random states included.
+        Keras itself would pass every argument and the block's variables to the backend, but JAX
+        cannot branch on a traced `training`, and TensorFlow would draw other dropout masks when it
+        recomputes. This passes a pure function of tensors, random states included.
         """
 
         def call(inputs, attention_inputs=None, **settings):
@@ -199,8 +199,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     ):
         """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) only.
 
-        See `SelfAttention.call` for the other arguments; `attention_inputs` is a dict of further
-        arguments of a custom attention.
+        `attention_inputs` is a dict of further arguments of a custom attention; see
+        `SelfAttention.call` for the others.
         """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:

@@ -11,9 +11,7 @@ from kerasbert._keywords import ChecksKeywords
 
 
 def activation_function(name):
-    """Return Keras' activation of that name, or one of two GELU forms that Keras does not name.
-
-    These are "gelu_approximate", the tanh form, and "quick_gelu", x * sigmoid(1.702 x).
+    """Return an activation: "gelu_approximate" (tanh form), "quick_gelu", or one of Keras' names.
 
     >>> float(activation_function("gelu_approximate")(np.array([1.0]))[0]) < 0.8413
     True
@@ -25,7 +23,7 @@ def activation_function(name):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 def _quick_gelu(x):
-    """Approximate GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""
+    """Compute x * sigmoid(1.702 x) (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""
     return x * ops.sigmoid(1.702 * x)
 
 

@@ -26,9 +26,8 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
 
     Args:
         max_distance: int. Larger distances share the embedding of this one.
-        bucket_size: int or None. The table has `2 * bucket_size` rows: distances up to half of
-            `bucket_size` have one each, larger ones share logarithmic buckets. `None` gives each
-            distance a row of its own.
+        bucket_size: int or None. The table has `2 * bucket_size` rows: one for each distance up to
+            half of `bucket_size`, then logarithmic buckets. `None` gives each distance a row.
         layer_norm_epsilon: float.
         use_bias: bool. Whether the norm has a bias.
         initializer: the initializer of the table.

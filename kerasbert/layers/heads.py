@@ -24,9 +24,8 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
     """Pooling of token embeddings into one embedding per text.
 
     Args:
-        mode: "cls" (first token), "last" (last token that is not padding), "mean" or "max" over
-            the tokens that are not padding. With "mean" and "max", a row that is all padding gives
-            zeros.
+        mode: "cls" (first token), "last" (last token), "mean" or "max" over all tokens, padding
+            excluded. With "mean" and "max" a row that is all padding gives zeros.
 
     Example:
 
@@ -189,9 +188,8 @@ class RowsToChoices(ChecksKeywords, keras.layers.Layer):
 class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
     """Masked language model head: dense layer, norm, then projection to vocabulary logits.
 
-    The projection is most of a small model's cost, so it runs only at the P masked positions. It
-    shares the variable of the token embedding, or with `tie_weights=False` is a dense layer of its
-    own, `decoder`.
+    The projection, most of a small model's cost, runs only at the P masked positions. It is the
+    token embedding's variable, or with `tie_weights=False` a dense layer of its own, `decoder`.
 
     Args:
         token_embedding: the encoder's `keras.layers.ReversibleEmbedding` (V, E).
@@ -338,7 +336,7 @@ class WordWeights(MaskedLMHead):
     """Sparse embedding of a text over the vocabulary (SPLADE), from a `MaskedLMHead`.
 
     A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens; most are 0. The
-    logits of all tokens need much memory, so the maximum is taken first and the rest applied to it.
+    logits of all tokens are large, so the maximum is taken first.
 
     Args:
         pooling: "max" or "sum", over the tokens that are not padding.

@@ -20,9 +20,9 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
 
     Args:
         is_causal: bool. Whether a token attends only to itself and earlier tokens.
-        span: int. A token attends to tokens less than `span` positions before it, itself included;
+        span: int. Largest number of tokens up to and including itself that a token attends to;
             `None` for no limit.
-        clamp_length: int. Larger distances are clamped to this one; `None` for no limit.
+        clamp_length: int. Limit to which distances are clamped; `None` for no limit.
         dropout: float. Dropout of the distance encodings.
         bias_shape: `(N, H)` if all layers share the query biases; `None` if each has its own.
 

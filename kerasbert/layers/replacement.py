@@ -13,10 +13,10 @@ from kerasbert._keywords import ChecksKeywords
 class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     """Replaces each masked token by one sampled from the predicted probabilities.
 
-    No gradient flows through the samples. Each call in training draws new samples; otherwise they
-    are the same each time, so that `evaluate` and `predict` are reproducible. A slot with position
-    0 is empty, since the first token is special and never masked. If two slots have the same
-    position, the first counts.
+    No gradient flows through the samples. They are random in training, and otherwise the same in
+    each call, so that `evaluate` and `predict` are reproducible. Position 0 marks an empty slot,
+    since the first token is special and never masked. Of two slots with the same position the first
+    counts.
 
     Args:
         seed: int. Seed of the samples in training.

@@ -147,15 +147,14 @@ class MultipleNegativesRanking(_VectorLoss):
     """Cross-entropy of ranking each anchor's positive before all other texts of the batch.
 
     Embeddings are (B, C, D): anchors, positives, and any number of hard negatives. Positives and
-    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C) that
-    identify equal texts: copies of the positive, and positives of an equal anchor, are not used as
-    negatives. Negative ids and labels of any other shape identify nothing. With several replicas,
-    the batch is that of all replicas.
+    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C), by which
+    copies of the positive, and positives of an equal anchor, are excluded from the negatives. Ids
+    below 0 and labels of any other shape exclude nothing. The batch is that of all replicas.
 
     Args:
         scale: float. Factor of the similarities.
-        symmetric: bool. Whether to add the loss of ranking each positive's anchor among all
-            anchors, and take the mean of both.
+        symmetric: bool. Whether to take the mean with the loss of ranking each positive's anchor
+            among all anchors.
         similarity: "cosine", "dot", or "maxsim" for token embeddings; with "maxsim" and `scale=1.0`
             the loss is PyLate's `Contrastive`.
         reduction, name, dtype: see `keras.losses.Loss`.
@@ -243,8 +242,8 @@ def _equal(x, y):
 class CoSENT(_VectorLoss):
     """Ranking loss over pairs of pairs: the pair with the higher label should have higher cosine.
 
-    Embeddings are (B, 2, D), labels scores (B,), of which only the order counts. The loss is one
-    number for the whole batch.
+    Embeddings are (B, 2, D), labels scores (B,), of which only the order counts. The whole batch
+    has one loss.
 
     Args:
         scale: float. Factor of the cosines.
@@ -573,8 +572,7 @@ class _AroundLoss(keras.losses.Loss):
 class Matryoshka(_AroundLoss):
     """Matryoshka loss: the weighted sum of another loss on truncated embeddings.
 
-    The trained embeddings can be truncated to any of the lengths in `dims`. Truncated embeddings
-    are normalized.
+    The trained embeddings can be truncated to any of `dims`. Truncated embeddings are normalized.
 
     Args:
         loss: a loss on embeddings.
@@ -655,24 +653,22 @@ class AdaptiveLayer(_AroundLoss):
 
     The trained model can be truncated after any layer: `embedder.with_layers(range(3))` keeps the
     first three, which take half the time of six. A `BertTextEmbedder` with `layers="last"` passes
-    this loss embeddings (B, C, L + 1, D), or (B, L + 1, D) for single texts: those of the embedding
-    layer (layer 0) and of each of L layers, all pooled, projected and normalized like the last.
-    Metrics get the last one only. Around `Matryoshka` it is the 2D Matryoshka loss.
+    this loss embeddings (B, C, L + 1, D), or (B, L + 1, D) for single texts, of the embedding layer
+    (layer 0) and of L layers, pooled, projected and normalized like the last. Metrics get the last
+    one only. Around `Matryoshka` it is the 2D Matryoshka loss.
 
-    The loss is `last_layer_weight` times the loss of the last layer, plus `prior_layers_weight`
-    times the mean of the weighted losses of the sampled layers, plus for each sampled layer
-    `kl_div_weight` times `kl_temperature` times the divergence of its embeddings from the last
-    layer's.
+    The sum has `last_layer_weight` times the loss of the last layer, `prior_layers_weight` times
+    the mean of the weighted losses of the sampled layers, and for each of these `kl_div_weight`
+    times `kl_temperature` times the divergence of its embeddings from the last layer's.
 
     Args:
         loss: a loss on embeddings.
-        n_layers_per_step: int. Number of layers before the last to sample in each step; -1 takes
-            all.
+        n_layers_per_step: int. Number of earlier layers to sample in each step; -1 takes all.
         last_layer_weight, prior_layers_weight, kl_div_weight: floats.
         kl_temperature: float. Divisor of the embeddings in the divergence; 0 disables it.
         layer_weighting: weight of layer i: "uniform" 1, "log" 1 / (1 + ln(1 + i)), "linear"
             1 / (1 + i).
-        seed: int. Seed of the sampling; must be the same in all processes of a training.
+        seed: int. Seed of the sampling; must be the same in all processes.
         name, dtype: see `keras.losses.Loss`.
 
     Example:
@@ -773,8 +769,7 @@ def flops(vectors):
 class Sparse(_AroundLoss):
     """Another loss plus `flops` regularization of queries and texts, which drives weights to 0.
 
-    Embeddings are (B, C, V), queries in the first column and texts in the others, or (B, V) for
-    texts only.
+    Embeddings are (B, C, V), with queries in the first column, or (B, V) for texts only.
 
     Args:
         loss: a loss on embeddings.
