@@ -107,8 +107,8 @@ def check_targets(y, sample_weight, losses=None):
 class StopAtNonFinite(keras.callbacks.Callback):
     """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
-    Keras passes the mean loss since the epoch began, which stays NaN. On devices that run ahead it
-    converts losses in its own threads, so that no step waits for the check.
+    Keras passes the mean loss of the epoch so far, which stays NaN. On devices that run ahead it
+    converts losses in threads, so that no step waits.
 
     Args:
         weights: bool. Whether to check the weights too at the end of each epoch, since no loss
@@ -131,7 +131,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
         self._epoch, self._finite, self._wrong, self._last = epoch, 0, None, 0
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Steps may finish in any order: wait until all steps before the failed one have reported.
+        # Steps may finish in any order: wait for all steps before the failed one.
         if self._wrong is not None and self._finite >= self._wrong[0] // self._steps:
             self._stop(*self._wrong)
 
@@ -175,7 +175,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
 
 
 def with_finite_check(callbacks):
-    """Put `StopAtNonFinite` before callbacks of `fit`, unless it or `TerminateOnNaN` is among them.
+    """Put `StopAtNonFinite` before callbacks of `fit`, unless they have it or `TerminateOnNaN`.
 
     Args:
         callbacks: a callback, a nesting of them, a `keras.callbacks.CallbackList` or `None`.

@@ -1,4 +1,4 @@
-"""Standard-conforming JSON, without the `NaN` and `Infinity` of Python's `json`."""
+"""Standard JSON, without the `NaN` and `Infinity` of Python's `json`."""
 
 import json
 
@@ -16,6 +16,6 @@ def to_json(value, **settings):
     try:
         return json.dumps(value, allow_nan=False, **settings)
     except ValueError:
-        # A round trip also replaces non-finite numbers that `default` returned.
+        # A round trip also replaces what `default` returned.
         value = json.loads(json.dumps(value, **settings), parse_constant=lambda name: None)
         return json.dumps(value, allow_nan=False, **settings)

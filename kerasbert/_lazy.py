@@ -1,14 +1,14 @@
 """Deferred import of the models, so that `import kerasbert` does not import Keras.
 
-To load a `.keras` file Keras needs the registered names of its classes, and so their modules. These
-are imported together with Keras, whether it comes before or after kerasbert.
+`keras.models.load_model` needs the modules of the classes in a file, so these are imported together
+with Keras, whether it comes before or after kerasbert.
 """
 
 import importlib.util
 import sys
 import threading
 
-# Modules that register all serializable classes with what they import, which a test checks.
+# Importing these registers all serializable classes, which a test checks.
 _MODELS = ("kerasbert.models", "kerasbert.lineage")
 
 
@@ -26,10 +26,10 @@ def _load():
 
 
 class _Finder:
-    """Import hook that imports the models when the import of Keras is complete.
+    """Import hook that imports the models after Keras.
 
-    If KerasHub or a module of this package imports Keras, that module is itself incomplete. The
-    hook waits until the outermost of these imports is done.
+    If KerasHub or a module of this package imports Keras, it is incomplete itself, so the hook
+    waits for the outermost of these imports.
     """
 
     def __init__(self):

@@ -12,8 +12,8 @@ import time
 from kerasbert import private_names
 
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-# Functions in which servers fork a worker, by module, and the signal that stops the server. Celery
-# needs one, or it would start other workers; gunicorn stops if a worker exits with `_BOOT_ERROR`.
+# Functions in which servers fork workers, and the signal that stops the server. Celery would start
+# other workers; gunicorn stops by itself if a worker exits with `_BOOT_ERROR`.
 _FORKS_WORKER = {
     ("gunicorn.arbiter", "spawn_worker"): None,
     ("celery.concurrency.prefork", "on_start"): signal.SIGTERM,
@@ -26,25 +26,24 @@ _pid = os.getpid()
 _is_used = False  # whether this process has used kerasbert
 _backend = None  # the runtime that Keras computes with, once it is known
 _running_at_fork = ()
-_lost = {}  # what an ancestor had used before a fork, with the ancestor's process id
-_unsure = None  # the thread that may wait for PyTorch threads lost in a fork, and the ancestor's id
+_lost = {}  # what an ancestor had used before a fork: its process id by name
+_unsure = None  # the thread that may wait for lost PyTorch threads, and the ancestor's process id
 
 
 def check_process(runtime=None):
     """Raise if this process was forked after a runtime had started its threads.
 
-    Threads do not survive a fork, so whatever waits for them would wait forever.
+    Threads do not survive a fork, so whatever waits for them waits forever.
 
     Args:
-        runtime: "tensorflow", "jax" or "torch", the runtime that the caller needs; defaults to
-            Keras' backend.
+        runtime: "tensorflow", "jax" or "torch", which the caller needs; `None` for Keras' backend.
 
     Raises:
         RuntimeError: with the process, the runtime, and what to do instead.
     """
     global _is_used
     _is_used = True
-    if os.getpid() != _pid:  # Forked by C code, which does not run Python's fork hooks.
+    if os.getpid() != _pid:  # Forked by C code, without Python's fork hooks.
         _note_running()
         _note_fork()
     if _lost or _unsure:
@@ -60,7 +59,7 @@ def set_backend(runtime):
 
 
 def _lost_of(*runtimes):
-    """Return which of these runtimes, and of kerasbert itself, were in use before a fork."""
+    """Return which of these runtimes, and kerasbert itself, were in use before a fork."""
     if "torch" in runtimes and not _lost:
         _try_torch()
     return [name for name in dict.fromkeys(("kerasbert", *runtimes)) if name in _lost]
@@ -108,7 +107,7 @@ def _note_running():
 
 
 def _note_fork():
-    """Record in the child what the parent had used, and stop a server's worker that needs it."""
+    """Record what the parent had used, and stop a server's worker that needs it."""
     global _pid, _is_used, _unsure
     if _is_probing:
         return
@@ -128,7 +127,7 @@ def _stop_worker(lost, stop):
     """End this process and its server if a model could not run here."""
     if not lost:
         return
-    # Python ignores exceptions in fork hooks, and `sys.exit` would wait for the lost threads.
+    # Exceptions in fork hooks are ignored, and `sys.exit` would wait for the lost threads.
     os.write(2, f"kerasbert: {_explain(lost)}\n".encode())
     if stop is not None:
         os.kill(os.getppid(), stop)
@@ -149,8 +148,8 @@ def _note_earlier_fork():
 def _try_torch():
     """Find out, by a large operation in a forked probe, whether PyTorch hangs in this thread.
 
-    Nothing else tells whether PyTorch's threads, which belong to the thread that first computed,
-    had started before the fork.
+    Nothing else tells whether PyTorch's threads, which serve the thread that first computed, had
+    started before the fork.
     """
     global _is_probing, _unsure
     if not _unsure or _unsure[0] != threading.get_ident():
@@ -186,7 +185,7 @@ def _try_torch():
 
 
 def _forking_server():
-    """Return whether a server is forking this process as a worker, and the signal to stop it."""
+    """Return whether a server is forking this process, and the signal to stop it."""
     frame = sys._getframe(1)
     while frame is not None:
         place = frame.f_globals.get("__name__"), frame.f_code.co_name
@@ -225,8 +224,8 @@ def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
 def silent_tensorflow():
     """Return a context in which the import of TensorFlow writes no log lines.
 
-    TensorFlow writes to stderr before it reads its log level, so stderr is redirected. Errors of
-    operations are raised as exceptions all the same.
+    TensorFlow writes to stderr before it reads its log level, so stderr is redirected; errors of
+    operations are exceptions too.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
@@ -241,7 +240,7 @@ def silent_tensorflow():
 
 
 def run_silently(module, function, *arguments):
-    """Run a function of a module that imports TensorFlow, as the target of a new process."""
+    """Run a function of a module that imports TensorFlow, in a new process."""
     with silent_tensorflow():
         module = importlib.import_module(module)
     getattr(module, function)(*arguments)

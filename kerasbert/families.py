@@ -1,8 +1,8 @@
 """Table of model families: settings of their encoders and of their published heads.
 
 A row holds the arguments of `kerasbert.models.BertBackbone` in which the family's checkpoints
-differ from BERT, and the settings of its published heads. Apart from this table only the name
-tables of `kerasbert.conversion` refer to families.
+differ from BERT, and the settings of its published heads. Otherwise only the name tables of
+`kerasbert.conversion` refer to families.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
 ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663, DeBERTa-v3 2111.09543, NomicBERT
@@ -54,8 +54,7 @@ SETTINGS = {
 # Settings without a default.
 NEEDED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
 POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled")
-# Parts of an encoder whose biases are optional: the attention projections, the two feed-forward
-# projections, and the norms.
+# Parts with optional biases: the attention projections, the two feed-forward projections, norms.
 BIASED = ("attention", "intermediate", "output", "norm")
 
 
@@ -86,7 +85,7 @@ _CONTEXT_POOLER = {"pooling": "cls", "head_activation": "gelu"}
 _POOLED = {"pooling": "cls", "head_activation": "tanh"}
 # The head's activation is erf GELU, independent of the encoder's.
 _ERF_GELU = {"head_activation": "gelu"}
-# The last token is pooled, since it alone attends to all others.
+# The last token alone attends to all others.
 _LAST_TOKEN = {"pooling": "last", "output_bias": False, "dropout": 0.0}
 _GPT = {
     "num_segments": 0,
@@ -199,7 +198,7 @@ FAMILIES = {
         },
         tokenizer="ModernBertTokenizer",
     ),
-    # Local attention covers the 63 tokens before, in the encoder 64 tokens on each side.
+    # Local attention covers 63 earlier tokens, in the encoder 64 on each side.
     "modernbert_decoder": Family(
         encoder={**_MODERNBERT, "local_window": 126, "is_causal": True},
         heads={

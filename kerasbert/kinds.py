@@ -1,7 +1,7 @@
 """Table of the kinds of heads, with their class names in each subpackage.
 
-To add a kind, add a row here and a file with the kind's name in each subpackage where it differs
-from the base, such as `models/text_classifier.py` and `preprocessors/text_classifier.py`.
+To add a kind, add a row, and a file of its name in each subpackage where it differs from the base,
+such as `models/text_classifier.py` and `preprocessors/text_classifier.py`.
 """
 
 import functools
@@ -15,21 +15,21 @@ class Kind:
 
     Args:
         name: string. Name of its files, and in `convert(task=...)` and `file_task(head=...)`.
-        models: string. Class in `kerasbert/models/<name>.py`; "" if only models of
-            `kerasbert.lineage` have this head.
+        models: string. Class in `kerasbert/models/<name>.py`; "" if only `kerasbert.lineage` has
+            this head.
         preprocessors: string. Class in `kerasbert/preprocessors/<name>.py`; "" for none.
         export: string. Class in `kerasbert/export/<name>.py` that serves it; "" for none.
-        tasks: string. Class in `kerasbert/tasks/<name>.py` that reads its data and writes its
-            predictions; "" for none.
-        settings: dict. Defaults of its head, which the family and the caller can override.
+        tasks: string. Class in `kerasbert/tasks/<name>.py` that reads data and writes predictions;
+            "" for none.
+        settings: dict. Defaults of its head, which family and caller can override.
         like: string. Kind with the same weights, whose settings in `families` and tables in
-            `conversion` apply to this one; "" if it has its own.
+            `conversion` apply to this one; "" for its own.
         parts: tuple. Kinds whose heads it combines.
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
         usage: string. Example call of its inference method, for model cards.
-        single: bool. Whether it is a single model whose heads other formats can represent.
+        single: bool. Whether it is one model whose heads other formats can represent.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Optimizers, learning rate schedules, layerwise learning rates and gradual unfreezing.
 
-Cosine decay with warmup is Keras' own: `keras.optimizers.schedules.CosineDecay(0.0, steps - warmup,
-warmup_target=5e-5, warmup_steps=warmup)`; so are clipping (`global_clipnorm`) and
+Keras itself has cosine decay with warmup, `keras.optimizers.schedules.CosineDecay(0.0, steps -
+warmup, warmup_target=5e-5, warmup_steps=warmup)`, clipping (`global_clipnorm`) and
 `gradient_accumulation_steps`. Schedules count batches, even with gradient accumulation.
 """
 
@@ -102,8 +102,8 @@ class _ByWeight(ChecksKeywords):
         return groups.items()
 
     def _clip_gradients(self, grads):
-        # TensorFlow's sparse embedding gradient repeats a row for each occurrence of its token, and
-        # Keras takes norms and squares of these instead of their sums. Adding 0.0 sums them.
+        # TensorFlow's sparse gradient of embeddings has a row per occurrence of a token, and Keras
+        # takes norms and squares of rows instead of sums. Adding 0.0 sums them.
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
         grads = backend.sum_over_replicas(grads)
         if (self.global_clipnorm or 0) > 0 and not (self.clipnorm or self.clipvalue):
@@ -132,8 +132,8 @@ class _ByWeight(ChecksKeywords):
             )
 
 
-# On PyTorch `keras.optimizers.AdamW(...)` returns an instance of a faster class, which ordinary
-# subclasses would not inherit from.
+# On PyTorch `keras.optimizers.AdamW(...)` returns an instance of a faster class, which subclasses
+# would not inherit from.
 _KerasAdamW = private_names.class_made_by(keras.optimizers.AdamW)
 
 
@@ -167,7 +167,7 @@ class _Adam(_KerasAdamW):
 
     def _backend_update_step(self, grads, variables, learning_rate):
         for start, rows in self._groups(variables, lambda key: self._starts.get(key, 0)):
-            # Computed once for all these weights; Keras passes the pair to `update_step` unchanged.
+            # Once for all these weights; Keras passes the pair to `update_step` unchanged.
             pair = self._rate_and_epsilon(learning_rate, start)
             super()._backend_update_step(
                 [grads[i] for i in rows], [variables[i] for i in rows], pair
@@ -232,8 +232,8 @@ class AdamW(_ByWeight, _Adam):
         beta_2: float.
         epsilon: float. Added to the root of the second moment after its bias correction.
         bias_correction: bool. Whether to correct the moving averages for their start at 0.
-        global_clipnorm: float. Largest norm of all gradients together.
-        no_decay: list of names or parts of the paths of weights without weight decay.
+        global_clipnorm: float. Limit on the global gradient norm.
+        no_decay: list of names, or parts of paths, of weights without decay.
         learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.
         **kwargs: see `keras.optimizers.AdamW`, for example `gradient_accumulation_steps`.
@@ -287,8 +287,8 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
         beta_1: float.
         beta_2: float.
         epsilon: float.
-        global_clipnorm: float. Largest norm of all gradients together.
-        no_decay: list of names or parts of the paths of weights without weight decay.
+        global_clipnorm: float. Limit on the global gradient norm.
+        no_decay: list of names, or parts of paths, of weights without decay.
         learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.
         **kwargs: see `keras.optimizers.Lamb`, for example `gradient_accumulation_steps`.
@@ -366,11 +366,11 @@ class Muon(_ByWeight, keras.optimizers.Muon):
         weight_decay: float. For Adam's weights too.
         momentum: float. Decay of the moving average of a matrix' gradients.
         epsilon: float. Adam's.
-        global_clipnorm: float. Largest norm of all gradients together.
+        global_clipnorm: float. Limit on the global gradient norm.
         parts: dict of parts of paths to ints, the number of equally wide matrices that a weight
             fuses, such as `{"qkv": 3}`.
         exclude_layers: list of regular expressions; Adam updates weights whose path matches one.
-        no_decay: list of names or parts of the paths of weights without weight decay.
+        no_decay: list of names, or parts of paths, of weights without decay.
         learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.
         **kwargs: see `keras.optimizers.Muon`, for example `ns_steps`.
@@ -469,7 +469,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         learning_rate: float. Peak learning rate.
-        steps: int. Batches of the whole training including warmup: batches per epoch times epochs.
+        steps: int. Batches of the whole training, warmup included: batches per epoch times epochs.
         warmup_steps: int.
         start: int. Step at which the schedule starts, for an optimizer that has trained before.
 
@@ -510,12 +510,12 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warmup from 0, constant peak, then decay to 0 over the last steps (WSD).
 
-    Until the decay begins, the schedule does not depend on the length of the training. The decay is
-    one minus the square root of its progress: fast at first.
+    Until the decay begins, the length of the training does not matter. The decay is one minus the
+    square root of its progress: fast at first.
 
     Args:
         learning_rate: float. Peak learning rate.
-        steps: int. Batches of the whole training, including warmup and decay.
+        steps: int. Batches of the whole training, warmup and decay included.
         warmup_steps: int.
         decay_steps: int.
         start: int. Step at which the schedule starts, for an optimizer that has trained before.
@@ -763,7 +763,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
         self._retrain()
 
     def _retrain(self):
-        """Update the optimizer and the compiled step to the weights that are trainable now."""
+        """Update the optimizer and the compiled step to the trainable weights."""
         for optimizer in {self.model.optimizer, _inner(self.model.optimizer)}:
             backend.train_only(optimizer, self.model.trainable_variables, self._places)
         self.model.make_train_function(force=True)

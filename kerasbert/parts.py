@@ -33,7 +33,7 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
         backbone: the `BertBackbone` that the preprocessor must fit.
         preprocessor: a preprocessor, or `None`.
         cls: the class that the preprocessor must be an instance of.
-        **settings: settings of the task; those that the preprocessor does not have are ignored.
+        **settings: settings of the task; unknown ones are ignored.
     """
     if preprocessor is None:
         return None

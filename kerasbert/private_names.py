@@ -21,11 +21,11 @@ class Name:
     Args:
         owner: string. Class or module that has it.
         names: string. The names, separated by spaces.
-        form: string. A method's signature, with "..." for defaults that do not matter; or what it
-            is, such as "attribute" of an object or "keyword" of a constructor.
-        since: string. First release that has it in this form. For Keras all minor versions from 3.0
-            to 3.15 were compared; for other packages only the given one.
-        why: string. Why it is needed.
+        form: string. A method's signature, with "..." for defaults that do not matter; otherwise
+            its kind, such as "attribute" of an object or "keyword" of a constructor.
+        since: string. First release with this form, of Keras' minor versions from 3.0 to 3.15; of
+            other packages only the given release was read.
+        why: string.
         issue: string. Thread of the package that discusses it.
         given: bool. Whether our classes define it for Keras to use.
         backends: tuple of strings. Backends that have it; empty for all.
@@ -629,7 +629,7 @@ def steps_by_adam(optimizer, variable):
 
 def set_trained(optimizer, variables, places):
     """Restrict an optimizer to these variables; `places` maps ids to indices in its state."""
-    # Changed in place, or Keras would track the new lists.
+    # In place, or Keras would track new lists.
     optimizer._trainable_variables[:] = variables
     optimizer._trainable_variables_indices.clear()
     optimizer._trainable_variables_indices.update({id(v): places[id(v)] for v in variables})
@@ -684,7 +684,7 @@ def fused_adam():
 
 
 def foreach(operation):
-    """Return a PyTorch operation on lists of tensors; `torch.compile` can trace the dict."""
+    """Return a PyTorch operation on lists of tensors; `torch.compile` traces the dict."""
     import torch
 
     return {

@@ -141,7 +141,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             for stop in stops:
                 ends = ops.logical_or(ends, token == stop)
             ends = ops.logical_and(ends, ops.logical_not(waits))
-            # Only the best K candidates may finish; the others are there to keep K beams running.
+            # Only the best K candidates may finish; the others keep K beams running.
             count = ops.cast(ops.maximum(index + 1 - begins, 1), "float32") ** self.length_penalty
             fair = sums / count + ops.where(now["open"], 0.0, _NONE)
             is_new = ops.logical_and(ends, ops.logical_not(is_backup))

@@ -56,7 +56,7 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
 
     @property
     def clusters(self):
-        """The id range `(first, end)` of each cluster; `end` is exclusive."""
+        """The id range `(first, end)` of each cluster, `end` exclusive."""
         ends = [0, *self.cutoffs, self.vocabulary_size]
         return list(zip(ends, ends[1:]))
 

@@ -62,7 +62,7 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
 
 
 def projection(layer, inputs_shape, units, name, use_bias):
-    """Build a dense layer for an attention layer; the width must be a multiple of `num_heads`."""
+    """Build a dense layer of an attention layer, and check the width against `num_heads`."""
     width = inputs_shape[-1]
     if width % layer.num_heads:
         raise ValueError(
@@ -84,7 +84,7 @@ def projection(layer, inputs_shape, units, name, use_bias):
 class SelfAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head self-attention (arXiv 1706.03762).
 
-    Uses the backend's fused attention where there is one, mostly only without attention dropout.
+    The backend's fused attention is used where possible, mostly without attention dropout.
 
     Args:
         num_heads: int. Must divide the width of the input.

@@ -27,7 +27,7 @@ def _is_float(x):
 
 
 def only_blocks_remat(operations):
-    """Exempt all but whole blocks from rematerialization under `keras.RematScope`."""
+    """Exempt all but whole blocks from `keras.RematScope`."""
     for operation in operations:
         if not isinstance(operation, TransformerBlock):
             private_names.without_remat(operation)
@@ -231,7 +231,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         return self._drop(self.output_dense(x), training)
 
     def _drop(self, x, training):
-        # Without compilation each layer call costs 0.1 ms, so inference skips this one.
+        # Skipped at inference, since an uncompiled layer call costs 0.1 ms.
         return self.dropout_layer(x, training=True) if training else x
 
     def compute_output_spec(

@@ -31,8 +31,8 @@ def _quick_gelu(x):
 class TokenDense(ChecksKeywords, keras.layers.Dense):
     """A `Dense` layer that treats all tokens of a batch as the rows of one matrix.
 
-    In this form TensorFlow fuses matmul, bias and activation (a separate GELU took 5 times as long
-    as the matmul in bfloat16 on a CPU), and PyTorch fuses matmul and bias.
+    So TensorFlow fuses matmul, bias and activation (a separate GELU took 5 times as long as the
+    matmul in bfloat16 on a CPU), and PyTorch matmul and bias.
 
     Takes the arguments of `keras.layers.Dense`.
 

@@ -69,8 +69,8 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
 class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
     """Fixed sinusoidal position embeddings, which the caller adds to the token embeddings.
 
-    The first half of an embedding holds sines and the second cosines, as in Marian and
-    tensor2tensor. The paper interleaves them, which is equivalent for trained layers.
+    Sines come first, then cosines, as in Marian and tensor2tensor; the paper interleaves them,
+    which is equivalent for trained layers.
 
     Args:
         sequence_length: int. Number of positions.

@@ -12,9 +12,9 @@ from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function
 
-# Logit of a missing choice: finite to avoid NaN, and softmax turns it into exactly 0.
+# Logit of a missing choice: finite to avoid NaN; softmax makes it exactly 0.
 MISSING = -1e9
-# How the weights that the tokens of a text give to one word are combined.
+# How to combine the weights that tokens give to a word.
 WORD_POOLINGS = ("max", "sum")
 SPARSITIES = ("relu", "log1p_relu")
 
@@ -101,8 +101,8 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
             layer = keras.layers.LSTM(
                 self.units,
                 return_sequences=True,
-                # The cuDNN kernel does not run under XLA, and needs all padding at the end of a
-                # row and no row that is all padding.
+                # cuDNN does not run under XLA, and needs padding at the end of rows and no row that
+                # is all padding.
                 use_cudnn=False,
                 dtype=self.dtype_policy,
                 name=name,
@@ -269,7 +269,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
             self.decoder.build((None, width))
         self.bias = None
         if self.output_bias:
-            # The logits are float32 under any dtype policy, so the bias must not be autocast.
+            # Logits are float32 under any dtype policy.
             self.bias = self.add_weight(
                 name="bias",
                 shape=(self.token_embedding.input_dim,),
@@ -377,8 +377,8 @@ class WordWeights(MaskedLMHead):
         """Return the largest logit of each word over all tokens but padding: float32 (B, V)."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         x = self._transformed(inputs)  # (B, T, E)
-        # Padding becomes a copy of the first token, which leaves each maximum as it is and costs
-        # less than masking the logits.
+        # Copies of the first token in place of padding change no maximum, and cost less than
+        # masking logits.
         first = ops.argmax(ops.cast(padding_mask, "int32"), axis=1)[:, None]
         x = ops.where(mask, x, tokens_at(x, first))
         return self._biased(backend.highest_of_tokens(self._projected(x)))

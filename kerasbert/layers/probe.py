@@ -52,8 +52,8 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
     """Squared distances or norms of word embeddings after one learned linear map B.
 
     `|B (h_i - h_j)|^2` predicts the number of edges between two words of the parse tree,
-    `|B h_i|^2` the depth of a word. B is initialized uniformly between -0.05 and 0.05. Everything
-    is float32 under any dtype policy.
+    `|B h_i|^2` the depth of a word. B is initialized uniformly between -0.05 and 0.05, and float32
+    under any dtype policy.
 
     Args:
         kind: string. "distance" or "depth".

@@ -75,10 +75,10 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             training: bool.
 
         Returns:
-            A dict with `positions` (R, D), the encodings of distances from K down;
-            `attention_mask`, and `query_mask` for predictions, which do not attend to themselves,
-            both bool and broadcastable to (B, 1, T, K); with `segment_ids` also `other_segment`,
-            bool (B, 1, T, K), and with `bias_shape` also `biases`, (2, N, H).
+            A dict: `positions` (R, D), encodings of distances from K down; `attention_mask`, and
+            `query_mask` for predictions, which do not attend to themselves, bool and broadcastable
+            to (B, 1, T, K); with `segment_ids` `other_segment`, bool (B, 1, T, K); with
+            `bias_shape` `biases`, (2, N, H).
         """
         batch, length, width = ops.shape(inputs)
         past = 0 if memory is None else ops.shape(memory)[2]
@@ -109,9 +109,9 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         if hidden_mask is not None:
             shown = ops.logical_not(ops.cast(hidden_mask, "bool"))
             seen = ops.logical_and(seen, with_past(shown)[:, None])
-        # Always returned: Keras wants the same number of outputs from every call of a layer.
+        # Always returned, since Keras wants as many outputs from every call of a layer.
         found["query_mask"] = seen
-        # Every token, padding included, attends to itself, so that no row is without a key.
+        # All tokens, padding too, attend to themselves, so that no row is without a key.
         found["attention_mask"] = ops.logical_or(seen, distance == 0)
         if segment_ids is not None:
             ids = ops.cast(segment_ids, "int32")
@@ -167,7 +167,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
 
 
 def _biases(layer, shape):
-    """Add the two biases (N, H) of the queries: for content scores and for position scores."""
+    """Add the query biases (N, H) of content and position scores."""
     return [
         layer.add_weight(
             name=name, shape=tuple(shape), initializer=keras.initializers.TruncatedNormal(0.0, 0.02)
@@ -180,8 +180,8 @@ def _biases(layer, shape):
 class RelativeAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head attention of Transformer-XL and XLNet, for `TransformerBlock(attention=...)`.
 
-    The score of a query and a key is the sum of a content term, a distance term and, with segments,
-    a term for same or other segment.
+    A score is the sum of a content term, a distance term and, with segments, a term for same or
+    other segment.
 
     Args:
         num_heads: int. Must divide the width of the input.
@@ -246,20 +246,20 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         """Apply relative attention; `RelativeContext` returns the arguments not listed here.
 
         Args:
-            inputs: (B, T, D), or with `target_mapping` (B, T + P, D): the tokens, then the query
-                stream of the predictions, to which nothing attends.
+            inputs: (B, T, D), or with `target_mapping` (B, T + P, D): tokens, then the query stream
+                of the predictions, to which nothing attends.
             memory: (B, M, D), earlier inputs of this layer.
             target_mapping: (B, P, T), 1 at the position of each prediction.
             return_attention_scores: bool.
 
         Returns:
-            A tensor in the shape of the inputs; with `return_attention_scores` also the attention
-            probabilities of the tokens (B, N, T, K).
+            The outputs, in the shape of the inputs; with `return_attention_scores` also the
+            attention probabilities of the tokens (B, N, T, K).
         """
         width = inputs.shape[-1]
         length = ops.shape(inputs)[1] if target_mapping is None else ops.shape(target_mapping)[2]
         past = 0 if memory is None else ops.shape(memory)[1]
-        # One projection for all; the queries of the memory are computed too, and dropped.
+        # One projection for all; the memory's queries are dropped.
         x = inputs if memory is None else ops.concatenate([memory, inputs], axis=1)
         heads = (self.num_heads, width // self.num_heads)
         query, key, value = (

@@ -14,8 +14,8 @@ def pure_call(call, variables, states):
 
     Args:
         call: function of tensors that uses variables.
-        variables: list of `keras.Variable`, all that it uses.
-        states: list of the variables that it changes, whose new values are returned.
+        variables: list of `keras.Variable`.
+        states: list of the variables that it changes.
     """
 
     def pure(values, *args, **kwargs):
@@ -30,12 +30,12 @@ def pure_call(call, variables, states):
 def in_chunks(call, layers, inputs, size):
     """Compute `call` on B rows in chunks of `size` rows, and its gradient as well.
 
-    The backward pass recomputes each chunk, so that memory holds the activations of one at a time.
-    The idea is that of Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory
-    Limited Setup", arXiv 2101.06983.
+    The backward pass recomputes each chunk, so that memory holds the activations of one at a time
+    (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
+    arXiv 2101.06983).
 
     Args:
-        call: function from a dict of tensors to a tensor that treats each row independently.
+        call: function from a dict of tensors to a tensor, independent for each row.
         layers: list of the layers that it uses.
         inputs: dict of tensors (B, ...).
         size: int. Rows per chunk.

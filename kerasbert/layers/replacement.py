@@ -39,17 +39,16 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     def call(self, logits, token_ids, mask_positions, training=False):
         """Map logits (B, P, V), ids (B, T) and positions (B, P) to int32 (B, T)."""
         logits = ops.cast(ops.stop_gradient(logits), "float32")
-        # Inverse transform sampling with one random number per slot: a step of a small model takes
-        # 1.0 to 1.1 times as long. Gumbel noise over the vocabulary, as in ELECTRA's code, took 1.2
-        # times on JAX and many times under TensorFlow's XLA.
+        # Inverse transform sampling with one random number per slot takes 1.0 to 1.1 times a small
+        # model's step; noise over the vocabulary, as in ELECTRA's code, 1.2 times on JAX and many
+        # times under TensorFlow's XLA.
         odds = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
         sums = ops.cumsum(odds, axis=-1)  # (B, P, V)
         batch, slots = ops.shape(logits)[:2]
         if training:
             draws = keras.random.uniform((batch, slots), dtype="float32", seed=self.seed_generator)
         else:
-            # Multiples of the golden ratio modulo 1 are evenly spread, and the same under every
-            # compiler.
+            # Multiples of the golden ratio, evenly spread and the same under every compiler.
             places = ops.arange(batch * slots, dtype="int32") % 32768 * 20251 % 32768
             draws = ops.reshape((ops.cast(places, "float32") + 0.5) / 32768, (batch, slots))
         is_below = ops.cast(sums <= draws[..., None] * sums[..., -1:], "int32")
@@ -65,7 +64,7 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
 
 
 def at_tokens(length, mask_positions, *values):
-    """Scatter the values of prediction slots to the tokens that they belong to.
+    """Scatter the values of prediction slots to their tokens.
 
     Args:
         length: int. T.
@@ -73,8 +72,8 @@ def at_tokens(length, mask_positions, *values):
         *values: tensors (B, P).
 
     Returns:
-        A bool tensor (B, T), whether a token has a slot; then each of the values as (B, T),
-        arbitrary where a token has no slot.
+        bool (B, T), whether a token has a slot; then each of the values as (B, T), arbitrary where
+        there is no slot.
 
     >>> found = at_tokens(4, np.array([[3, 1, 0]]), np.array([[7, 8, 9]]))
     >>> [keras.ops.convert_to_numpy(x).tolist() for x in found]

@@ -39,8 +39,7 @@ def is_first_choice(labels, logits):
 class MeanOfWeights(keras.losses.Loss):
     """Base class of losses that are weighted means over all replicas of a step.
 
-    Keras averages per replica and then over replicas, which gives tokens on replicas with few
-    tokens too much weight.
+    Keras averages per replica first, which gives tokens too much weight on replicas with few.
     """
 
     def __call__(self, y_true, y_pred, sample_weight=None):
@@ -348,8 +347,8 @@ def _is_right_of_pairs(y_true, y_pred):
 class TreeLoss(keras.losses.Loss):
     """Mean absolute error of predicted distances or depths in parse trees.
 
-    Labels are (B, W, W) or (B, W); -1 means no label and is ignored. The errors of a sentence of W
-    words are divided by their number, W * W or W, so that all sentences count equally.
+    Labels are (B, W, W) or (B, W); -1 is ignored. The errors of a sentence of W words are divided
+    by their number, W * W or W, so that all sentences count equally.
 
     Example:
 

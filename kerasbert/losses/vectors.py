@@ -3,9 +3,9 @@
 B batch, C columns of texts (such as query, positive and negative passage), N = C - 1 columns after
 the first, D embedding width.
 
-Embeddings are (B, C, D), one per row and column. With `similarity="maxsim"` they are (B, C, T, D),
-one per token, zeros at padding. Where a loss has its namesake in sentence-transformers 6.2 (Reimers
-and Gurevych 2019, arXiv 1908.10084), formula and defaults are the same.
+Embeddings are (B, C, D), with `similarity="maxsim"` (B, C, T, D), one per token, zeros at padding.
+A loss named as in sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084) has the
+same formula and defaults.
 """
 
 import math
@@ -97,8 +97,8 @@ def _numbers(loss, y_true, y_pred):
     if len(y_true.shape) > 1 and y_true.shape[1] != 1:
         raise ValueError(
             f"{type(loss).__name__} expected one number per row as labels, got shape "
-            f"{tuple(y_true.shape)}; pass a list of numbers as y. For pairs without labels use "
-            "MultipleNegativesRanking."
+            f"{tuple(y_true.shape)}; pass a list of numbers as y, or use MultipleNegativesRanking "
+            "for pairs without labels."
         )
     return ops.reshape(ops.cast(y_true, y_pred.dtype), (-1,))
 
@@ -107,7 +107,7 @@ class _VectorLoss(keras.losses.Loss):
     """Base class of losses on embeddings.
 
     Args:
-        settings: settings of the subclass, which become attributes and part of the config.
+        settings: settings of the subclass, which become attributes and config.
     """
 
     least, most, what = 2, 2, "pairs of texts"
@@ -240,7 +240,7 @@ def _equal(x, y):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CoSENT(_VectorLoss):
-    """Ranking loss over pairs of pairs: the pair with the higher label should have higher cosine.
+    """Ranking loss: of any two pairs, the one with the higher label should have the higher cosine.
 
     Embeddings are (B, 2, D), labels scores (B,), of which only the order counts. The whole batch
     has one loss.
@@ -418,7 +418,7 @@ class BatchHardTriplet(_VectorLoss):
         is_same = labels[:, None] == labels[None]
         is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
         same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
-        # Without a text of another class in the batch, the farthest distance stands in.
+        # Without a text of another class, the farthest distance stands in.
         most = ops.max(far, axis=1, keepdims=True)
         others = ops.where(is_same, far + most, far)
         return ops.relu(ops.max(same, axis=1) - ops.min(others, axis=1) + self.margin)
@@ -444,7 +444,7 @@ class MarginMSE(_VectorLoss):
     Source: Hofstätter et al. 2020, arXiv 2010.02666.
     """
 
-    least, most, what = 3, None, "three texts or more"
+    least, most, what = 3, None, "three or more columns of texts"
 
     def __init__(
         self,
@@ -499,7 +499,7 @@ class DistillKL(_VectorLoss):
     Source: Lin et al. 2020, arXiv 2010.11386.
     """
 
-    least, most, what = 3, None, "three texts or more"
+    least, most, what = 3, None, "three or more columns of texts"
 
     def __init__(
         self,
@@ -530,7 +530,7 @@ class DistillKL(_VectorLoss):
         scores = ops.stack([_similar(self.similarity, anchor, other) for other in others], axis=1)
         if self.normalize_scores:
             least, most = (f(scores, axis=1, keepdims=True) for f in (ops.min, ops.max))
-            # Equal scores give 0 either way, but the gradient of 0 / 1e-8 would be 1e8.
+            # For equal scores, where the gradient of 0 / 1e-8 would be 1e8.
             span = ops.where(most > least, most - least, 1.0)
             scores = (scores - least) / (span + 1e-8)
         teacher = ops.cast(y_true, scores.dtype) / self.temperature
@@ -624,8 +624,8 @@ class Matryoshka(_AroundLoss):
 class _DivergenceFromLast(keras.losses.Loss):
     """Kullback-Leibler divergence of a layer's embeddings from those of the last layer.
 
-    The features of an embedding, divided by the temperature, serve as logits. The last layer is
-    the teacher and gets no gradient.
+    Features divided by the temperature serve as logits. The last layer is the teacher and gets no
+    gradient.
     """
 
     def __init__(self, temperature, dtype):
@@ -849,7 +849,7 @@ class EmbeddingLoss(keras.losses.Loss):
                 return BatchHardTriplet()
             raise ValueError(
                 "The labels are a flat list of floats; for one text per row pass its class, an "
-                "integer or a name, or one embedding per text."
+                "integer or a name, or one embedding."
             )
         of_tokens = len(y_pred.shape) == 4
         if axes == 1 and of_tokens:

@@ -875,7 +875,7 @@ def test_bad_vectors():
     for y, message in (
         ([[1.0, 2.0], [1.0]], r"label at position 1 is \[1.0\], where that of the first text is"),
         ([1.0, [2.0]], "label at position 0 is 1.0, .* pass one vector for each text"),
-        ([1.0, 2.0], "list of floats; .* pass its class, .* or one embedding per text"),
+        ([1.0, 2.0], "list of floats; .* pass its class, .* or one embedding"),
         ([1.0, float("nan")], "label at position 1 is nan; pass finite numbers"),
         ([[1.0], [float("nan")]], "hold NaN or infinity"),
         ([["a"], ["b"]], "no vectors of numbers"),
