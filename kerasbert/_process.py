@@ -12,8 +12,8 @@ import time
 from kerasbert import private_names
 
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-# Functions in which servers fork workers, and the signal that stops the server. Celery would start
-# other workers; gunicorn stops by itself if a worker exits with `_BOOT_ERROR`.
+# Modules and functions in which servers fork workers, with the signal that stops the server. Celery
+# would start other workers; gunicorn stops by itself if a worker exits with `_BOOT_ERROR`.
 _FORKS_WORKER = {
     ("gunicorn.arbiter", "spawn_worker"): None,
     ("celery.concurrency.prefork", "on_start"): signal.SIGTERM,

@@ -110,8 +110,8 @@ def full_mask(mask, queries, keys):
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
     """Compute attention on a GPU by JAX's kernel, or with dropout by `dropped_attention`.
 
-    On a CPU JAX's took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On a TPU
-    Keras' kernel is wrong: causal without a mask, else with the first row's mask only.
+    On a CPU JAX's kernel took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On
+    a TPU Keras' kernel is wrong: causal without a mask, and else with the first row's mask.
     """
     if maps or not on_gpu():
         return None
@@ -130,7 +130,7 @@ def dropped_attention(query, key, value, mask, rate, seed):
 
     B batch, S queries, T keys, N heads, H head width. It takes two passes over the probabilities
     forward and one backward, with the sums over rows from the outputs (FlashAttention, arXiv
-    2205.14135, appendix B.4). JAX's gradient would take four, at half the memory bandwidth.
+    2205.14135, appendix B.4). JAX's own gradient takes four, at half the memory bandwidth.
 
     Args:
         query: (B, S, N, H).
@@ -263,7 +263,10 @@ def value_and_gradient(function, x):
 
 
 def predict_batch(model, features):
-    """Predict with a compiled step, with rows rounded up to multiples of 8: fewer compilations."""
+    """Predict with a compiled step.
+
+    The number of rows is rounded up, mostly to a multiple of 8, to save compilations.
+    """
     if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):
         return None
     import jax
@@ -395,7 +398,7 @@ def join_processes():
 
 
 def launched():
-    """Read the same variables."""
+    """Return `(index, count)` by the variables of `join_processes`."""
     import jax
 
     if jax.distributed.is_initialized():

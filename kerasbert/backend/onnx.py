@@ -61,9 +61,9 @@ def of_tokens(x, *sizes):
 
 
 def _to_reshape(graph, node, name, arguments):
-    """Convert the mark to a reshape that keeps the first two axes, so that runtimes infer shapes.
+    """Convert the mark of `of_tokens` to a reshape that keeps the first two axes.
 
-    ONNX marks these axes by zeros, which TensorFlow cannot.
+    ONNX denotes these by zeros, from which runtimes infer shapes; TensorFlow cannot.
     """
     reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
     sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))

@@ -474,7 +474,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
     """Transpose queries, keys and values at once, which saves a fifth of a batch's time.
 
-    With rotary positions texts may be long, by a length that is often known only in the graph.
+    With rotary positions texts may be long, and the length is often known only in the graph.
     """
     if turn is None:
         width = projected.shape[-1] // (3 * num_heads)
