@@ -21,23 +21,23 @@ class NonFiniteError(FloatingPointError, ValueError):
 
 
 def non_finite_weights(weights):
-    """The paths of the weights that hold NaN or an infinity."""
+    """Return the paths of the weights that hold NaN or infinity."""
     return [one.path for one in weights if not _is_finite_weight(one)]
 
 
 def check_weights(weights, what):
-    """Raise a `NonFiniteError` where weights hold NaN or an infinity.
+    """Raise a `NonFiniteError` if weights hold NaN or infinity.
 
     Args:
         weights: list of variables.
-        what: string. What cannot be done with such weights, the first words of the error.
+        what: string. Beginning of the error: what cannot be done.
     """
     broken = non_finite_weights(weights)
     if broken:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise NonFiniteError(
-            f"{what}: NaN or infinity is in the weight '{broken[0]}'{more}, as after a training "
-            "that diverged; load earlier weights and train with a lower learning rate."
+            f"{what}: NaN or infinity is in the weight '{broken[0]}'{more}, probably because the "
+            "training diverged; load earlier weights and train with a lower learning rate."
         )
 
 
@@ -67,7 +67,7 @@ def check_outputs(model, outputs, may_be_nan=False):
 
 
 def checks_outputs(function):
-    """Decorator that runs `check_outputs` on what a function `(model, ...)` returns."""
+    """Decorate a function `(model, ...)` to run `check_outputs` on its return value."""
 
     @functools.wraps(function)
     def call(model, *args, **kwargs):
@@ -81,8 +81,8 @@ def check_targets(y, sample_weight, losses=None):
 
     Args:
         y, sample_weight: arrays or lists, or dicts of them.
-        losses: the losses that read the labels. Labels of a user's own loss are not checked, as it
-            may expect NaN.
+        losses: the losses that read the labels. Labels of custom losses are not checked, since
+            these may expect NaN.
     """
     known = all(
         isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "kerasbert."))
@@ -107,14 +107,13 @@ def check_targets(y, sample_weight, losses=None):
 class StopAtNonFinite(keras.callbacks.Callback):
     """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
-    Where the device works ahead, Keras converts losses to numbers in threads of its own, and no
-    step waits for them. Keras passes the mean since the epoch began, which stays NaN.
+    Keras passes the mean loss of the epoch so far, which stays NaN. On devices that run ahead it
+    converts losses in threads, so that no step waits.
 
     Args:
-        weights: bool. Whether to check the weights too at the end of each epoch, since the loss
-            shows only one step later what the last step did to them.
-        place: function of an epoch and a step, both from 1, that returns a description of the
-            place for the error.
+        weights: bool. Whether to check the weights too at the end of each epoch, since no loss
+            shows the effect of the last step.
+        place: function of an epoch and a step, both from 1, that describes the place in the error.
     """
 
     async_safe = True
@@ -132,7 +131,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
         self._epoch, self._finite, self._wrong, self._last = epoch, 0, None, 0
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Steps may finish in any order: wait until all steps before the failed one have reported.
+        # Steps may finish in any order: wait for all steps before the failed one.
         if self._wrong is not None and self._finite >= self._wrong[0] // self._steps:
             self._stop(*self._wrong)
 
@@ -176,7 +175,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
 
 
 def with_finite_check(callbacks):
-    """Put `StopAtNonFinite` before callbacks of `fit`, unless it or `TerminateOnNaN` is among them.
+    """Put `StopAtNonFinite` before callbacks of `fit`, unless they have it or `TerminateOnNaN`.
 
     Args:
         callbacks: a callback, a nesting of them, a `keras.callbacks.CallbackList` or `None`.

@@ -1,4 +1,4 @@
-"""Standard JSON, without the `NaN` and `Infinity` that Python's `json` writes."""
+"""Standard JSON, without the `NaN` and `Infinity` of Python's `json`."""
 
 import json
 
@@ -7,8 +7,8 @@ def to_json(value, **settings):
     """Serialize a value as JSON, with null for numbers that are not finite.
 
     Args:
-        value: any that `json.dumps` takes.
-        **settings: of `json.dumps`.
+        value: any value that `json.dumps` accepts.
+        **settings: arguments of `json.dumps`.
 
     >>> to_json({"loss": float("nan"), "steps": [1, float("-inf")]})
     '{"loss": null, "steps": [1, null]}'
@@ -16,6 +16,6 @@ def to_json(value, **settings):
     try:
         return json.dumps(value, allow_nan=False, **settings)
     except ValueError:
-        # A round trip also replaces those that `default` returned.
+        # A round trip also replaces what `default` returned.
         value = json.loads(json.dumps(value, **settings), parse_constant=lambda name: None)
         return json.dumps(value, allow_nan=False, **settings)

@@ -1,19 +1,19 @@
-"""What `import kerasbert` puts off: its own modules, which bring Keras and TensorFlow along.
+"""Deferred import of the models, so that `import kerasbert` does not import Keras.
 
-Keras finds the classes in a `.keras` file by their registered names, which it knows once the
-modules that hold them are imported. So these are imported with Keras, whichever comes first.
+`keras.models.load_model` needs the modules of the classes in a file, so these are imported together
+with Keras, whether it comes before or after kerasbert.
 """
 
 import importlib.util
 import sys
 import threading
 
-# With all that it imports it registers everything; a test compares.
+# Importing these registers all serializable classes, which a test checks.
 _MODELS = ("kerasbert.models", "kerasbert.lineage")
 
 
 def load_with_keras():
-    """Import the models now if Keras is there, or else as soon as it is."""
+    """Import the models now if Keras is imported, otherwise as soon as it is."""
     if "keras" in sys.modules:
         _load()
     else:
@@ -26,10 +26,10 @@ def _load():
 
 
 class _Finder:
-    """Notes when the import of Keras, or of a module of ours, is over.
+    """Import hook that imports the models after Keras.
 
-    KerasHub or a module of ours may be what imports Keras, and then is not whole yet: the models
-    wait until the outermost of them is.
+    If KerasHub or a module of this package imports Keras, it is incomplete itself, so the hook
+    waits for the outermost of these imports.
     """
 
     def __init__(self):
@@ -50,7 +50,7 @@ class _Finder:
         return spec
 
     def run(self, load):
-        """Load a module; the models after it, where it was the outermost."""
+        """Load a module, and then the models if it was the outermost one."""
         depth = getattr(self._thread, "depth", 0)
         self._thread.depth = depth + 1
         try:
@@ -63,14 +63,14 @@ class _Finder:
 
 
 class _Loader:
-    """A module's own loader, which the module keeps."""
+    """Wrapper of a module's own loader, which the module gets back on execution."""
 
     def __init__(self, loader, finder):
         self._loader = loader
         self._finder = finder
 
     def __getattr__(self, name):
-        return getattr(self._loader, name)  # `python -m` asks for more than an import does.
+        return getattr(self._loader, name)  # `python -m` needs further methods of the loader.
 
     def create_module(self, spec):
         return self._loader.create_module(spec)

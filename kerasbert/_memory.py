@@ -1,4 +1,4 @@
-"""How the process asks for memory, and when it looks for garbage."""
+"""Memory allocator options, garbage collection and memory sizes of the process."""
 
 import contextlib
 import ctypes
@@ -6,7 +6,7 @@ import gc
 import os
 import platform
 
-# Numbers of glibc's malloc.h; a user sets them by variables of these names, see mallopt(3).
+# Option numbers of glibc's malloc.h by the environment variables that set them; see mallopt(3).
 _OPTIONS = {
     "MALLOC_TRIM_THRESHOLD_": -1,
     "MALLOC_TOP_PAD_": -2,
@@ -16,39 +16,39 @@ _OPTIONS = {
 
 
 def keep_freed_memory():
-    """Let glibc keep up to 1 GB of freed memory for what comes next.
+    """Let glibc keep up to 1 GB of freed memory for reuse, unless the user set other options.
 
-    Otherwise each batch's activations go back to the system and are faulted in anew: a quarter of
-    the time of bfloat16 batches on two cores. What a user has set stays.
+    Otherwise the activations of each batch return to the system and page-fault again: a quarter of
+    the time of bfloat16 batches on two cores.
     """
     _set(MALLOC_TRIM_THRESHOLD_=1 << 30, MALLOC_TOP_PAD_=1 << 28, MALLOC_MMAP_THRESHOLD_=1 << 25)
 
 
 def keep_large_blocks():
-    """Let glibc keep freed blocks of any size, until `give_back` is called.
+    """Let glibc keep freed blocks of any size until `give_back` is called, in the main thread.
 
-    Whatever it is told, glibc has each block of 32 MB and more from the system, and gives it back
-    at once, unless it may have none in that way. PyTorch's attention maps of 200 tokens are
-    larger, and XLA has one block for all that a step computes: without this, an epoch of
-    paragraphs took 1.4 times as long on PyTorch, and a training step 1.2 times on JAX. It is so
-    for the main thread alone: others have small heaps of their own.
+    glibc maps each block of 32 MB or more separately, whatever the threshold, and unmaps it when
+    freed, unless mappings are forbidden. PyTorch's attention probabilities for 200 tokens are
+    larger, and XLA allocates one block per step. Without this an epoch of paragraphs took 1.4 times
+    as long on PyTorch, and a training step 1.2 times on JAX. Other threads have small heaps of
+    their own.
     """
-    # mallopt(3) reads -1 as the largest number: the end of the heap stays, however large.
+    # mallopt(3) reads a trim threshold of -1 as the largest number, so the heap is never trimmed.
     _set(MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=-1)
 
 
 def give_back():
-    """Give the system the memory that is free."""
+    """Return freed memory to the system."""
     if _is_glibc():
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def collect_once():
-    """Collect garbage at the end, and pass over all objects made before until then.
+    """Exclude existing objects from garbage collection in this context, and collect at its end.
 
-    For code that collects often: each time takes 0.3 s, which is how long it takes to go through
-    all that imports have left. What the caller had frozen stays so.
+    For code that collects often, as traversing all imported objects takes 0.3 s each time. Objects
+    frozen by the caller stay frozen.
     """
     frozen = gc.get_freeze_count() > 1000  # Python 3.12 freezes some hundreds itself.
     gc.freeze()
@@ -65,7 +65,7 @@ def _is_glibc():
 
 
 def _set(**values):
-    """Set what the user did not."""
+    """Set allocator options that the user did not set."""
     if not _is_glibc():
         return
     malloc = ctypes.CDLL(None)
@@ -75,7 +75,7 @@ def _set(**values):
 
 
 def memory_bytes():
-    """The physical memory of this machine; `None` where the system does not report it."""
+    """Return the physical memory of this machine; `None` if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -83,9 +83,9 @@ def memory_bytes():
 
 
 def peak_bytes():
-    """The most memory that this process has had at once; `None` where the system does not say."""
+    """Return the peak memory of this process; `None` if the system does not report it."""
     try:
-        # Not `resource`: on Linux that counts what the parent had when it started this process.
+        # Not `resource`: on Linux it includes the parent's memory at the fork.
         with open("/proc/self/status") as file:
             peak = next(line for line in file if line.startswith("VmHWM"))
         return 1024 * int(peak.split()[1])

@@ -1,4 +1,4 @@
-"""Processes that are forked from one at work, and what TensorFlow writes when it starts in one."""
+"""Fork detection, signal handling and silent TensorFlow imports."""
 
 import contextlib
 import gc
@@ -12,8 +12,8 @@ import time
 from kerasbert import private_names
 
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-# Functions in which servers fork a worker, by module, and a signal that stops the server. gunicorn
-# needs none: it stops by itself where a worker exits with `_BOOT_ERROR`. Celery would start others.
+# Modules and functions in which servers fork workers, with the signal that stops the server. Celery
+# would start other workers; gunicorn stops by itself if a worker exits with `_BOOT_ERROR`.
 _FORKS_WORKER = {
     ("gunicorn.arbiter", "spawn_worker"): None,
     ("celery.concurrency.prefork", "on_start"): signal.SIGTERM,
@@ -26,24 +26,24 @@ _pid = os.getpid()
 _is_used = False  # whether this process has used kerasbert
 _backend = None  # the runtime that Keras computes with, once it is known
 _running_at_fork = ()
-_lost = {}  # what an ancestor had used before a fork, and the ancestor's process id
-_unsure = None  # the thread that may wait for PyTorch's threads of before a fork, and that id
+_lost = {}  # what an ancestor had used before a fork: its process id by name
+_unsure = None  # the thread that may wait for lost PyTorch threads, and the ancestor's process id
 
 
 def check_process(runtime=None):
-    """Raise in a process that was forked from one in which a runtime had started its threads.
+    """Raise if this process was forked after a runtime had started its threads.
 
-    A fork takes none of these threads along, so whatever waits for them waits forever.
+    Threads do not survive a fork, so whatever waits for them waits forever.
 
     Args:
-        runtime: "tensorflow", "jax" or "torch". What the caller needs; defaults to Keras' backend.
+        runtime: "tensorflow", "jax" or "torch", which the caller needs; `None` for Keras' backend.
 
     Raises:
         RuntimeError: with the process, the runtime, and what to do instead.
     """
     global _is_used
     _is_used = True
-    if os.getpid() != _pid:  # A fork in C that runs no hooks of Python's.
+    if os.getpid() != _pid:  # Forked by C code, without Python's fork hooks.
         _note_running()
         _note_fork()
     if _lost or _unsure:
@@ -53,13 +53,13 @@ def check_process(runtime=None):
 
 
 def set_backend(runtime):
-    """Say which runtime Keras computes with."""
+    """Set the runtime that Keras computes with."""
     global _backend
     _backend = runtime
 
 
 def _lost_of(*runtimes):
-    """Those of these runtimes, or kerasbert itself, that were in use before a fork."""
+    """Return which of these runtimes, and kerasbert itself, were in use before a fork."""
     if "torch" in runtimes and not _lost:
         _try_torch()
     return [name for name in dict.fromkeys(("kerasbert", *runtimes)) if name in _lost]
@@ -70,16 +70,16 @@ def _explain(lost):
     return (
         f"This process was forked from process {_lost[lost[0]]}, which had used {names}; threads "
         "do not survive a fork, so a model would hang here. Load the model in each process after "
-        "the fork and use nothing before it (gunicorn: without --preload; Celery: in "
+        "the fork, and use none of these before it (gunicorn: without --preload; Celery: in "
         "worker_process_init), or start processes with multiprocessing.get_context('spawn')."
     )
 
 
-# === What was running before the fork ===
+# === Detection of forks ===
 
 
 def _running():
-    """The runtimes whose threads run in this process; imports nothing."""
+    """Yield the runtimes whose threads run in this process; imports nothing."""
     if private_names.runs_tensorflow():
         yield "tensorflow"
     elif "tensorflow" in sys.modules and "tf_Compute" in _thread_names():
@@ -89,7 +89,7 @@ def _running():
 
 
 def _thread_names():
-    """The names of this process' threads, on Linux."""
+    """Yield the names of this process' threads, on Linux."""
     for path in _threads():
         with contextlib.suppress(OSError), open(f"{path}/comm") as file:
             yield file.read().strip()
@@ -107,7 +107,7 @@ def _note_running():
 
 
 def _note_fork():
-    """In the child: keep what the parent had used, and stop a server's worker that needs it."""
+    """Record what the parent had used, and stop a server's worker that needs it."""
     global _pid, _is_used, _unsure
     if _is_probing:
         return
@@ -124,10 +124,10 @@ def _note_fork():
 
 
 def _stop_worker(lost, stop):
-    """End this process, and with it the server, if a model could not run here."""
+    """End this process and its server if a model could not run here."""
     if not lost:
         return
-    # An exception in a hook is ignored, and `sys.exit` would wait for the lost threads.
+    # Exceptions in fork hooks are ignored, and `sys.exit` would wait for the lost threads.
     os.write(2, f"kerasbert: {_explain(lost)}\n".encode())
     if stop is not None:
         os.kill(os.getppid(), stop)
@@ -135,7 +135,7 @@ def _stop_worker(lost, stop):
 
 
 def _note_earlier_fork():
-    """Find a fork from before this module was imported: runtimes at work without any thread."""
+    """Detect a fork before the import of this module, by started runtimes without threads."""
     global _unsure
     if not 0 < len(_threads()) <= threading.active_count():
         return
@@ -146,20 +146,20 @@ def _note_earlier_fork():
 
 
 def _try_torch():
-    """Find out whether PyTorch computes in this thread.
+    """Find out, by a large operation in a forked probe, whether PyTorch hangs in this thread.
 
-    Its threads belong to the thread that first computed, and start at the first large operation:
-    nothing tells whether they had. So a forked process tries one.
+    Nothing else tells whether PyTorch's threads, which serve the thread that first computed, had
+    started before the fork.
     """
     global _is_probing, _unsure
     if not _unsure or _unsure[0] != threading.get_ident():
-        return  # Another thread gets threads of its own.
+        return  # Other threads get new PyTorch threads.
     parent, _unsure = _unsure[1], None
     torch = sys.modules.get("torch")
     if getattr(torch, "get_num_threads", lambda: 1)() == 1:
         return
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    _is_probing = True  # The probe is a fork, too.
+    _is_probing = True  # The probe is a fork too, and must not run the hooks.
     probe = os.fork()
     if probe == 0:
         try:
@@ -176,7 +176,7 @@ def _try_torch():
             break
         time.sleep(0.005)
     if hasattr(signal, "sigtimedwait"):  # Not on macOS.
-        # A server would take it for one of its workers.
+        # A server would take the probe's SIGCHLD for that of a worker.
         signal.sigtimedwait([signal.SIGCHLD], 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -185,7 +185,7 @@ def _try_torch():
 
 
 def _forking_server():
-    """Whether a server is forking this process as its worker, and the signal that stops it."""
+    """Return whether a server is forking this process, and the signal to stop it."""
     frame = sys._getframe(1)
     while frame is not None:
         place = frame.f_globals.get("__name__"), frame.f_code.co_name
@@ -196,7 +196,7 @@ def _forking_server():
 
 
 def _holds_model():
-    """Whether there is a model in this process."""
+    """Whether this process holds a Keras model."""
     model = getattr(sys.modules.get("keras"), "Model", None)
     return model is not None and any(issubclass(type(x), model) for x in gc.get_objects())
 
@@ -208,7 +208,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
-    """Let a function `(number, frame)` handle Ctrl-C and SIGTERM, in the main thread."""
+    """Handle Ctrl-C and SIGTERM with a function `(number, frame)`, in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -222,10 +222,10 @@ def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
 
 @contextlib.contextmanager
 def silent_tensorflow():
-    """Where TensorFlow is imported without its lines on what the machine has.
+    """Return a context in which the import of TensorFlow writes no log lines.
 
-    It writes to the standard error before it reads how much it should. Errors of its operations
-    are exceptions, too.
+    TensorFlow writes to stderr before it reads its log level, so stderr is redirected; errors of
+    operations are exceptions too.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
@@ -240,7 +240,7 @@ def silent_tensorflow():
 
 
 def run_silently(module, function, *arguments):
-    """What a new process runs: a function of a module that imports TensorFlow."""
+    """Run a function of a module that imports TensorFlow, in a new process."""
     with silent_tensorflow():
         module = importlib.import_module(module)
     getattr(module, function)(*arguments)

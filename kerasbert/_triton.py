@@ -1,15 +1,15 @@
-"""Triton and TensorFlow in one process."""
+"""Import order of Triton and TensorFlow."""
 
 import importlib.util
 import sys
 
 
 def import_triton():
-    """Import Triton, where it is installed beside TensorFlow, before TensorFlow is.
+    """Import Triton before TensorFlow if both are installed and neither is imported yet.
 
-    Each brings LLVM along. Triton 3.9 aborts the process where TensorFlow is in it already; the
-    other order works. PyTorch imports Triton, when it is imported or with the first optimizer, and
-    so does `transformers`. Where TensorFlow came first it is too late.
+    Both contain LLVM, and Triton 3.9 aborts the process if TensorFlow is already imported; the
+    other order works. PyTorch (on import or with the first optimizer) and `transformers` import
+    Triton.
     """
     if {"triton", "tensorflow"} & sys.modules.keys():
         return

@@ -1,20 +1,21 @@
-"""Training on several devices: what Keras leaves open for each backend.
+"""Training on several devices and in several processes.
 
-V tokens of the vocabulary, E width of the embeddings, D width, I width of the feed-forward.
+V vocabulary size, E embedding width, D width, I width of the feed-forward.
 
-Losses are those of one device with the whole batch, but for what is a mean over tokens, as that of
-hidden tokens: on TensorFlow and PyTorch each device takes its own mean, and the mean of these
-differs a little where devices have different numbers of tokens. Dropout draws on each device.
+Losses equal those of one device with the whole batch, weighted means over masked tokens and the
+in-batch negatives of `MultipleNegativesRanking` included. On TensorFlow and PyTorch, other losses
+that compare the rows of a batch (`CoSENT`, `BatchHardTriplet`) or average over tokens
+(distillation) do so per replica. Each replica draws its own dropout.
 
-**Several processes that a launcher started, on any backend**: `together`, below, is all that it
-takes. What follows is for scripts that set up devices themselves.
+**Several processes started by a launcher, on any backend**: use `together`. The following is for
+scripts that set up devices themselves.
 
-**JAX.** `keras.distribution` does it all; set it before the model is made. The devices have to
-divide the rows of each batch, the last one's too:
+**JAX.** Set `keras.distribution` before the model is created. The rows of each batch, the last one
+included, must be a multiple of the devices:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
-or, with each layer cut over 4 devices, and the batches over the rest:
+or, with each layer split over 4 devices and batches over the rest:
 
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"])
     layouts = kerasbert.distribution.layout_map(mesh)
@@ -22,17 +23,16 @@ or, with each layer cut over 4 devices, and the batches over the rest:
         keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
     )
 
-**TensorFlow.** Make or load the model in the scope of a strategy. `MirroredStrategy` needs no
-more; with `MultiWorkerMirroredStrategy`, where each worker runs the same script on all of the
-data with the same `keras.utils.set_random_seed`, and takes its part, `data_parallel` mends what
-Keras stops at:
+**TensorFlow.** Create or load the model in the scope of a strategy. `MirroredStrategy` needs no
+more. With `MultiWorkerMirroredStrategy` each worker runs the same script on all data with the same
+`keras.utils.set_random_seed` and takes its shard; `data_parallel` works around Keras' limits:
 
     with strategy.scope():
         model = data_parallel(BertTextClassifier.from_preset(...))
     model.fit(texts, labels)
 
-**PyTorch.** Keras does nothing itself. One process a device, as `torchrun` starts them, each with
-its own part of the data; `batch_size` is of one process:
+**PyTorch.** Start one process per device with `torchrun`, each with its shard of the data;
+`batch_size` is per process:
 
     torch.distributed.init_process_group()
     model = data_parallel(BertTextClassifier.from_preset(...))
@@ -60,22 +60,22 @@ __all__ = [
 
 
 def join():
-    """Meet the other processes that a launcher started, before anything is computed.
+    """Connect to the other processes that a launcher started, before anything is computed.
 
-    `kerasbert.pretrain` does it itself; a script that computes something before calls this first.
-    What starts the processes says how many there are:
+    `kerasbert.pretrain` does this itself, unless a script computes something earlier. The launcher
+    sets the number of processes:
 
     - JAX: `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` of Keras, or
-      `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, SLURM's and Open MPI's
-      own variables, or a pod of TPUs.
+      `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, the variables of SLURM
+      or Open MPI, or a TPU pod.
     - PyTorch: `torchrun`.
     - TensorFlow: `TF_CONFIG`.
 
     Returns:
-        `Processes`: `index` and `count`, 0 and 1 where there are no others.
+        `Processes` with `index` and `count`, 0 and 1 for a single process.
 
     Raises:
-        RuntimeError: where something was computed already.
+        RuntimeError: if something was computed already.
 
     Example:
 
@@ -87,30 +87,33 @@ def join():
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """This process among those that train together, from 0. What it asks, all have to ask."""
+    """This process among `count` that train together; `index` starts at 0.
+
+    The methods are collective: all processes must call them.
+    """
 
     index: int
     count: int
 
     @property
     def is_first(self):
-        """Whether this is the process that writes."""
+        """Whether this is the process that writes files."""
         return self.index == 0
 
     def any(self, flag):
-        """Whether a flag is set in any of them."""
+        """Whether a flag is set in any process."""
         return self.mean([float(bool(flag))])[0] > 0
 
     def mean(self, values):
-        """The means of floats over all of them."""
+        """Return the means of floats over all processes."""
         return [total / self.count for total in self.sum(values)]
 
     def sum(self, values):
-        """The sums of floats over all of them."""
+        """Return the sums of floats over all processes."""
         return backend.sum_over_processes(values) if self.count > 1 else values
 
     def first(self, function):
-        """Call a function in the first one while the others wait; its result, elsewhere `None`."""
+        """Call a function in the first process while the others wait; they get `None`."""
         error = result = None
         if self.is_first:
             try:
@@ -122,19 +125,19 @@ class Processes:
             raise error
         if failed:
             raise ConnectionError(
-                f"The first of the {self.count} processes stopped: what it printed says why."
+                f"The first of the {self.count} processes failed; see its output for the reason."
             )
         return result
 
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-    """What processes and their devices share out: see `together`.
+    """Distribution of batches over processes and devices; see `together`.
 
     Args:
         processes: `Processes`.
-        shard: `(index, count)`. The part of each batch that this process reads.
-        replicas: int. The devices that divide the rows of a batch.
+        shard: `(index, count)`. The shard of each batch that this process reads.
+        replicas: int. Number of devices over which the rows of a batch are split.
     """
 
     processes: Processes
@@ -142,18 +145,17 @@ class Together:
     replicas: int
 
 
-# The `Together` in whose context this is, where its processes share the batches that `fit` and
-# `evaluate` are given.
+# The active `Together` if its processes share the batches given to `fit` and `evaluate`.
 sharing = None
 
 
 @contextlib.contextmanager
 def together(devices=None, mesh=None, share_batches=True):
-    """A context in which models train on several devices, of all processes that were started.
+    """Return a context in which models train on the devices of all processes.
 
-    `fit` and `evaluate` of task models are given the same texts in every process, after the same
-    `keras.utils.set_random_seed`, and train as one process would: `batch_size` is of all together,
-    and each process computes its rows of every batch.
+    Call `fit` and `evaluate` of task models with the same texts in every process, after the same
+    `keras.utils.set_random_seed`. They work as in one process: `batch_size` is global, and each
+    process computes its rows of every batch.
 
         keras.utils.set_random_seed(0)
         with together():
@@ -163,25 +165,23 @@ def together(devices=None, mesh=None, share_batches=True):
         if join().is_first:
             model.save_to_preset(...)
 
-    A batch that the processes do not divide is filled with rows of weight 0, which metrics without
-    weights count. What compares the rows of a batch with each other, as `BertTextEmbedder` does
-    with pairs, compares on PyTorch those of its own process. On JAX `predict` comes after the
-    context.
+    Batches that do not divide evenly are padded with rows of weight 0, which unweighted metrics
+    count. On JAX, call `predict` after the context.
 
     Args:
-        devices: int. How many devices of this process to use, where it is alone.
-        mesh: `(batch, model)`, ints, on JAX: the devices that divide the rows of a batch, and those
-            that divide each layer, see `layout_map`.
-        share_batches: bool. `False` where each process gives `fit` its own rows of every batch, as
-            `read_examples` reads them with the `shard` of what is yielded.
+        devices: int. Number of devices to use, for a single process.
+        mesh: `(batch, model)`, ints, JAX only: devices over which to split the rows of a batch, and
+            devices over which to split each layer, see `layout_map`.
+        share_batches: bool. `False` if each process passes its own rows to `fit`, such as those
+            that `read_examples` reads with the yielded `shard`.
 
     Yields:
         `Together`.
 
     Raises:
-        ValueError: for more devices than there are, and where processes that share batches would
-            draw other weights and orders.
-        ConnectionError: in a sentence, where another process ended.
+        ValueError: if there are too few devices, or if processes that share batches have different
+            random seeds.
+        ConnectionError: if another process ended.
     """
     global sharing
     processes, before = join(), sharing
@@ -197,50 +197,51 @@ def together(devices=None, mesh=None, share_batches=True):
         if processes.count == 1 or not backend.is_lost_process(error):
             raise
         raise ConnectionError(
-            f"Process {processes.index} of {processes.count} lost another one, which ended or "
-            "cannot be reached: start all of them again, and they go on from the last checkpoint."
+            f"Process {processes.index} of {processes.count} lost the connection to another one, "
+            "which ended or cannot be reached; restart all processes to resume from the last "
+            "checkpoint."
         ) from error
     finally:
         sharing = before
 
 
 def _check_alike(processes):
-    """Raise, in all processes, unless Python's generator has the same state in all of them."""
+    """Raise in all processes if the states of Python's random generator differ between them."""
     state = float(zlib.crc32(repr(random.getstate()).encode()) % 2**20)
     total, squares = processes.sum([state, state * state])
     if total * total != squares * processes.count:
         raise ValueError(
-            f"The {processes.count} processes would draw different weights and orders of texts: "
-            "call keras.utils.set_random_seed() with the same number in all of them first."
+            f"The {processes.count} processes would draw different weights and orders of texts; "
+            "call keras.utils.set_random_seed() with the same seed in all of them first."
         )
 
 
 def of_one_process(model):
-    """A model that several processes trained, for use in this one alone: `predict`, saving.
+    """Return a model for use in this process alone (`predict`, saving), after joint training.
 
-    All of them have to call it where layers are cut over their devices.
+    If layers are split over the devices of several processes, all processes must call this.
 
     Args:
         model: a task model.
 
     Returns:
-        The model; on JAX with several processes a new one with copies of its weights.
+        The model; on JAX with several processes a new one with copies of the weights.
     """
     return backend.of_one_process(model, join().count)
 
 
 def layout_map(device_mesh, axis="model"):
-    """How the weights of this package's models lie on devices: a `keras.distribution.LayoutMap`.
+    """Return a `keras.distribution.LayoutMap` for tensor parallelism of this package's models.
 
-    Each layer is cut as in Megatron-LM: the first projection of attention and of the feed-forward
-    by its columns, the second by its rows, so that the devices meet twice a layer; tables of
-    embeddings by their width. All else, biases after the sums, norms, positions and heads, is
-    small and whole on each device. The optimizer's state lies as the weights do.
+    As in Megatron-LM, the first projection of attention and of the feed-forward is split by
+    columns, the second by rows, so that devices communicate twice per layer; token embeddings by
+    width. Everything else (other biases, norms, positions, heads) is small and replicated. The
+    optimizer's state is sharded like the weights.
 
     Args:
         device_mesh: a `keras.distribution.DeviceMesh`.
-        axis: string. The axis of the mesh over which layers are cut. Its size has to divide E, D
-            and I, best `num_heads` too.
+        axis: string. Mesh axis over which to split layers. E, D and I must be multiples of its
+            size, and preferably `num_heads`.
 
     Example:
 
@@ -266,19 +267,19 @@ def layout_map(device_mesh, axis="model"):
 
 
 def data_parallel(model, **kwargs):
-    """Let `model.fit` train with other processes: PyTorch's, or TensorFlow's workers.
+    """Make `model.fit` train jointly with other PyTorch processes or TensorFlow workers.
 
-    On PyTorch the gradients of all processes are averaged by `DistributedDataParallel`, and the
-    weights start as those of the first. `fit` shows the losses of its own process.
+    On PyTorch `DistributedDataParallel` averages the gradients, and all processes start with the
+    weights of the first. `fit` shows the losses of its own process.
 
     Args:
-        model: a task model; on TensorFlow, one made in the scope of its strategy. It is changed.
-        **kwargs: PyTorch: arguments of `DistributedDataParallel`.
+        model: a task model, on TensorFlow created in the scope of its strategy; changed in place.
+        **kwargs: arguments of `DistributedDataParallel`, on PyTorch.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: where there are no other processes to train with, or Keras does it alone.
+        ValueError: if there are no other processes, or if Keras does not need this.
     """
     return backend.data_parallel(model, **kwargs)

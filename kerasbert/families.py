@@ -1,8 +1,8 @@
-"""The families as rows of settings: what a family is, in one place.
+"""Table of model families: settings of their encoders and of their published heads.
 
-A row holds the arguments of `kerasbert.models.BertBackbone` that the family's checkpoints share and
-that differ from BERT's own, and the settings of its published heads. Nothing else in
-the package knows a family but the name tables of `kerasbert.conversion`.
+A row holds the arguments of `kerasbert.models.BertBackbone` in which the family's checkpoints
+differ from BERT, and the settings of its published heads. Otherwise only the name tables of
+`kerasbert.conversion` refer to families.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
 ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663, DeBERTa-v3 2111.09543, NomicBERT
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from kerasbert._errors import check_choice
 from kerasbert.kinds import KINDS
 
-# The settings of an encoder and what each can be; see `kerasbert._errors.check_value`.
+# Encoder settings and their types; see `kerasbert._errors.check_value`.
 SETTINGS = {
     "vocabulary_size": "count",
     "num_layers": "count",
@@ -27,7 +27,7 @@ SETTINGS = {
     "num_segments": "whole",
     "attention_dropout": "share",
     "activation": "name",
-    # 0 makes a row of equal numbers NaN.
+    # Not 0, which gives NaN for a row of equal numbers.
     "layer_norm_epsilon": "epsilon",
     "pooler": "flag",
     "embedding_dim": "count?",
@@ -51,23 +51,22 @@ SETTINGS = {
     "finetuning_learning_rate": "rate?",
     "family": "name",
 }
-# Those without which nothing else says what an encoder is.
+# Settings without a default.
 NEEDED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
 POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled")
-# The parts of an encoder that have biases, or have none: the projections of the attention, the two
-# of the feed-forward, and the norms.
+# Parts with optional biases: the attention projections, the two feed-forward projections, norms.
 BIASED = ("attention", "intermediate", "output", "norm")
 
 
 @dataclass(frozen=True)
 class Family:
-    """A row.
+    """One model family.
 
     Args:
         encoder: dict. Settings of the encoder.
-        heads: dict of a kind of head to the settings in which it differs from the kind's row in
+        heads: dict of kinds of heads to the settings that differ from the kind's row in
             `kerasbert.kinds`.
-        tokenizer: string. The tokenizer's class.
+        tokenizer: string. Class name of the tokenizer.
     """
 
     encoder: dict = field(default_factory=dict)
@@ -82,11 +81,11 @@ _MODERNBERT_HEAD = {
     "dropout": 0.0,
 }
 _CONTEXT_POOLER = {"pooling": "cls", "head_activation": "gelu"}
-# BERT's pooler as a part of the head, of families whose encoders come without one.
+# BERT's pooler as part of the head, for families whose encoders have none.
 _POOLED = {"pooling": "cls", "head_activation": "tanh"}
-# Whatever the encoder's activation is.
+# The head's activation is erf GELU, independent of the encoder's.
 _ERF_GELU = {"head_activation": "gelu"}
-# Classes are read off the last token, which has seen all the others.
+# The last token alone attends to all others.
 _LAST_TOKEN = {"pooling": "last", "output_bias": False, "dropout": 0.0}
 _GPT = {
     "num_segments": 0,
@@ -110,9 +109,9 @@ _MODERNBERT = {
     "use_bias": False,
     "pooler": False,
 }
-# BERT with rotary positions and a gate.
+# BERT with rotary positions and a gated feed-forward.
 _ROTARY = {"pooler": False, "position_embedding": "rotary", "gated_mlp": True}
-# Rows of models in `kerasbert.lineage`, whose encoders are classes of their own.
+# Families of `kerasbert.lineage`, whose encoders are classes of their own.
 LINEAGE = {
     "xlnet": Family(
         heads={
@@ -123,7 +122,7 @@ LINEAGE = {
     "transformer_xl": Family(tokenizer=""),
     "marian": Family(tokenizer="MarianTokenizer"),
 }
-# What their settings can be that no `BertBackbone` has.
+# Types of the settings that only these encoders have.
 LINEAGE_SETTINGS = {
     "clamp_length": "count?",
     "memory_length": "whole",
@@ -199,7 +198,7 @@ FAMILIES = {
         },
         tokenizer="ModernBertTokenizer",
     ),
-    # A token sees the 63 before it there, where the encoder's sees 64 to each side.
+    # Local attention covers 63 earlier tokens, in the encoder 64 on each side.
     "modernbert_decoder": Family(
         encoder={**_MODERNBERT, "local_window": 126, "is_causal": True},
         heads={
@@ -246,7 +245,7 @@ FAMILIES = {
 
 
 def get_family(name, families=None):
-    """Return the row of a family, by default one of any model's.
+    """Return the row of a family, by default one of `FAMILIES` or `LINEAGE`.
 
     >>> get_family("roberta").encoder["position_offset"]
     2
@@ -261,13 +260,13 @@ def get_family(name, families=None):
 
 
 def has_bias(use_bias, part):
-    """Whether a part of `BIASED` has biases, where all have, none has, or those of a list have.
+    """Whether a part of `BIASED` has biases, by a `use_bias` of True, False or a list of parts.
 
     >>> has_bias(["norm"], "norm"), has_bias(["norm"], "attention"), has_bias(True, "attention")
     (True, False, True)
 
     Raises:
-        ValueError: for a list with a part that there is not.
+        ValueError: if the list has an unknown part.
     """
     if not isinstance(use_bias, (list, tuple)):
         return use_bias
@@ -277,12 +276,12 @@ def has_bias(use_bias, part):
 
 
 def head_settings(family, kind):
-    """The settings of a kind of head in a family: the kind's own, but for what the family changes.
+    """Return the settings of a kind of head in a family: the kind's, overridden by the family's.
+
+    A `kind` of `None`, a custom task, has no settings.
 
     >>> head_settings("roberta", "text_classifier")["pooling"]
     'cls'
-
-    A `kind` of `None`, a task of the user's own, has none.
 
     Raises:
         ValueError: if there is no such family.

@@ -1,7 +1,7 @@
-"""The kinds of heads as rows: what each is called in every room of the package.
+"""Table of the kinds of heads, with their class names in each subpackage.
 
-To add a kind: a row here, and a file of the kind's name in each room where it differs from what is
-there, such as `models/text_classifier.py` and `preprocessors/text_classifier.py`.
+To add a kind, add a row, and a file of its name in each subpackage where it differs from the base,
+such as `models/text_classifier.py` and `preprocessors/text_classifier.py`.
 """
 
 import functools
@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Kind:
-    """A row: names alone, so that it costs nothing to read.
+    """One kind of head; names only, so that reading the table imports nothing.
 
     Args:
-        name: string. Of its files, and in `convert(task=...)` and `file_task(head=...)`.
-        models: string. Its class in `kerasbert/models/<name>.py`; "" where those of
-            `kerasbert.lineage` alone have it.
-        preprocessors: string. Its class in `kerasbert/preprocessors/<name>.py`; "" for none.
-        export: string. The class in `kerasbert/export/<name>.py` that serves it; "" for none.
-        tasks: string. The class in `kerasbert/tasks/<name>.py` that reads its data and writes its
-            answers; "" for none.
-        settings: dict. Those of its head where neither the caller nor the family has others.
-        like: string. The kind with the same weights, whose settings in `families` and tables in
-            `conversion` hold for this one; "" for its own.
-        parts: tuple. The kinds whose heads it has, where they are several.
-        huggingface: string. How the names of its classes end in transformers; "" for none.
-        keras_hub: string. The same of KerasHub.
-        pipeline: string. The task on the Hugging Face hub; "" for none.
-        usage: string. What a person calls, for model cards.
-        single: bool. Whether it is one model with heads that other formats may have a place for.
+        name: string. Name of its files, and in `convert(task=...)` and `file_task(head=...)`.
+        models: string. Class in `kerasbert/models/<name>.py`; "" if only `kerasbert.lineage` has
+            this head.
+        preprocessors: string. Class in `kerasbert/preprocessors/<name>.py`; "" for none.
+        export: string. Class in `kerasbert/export/<name>.py` that serves it; "" for none.
+        tasks: string. Class in `kerasbert/tasks/<name>.py` that reads data and writes predictions;
+            "" for none.
+        settings: dict. Defaults of its head, which family and caller can override.
+        like: string. Kind with the same weights, whose settings in `families` and tables in
+            `conversion` apply to this one; "" for its own.
+        parts: tuple. Kinds whose heads it combines.
+        huggingface: string. Suffix of its class names in transformers; "" for none.
+        keras_hub: string. Suffix of its class names in KerasHub; "" for none.
+        pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
+        usage: string. Example call of its inference method, for model cards.
+        single: bool. Whether it is one model whose heads other formats can represent.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Kind:
 
     @property
     def tables(self):
-        """The kind whose settings in `families` and tables in `conversion` hold for this one."""
+        """The kind whose settings in `families` and tables in `conversion` apply to this one."""
         return self.like or self.name
 
     def load(self, room):
-        """Its class in a room: "models", "preprocessors", "export" or "tasks".
+        """Import its class from a subpackage: "models", "preprocessors", "export" or "tasks".
 
         >>> KINDS["text_classifier"].load("models").__name__
         'BertTextClassifier'
@@ -219,7 +219,7 @@ KINDS = {row.name: row for row in _ROWS}
 
 
 def kinds_with(room):
-    """The rows that have a class in a room; see `Kind.load`.
+    """Return the rows that have a class in a subpackage; see `Kind.load`.
 
     >>> [kind.name for kind in kinds_with("tasks")][:2]
     ['text_classifier', 'text_regressor']
@@ -228,12 +228,12 @@ def kinds_with(room):
 
 
 def tables_of(model):
-    """`Kind.tables` of a task or its class; `None` of others."""
+    """Return `Kind.tables` of a task or its class; `None` for anything else."""
     kind = getattr(model, "kind", None)
     return kind and KINDS[kind].tables
 
 
 @functools.cache
 def classes(room):
-    """The classes of all kinds in a room: a dict of name to class."""
+    """Return the classes of all kinds in a subpackage, as a dict of name to class."""
     return {kind.name: kind.load(room) for kind in kinds_with(room)}

@@ -1,8 +1,8 @@
-"""Optimizers and schedules for BERT: decay exclusions, warmup, rates by layer, unfreezing.
+"""Optimizers, learning rate schedules, layerwise learning rates and gradual unfreezing.
 
-The cosine with warmup is Keras' own: `keras.optimizers.schedules.CosineDecay(0.0, steps - warmup,
-warmup_target=5e-5, warmup_steps=warmup)`; so are clipping (`global_clipnorm`) and
-`gradient_accumulation_steps`. Schedules count batches, also where gradients are accumulated.
+Keras itself has cosine decay with warmup, `keras.optimizers.schedules.CosineDecay(0.0, steps -
+warmup, warmup_target=5e-5, warmup_steps=warmup)`, clipping (`global_clipnorm`) and
+`gradient_accumulation_steps`. Schedules count batches, even with gradient accumulation.
 """
 
 import math
@@ -30,22 +30,22 @@ __all__ = [
     "layerwise_learning_rates",
 ]
 
-#: The weights that do not decay, by the last parts of their paths.
+#: Names of weights without weight decay, as parts of their paths.
 NO_DECAY = ("bias", "gamma", "beta")
 
-#: The peak for encoders that record none: the middle of the paper's three for its Base and Large
-#: (arXiv 1810.04805, appendix A.3). Small encoders want ten times as much and more.
+#: Peak learning rate of fine-tuning for encoders that record none: the middle of the paper's three
+#: for Base and Large (arXiv 1810.04805, appendix A.3). Small encoders need at least ten times that.
 FINETUNING_LEARNING_RATE = 3e-5
 
-#: What one weight of an encoder here holds several matrices of.
+#: Weights that fuse several matrices, and how many.
 MUON_PARTS = {"qkv": 3}
 
 
 class _ByWeight(ChecksKeywords):
-    """Mixin, first among the bases: which weights decay, and at what share of the rate each trains.
+    """Mixin, first among the bases: weight decay exclusions and learning rate multipliers by name.
 
-    A name stands for a weight whose path holds it as whole parts: "bias" for each bias,
-    "transformer_layer_1" for all of that layer.
+    A name matches whole parts of a weight's path: "bias" matches every bias,
+    "transformer_layer_1" all weights of that layer.
     """
 
     def __init__(self, *args, no_decay=NO_DECAY, learning_rate_multipliers=None, **kwargs):
@@ -55,8 +55,8 @@ class _ByWeight(ChecksKeywords):
         for name, value in self._multipliers().items():
             if value < 0:
                 raise ValueError(
-                    f"learning_rate_multipliers['{name}'] is {value}; pass a share of the "
-                    "learning rate, from 0."
+                    f"learning_rate_multipliers['{name}'] is {value}; it must be a factor of the "
+                    "learning rate, at least 0."
                 )
         self._decays, self._shares = {}, {}
 
@@ -73,11 +73,11 @@ class _ByWeight(ChecksKeywords):
                     self._shares[key] *= value
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Set `no_decay`; here names are whole parts of a path, and a saved model keeps them."""
+        """Set `no_decay`; names match whole parts of a path, and a saved model keeps them."""
         if self.built:
             raise ValueError(
-                "The optimizer is built already, and what decays is settled; call "
-                "exclude_from_weight_decay() before training, or pass no_decay."
+                "exclude_from_weight_decay() must be called before the optimizer is built; call it "
+                "before training, or pass no_decay."
             )
         self.no_decay = (*(variable.path for variable in var_list or ()), *(var_names or ()))
 
@@ -95,15 +95,15 @@ class _ByWeight(ChecksKeywords):
         return self._decays[private_names.variable_key(self, variable)]
 
     def _groups(self, variables, kind):
-        """`(kind, positions)` of the variables that are of a kind; one group in most cases."""
+        """Group variables: pairs `(kind, positions)`, in most cases just one."""
         groups = {}
         for position, variable in enumerate(variables):
             groups.setdefault(kind(private_names.variable_key(self, variable)), []).append(position)
         return groups.items()
 
     def _clip_gradients(self, grads):
-        # TensorFlow gives the gradient of an embedding by place, a token's once for each of its
-        # places, and Keras takes norm and square of those, not of their sum: adding sums.
+        # TensorFlow's sparse gradient of embeddings has a row per occurrence of a token, and Keras
+        # takes norms and squares of rows instead of sums. Adding 0.0 sums them.
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
         grads = backend.sum_over_replicas(grads)
         if (self.global_clipnorm or 0) > 0 and not (self.clipnorm or self.clipvalue):
@@ -111,7 +111,7 @@ class _ByWeight(ChecksKeywords):
         return super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        # Keras would clip on each device of a TensorFlow strategy, then sum: see above.
+        # Keras would clip per replica and then sum; `_clip_gradients` sums first instead.
         return grads_and_vars
 
     def _apply_weight_decay(self, variables):
@@ -121,7 +121,6 @@ class _ByWeight(ChecksKeywords):
         for share, rows in self._groups(decayed, self._shares.get):
             weights = [decayed[i] for i in rows]
             if not backend.decay(weights, decay * share, lambda: self.learning_rate):
-                # Keras multiplies the decay by the rate.
                 self.weight_decay = decay * share
                 super()._apply_weight_decay(weights)
         self.weight_decay = decay
@@ -133,21 +132,21 @@ class _ByWeight(ChecksKeywords):
             )
 
 
-# On torch `keras.optimizers.AdamW(...)` makes an object of a faster class, which its subclasses
-# are not of.
+# On PyTorch `keras.optimizers.AdamW(...)` returns an instance of a faster class, which subclasses
+# would not inherit from.
 _KerasAdamW = private_names.class_made_by(keras.optimizers.AdamW)
 
 
 def _filled(beta, steps):
-    """`1 - beta ** steps`, how full an average is; exact, where a power in float32 is not."""
+    """Return Adam's bias correction `1 - beta ** steps`, exactly even in float32."""
     return -ops.expm1(steps * (math.log(beta) if beta else -math.inf))
 
 
 class _Adam(_KerasAdamW):
-    """Adam's step: of corrected averages, with epsilon after the correction, or of plain ones.
+    """Adam with optional bias correction, and epsilon added after the correction.
 
-    Keras adds epsilon to the root before the correction, which makes it up to 30 times as large in
-    the first steps: with 1e-6 that moves the losses of fine-tuning by thousandths.
+    Keras adds epsilon before the correction, which makes it up to 30 times as large in the first
+    steps; at 1e-6 this changes the losses of fine-tuning by thousandths.
     """
 
     def __init__(self, *args, bias_correction=True, **kwargs):
@@ -156,10 +155,10 @@ class _Adam(_KerasAdamW):
         self._starts = {}
 
     def start(self, variables):
-        """Count the steps of these weights, which did not train until now, from here.
+        """Restart the step count of weights that were frozen until now.
 
-        Their averages are empty; without this Adam would correct them as if they were full, and
-        the first updates would be up to 6 times the learning rate.
+        Without this Adam would hardly correct their moving averages, which are zero, and the first
+        updates would be up to 6 times the learning rate.
         """
         now = int(ops.convert_to_numpy(self.iterations))
         self._starts.update(
@@ -168,18 +167,21 @@ class _Adam(_KerasAdamW):
 
     def _backend_update_step(self, grads, variables, learning_rate):
         for start, rows in self._groups(variables, lambda key: self._starts.get(key, 0)):
-            # Once for all these weights; Keras hands the pair on to the steps below as it is.
+            # Once for all these weights; Keras passes the pair to `update_step` unchanged.
             pair = self._rate_and_epsilon(learning_rate, start)
             super()._backend_update_step(
                 [grads[i] for i in rows], [variables[i] for i in rows], pair
             )
 
     def _rate_and_epsilon(self, rate, start):
-        """Those that make `rate * mean / (sqrt(square) + epsilon)` the step, of plain averages."""
+        """Fold the bias correction into the rate and epsilon of the uncorrected step.
+
+        The step is `rate * mean / (sqrt(square) + epsilon)`.
+        """
         if not self.bias_correction:
             return rate, self.epsilon
         betas = self.beta_1, self.beta_2
-        if self._is_fused():  # It has `1 - beta` in float32, 0.001 only to 5 digits.
+        if self._is_fused():  # The kernel's `1 - beta` is float32, where 0.001 has only 5 digits.
             betas = map(float, np.float32(betas))
         steps = ops.cast(self.iterations + 1 - start, "float32")
         filled_1, filled_2 = (_filled(beta, steps) for beta in betas)
@@ -205,7 +207,7 @@ class _Adam(_KerasAdamW):
         self.assign_sub(variable, rate * mean / (ops.sqrt(square) + epsilon))
 
     def _parallel_update_step(self, grads, variables, learning_rate):
-        """All weights of a rate at once, which Keras has on PyTorch alone."""
+        """Update all weights of one learning rate at once; Keras calls this on PyTorch only."""
         slots = zip(*(private_names.averages(self, variable) for variable in variables))
         slots = [[slot.value for slot in same] for same in slots]
         variables = [variable.value for variable in variables]
@@ -217,25 +219,24 @@ class _Adam(_KerasAdamW):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdamW(_ByWeight, _Adam):
-    """Adam with decoupled decay of all weights but biases and norms, clipped: as BERT trains.
+    """Adam with decoupled weight decay except for biases and norms, and clipping, as in BERT.
 
-    It steps as `torch.optim.AdamW`, with which transformers fine-tunes; with
-    `bias_correction=False` as the optimizer of BERT's released code, which pre-trained it.
+    It equals `torch.optim.AdamW`, which transformers uses for fine-tuning, and with
+    `bias_correction=False` the optimizer of BERT's released code for pre-training. Saved models
+    keep all settings.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
         weight_decay: float.
         beta_1: float.
         beta_2: float.
-        epsilon: float. Added to the root of the average of squares, after its correction.
-        bias_correction: bool. Whether averages, which start at 0, are divided by how full they are.
-        global_clipnorm: float. The most that the norm of all gradients together may be.
-        no_decay: list of names of weights, or parts of their paths, that do not decay.
-        learning_rate_multipliers: dict of parts of paths to shares of the rate; see
+        epsilon: float. Added to the root of the second moment after its bias correction.
+        bias_correction: bool. Whether to correct the moving averages for their start at 0.
+        global_clipnorm: float. Limit on the global gradient norm.
+        no_decay: list of names, or parts of paths, of weights without decay.
+        learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.
-        **kwargs: as in `keras.optimizers.AdamW`, for example `gradient_accumulation_steps`.
-
-    Saved models keep all of these.
+        **kwargs: see `keras.optimizers.AdamW`, for example `gradient_accumulation_steps`.
 
     Example:
 
@@ -275,10 +276,10 @@ class AdamW(_ByWeight, _Adam):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Lamb(_ByWeight, keras.optimizers.Lamb):
-    """LAMB, for large batches: each weight's update, its decay included, is as long as the weight.
+    """LAMB, for large batches: scales each weight's update, weight decay included, to its norm.
 
-    `keras.optimizers.Lamb` leaves the decay out of what it scales. As in BERT's training, weights
-    that do not decay are not scaled either.
+    `keras.optimizers.Lamb` excludes the weight decay from the scaling. As in BERT's training,
+    weights without weight decay are not scaled.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
@@ -286,11 +287,11 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
         beta_1: float.
         beta_2: float.
         epsilon: float.
-        global_clipnorm: float. The most that the norm of all gradients together may be.
-        no_decay: list of names of weights, or parts of their paths, that do not decay.
-        learning_rate_multipliers: dict of parts of paths to shares of the rate; see
+        global_clipnorm: float. Limit on the global gradient norm.
+        no_decay: list of names, or parts of paths, of weights without decay.
+        learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.
-        **kwargs: as in `keras.optimizers.Lamb`, for example `gradient_accumulation_steps`.
+        **kwargs: see `keras.optimizers.Lamb`, for example `gradient_accumulation_steps`.
 
     Example:
 
@@ -325,7 +326,7 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
         )
 
     def _apply_weight_decay(self, variables):
-        pass  # It is a part of the update.
+        pass  # Weight decay is part of `update_step`.
 
     def update_step(self, gradient, variable, learning_rate):
         dtype = variable.dtype
@@ -350,30 +351,29 @@ def _norm(x):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Muon(_ByWeight, keras.optimizers.Muon):
-    """Muon: the step of a matrix is its averaged gradient, with all singular values made alike.
+    """Muon: orthogonalized momentum for hidden matrices, Adam for all other weights.
 
-    What is no matrix between two hidden states (biases, norms, embeddings, the last layer of a
-    head) steps by Adam. Steps of matrices are as long as Adam's usually are (`rms_rate`), so one
-    rate and one decay are for both. Adam corrects its averages here, as that of Keras does. Without
-    that, as `pretrain` has it for "adamw", some hundred first steps are longer: compare the two at
-    rates of their own.
+    Adam updates biases, norms, embeddings and the last layer of a head. Updates of matrices are
+    scaled to the usual size of Adam's (`rms_rate`), so both share one learning rate and one weight
+    decay. Adam has bias correction here, as in Keras. The "adamw" of `pretrain` has none, so some
+    hundred first steps are longer: tune the learning rates of the two separately.
 
-    To `keras.optimizers.Muon` this adds what all optimizers here have, and `parts`: queries, keys
-    and values are one matrix in this package, and each of the three is made alike by itself.
+    To `keras.optimizers.Muon` this adds the arguments of all optimizers here, and `parts`: the
+    fused matrix of queries, keys and values is orthogonalized as three.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
-        weight_decay: float. Also of what steps by Adam.
-        momentum: float. The share of a matrix' average of gradients that stays at each step.
-        epsilon: float. Of Adam.
-        global_clipnorm: float. The most that the norm of all gradients together may be.
-        parts: dict of parts of paths to ints: into how many matrices of equal width a weight is
-            cut, such as `{"qkv": 3}`.
-        exclude_layers: list of expressions; a weight steps by Adam where one is found in its path.
-        no_decay: list of names of weights, or parts of their paths, that do not decay.
-        learning_rate_multipliers: dict of parts of paths to shares of the rate; see
+        weight_decay: float. For Adam's weights too.
+        momentum: float. Decay of the moving average of a matrix' gradients.
+        epsilon: float. Adam's.
+        global_clipnorm: float. Limit on the global gradient norm.
+        parts: dict of parts of paths to ints, the number of equally wide matrices that a weight
+            fuses, such as `{"qkv": 3}`.
+        exclude_layers: list of regular expressions; Adam updates weights whose path matches one.
+        no_decay: list of names, or parts of paths, of weights without decay.
+        learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.
-        **kwargs: as in `keras.optimizers.Muon`, for example `ns_steps`.
+        **kwargs: see `keras.optimizers.Muon`, for example `ns_steps`.
 
     Example:
 
@@ -381,8 +381,8 @@ class Muon(_ByWeight, keras.optimizers.Muon):
     >>> optimizer.get_config()["parts"]
     {'qkv': 3}
 
-    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; lengths of steps Liu et
-    al. 2025, arXiv 2502.16982.
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; update scale: Liu et al.
+    2025, arXiv 2502.16982.
     """
 
     def __init__(
@@ -401,7 +401,7 @@ class Muon(_ByWeight, keras.optimizers.Muon):
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
-            # Keras has two decays; here `_ByWeight` decays all alike.
+            # Keras has two settings for weight decay; `_ByWeight` applies one to all weights.
             adam_weight_decay=weight_decay,
             momentum=momentum,
             epsilon=epsilon,
@@ -427,8 +427,8 @@ class Muon(_ByWeight, keras.optimizers.Muon):
             cut = math.prod(count for name, count in self.parts.items() if f"/{name}/" in path)
             if width % cut:
                 raise ValueError(
-                    f"'{variable.path}' is {width} wide, and parts={self.parts} would cut it into "
-                    f"{cut} matrices; leave that out."
+                    f"'{variable.path}' has width {width}, which parts={self.parts} cannot split "
+                    f"into {cut} equal matrices; remove its entry from parts."
                 )
             self._cuts[private_names.variable_key(self, variable)] = cut
 
@@ -449,11 +449,8 @@ class Muon(_ByWeight, keras.optimizers.Muon):
         return config
 
 
-# === Schedules ===
-
-
 def _triangle(step, peak, end):
-    """From 0 at step 0 to 1 at `peak`, to 0 at `end`, and 0 after it."""
+    """Return a linear rise from 0 at step 0 to 1 at `peak`, then a fall to 0 at `end`."""
     step = ops.cast(step, "float32")
     rise, fall = step / max(peak, 1), (end - step) / max(end - peak, 1)
     return ops.maximum(ops.where(step < peak, rise, fall), 0.0)
@@ -461,18 +458,20 @@ def _triangle(step, peak, end):
 
 def _check_steps(steps):
     if steps < 1:
-        raise ValueError(f"steps={steps} has to be the number of batches of the training, from 1.")
+        raise ValueError(
+            f"steps={steps} must be the number of batches of the whole training, at least 1."
+        )
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """The rate rises from 0 over the warmup, then falls to 0 at the last step.
+    """Linear warmup from 0 to the peak, then linear decay to 0 at the last step.
 
     Args:
-        learning_rate: float. The peak.
-        steps: int. Batches of the whole training, the warmup's too: batches an epoch times epochs.
+        learning_rate: float. Peak learning rate.
+        steps: int. Batches of the whole training, warmup included: batches per epoch times epochs.
         warmup_steps: int.
-        start: int. The step that all this counts from, for an optimizer that has trained before.
+        start: int. Step at which the schedule starts, for an optimizer that has trained before.
 
     Example:
 
@@ -486,8 +485,8 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         _check_steps(steps)
         if not 0 <= warmup_steps <= steps:
             raise ValueError(
-                f"warmup_steps={warmup_steps} has to be from 0 to the {steps} steps of the "
-                "whole training."
+                f"warmup_steps={warmup_steps} must be between 0 and the {steps} steps of the whole "
+                "training."
             )
         self.learning_rate = learning_rate
         self.steps = steps
@@ -509,17 +508,17 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """The rate rises from 0 over the warmup, stays, and falls to 0 over the last steps.
+    """Linear warmup from 0, constant peak, then decay to 0 over the last steps (WSD).
 
-    Until the fall begins nothing hangs on how long the training is to be. It falls as one minus
-    the root of the share of the fall that is done: fast at first.
+    Until the decay begins, the length of the training does not matter. The decay is one minus the
+    square root of its progress: fast at first.
 
     Args:
-        learning_rate: float. The peak.
-        steps: int. Batches of the whole training, the warmup's and those of the fall too.
+        learning_rate: float. Peak learning rate.
+        steps: int. Batches of the whole training, warmup and decay included.
         warmup_steps: int.
-        decay_steps: int. Batches of the fall.
-        start: int. The step that all this counts from, for an optimizer that has trained before.
+        decay_steps: int.
+        start: int. Step at which the schedule starts, for an optimizer that has trained before.
 
     Example:
 
@@ -527,7 +526,7 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
     >>> [round(float(schedule(step)), 3) for step in (0, 1, 2, 6, 7, 10, 11)]
     [0.0, 0.5, 1.0, 1.0, 0.5, 0.0, 0.0]
 
-    Source: Hu et al. 2024, arXiv 2404.06395; the form of the fall Hägele et al. 2024, arXiv
+    Source: Hu et al. 2024, arXiv 2404.06395; form of the decay: Hägele et al. 2024, arXiv
     2405.18392.
     """
 
@@ -538,8 +537,8 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
         check_whole("decay_steps", decay_steps, 0)
         if warmup_steps + decay_steps > steps:
             raise ValueError(
-                f"warmup_steps={warmup_steps} and decay_steps={decay_steps} are more than the "
-                f"{steps} steps of the whole training; lower one of them."
+                f"warmup_steps={warmup_steps} and decay_steps={decay_steps} exceed the {steps} "
+                "steps of the whole training; lower one of them."
             )
         self.learning_rate = learning_rate
         self.steps = steps
@@ -566,13 +565,13 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
-    """ULMFiT's schedule: a short rise from a low rate, and a long fall back to it.
+    """ULMFiT's slanted triangular schedule: a short rise from a low rate and a long fall back.
 
     Args:
-        learning_rate: float. The peak.
-        steps: int. Batches of the whole training: batches an epoch times epochs.
-        cut_frac: float. The share of the steps in which the rate rises.
-        ratio: float. The peak over the lowest rate.
+        learning_rate: float. Peak learning rate.
+        steps: int. Batches of the whole training: batches per epoch times epochs.
+        cut_frac: float. Share of the steps in which the rate rises.
+        ratio: float. Ratio of the peak to the lowest rate.
 
     Example:
 
@@ -588,11 +587,13 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
         _check_steps(steps)
         if not 0 < cut_frac < 1 or int(steps * cut_frac) < 1:
             raise ValueError(
-                f"cut_frac={cut_frac} of {steps} steps leaves no step for the rise or the fall; "
-                "use a share between 0 and 1 that makes at least one step."
+                f"cut_frac={cut_frac} must be between 0 and 1 and at least one of the {steps} "
+                "steps; use a larger share or more steps."
             )
         if ratio < 1:
-            raise ValueError(f"ratio={ratio} has to be 1 or more, the peak over the lowest rate.")
+            raise ValueError(
+                f"ratio={ratio}, the peak divided by the lowest rate, must be at least 1."
+            )
         self.learning_rate = learning_rate
         self.steps = steps
         self.cut_frac = cut_frac
@@ -614,13 +615,13 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
-    """The rate rises from 0 over the warmup, then falls with the root of the step.
+    """Linear warmup from 0, then decay with the inverse square root of the step.
 
-    The paper's own has the peak `hidden_dim**-0.5 * warmup_steps**-0.5`, and Adam with
-    `beta_1=0.9, beta_2=0.98, epsilon=1e-9`.
+    In the paper the peak is `hidden_dim**-0.5 * warmup_steps**-0.5`, and Adam has `beta_1=0.9,
+    beta_2=0.98, epsilon=1e-9`.
 
     Args:
-        learning_rate: float. The peak, at the end of the warmup.
+        learning_rate: float. Peak learning rate, at the end of the warmup.
         warmup_steps: int.
 
     Example:
@@ -647,20 +648,17 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         return {"learning_rate": self.learning_rate, "warmup_steps": self.warmup_steps}
 
 
-# === Layers apart ===
-
-
 def _levels(model):
-    """The encoder's layers from the bottom: the embeddings', then each block's, as lists.
+    """Return lists of the encoder's layers, bottom up: the embedding layers, then each block.
 
-    All else, the head, the pooler and a last norm, is above them.
+    The head, the pooler and a final norm are not included.
     """
     layers = [getattr(model, "backbone", None), model, *getattr(model, "layers", [])]
     encoder = next((layer for layer in layers if hasattr(layer, "transformer_layers")), None)
     if encoder is None:
         raise ValueError(
-            f"{type(model).__name__} '{model.name}' has no encoder of kerasbert whose layers "
-            "could be told apart; pass a task model, a `BertBackbone` or a model with one inside."
+            f"{type(model).__name__} '{model.name}' has no encoder of kerasbert; pass a task "
+            "model, a `BertBackbone` or a model that contains one."
         )
     blocks = list({id(block): block for block in encoder.transformer_layers}.values())
     others = (getattr(encoder, name, None) for name in ("pooled_dense", "final_layer_norm"))
@@ -670,17 +668,17 @@ def _levels(model):
 
 
 def layerwise_learning_rates(model, decay=0.95):
-    """Shares of the learning rate that fall from layer to layer (discriminative fine-tuning).
+    """Compute learning rate multipliers that fall from top to bottom (discriminative fine-tuning).
 
-    The head and the pooler train at the full rate, the last of L layers at `decay` times it, the
-    embeddings at `decay ** (L + 1)`. Layers that share weights (ALBERT) count once.
+    The head and the pooler get 1, the last of L layers `decay`, the embeddings `decay ** (L + 1)`.
+    Layers that share weights (ALBERT) count once.
 
     Args:
-        model: a task model, or a model with a `BertBackbone` inside.
-        decay: float.
+        model: a task model, or a model that contains a `BertBackbone`.
+        decay: float, above 0 and at most 1.
 
     Returns:
-        A dict for the argument `learning_rate_multipliers` of an optimizer here.
+        A dict for the argument `learning_rate_multipliers` of the optimizers here.
 
     >>> from kerasbert.models import BertBackbone
     >>> backbone = BertBackbone(
@@ -693,7 +691,7 @@ def layerwise_learning_rates(model, decay=0.95):
     Source: Howard and Ruder 2018, arXiv 1801.06146; Sun et al. 2019, arXiv 1905.05583.
     """
     if not 0 < decay <= 1:
-        raise ValueError(f"decay={decay} has to be above 0 and at most 1.")
+        raise ValueError(f"decay={decay} must be above 0 and at most 1.")
     levels = _levels(model)
     return {
         layer.path: decay ** (len(levels) - height)
@@ -703,13 +701,13 @@ def layerwise_learning_rates(model, decay=0.95):
 
 
 class GradualUnfreezing(keras.callbacks.Callback):
-    """Trains the head in the first epoch, and one more of the encoder's layers in each after it.
+    """Callback that trains the head in the first epoch, then unfreezes layers from the top.
 
-    The embeddings come last. What does not train yet costs no gradients; when `fit` ends, all
-    that was trainable before is so again. The state of the optimizer stays.
+    The embeddings come last. Frozen weights cost no gradients. When `fit` ends, everything that was
+    trainable before is trainable again. The optimizer keeps its state.
 
     Args:
-        layers_per_epoch: int. The number of layers that each epoch adds.
+        layers_per_epoch: int. Number of layers to unfreeze in each further epoch.
 
     Example:
 
@@ -722,12 +720,12 @@ class GradualUnfreezing(keras.callbacks.Callback):
     def __init__(self, layers_per_epoch=1):
         super().__init__()
         if layers_per_epoch < 1:
-            raise ValueError(f"layers_per_epoch={layers_per_epoch} has to be at least 1.")
+            raise ValueError(f"layers_per_epoch={layers_per_epoch} must be at least 1.")
         self.layers_per_epoch = layers_per_epoch
 
     def on_train_begin(self, logs=None):
         model = self.model
-        # From the top; weights that do not train anyway (LoRA) are left alone.
+        # Top down; weights that were already frozen (LoRA) stay so.
         self._levels = [
             [weight for layer in layers for weight in layer.trainable_weights]
             for layers in reversed(_levels(model))
@@ -737,8 +735,8 @@ class GradualUnfreezing(keras.callbacks.Callback):
         optimizer = _inner(model.optimizer)
         if optimizer.use_ema:
             raise ValueError(
-                "GradualUnfreezing does not go with use_ema=True: Keras averages all weights of "
-                "an optimizer or none; leave one of the two out."
+                "GradualUnfreezing cannot be combined with use_ema=True, since Keras averages all "
+                "weights of an optimizer or none; omit one of the two."
             )
         if not model.optimizer.built:
             model.optimizer.build(weights)
@@ -765,7 +763,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
         self._retrain()
 
     def _retrain(self):
-        """Let the compiled step follow what is trainable."""
+        """Update the optimizer and the compiled step to the trainable weights."""
         for optimizer in {self.model.optimizer, _inner(self.model.optimizer)}:
             backend.train_only(optimizer, self.model.trainable_variables, self._places)
         self.model.make_train_function(force=True)

@@ -1,21 +1,21 @@
-"""What a task is made of: its encoder, a preprocessor, and a head of its own."""
+"""Parts of a task: its encoder, head and preprocessor."""
 
 import warnings
 
 
 def encoder_of(model):
-    """The encoder of a task, or the encoder itself."""
+    """Return the encoder of a task, or the encoder itself."""
     return getattr(model, "backbone", model)
 
 
 def head_weights(model):
-    """The weights of a task that are not its encoder's."""
+    """Return the weights of a task that are not its encoder's."""
     inner = {id(weight) for weight in encoder_of(model).weights}
     return [weight for weight in model.weights if id(weight) not in inner]
 
 
 def same_tokens(tokenizer, other):
-    """Whether two tokenizers make the same ids of each text."""
+    """Whether two tokenizers map every text to the same ids."""
     return tokenizer is other or _tokens(tokenizer) == _tokens(other)
 
 
@@ -25,24 +25,24 @@ def _tokens(tokenizer):
 
 
 def own_preprocessor(backbone, preprocessor, cls, **settings):
-    """A task's own copy of the preprocessor that it is given, with what the two share.
+    """Copy a preprocessor for a task, with the settings that the two share.
 
-    The tokenizer is not copied.
+    The copy shares the tokenizer.
 
     Args:
-        backbone: the `BertBackbone` that it has to fit.
+        backbone: the `BertBackbone` that the preprocessor must fit.
         preprocessor: a preprocessor, or `None`.
-        cls: the class that it has to be of.
-        **settings: those of the task; a preprocessor that does not know one goes without.
+        cls: the class that the preprocessor must be an instance of.
+        **settings: settings of the task; unknown ones are ignored.
     """
     if preprocessor is None:
         return None
     if not isinstance(preprocessor, cls):
         raise TypeError(
-            f"preprocessor is a {type(preprocessor).__name__}, and has to be a {cls.__name__}; "
-            f"make one by {cls.__name__}(tokenizer, sequence_length=...)."
+            f"preprocessor must be a {cls.__name__}, got a {type(preprocessor).__name__}; create "
+            f"it with {cls.__name__}(tokenizer, sequence_length=...)."
         )
-    # A `.keras` file gives the vocabulary after the model.
+    # A `.keras` file restores the vocabulary after the model.
     is_empty = preprocessor.tokenizer.vocabulary is None
     tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()
     if tokens > backbone.vocabulary_size:
@@ -53,7 +53,7 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
     if tokens < 0.9 * backbone.vocabulary_size:
         warnings.warn(
             f"The tokenizer has only {tokens} tokens for the encoder's vocabulary_size of "
-            f"{backbone.vocabulary_size}; is its vocabulary file whole?",
+            f"{backbone.vocabulary_size}; check that its vocabulary file is complete.",
             stacklevel=3,
         )
     if preprocessor.sequence_length > backbone.max_sequence_length:

@@ -1,11 +1,10 @@
-"""The private names of Keras, KerasHub, TensorFlow and PyTorch on which this package rests.
+"""Private names of Keras, KerasHub, TensorFlow, JAX and PyTorch that this package depends on.
 
-Such a name may change with any release, without a word. So each stands here, in `NAMES`, with the
-reason why a public one does not do. There are two kinds.
+Private names may change in any release without notice. `NAMES` lists each of them, with the reason
+why no public name will do. There are two kinds.
 
-- Names that we use. A function below does it, and no other file mentions the name.
-- Names that Keras uses, of methods and attributes that our classes define for it. They stand in
-  those classes, marked here by `given=True`.
+- Names that this package uses. A function below wraps each; no other file mentions it.
+- Methods and attributes that our classes define for Keras to use, marked by `given=True`.
 
 `tests/test_private_names.py` looks up each name in the installed packages, and compares this list
 with a scan of the code.
@@ -20,17 +19,16 @@ class Name:
     """One private name, or several that belong together.
 
     Args:
-        owner: string. The class or module that has it.
-        names: string. The names, with spaces between them.
-        form: string. The arguments of a method as Python writes them, with "..." for a
-            default that does not matter; "attribute" of an object, "keyword" of
-            a constructor, or what else it is.
-        since: string. The first release that has it in this form. For Keras all minor versions from
-            3.0 to 3.15 were compared; of other packages only the named one was read.
+        owner: string. Class or module that has it.
+        names: string. The names, separated by spaces.
+        form: string. A method's signature, with "..." for defaults that do not matter; otherwise
+            its kind, such as "attribute" of an object or "keyword" of a constructor.
+        since: string. First release with this form, of Keras' minor versions from 3.0 to 3.15; of
+            other packages only the given release was read.
         why: string.
-        issue: string. The thread of the package in which the matter comes up.
-        given: bool. Whether our classes define it, for Keras to use.
-        backends: tuple of strings. The backends that have it; none stands for all.
+        issue: string. Thread of the package that discusses it.
+        given: bool. Whether our classes define it for Keras to use.
+        backends: tuple of strings. Backends that have it; empty for all.
     """
 
     owner: str
@@ -50,16 +48,16 @@ NAMES = (
         "_flatten_layers",
         "(self, include_self=True, recursive=True)",
         "keras 3.0",
-        "All layers inside a layer. `layers` has those of a model only, one level deep.",
-        "keras-team/keras#19858: Keras' authors show it to others",
+        "Lists all nested layers. `layers` exists on models only, and is one level deep.",
+        "keras-team/keras#19858: recommended by Keras' authors",
     ),
     Name(
         "keras.Layer",
         "_dtype_policy",
         "attribute",
         "keras 3.3",
-        "A layer of a quantized model keeps its own policy. Setting `dtype_policy` changes the "
-        "entry of the map that all layers share.",
+        "Gives a layer of a quantized model its own policy. Setting `dtype_policy` changes the "
+        "policy map that all layers share.",
         "keras-team/keras#19858",
     ),
     Name(
@@ -67,14 +65,15 @@ NAMES = (
         "_called",
         "attribute",
         "keras 3.0",
-        "`export` refuses a model that was not called, though a functional one knows its shapes.",
+        "`export` refuses a model that was never called, though functional models know their "
+        "shapes.",
     ),
     Name(
         "keras.Operation",
         "_remat_mode",
         "attribute",
         "keras 3.15",
-        "Under `keras.RematScope` Keras takes each layer apart. A block is to be one piece.",
+        "Under `keras.RematScope` Keras rematerializes every layer, but a block must be one unit.",
         "keras-team/keras#21207, keras-team/keras#23107",
     ),
     Name(
@@ -82,14 +81,14 @@ NAMES = (
         "_run_through_graph",
         "(self, inputs, operation_fn=..., call_fn=None)",
         "keras 3.0",
-        "A model's outputs with one layer called in another way, for the states inside it.",
+        "Runs a model with some layers called differently, to read their hidden states.",
     ),
     Name(
         "keras.Variable",
         "_initializer",
         "attribute",
         "keras 3.0",
-        "A variable takes its value from a checkpoint, without random values before it.",
+        "Initializes a variable from a checkpoint, without computing random values first.",
         "keras-team/keras-hub#1341",
     ),
     Name(
@@ -97,7 +96,7 @@ NAMES = (
         "_value",
         "attribute",
         "keras 3.0",
-        "The tensor of a variable, set without checks of shape and type after each step on JAX.",
+        "Sets the tensor of a variable after each step on JAX, without checks of shape and dtype.",
         "keras-team/keras#19054",
         backends=("jax",),
     ),
@@ -106,8 +105,8 @@ NAMES = (
         "Functional",
         "class",
         "keras 3.0",
-        "The class of `keras.Model(inputs, outputs)`. Keras changes the bases of a subclass that "
-        "does not inherit from it when the first object is made.",
+        "The class of `keras.Model(inputs, outputs)`. Keras changes the bases of subclasses that "
+        "do not inherit from it when the first instance is created.",
         "keras-team/keras#17270",
     ),
     Name(
@@ -115,7 +114,8 @@ NAMES = (
         "PipelineModel",
         "class",
         "keras-hub 0.32",
-        "KerasHub's base of tasks, which changes its own bases with each object, in all threads.",
+        "KerasHub's base class of tasks, which changes its own bases for all threads whenever an "
+        "instance is created.",
         "keras-team/keras#17270",
     ),
     Name(
@@ -123,7 +123,7 @@ NAMES = (
         "_backbone",
         "attribute",
         "keras-hub 0.32",
-        "What the property `backbone` returns. Set past Keras, which would track all its weights.",
+        "Value of the property `backbone`, set without Keras, which would track all its weights.",
         "keras-team/keras-cv#1908",
         given=True,
     ),
@@ -132,7 +132,7 @@ NAMES = (
         "_allow_python_workflow",
         "keyword",
         "keras-hub 0.32",
-        "KerasHub takes it out of the keywords, so it is none that nobody knows.",
+        "KerasHub consumes this keyword, so it must not be rejected as unknown.",
         "keras-team/keras-hub#3070",
     ),
     # === Training ===
@@ -141,38 +141,39 @@ NAMES = (
         "_compile_metrics",
         "attribute",
         "keras 3.0",
-        "A second `compile` keeps the metrics of the first where it has none. And before the first "
-        "labels these metrics have no results.",
-        "keras-team/keras-cv#1794: the same with another model",
+        "A second `compile` without metrics keeps those of the first. And before the first labels "
+        "these metrics have no results.",
+        "keras-team/keras-cv#1794: the same for another model",
     ),
     Name(
         "keras.Model",
         "_loss_tracker",
         "attribute",
         "keras 3.0",
-        "The mean of the losses, which a model of several tasks keeps for each task.",
+        "The mean loss, which a multi-task model keeps per task.",
     ),
     Name(
         "keras.Model",
         "_flatten_metrics_in_order",
         "(self, logs)",
         "keras 3.0",
-        "The order in which `evaluate` lists results; ours runs batch after batch on few texts.",
+        "Gives the order of the results of `evaluate`; ours has a loop of its own for few texts.",
     ),
     Name(
         "keras.Model",
         "_symbolic_build",
         "(self, iterator=None, data_batch=None)",
         "keras 3.1",
-        "Build metrics and optimizer from a batch that is there. `fit` would take one from the "
-        "data, which then trains nothing.",
+        "Builds metrics and optimizer from a given batch. `fit` would consume one from the data, "
+        "which would then be missing from the training.",
     ),
     Name(
         "keras.Model",
         "_maybe_symbolic_build",
         "(self, iterator=None, data_batch=None)",
         "keras 3.5",
-        "On several devices Keras averages a batch for its shapes, and masks have no average.",
+        "With several replicas Keras averages a batch to get its shapes, which fails for bool "
+        "masks.",
         given=True,
         backends=("tensorflow",),
     ),
@@ -182,8 +183,8 @@ NAMES = (
         "(self, trainable_variables=False, non_trainable_variables=False, "
         "optimizer_variables=False, metrics_variables=False, purge_model_variables=False)",
         "keras 3.0",
-        "Keras takes the weights out of a model during its loops: other threads find none, and "
-        "after an interrupt they are lost.",
+        "Keras removes the weights from a model during its loops: other threads find none, and "
+        "an interrupt loses them.",
         "keras-team/keras#19054",
         given=True,
         backends=("jax",),
@@ -193,7 +194,7 @@ NAMES = (
         "_make_function",
         "(self, step_function, concatenate_outputs=False)",
         "keras 3.7",
-        "What a step returns is assigned to the model at once.",
+        "Overridden to assign the outputs of each step to the model at once.",
         "keras-team/keras#19054",
         given=True,
         backends=("jax",),
@@ -224,7 +225,7 @@ NAMES = (
         "_get_state_sharding_spec",
         "(self)",
         "keras 3.6",
-        "How the state of a step is sharded over devices.",
+        "Tells how the state of a step is sharded over devices.",
         given=True,
         backends=("jax",),
     ),
@@ -233,7 +234,8 @@ NAMES = (
         "_distribute_strategy",
         "attribute",
         "keras 3.0",
-        "Whether a model was made in a strategy. `distribute_strategy` returns one in any case.",
+        "Tells whether a model was created in a strategy. `distribute_strategy` always returns "
+        "one.",
         backends=("tensorflow",),
     ),
     Name(
@@ -241,8 +243,8 @@ NAMES = (
         "_model",
         "attribute",
         "keras 3.0",
-        "The model as it is. On JAX the property `model` first waits for the step, and takes its "
-        "weights over.",
+        "The model without synchronization. On JAX the property `model` first waits for the step "
+        "and copies its weights into the model.",
         "keras-team/keras#19054, keras-team/keras#23620",
     ),
     Name(
@@ -250,7 +252,7 @@ NAMES = (
         "_direction",
         "attribute",
         "keras 3.0",
-        "Whether more is better, from which `EarlyStopping` and `ModelCheckpoint` take `mode`.",
+        "Whether higher is better, from which `EarlyStopping` and `ModelCheckpoint` infer `mode`.",
         "keras-team/keras#18798",
         given=True,
     ),
@@ -260,7 +262,7 @@ NAMES = (
         "_use_weight_decay",
         "(self, variable)",
         "keras 3.0",
-        "What decays, by whole parts of a path. Keras looks for parts of words.",
+        "Excludes weights from weight decay by whole parts of a path. Keras matches substrings.",
         "keras-team/keras#16201",
         given=True,
     ),
@@ -269,7 +271,7 @@ NAMES = (
         "_apply_weight_decay",
         "(self, variables)",
         "keras 3.0",
-        "Weights decay by their own rate; LAMB's decay is a part of its update.",
+        "Applies weight decay with each weight's own rate; LAMB's decay is part of its update.",
         "keras-team/keras#19981",
         given=True,
     ),
@@ -278,7 +280,7 @@ NAMES = (
         "_clip_gradients",
         "(self, grads)",
         "keras 3.0",
-        "Gradients are summed over places and devices before their norm is taken.",
+        "Sums gradients over repeated tokens and replicas before their norm is computed.",
         "keras-team/keras#18985, tensorflow/tensorflow#33929",
         given=True,
     ),
@@ -287,7 +289,7 @@ NAMES = (
         "_all_reduce_sum_gradients",
         "(self, grads_and_vars)",
         "keras 3.3",
-        "The sum over devices that Keras takes after clipping: here it is taken before.",
+        "Disables the sum over replicas after clipping; here it comes before clipping.",
         "tensorflow/tensorflow#33929",
         given=True,
         backends=("tensorflow",),
@@ -297,8 +299,8 @@ NAMES = (
         "_backend_update_step",
         "(self, grads, trainable_variables, learning_rate)",
         "keras 3.1",
-        "Weights step in groups of one learning rate, and Adam is corrected once for a group.",
-        "keras-team/keras#17391: where epsilon belongs",
+        "Updates weights in groups of one learning rate, with one bias correction per group.",
+        "keras-team/keras#17391: the position of epsilon",
         given=True,
     ),
     Name(
@@ -306,7 +308,7 @@ NAMES = (
         "_parallel_update_step",
         "(self, grads, variables, learning_rate)",
         "keras 3.0",
-        "Adam's step of all weights at once, with our place for epsilon.",
+        "Adam's update of all weights at once, with epsilon in our position.",
         "keras-team/keras-core#531",
         given=True,
         backends=("torch",),
@@ -316,35 +318,35 @@ NAMES = (
         "_var_key",
         "(self, variable)",
         "keras 3.0",
-        "The key of a weight, the same for a Keras variable and TensorFlow's own inside it.",
+        "The key of a weight, the same for a Keras variable and the TensorFlow variable inside it.",
     ),
     Name(
         "keras.optimizers.Optimizer",
         "_get_variable_index",
         "(self, variable)",
         "keras 3.0",
-        "The place of a weight, by which Adam's averages are found.",
+        "The index of a weight, which finds Adam's moving averages.",
     ),
     Name(
         "keras.optimizers.AdamW",
         "_momentums _velocities _velocity_hats",
         "attribute",
         "keras 3.0",
-        "Adam's averages, which our step reads and writes.",
+        "Adam's moving averages, which our update reads and writes.",
     ),
     Name(
         "keras.optimizers.Lamb",
         "_momentums _velocities",
         "attribute",
         "keras 3.5",
-        "LAMB's averages, likewise.",
+        "LAMB's moving averages, likewise.",
     ),
     Name(
         "keras.optimizers.Muon",
         "_muon_update_step",
         "(self, gradient, variable, lr, m)",
         "keras 3.11",
-        "Queries, keys and values are one weight here: its three matrices step each by itself.",
+        "Queries, keys and values are one weight, whose three matrices are updated separately.",
         given=True,
     ),
     Name(
@@ -352,14 +354,14 @@ NAMES = (
         "_should_use_adamw",
         "(self, variable)",
         "keras 3.11",
-        "Whether a weight steps by Adam: others have to be as wide as so many matrices.",
+        "Tells which weights Adam updates; the width of the others must be a multiple of `parts`.",
     ),
     Name(
         "keras.optimizers.Optimizer",
         "_trainable_variables _trainable_variables_indices",
         "attribute",
         "keras 3.0",
-        "Gradual unfreezing: on JAX an optimizer has to know exactly what trains.",
+        "Gradual unfreezing: on JAX an optimizer must have exactly the trainable weights.",
         "keras-team/keras#22104",
     ),
     Name(
@@ -367,15 +369,16 @@ NAMES = (
         "_gradient_accumulator",
         "end of a path",
         "keras 3.1",
-        "Checkpoints tell the sums of gradients from averages, for a run with other sums.",
+        "Distinguishes gradient accumulators from moving averages in a checkpoint, for a run with "
+        "a different number of accumulation steps.",
     ),
     Name(
         "keras.optimizers.AdamW",
         "__new__",
         "another class",
         "keras 3.0",
-        "On PyTorch a call makes an object of a faster class. Our subclass is to have that class "
-        "among its bases.",
+        "On PyTorch the constructor returns an instance of a faster class, which our subclass "
+        "needs among its bases.",
         "keras-team/keras-core#532",
         backends=("torch",),
     ),
@@ -385,7 +388,7 @@ NAMES = (
         "DEFAULT_DEVICE",
         "string",
         "keras 3.0",
-        "Where Keras computes on PyTorch. While it builds a model the current device is another.",
+        "The device that Keras computes on; the current device differs while a model is built.",
         "keras-team/keras#22027",
         backends=("torch",),
     ),
@@ -394,7 +397,7 @@ NAMES = (
         "_track_variables",
         "(self)",
         "keras 3.0",
-        "PyTorch has to know the weights before `DistributedDataParallel` gets the model.",
+        "Registers the weights with PyTorch before `DistributedDataParallel` gets the model.",
         "keras-team/keras#19885",
         backends=("torch",),
     ),
@@ -404,7 +407,7 @@ NAMES = (
         "_foreach_mul_ _foreach_sqrt _foreach_sub_",
         "function",
         "torch 2.13",
-        "One operation on all weights. `torch.optim` and Keras are built on them.",
+        "One operation on all weights. `torch.optim` and Keras use them too.",
         "keras-team/keras-core#531",
         backends=("torch",),
     ),
@@ -413,7 +416,7 @@ NAMES = (
         "_linear_pointwise",
         "function",
         "torch 2.13",
-        "Products of float32 by oneDNN, which `torch.compile` takes too. The public ones take MKL.",
+        "float32 matmuls by oneDNN, which `torch.compile` uses too. The public functions use MKL.",
         backends=("torch",),
     ),
     Name(
@@ -421,7 +424,7 @@ NAMES = (
         "_is_mkldnn_bf16_supported",
         "function",
         "torch 2.13",
-        "Whether those products take bfloat16; where the processor has none of it they fail.",
+        "Whether these matmuls support bfloat16; on processors without it they fail.",
         backends=("torch",),
     ),
     Name(
@@ -429,7 +432,7 @@ NAMES = (
         "_config",
         "settings",
         "torch 2.13",
-        "A graph for all sizes takes two that are equal, as 64 tokens and a width of 64, for one.",
+        "A graph with dynamic sizes merges equal ones, such as 64 tokens and a width of 64.",
         backends=("torch",),
     ),
     Name(
@@ -437,7 +440,7 @@ NAMES = (
         "_fused_adam_",
         "function",
         "torch 2.13",
-        "Adam's step in one pass over the weights. `torch.optim.Adam(fused=True)` is built on it.",
+        "Adam's update in one pass over the weights. `torch.optim.Adam(fused=True)` uses it.",
         backends=("torch",),
     ),
     # === TensorFlow ===
@@ -446,7 +449,7 @@ NAMES = (
         "GraphOrParentsInXlaContext",
         "(graph)",
         "tensorflow 2.21",
-        "Whether XLA compiles what is traced: it fuses formulas itself.",
+        "Whether XLA compiles the traced graph; XLA fuses formulas itself.",
         backends=("tensorflow",),
     ),
     Name(
@@ -454,7 +457,7 @@ NAMES = (
         "context",
         "submodule",
         "tensorflow 2.21",
-        "What knows whether TensorFlow has started its threads. It may not be imported for that.",
+        "Knows whether TensorFlow has started its threads; the check must not import it.",
         backends=("tensorflow",),
     ),
     Name(
@@ -462,7 +465,7 @@ NAMES = (
         "xla_bridge",
         "submodule",
         "jax 0.10",
-        "The same of JAX.",
+        "The same for JAX.",
         backends=("jax",),
     ),
     Name(
@@ -470,7 +473,7 @@ NAMES = (
         "_context",
         "variable of a module",
         "tensorflow 2.21",
-        "Whether TensorFlow has started its threads, which a fork loses; asking may start none.",
+        "Whether TensorFlow has started threads, which a fork loses; the check must start none.",
         backends=("tensorflow",),
     ),
     Name(
@@ -478,7 +481,7 @@ NAMES = (
         "_context_handle",
         "attribute",
         "tensorflow 2.21",
-        "The same: it is made when the threads start.",
+        "The same: it is created when the threads start.",
         backends=("tensorflow",),
     ),
     Name(
@@ -494,19 +497,19 @@ NAMES = (
         "_XlaMustCompile",
         "attribute of a function in a graph",
         "tensorflow 2.21",
-        "Stock servers refuse a graph with it.",
+        "Removed from graphs, since stock servers reject it.",
     ),
     Name(
         "tensorflow_text.python.ops",
         "sentencepiece_tokenizer",
         "module",
         "tensorflow-text 2.21",
-        "The operations of SentencePiece. The public class holds the model in an object, which a "
+        "SentencePiece operations. The public class holds the model in an object, which a "
         "SavedModel of a function loses.",
     ),
 )
 
-# Keywords, paths and attributes of graphs.
+# Names used as strings elsewhere: a keyword, a path and a graph attribute.
 PYTHON_WORKFLOW = "_allow_python_workflow"
 GRADIENT_ACCUMULATOR = "_gradient_accumulator"
 XLA_MUST_COMPILE = "_XlaMustCompile"
@@ -516,12 +519,12 @@ XLA_MUST_COMPILE = "_XlaMustCompile"
 
 
 def flatten_layers(layer, include_self=True):
-    """All layers inside a layer or model, at any depth."""
+    """Return all layers inside a layer or model, at any depth."""
     return layer._flatten_layers(include_self=include_self)
 
 
 def set_policy(layer, policy):
-    """Give a layer a dtype policy of its own, past the map that it may share with others."""
+    """Give a layer its own dtype policy, without changing a shared policy map."""
     layer._dtype_policy = policy
 
 
@@ -531,36 +534,36 @@ def was_called(layer):
 
 
 def without_remat(operation):
-    """Leave an operation out of `keras.RematScope`."""
+    """Exempt an operation from `keras.RematScope`."""
     operation._remat_mode = None
 
 
 def run_through_graph(model, inputs, replace):
-    """A functional model's outputs, with `replace(operation)` called for each operation."""
+    """Run a functional model, with each operation replaced by `replace(operation)`."""
     return model._run_through_graph(inputs, replace)
 
 
 def set_value(variable, value):
-    """Assign a value of the same shape and type to a variable, without checks."""
+    """Assign a value of the same shape and dtype to a variable, without checks."""
     variable._value = value
 
 
 def functional():
-    """The class of `keras.Model(inputs, outputs)`."""
+    """Return the class of `keras.Model(inputs, outputs)`."""
     from keras.src.models.functional import Functional
 
     return Functional
 
 
 def pipeline_model():
-    """KerasHub's base of tasks."""
+    """Return KerasHub's base class of tasks."""
     from keras_hub.src.utils.pipeline_model import PipelineModel
 
     return PipelineModel
 
 
 def set_initializer(variable, initializer):
-    """Set where a variable that has no value yet takes it from."""
+    """Set the initializer of a variable that has no value yet."""
     variable._initializer = initializer
 
 
@@ -568,17 +571,17 @@ def set_initializer(variable, initializer):
 
 
 def compiled_metrics(model):
-    """What holds the metrics that a model was compiled with, or `None`."""
+    """Return the container of a model's compiled metrics, or `None`."""
     return model._compile_metrics
 
 
 def forget_metrics(model):
-    """Leave nothing of an earlier `compile` in the metrics."""
+    """Remove the metrics of an earlier `compile`."""
     model._compile_metrics = None
 
 
 def loss_tracker(model):
-    """The metric that holds the mean of the losses."""
+    """Return the metric that tracks the mean loss."""
     return model._loss_tracker
 
 
@@ -588,17 +591,17 @@ def build_on(model, batch):
 
 
 def in_order(model, logs):
-    """Results by name as `evaluate` returns them: a list in its order, or the only one."""
+    """Turn results by name into what `evaluate` returns: an ordered list, or the only one."""
     return model._flatten_metrics_in_order(logs)
 
 
 def in_strategy(model):
-    """Whether a model on TensorFlow was made in the scope of a `tf.distribute` strategy."""
+    """Whether a model on TensorFlow was created in the scope of a `tf.distribute` strategy."""
     return model._distribute_strategy is not None
 
 
 def model_of(callback):
-    """A callback's model, its weights as they are."""
+    """Return a callback's model without synchronizing its weights."""
     return callback._model
 
 
@@ -606,12 +609,12 @@ def model_of(callback):
 
 
 def variable_key(optimizer, variable):
-    """What stands for a variable in an optimizer's dictionaries."""
+    """Return the key of a variable in an optimizer's dictionaries."""
     return optimizer._var_key(variable)
 
 
 def averages(optimizer, variable):
-    """Adam's or LAMB's averages of gradients and squares, with AMSGrad the highest squares too."""
+    """Return Adam's or LAMB's first and second moments; with AMSGrad also the maximum."""
     index = optimizer._get_variable_index(variable)
     slots = [optimizer._momentums, optimizer._velocities]
     if getattr(optimizer, "amsgrad", False):
@@ -620,20 +623,20 @@ def averages(optimizer, variable):
 
 
 def steps_by_adam(optimizer, variable):
-    """Whether Muon leaves a weight to Adam."""
+    """Whether Muon updates a weight by Adam."""
     return optimizer._should_use_adamw(variable)
 
 
 def set_trained(optimizer, variables, places):
-    """Let an optimizer know these variables only, each by its id at its place in the state."""
-    # In place, or Keras would track them.
+    """Restrict an optimizer to these variables; `places` maps ids to indices in its state."""
+    # In place, or Keras would track new lists.
     optimizer._trainable_variables[:] = variables
     optimizer._trainable_variables_indices.clear()
     optimizer._trainable_variables_indices.update({id(v): places[id(v)] for v in variables})
 
 
 def class_made_by(cls):
-    """The class of the objects that calling `cls` makes."""
+    """Return the class of the instances that calling `cls` creates."""
     return type(cls.__new__(cls))
 
 
@@ -641,47 +644,47 @@ def class_made_by(cls):
 
 
 def torch_device():
-    """The kind of device on which Keras has PyTorch compute, such as "cuda"."""
+    """Return the type of the device that Keras computes on with PyTorch, such as "cuda"."""
     from keras.src.backend.torch.core import DEFAULT_DEVICE
 
     return DEFAULT_DEVICE
 
 
 def track_variables(model):
-    """Let PyTorch know a model's weights."""
+    """Register a model's weights with PyTorch."""
     model._track_variables()
 
 
 def onednn_linear():
-    """PyTorch's product by oneDNN, a function of rows (R, D), weights (U, D), a bias and more."""
+    """Return PyTorch's oneDNN matmul, a function of rows (R, D), weights (U, D), bias and more."""
     import torch
 
     return torch.ops.mkldnn._linear_pointwise
 
 
 def onednn_takes_bfloat16():
-    """Whether it takes that type on this processor."""
+    """Whether `onednn_linear` supports bfloat16 on this processor."""
     import torch
 
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def sizes_apart():
-    """A context in which graphs of PyTorch's operations tell sizes apart that are equal."""
+    """Return a context in which PyTorch's graphs keep equal dynamic sizes distinct."""
     from torch.fx.experimental import _config
 
     return _config.patch(use_duck_shape=False)
 
 
 def fused_adam():
-    """PyTorch's step of Adam on lists of tensors, in one pass."""
+    """Return PyTorch's fused Adam update on lists of tensors."""
     import torch
 
     return torch._fused_adam_
 
 
 def foreach(operation):
-    """One of PyTorch's operations on lists of tensors; `torch.compile` sees through the dict."""
+    """Return a PyTorch operation on lists of tensors; `torch.compile` traces the dict."""
     import torch
 
     return {
@@ -700,7 +703,7 @@ def foreach(operation):
 
 
 def may_be_in_xla(graph):
-    """Whether XLA compiles a graph, or TensorFlow does not say so."""
+    """Whether XLA compiles a graph; true if TensorFlow cannot tell."""
     try:
         from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
     except ImportError:
@@ -709,7 +712,7 @@ def may_be_in_xla(graph):
 
 
 def sentencepiece_ops():
-    """TensorFlow Text's operations of SentencePiece."""
+    """Return TensorFlow Text's SentencePiece operations."""
     from tensorflow_text.python.ops import sentencepiece_tokenizer
 
     return sentencepiece_tokenizer.gen_sentencepiece_tokenizer

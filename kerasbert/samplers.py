@@ -1,6 +1,6 @@
-"""Samplers: how `generate` chooses tokens, beside those of `keras_hub.samplers`.
+"""Samplers for `generate`, in addition to those of `keras_hub.samplers`.
 
-B batch, K beams, T tokens, V tokens of the vocabulary, C candidates.
+B batch, K beams, T tokens, V vocabulary size, C candidates.
 """
 
 import functools
@@ -16,36 +16,36 @@ __all__ = [
     "BeamSampler",
 ]
 
-# Those that choose by logits alone, as `compile(sampler=...)` calls them.
+# Names that `compile(sampler=...)` accepts: samplers that need only logits.
 NAMES = ("top_k", "greedy", "beam", "top_p", "random")
-# The score of what is no candidate.
+# Score of tokens and beams that are no candidates.
 _NONE = -1e9
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BeamSampler(keras_hub.samplers.BeamSampler):
-    """Beam search that ends a text with its stop token, and compares texts of all lengths.
+    """Beam search that stops at stop tokens and normalizes scores by length.
 
-    KerasHub's goes on behind the stop token, and puts prompts of different lengths into one search.
-    `compile(sampler="beam")` and a `keras_hub.samplers.BeamSampler` become this one. A text's score
-    is the sum of the logarithms of its tokens' probabilities, divided by
-    `count ** length_penalty`, of what follows the prompt. The search of a text ends when no beam
-    that goes on has a better score than all K that have ended.
+    KerasHub's continues after the stop token, and searches prompts of different lengths jointly.
+    `compile(sampler="beam")` and `keras_hub.samplers.BeamSampler` objects give this one instead.
+    A text's score is the sum of the log-probabilities of its tokens after the prompt, divided by
+    `count ** length_penalty`. The search ends when no running beam beats the worst of K finished
+    ones.
 
     Args:
         num_beams: int. K.
-        length_penalty: float. 0 compares the sums themselves, which prefers short texts.
-        temperature: float. Divides the logits.
-        forbidden_token_ids: list of ints. Tokens that are never chosen; what probability they have
-            goes to no other one.
+        length_penalty: float. 0 compares plain sums, which favors short texts.
+        temperature: float. Divisor of the logits.
+        forbidden_token_ids: list of ints. Tokens that are never generated; their probability is not
+            redistributed.
 
     Example:
 
     >>> BeamSampler(num_beams=4).get_config()
     {'temperature': 1.0, 'num_beams': 4, 'length_penalty': 1.0, 'forbidden_token_ids': []}
 
-    Source: Wu et al. 2016, arXiv 1609.08144, section 7; the rules are those of transformers'
-    `generate(num_beams=K)`.
+    Source: Wu et al. 2016, arXiv 1609.08144, section 7; same rules as `generate(num_beams=K)` in
+    transformers.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
         first = ops.arange(beams, dtype="int32") == 0  # (K,)
 
         def of_beams(x, indices):
-            """(B, X, ...) to (B, Y, ...), by indices (B, Y)."""
+            """Gather (B, X, ...) to (B, Y, ...) by indices (B, Y)."""
             for _ in range(len(x.shape) - 2):
                 indices = ops.expand_dims(indices, -1)
             return ops.take_along_axis(x, indices, axis=1)
@@ -110,7 +110,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             "ended": running,
             "ended_scores": zeros + _NONE,
             "is_ended": ops.zeros((batch, beams), "bool"),
-            # Whether a beam that goes on may still be better than those that ended.
+            # Whether a running beam may still beat the finished ones.
             "open": ops.ones((batch, 1), "bool"),
         }
         names = list(state)
@@ -118,7 +118,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
         def body(*values):
             now = dict(zip(names, values))
             index = now["index"]
-            waits = ops.take(mask, index, axis=1)[:, None]  # (B, 1): the prompt goes on here.
+            waits = ops.take(mask, index, axis=1)[:, None]  # (B, 1): still inside the prompt.
             logits, _, cache = next(joined(now["running"]), now["cache"], index)
             logits = ops.cast(logits, "float32") / self.temperature  # (B * K, V)
             size = logits.shape[-1]
@@ -127,7 +127,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             sums, best = ops.top_k(ops.reshape(sums, (-1, beams * size)), candidates)  # (B, C)
             source = ops.cast(best // size, "int32")
             token = ops.cast(best % size, prompt.dtype)
-            # While the prompt goes on, the beams stay as they are, and those behind count nothing.
+            # Inside the prompt the beams stay as they are, and backup candidates do not count.
             same = ops.arange(candidates, dtype="int32")[None] % beams
             source = ops.where(waits, same, source)
             there = ops.take(prompt, index, axis=1)[:, None]
@@ -141,7 +141,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             for stop in stops:
                 ends = ops.logical_or(ends, token == stop)
             ends = ops.logical_and(ends, ops.logical_not(waits))
-            # Of those that end only the best K count; the others are there to go on.
+            # Only the best K candidates may finish; the others keep K beams running.
             count = ops.cast(ops.maximum(index + 1 - begins, 1), "float32") ** self.length_penalty
             fair = sums / count + ops.where(now["open"], 0.0, _NONE)
             is_new = ops.logical_and(ends, ops.logical_not(is_backup))
@@ -175,7 +175,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             model=model,
         )
         last = dict(zip(names, values))
-        # Where the prompt fills the row nothing has ended.
+        # If the prompt fills the row, no beam has finished.
         return ops.where(last["is_ended"][:, :1], last["ended"][:, 0], last["running"][:, 0])
 
     def get_config(self):
@@ -190,31 +190,31 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
 
 
 def forbidding(logits, token_ids):
-    """Logits (..., V) with those of some tokens out of reach."""
+    """Mask the logits (..., V) of some tokens."""
     if not token_ids:
         return logits
     return ops.where(_are_among(tuple(token_ids), logits.shape[-1]), _NONE, logits)
 
 
 def leaving(logits, token_id):
-    """Logits (..., V) with those of all tokens but one out of reach."""
+    """Mask the logits (..., V) of all tokens but one."""
     return ops.where(_are_among((token_id,), logits.shape[-1]), logits, _NONE)
 
 
 @functools.lru_cache(maxsize=16)
 def _are_among(token_ids, size):
-    """Which tokens of a vocabulary are among some: bool (V,), made once for all steps."""
+    """Return which ids of the vocabulary are in `token_ids`: bool (V,), cached for all steps."""
     return np.isin(np.arange(size), token_ids)
 
 
 def own_sampler(sampler):
-    """A sampler by name or object, with our beam search in place of KerasHub's.
+    """Return a sampler by name, object or config, with our beam search in place of KerasHub's.
 
     Raises:
-        ValueError: for an unknown name, a sampler that needs more than logits, and for
+        ValueError: for an unknown name, a sampler that needs more than logits, or
             `return_all_beams`.
     """
-    if isinstance(sampler, dict):  # Of a saved file.
+    if isinstance(sampler, dict):  # The config in a saved file.
         sampler = keras.saving.deserialize_keras_object(sampler)
     if isinstance(sampler, str):
         check_choice("sampler", sampler, NAMES)
@@ -222,14 +222,14 @@ def own_sampler(sampler):
     others = (keras_hub.samplers.ContrastiveSampler, keras_hub.samplers.SpeculativeSampler)
     if not isinstance(sampler, keras_hub.samplers.Sampler) or isinstance(sampler, others):
         raise ValueError(
-            f"sampler={sampler!r} is none that generate() runs; use one of {', '.join(NAMES)}, or "
-            "an object of such a class of keras_hub.samplers."
+            f"generate() does not support sampler={sampler!r}; use one of {', '.join(NAMES)}, or "
+            "an object of the matching class of keras_hub.samplers."
         )
     if type(sampler) is not keras_hub.samplers.BeamSampler:
         return sampler
     if sampler.return_all_beams:
         raise ValueError(
-            "return_all_beams=True gives more than one text for a prompt, which generate() does "
-            "not; leave it out."
+            "return_all_beams=True is not supported: generate() returns one text per prompt; "
+            "omit it."
         )
     return BeamSampler(num_beams=sampler.num_beams, temperature=sampler.temperature)

@@ -363,23 +363,23 @@ def test_schedules_in_fit(schedule):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LinearDecay(1.0, 0), "steps=0 has to be the number of batches"),
-        (lambda: LinearDecay(1.0, 5, 6), "warmup_steps=6 has to be from 0 to the 5 steps"),
-        (lambda: WarmupStableDecay(1.0, 0), "steps=0 has to be the number of batches"),
-        (lambda: WarmupStableDecay(1.0, 5, 3, 3), "warmup_steps=3 and decay_steps=3 are more than"),
+        (lambda: LinearDecay(1.0, 0), "steps=0 .* number of batches"),
+        (lambda: LinearDecay(1.0, 5, 6), "warmup_steps=6 .* the 5 steps"),
+        (lambda: WarmupStableDecay(1.0, 0), "steps=0 .* number of batches"),
+        (lambda: WarmupStableDecay(1.0, 5, 3, 3), "warmup_steps=3 and decay_steps=3 .* 5 steps"),
         (lambda: WarmupStableDecay(1.0, 5, -1), "warmup_steps=-1 has to be a whole number from 0"),
         (lambda: Muon(parts={"qkv": 0}), r"parts\['qkv'\]=0 has to be a whole number from 1"),
         (
             lambda: Muon(parts={"kernel": 3}).build(
                 [keras.Variable(np.ones((2, 4)), name="kernel")]
             ),
-            "'kernel' is 4 wide, and parts={'kernel': 3} would cut it into 3 matrices",
+            "'kernel' has width 4, .* parts={'kernel': 3} .* 3 equal matrices",
         ),
-        (lambda: SlantedTriangular(1.0, 5), "leaves no step for the rise"),
-        (lambda: SlantedTriangular(1.0, 50, ratio=0.5), "ratio=0.5 has to be 1 or more"),
+        (lambda: SlantedTriangular(1.0, 5), "cut_frac=0.1 .* 5 steps"),
+        (lambda: SlantedTriangular(1.0, 50, ratio=0.5), "ratio=0.5.* at least 1"),
         (lambda: AdamW(learning_rate_multipliers={"a": -1.0}), r"multipliers\['a'\] is -1.0"),
-        (lambda: GradualUnfreezing(0), "layers_per_epoch=0 has to be at least 1"),
-        (lambda: layerwise_learning_rates(tiny_backbone(), 1.5), "decay=1.5 has to be above 0"),
+        (lambda: GradualUnfreezing(0), "layers_per_epoch=0 .* at least 1"),
+        (lambda: layerwise_learning_rates(tiny_backbone(), 1.5), "decay=1.5 .* at most 1"),
         (
             lambda: layerwise_learning_rates(keras.Sequential([keras.layers.Dense(1)])),
             "has no encoder of kerasbert",
@@ -621,7 +621,7 @@ def test_unfreezing_leaves_adapters_alone():
 def test_unfreezing_refuses_averages():
     model = tiny_classifier()
     model.compile(AdamW(use_ema=True), run_eagerly=True)
-    with pytest.raises(ValueError, match="does not go with use_ema"):
+    with pytest.raises(ValueError, match="GradualUnfreezing .* use_ema=True"):
         model.fit(batch(model), Y, verbose=0, callbacks=[GradualUnfreezing()])
 
 

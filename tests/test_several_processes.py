@@ -81,7 +81,7 @@ def test_stopped_and_killed_they_do_what_one_does(examples, tmp_path):
     # One of two is killed: the other says so, soon.
     started = time.monotonic()
     (code, errors), (killed, _) = start(examples, output, "SIGKILL")
-    assert killed == -9 and code and "Process 0 of 2 lost another one" in errors, errors[-2000:]
+    assert killed == -9 and code and "Process 0 of 2 lost" in errors, errors[-2000:]
     assert time.monotonic() - started < 200
     # One goes on.
     several_processes.train(examples, output)
@@ -124,7 +124,7 @@ def test_texts_are_learnt_as_by_one(tmp_path):
 def test_processes_of_other_seeds_are_refused(monkeypatch):
     sums = iter([[3.0, 5.0], [4.0, 8.0]])  # Of the states 1 and 2, and of 2 and 2.
     monkeypatch.setattr("kerasbert.backend.sum_over_processes", lambda values: next(sums))
-    with pytest.raises(ValueError, match="call keras.utils.set_random_seed.. with the same number"):
+    with pytest.raises(ValueError, match="call keras.utils.set_random_seed.. with the same"):
         distribution._check_alike(Processes(0, 2))
     distribution._check_alike(Processes(0, 2))
 
@@ -149,7 +149,7 @@ def test_a_distribution_that_would_cut_twice(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     keras.distribution.set_distribution(chosen)
     try:
-        with pytest.raises(ValueError, match="each process again; make it with auto_shard_dataset"):
+        with pytest.raises(ValueError, match="each process again; .* auto_shard_dataset=False"):
             backend.on_devices(None, None, None).__enter__()
     finally:
         keras.distribution.set_distribution(None)
@@ -199,9 +199,7 @@ def test_what_starts_several_processes_on_jax(given, expected, monkeypatch):
 def test_what_the_first_process_raises_stops_the_others(monkeypatch):
     """As if another one had failed, or this one had."""
     monkeypatch.setattr("kerasbert.backend.sum_over_processes", lambda values: [1.0])
-    with pytest.raises(
-        ConnectionError, match="The first of the 2 processes stopped: what it printed"
-    ):
+    with pytest.raises(ConnectionError, match="first of the 2 processes .* see its output"):
         Processes(1, 2).first(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Processes(0, 2).first(lambda: 1 / 0)

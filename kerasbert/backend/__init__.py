@@ -1,13 +1,11 @@
-"""What a backend does better than `keras.ops`: a table of kernels.
+"""Kernels: functions in `keras.ops` that a backend may replace by faster ones.
 
-A kernel is a function here, written in its plain form. Where the file of the running backend has a
-function of the same name, that one is asked first; it returns `None` where the plain form is
-faster. Layers, losses and optimizers call the kernels, and never ask which backend runs.
+A kernel is a function here, in its plain form. A function of the same name in the module of the
+running backend is called first, and returns `None` where the plain form is faster. Callers never
+ask which backend runs. The plain form stays available, as `norm.plain`.
 
-The plain form of a kernel stays at hand: `norm.plain` is that of `norm`.
-
-B batch, T tokens, D width, N heads, H width of a head, U units, P predictions, V tokens of the
-vocabulary; in local attention C blocks of W tokens, each of which sees K.
+B batch, T tokens, D width, N heads, H head width, U units, P predictions, V vocabulary size; in
+local attention C blocks of W tokens, which attend to K tokens each.
 """
 
 import collections
@@ -22,29 +20,29 @@ from keras import ops
 from kerasbert._finite import checks_outputs
 from kerasbert._process import set_backend
 
-# Where each token sees all of more than `LONG`, `TURN` queries are attended for at a time.
+# Attention over more than `LONG` tokens is computed for `TURN` queries at a time.
 LONG, TURN = 1024, 256
-# A text of so many windows is short: its tokens see each other through one mask.
+# Texts of up to this many windows use an ordinary mask, not blocks.
 SHORT = 3
 
-_preferred = {}  # kernels that come before the backend's, by name
+_preferred = {}  # kernels that override the backend's, by name
 
 
 def name():
-    """The backend that Keras runs on: for records and messages, not for branches."""
+    """Return the name of Keras' backend, for messages, not for branches."""
     return keras.backend.backend()
 
 
 def has(kernel_name):
-    """Whether the backend has a form of its own of a kernel."""
+    """Whether the backend has its own form of a kernel."""
     return hasattr(_module, kernel_name)
 
 
 def kernel(plain):
-    """Make a function the plain form of a kernel."""
+    """Decorate a function as the plain form of a kernel."""
     own_name = plain.__name__
 
-    # Of what `torch.compile` sees through: a context variable would cut its graph at each kernel.
+    # A global, since a context variable would break the graphs of `torch.compile`.
     @functools.wraps(plain)
     def call(*args, **kwargs):
         own = _preferred.get(own_name) or getattr(_module, own_name, None)
@@ -57,9 +55,7 @@ def kernel(plain):
 
 @contextlib.contextmanager
 def using(kernels):
-    """A context in which these functions, by kernels' names, come before the backend's.
-
-    For graphs that hold less, or other operations, than the backend does; in all threads.
+    """Override kernels by name in a context, in all threads, for graphs with limited operations.
 
     >>> ones = {"norm": lambda x, *args, **kwargs: ops.ones_like(x)}
     >>> with using(ones):
@@ -79,12 +75,12 @@ def using(kernels):
 
 @keras.saving.register_keras_serializable(package="kerasbert", name="_gelu_approximate")
 def gelu_approximate(x):
-    """The tanh form of GELU, for which Keras has no name."""
+    """Compute the tanh form of GELU."""
     return ops.gelu(x, approximate=True)
 
 
 def at_least_float32(x):
-    """The same in float32, or in its own type where that is wider.
+    """Cast to float32, unless the dtype is wider.
 
     >>> keras.backend.standardize_dtype(at_least_float32(np.ones(2, "float16")).dtype)
     'float32'
@@ -94,34 +90,34 @@ def at_least_float32(x):
 
 
 def unit_length(x):
-    """Divide vectors (..., D) by their Euclidean length. Zeros stay zeros, with a finite gradient.
+    """Normalize vectors (..., D) to unit length; zeros stay zeros, with a finite gradient.
 
     >>> vectors = unit_length(ops.array([[3.0, 4.0], [0.0, 0.0]]))
     >>> [[round(float(value), 4) for value in vector] for vector in vectors]
     [[0.6, 0.8], [0.0, 0.0]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    # The limit stands inside the root, whose slope at zero is infinite.
+    # The lower bound is inside the root, whose gradient at zero is infinite.
     return ops.multiply(x, ops.rsqrt(ops.maximum(squares, 1e-24)))
 
 
 def by_rows(inputs, function):
-    """Apply a function of rows (R, D) to `inputs` (..., D): (..., U)."""
+    """Apply a function of rows (R, D) to `inputs` (..., D), which gives (..., U)."""
     shape = ops.shape(inputs)
     outputs = function(ops.reshape(inputs, (-1, inputs.shape[-1])))
     return ops.reshape(outputs, (*shape[:-1], outputs.shape[-1]))
 
 
 def with_bias(x, bias):
-    """`x` plus a bias, which may be `None`."""
+    """Add a bias, which may be `None`."""
     return x if bias is None else ops.add(x, bias)
 
 
 @kernel
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """A product with bias and activation: (..., D) to (..., U), as the rows of one matrix.
+    """Compute matmul, bias and activation, (..., D) to (..., U), on the rows of one matrix.
 
-    In that form TensorFlow fuses the three, and PyTorch the first two.
+    In this form TensorFlow fuses all three, and PyTorch the first two.
 
     Args:
         inputs: (..., D).
@@ -140,7 +136,7 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 @kernel
 def matmul_transposed(x, y):
-    """Product (..., N, V) of (..., N, E) with (..., V, E) transposed.
+    """Multiply (..., N, E) by (..., V, E) transposed, which gives (..., N, V).
 
     >>> float(matmul_transposed(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]))[0, 0])
     11.0
@@ -150,7 +146,7 @@ def matmul_transposed(x, y):
 
 @kernel
 def highest_of_tokens(x):
-    """The largest of each feature over the tokens: (B, T, V) -> (B, V).
+    """Take the maximum of each feature over the tokens: (B, T, V) to (B, V).
 
     >>> highest_of_tokens(ops.convert_to_tensor([[[1, 5], [4, 2]]])).shape[-1]
     2
@@ -160,7 +156,7 @@ def highest_of_tokens(x):
 
 @kernel
 def norm(x, gamma, beta, epsilon, training=False):
-    """Layer normalization over the last axis, with statistics in float32.
+    """Apply layer normalization over the last axis, with float32 statistics.
 
     Args:
         x: (..., D).
@@ -174,7 +170,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 @kernel
 def dropout(x, rate, seed):
-    """`x` with a share `rate` of zeros, and the rest larger by as much.
+    """Set a share `rate` of `x` to zero, and scale up the rest.
 
     Args:
         x: tensor.
@@ -186,7 +182,7 @@ def dropout(x, rate, seed):
 
 @kernel
 def positions(table, offset, inputs):
-    """The rows of `table` for the T tokens of `inputs` (B, T, D), counted from `offset`.
+    """Return the rows of `table` from `offset` on for the T tokens of `inputs` (B, T, D).
 
     Returns:
         (1, T, D) or (B, T, D).
@@ -197,7 +193,7 @@ def positions(table, offset, inputs):
 
 @kernel
 def of_tokens(x, *sizes):
-    """What each token has, (B, T, ...), in other axes: (B, T, *sizes).
+    """Reshape the features of tokens, (B, T, ...) to (B, T, *sizes).
 
     >>> tuple(of_tokens(np.ones((2, 3, 8)), 4, 2).shape)
     (2, 3, 4, 2)
@@ -207,19 +203,19 @@ def of_tokens(x, *sizes):
 
 @kernel
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
-    """Attention of what one fused projection gives.
+    """Compute self-attention from a fused projection.
 
     Args:
         projected: (B, T, 3 * D): queries, keys and values.
         num_heads: int.
-        mask: bool, broadcastable to (B, N, T, T): true where a token may look.
-        turn: function of queries and of keys (B, T, N, H), for rotary positions, or None.
-        dropout: float. Dropout of the maps.
-        seed: a `keras.random.SeedGenerator` for it.
-        maps: bool. Whether the maps are wanted.
+        mask: bool, broadcastable to (B, N, T, T), true where attention is allowed.
+        turn: function that rotates queries or keys (B, T, N, H) by position, or None.
+        dropout: float. Dropout of the attention probabilities.
+        seed: a `keras.random.SeedGenerator` for the dropout.
+        maps: bool. Whether to return the attention probabilities.
 
     Returns:
-        `(outputs, maps)`: (B, T, N, H), and (B, N, T, T) or, where not wanted, `None`.
+        `(outputs, maps)`: (B, T, N, H), and the attention probabilities (B, N, T, T) or `None`.
     """
     query, key, value = split_heads(projected, num_heads, turn)
     return heads_attention(query, key, value, mask, dropout, seed, maps)
@@ -227,14 +223,14 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
 
 @kernel
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
-    """Attention of S queries to T keys; see `attention` for the other arguments.
+    """Compute attention of S queries to T keys; see `attention` for the other arguments.
 
     Args:
         query: (B, S, N, H).
-        key: (B, T, N, H), as `value`.
+        key, value: (B, T, N, H).
 
     Returns:
-        `(outputs, maps)`: (B, S, N, H), and (B, N, S, T) or, where not wanted, `None`.
+        `(outputs, maps)`: (B, S, N, H), and the attention probabilities (B, N, S, T) or `None`.
     """
     length = query.shape[1]
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
@@ -244,8 +240,8 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 
 
 def split_heads(projected, num_heads, turn):
-    """Queries, keys and values, (B, T, N, H) each; see `attention`."""
-    # By a split: the gradients of three slices would be padded with zeros, and added up.
+    """Split a fused projection into queries, keys and values, (B, T, N, H) each."""
+    # A split, since the gradients of three slices would be zero-padded and summed.
     parts = ops.split(projected, 3, axis=-1)  # (B, T, D) each
     width = parts[0].shape[-1] // num_heads
     query, key, value = (of_tokens(part, num_heads, width) for part in parts)
@@ -253,15 +249,15 @@ def split_heads(projected, num_heads, turn):
 
 
 def attend(query, key, value, mask, rate, seed, more=None):
-    """Attention written out: for its maps, for dropout, and where nothing fused is faster.
+    """Compute unfused attention.
 
     Args:
         query: (B, N, S, H).
-        key: (B, N, T, H), as `value`.
-        more: (B, N, S, T). What is added to the scores, or `None`.
+        key, value: (B, N, T, H).
+        more: (B, N, S, T), a bias on the scores, or `None`.
 
     Returns:
-        Outputs (B, S, N, H), and the maps (B, N, S, T).
+        Outputs (B, S, N, H) and attention probabilities (B, N, S, T).
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     scores = with_bias(matmul_transposed(query, key), more)
@@ -276,22 +272,22 @@ def attend(query, key, value, mask, rate, seed, more=None):
 
 
 def attend_in_turns(query, key, value, mask, turn=TURN):
-    """`attend` for `turn` queries at a time, and anew for the gradient: no maps are kept.
+    """Compute `attend` for `turn` queries at a time, and recompute it in the backward pass.
 
-    Those of 8,192 tokens and 12 heads are 3.2 GB a layer.
+    The attention probabilities of 8,192 tokens and 12 heads would take 3.2 GB per layer.
     """
     length, width = ops.shape(query)[2], query.shape[-1]
     turns = -(-length // turn)
 
     def in_turns(x):
-        """(B, N, S, ...) as (turns, B, N, turn, ...)."""
+        """Reshape (B, N, S, ...) to (turns, B, N, turn, ...)."""
         x = lengthen(x, 2, turns * turn - length)
         shape = ops.shape(x)
         x = ops.reshape(x, (*shape[:2], turns, turn, *shape[3:]))
         return ops.moveaxis(x, 2, 0)
 
     def attend_once(part, mask):
-        # Not with the mask as an argument: TensorFlow would ask for its gradient.
+        # The mask is captured, not passed: TensorFlow would ask for its gradient.
         once = keras.remat(lambda *heads: attend(*heads, mask, 0.0, None)[0])
         return once(part, key, value)
 
@@ -299,7 +295,7 @@ def attend_in_turns(query, key, value, mask, turn=TURN):
     if mask is not None and mask.shape[2] != 1:
         outputs = one_by_one(lambda both: attend_once(*both), (parts, in_turns(mask)))
     else:
-        # A copy, as TensorFlow's loop would lose a mask that is no part of the graph.
+        # Copied, since TensorFlow's loop would lose a mask from outside the graph.
         mask = None if mask is None else ops.copy(mask)
         outputs = one_by_one(lambda part: attend_once(part, mask), parts)
     # (turns, B, turn, N, H)
@@ -310,7 +306,7 @@ def attend_in_turns(query, key, value, mask, turn=TURN):
 
 @kernel
 def one_by_one(function, x):
-    """What `function` gives for each `x[i]`, one after the other, in one tensor.
+    """Apply `function` to each `x[i]` in sequence and stack the results.
 
     >>> [float(y) for y in one_by_one(lambda x: 2 * x, np.array([1.0, 3.0]))]
     [2.0, 6.0]
@@ -320,12 +316,12 @@ def one_by_one(function, x):
 
 @kernel
 def is_known(size):
-    """Whether Python may ask for what a size of a tensor is, while a graph is made."""
+    """Whether a tensor's size is known to Python while a graph is traced."""
     return isinstance(size, int)
 
 
 def lengthen(x, axis, count):
-    """`x` with `count` zeros more at the end of an axis.
+    """Append `count` zeros at the end of an axis of `x`.
 
     >>> lengthen(ops.ones((1, 2)), 1, 3).shape[1]
     5
@@ -337,11 +333,11 @@ def lengthen(x, axis, count):
     return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)
 
 
-# === Attention to near tokens ===
+# === Local attention ===
 
 
 def token_mask(padding_mask, is_causal=False, window=None):
-    """Which tokens a token may look at: see `kerasbert.layers.AttentionMask`."""
+    """Compute the attention mask of `kerasbert.layers.AttentionMask`."""
     mask = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
     if not is_causal and window is None:
         return mask
@@ -350,7 +346,7 @@ def token_mask(padding_mask, is_causal=False, window=None):
 
 
 def is_seen(queries, keys, is_causal, window):
-    """Whether tokens at positions (S,) may look at those at (T,): bool (S, T)."""
+    """Return whether queries at positions (S,) may attend to keys at (T,): bool (S, T)."""
     distance = queries[:, None] - keys[None, :]
     seen = distance >= 0 if is_causal else distance == distance
     return seen if window is None else ops.logical_and(seen, ops.abs(distance) <= window // 2)
@@ -358,10 +354,10 @@ def is_seen(queries, keys, is_causal, window):
 
 @kernel
 def local_mask(padding_mask, is_causal, window):
-    """`token_mask` for `attention`, or of a longer text by blocks, for `local_attention`.
+    """Compute `token_mask` for `attention`, or for longer texts a block mask for `local_attention`.
 
-    Each block of W tokens sees itself and `window // 2` tokens on each side. Where the length is
-    not known before the graph runs, a short text is one block, which has no sides.
+    Each block of W tokens attends to itself and `window // 2` tokens per side. If the length is
+    unknown until the graph runs, a short text is one block without sides.
 
     Args:
         padding_mask: (B, T).
@@ -378,7 +374,7 @@ def local_mask(padding_mask, is_causal, window):
     elif length <= SHORT * window:
         return token_mask(padding_mask, is_causal, window)
     count = -(-length // block)
-    mask = ops.expand_dims(ops.cast(padding_mask, "bool"), (2, 3))  # As tokens have heads.
+    mask = ops.expand_dims(ops.cast(padding_mask, "bool"), (2, 3))  # (B, T, 1, 1)
     mask = in_blocks(mask, count, block, reach)  # (B * C, K, 1, 1)
     seen = is_seen(ops.arange(block), ops.arange(block + 2 * reach) - reach, is_causal, window)
     mask = ops.logical_and(ops.transpose(mask, (0, 2, 3, 1)), seen)  # (B * C, 1, W, K)
@@ -386,7 +382,7 @@ def local_mask(padding_mask, is_causal, window):
 
 
 def in_blocks(x, count, block, reach):
-    """Tokens (B, T, N, H) in `count` blocks, with `reach` more on each side: (B * C, K, N, H).
+    """Split tokens (B, T, N, H) into `count` blocks plus `reach` per side: (B * C, K, N, H).
 
     >>> x = ops.reshape(ops.arange(1, 6), (1, 5, 1, 1))
     >>> ops.convert_to_numpy(in_blocks(x, 3, 2, 1))[..., 0, 0].tolist()
@@ -405,12 +401,12 @@ def in_blocks(x, count, block, reach):
 
 
 def local_attention(projected, num_heads, mask, turn=None, dropout=0.0, seed=None):
-    """Attention to near tokens, with memory linear in T. Blocks are rows of a batch to it.
+    """Compute local attention with memory linear in T, with blocks as rows of a batch.
 
     Args:
-        mask: bool (B, C, 1, W, K), of `local_mask`.
+        mask: bool (B, C, 1, W, K), from `local_mask`.
 
-    See `attention` for the others, and for what it returns.
+    See `attention` for the other arguments and the return value.
     """
     length = ops.shape(projected)[1]
     _, count, _, block, seen = ops.shape(mask)
@@ -425,9 +421,9 @@ def local_attention(projected, num_heads, mask, turn=None, dropout=0.0, seed=Non
 
 @kernel
 def update_cache(cache, values, index):
-    """Keys and values (B, 2, C, N, H) with those of S tokens, (B, 2, S, N, H), from `index` on.
+    """Write keys and values (B, 2, S, N, H) of S tokens into a cache (B, 2, C, N, H) at `index`.
 
-    What was there may be lost: only the result counts.
+    The cache may be changed in place; use only the result.
     """
     return ops.slice_update(cache, (0, 0, index, 0, 0), values)
 
@@ -437,10 +433,10 @@ def update_cache(cache, values, index):
 
 @kernel
 def cross_entropy(labels, logits):
-    """Cross-entropy of each prediction, without the one-hot labels of Keras' own.
+    """Compute the cross-entropy of each prediction, without Keras' one-hot labels.
 
-    Those are as large as the logits: on the CPU they made loss and gradient for 30,522 tokens take
-    2.8 times as long on JAX and 1.5 times on PyTorch.
+    These are as large as the logits: on the CPU loss and gradient for 30,522 tokens took 2.8 times
+    as long on JAX and 1.5 times on PyTorch.
 
     Args:
         labels: int32 ids (B, P).
@@ -454,17 +450,17 @@ def cross_entropy(labels, logits):
 
 
 def logarithm_of_odds(logits):
-    """log(sum(exp(logits))) over the last axis. Gradients of PyTorch's `logsumexp` take longer."""
+    """Compute log(sum(exp(logits))) over the last axis, since PyTorch's own has slow gradients."""
     highest = ops.stop_gradient(ops.max(logits, axis=-1))  # (B, P)
     return ops.log(ops.sum(ops.exp(logits - highest[..., None]), axis=-1)) + highest
 
 
 @kernel
 def first_choice(logits):
-    """The place of the largest of logits (B, P, V), of equal ones the first: int32 (B, P).
+    """Compute the argmax of logits (B, P, V), the first of ties: int32 (B, P).
 
-    By arithmetic alone, which XLA merges with that of the loss: there argmax takes twice the time
-    of loss and gradient, and this next to none. Floats count exactly to 2 ** 24.
+    XLA fuses this arithmetic with the loss at almost no cost, where argmax takes twice the time of
+    loss and gradient. It is exact for up to 2 ** 24 tokens, float32's integers.
     """
     below = ops.max(logits, axis=-1, keepdims=True) - logits  # 0 for the largest
     places = ops.arange(logits.shape[-1], dtype="float32")
@@ -476,35 +472,35 @@ def first_choice(logits):
 
 @kernel
 def sum_over_replicas(gradients):
-    """The sums over the devices of a step that several take together; `None`s stay."""
+    """Sum gradients over the replicas of a step; `None`s stay."""
     return gradients
 
 
 @kernel
 def of_all_replicas(x):
-    """Rows (B, ...) of all devices of a step that several take together: own ones first."""
+    """Gather the rows (B, ...) of all replicas of a step, those of this replica first."""
     return x
 
 
 @kernel
 def mean_of_replicas(x):
-    """The mean of a tensor over the devices of a step that several take together."""
+    """Average a tensor over the replicas of a step."""
     return x
 
 
 @kernel
 def clip_by_global_norm(gradients, most):
-    """The gradients, smaller where the norm of all is above `most`; `None`s stay."""
+    """Scale gradients down if their global norm is above `most`; `None`s stay."""
     squares = [ops.sum(ops.square(g)) for g in gradients if g is not None]
     length = ops.sqrt(ops.sum(ops.stack(squares)))
     scale = most * ops.minimum(1.0 / length, 1.0 / most)
-    scale = scale + (length - length)  # NaN where the norm is infinite.
+    scale = scale + (length - length)  # NaN if the norm is infinite.
     return [g if g is None else g * scale for g in gradients]
 
 
 @kernel
 def decay(variables, share, rate):
-    """Take `share` times the learning rate of each variable off it.
+    """Subtract `share` times the learning rate times each variable.
 
     Args:
         variables: list of Keras variables.
@@ -512,74 +508,74 @@ def decay(variables, share, rate):
         rate: function that returns the learning rate.
 
     Returns:
-        Whether it is done; if not, the optimizer does it as Keras does.
+        Whether it was done.
     """
     return False
 
 
 @kernel
 def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
-    """Adam's update of one variable, in place; its correction is in `rate` and `epsilon`.
+    """Apply Adam's update of one variable in place; `rate` and `epsilon` hold the bias correction.
 
     Returns:
-        Whether it is done; if not, the optimizer does it in `keras.ops`.
+        Whether it was done.
     """
     return False
 
 
 @kernel
 def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """Adam's update of many tensors at once, which Keras asks for on PyTorch alone.
+    """Apply Adam's update of many tensors at once; Keras calls this on PyTorch only.
 
     Args:
-        highest: tensors. The highest of the squares so far, for AMSGrad; `None` for plain Adam.
+        highest: tensors, the maxima of second moments for AMSGrad; `None` for plain Adam.
 
     Returns:
-        Whether it is done.
+        Whether it was done.
     """
     return False
 
 
 @kernel
 def train_only(optimizer, weights, places):
-    """Let an optimizer that is built update these of its weights alone.
+    """Restrict a built optimizer to some of its weights.
 
     Args:
         optimizer: a Keras optimizer.
         weights: list of variables.
-        places: dict of `id(weight)` to the weight's place in the optimizer's lists.
+        places: dict of `id(weight)` to the weight's index in the optimizer's lists.
     """
 
 
-# === What runs around a step ===
+# === Steps and graphs ===
 
 
 @kernel
 def without_gradients():
-    """A context in which PyTorch keeps nothing for gradients; the other backends see it."""
+    """Return a context without gradients on PyTorch; other backends need none."""
     return contextlib.nullcontext()
 
 
 @kernel
 def value_and_gradient(function, x):
-    """What a function gives of some rows, and the gradient of its sum there, as NumPy arrays.
+    """Compute a function of rows and the gradient of its sum, as NumPy arrays.
 
     Args:
-        function: a function of a tensor (R, ...) that returns values (R,), each of its row.
+        function: function from a tensor (R, ...) to values (R,), one per row.
         x: float array (R, ...).
 
     Returns:
         `(values, gradient)`: (R,) and (R, ...).
     """
     raise ValueError(
-        f"There are no gradients on {name()}; set KERAS_BACKEND to tensorflow, jax or torch."
+        f"Keras has no gradients on {name()}; set KERAS_BACKEND to tensorflow, jax or torch."
     )
 
 
 @checks_outputs
 @kernel
 def predict_batch(model, features):
-    """The outputs of a model for one batch, as NumPy arrays; several threads may ask at once.
+    """Run a model on one batch and return NumPy arrays; thread-safe.
 
     Args:
         model: a `keras.Model`.
@@ -590,11 +586,11 @@ def predict_batch(model, features):
 
 @kernel
 def run_in_loop(model, step, inputs):
-    """What `step(inputs)` gives, of a function of a model that a loop calls over and over.
+    """Compute `step(inputs)` for a function of a model that a loop calls repeatedly.
 
     Args:
-        model: a `keras.Model`, whose variables the function rests on.
-        step: function of a dict of tensors; what it gives depends on them and the variables alone.
+        model: a `keras.Model` whose variables the function uses.
+        step: function of a dict of tensors that depends on these and the variables only.
         inputs: dict of tensors.
     """
     return step(inputs)
@@ -602,17 +598,16 @@ def run_in_loop(model, step, inputs):
 
 @kernel
 def predicts_by_batch():
-    """Whether `predict_batch` is to run the batches of a dataset too, one after the other."""
+    """Whether `predict_batch` should run the batches of a dataset too, one by one."""
     return False
 
 
 class Graphs:
-    """The graphs of a model's step, made for the shapes that come again and again.
+    """Cache of compiled graphs of a model's step, for shapes that recur.
 
     Args:
-        often: int. A graph is made with the call of that number that has none, and later ones
-            with a quarter of that.
-        most: int. How many are made.
+        often: int. Calls of a shape before the first graph; a quarter suffices for later ones.
+        most: int. Maximum number of graphs.
     """
 
     def __init__(self, often, most=64):
@@ -622,13 +617,13 @@ class Graphs:
         self._lock = threading.Lock()
 
     def of(self, shapes, make, fits=None):
-        """The graph for these shapes, or `None`.
+        """Return the graph for these shapes, or `None` while they are too rare.
 
         Args:
             shapes: hashable.
             make: function that returns a graph.
-            fits: function of a graph that was made for other shapes, whether it will do. Calls
-                of all shapes count together then.
+            fits: function that tells whether a graph of other shapes will do. If given, calls of
+                all shapes count together.
         """
         if shapes in self._of_shapes:
             return self._of_shapes[shapes]
@@ -651,13 +646,13 @@ class Graphs:
 
 
 def shapes_of(features):
-    """Names, shapes and types of a dict of arrays, hashable."""
+    """Return names, shapes and dtypes of a dict of arrays, hashable."""
     return tuple((name, x.shape, x.dtype.name) for name, x in features.items())
 
 
 def beside_prediction(model, make):
-    """What `make()` returned for a model as it predicts now; made anew after a new `compile`."""
-    # Past Keras, which would track it.
+    """Return the result of `make()` for a model, cached until the next `compile`."""
+    # Stored in `__dict__`, since Keras would track an attribute.
     made_for, made = model.__dict__.get("_beside_prediction", (None, None))
     model.make_predict_function()
     if made_for is not model.predict_function:
@@ -667,187 +662,193 @@ def beside_prediction(model, make):
 
 
 def runs_graphs(model):
-    """Whether a step of `model` may run as something else than Keras runs it by."""
+    """Whether a step of `model` may run in other graphs than Keras' own."""
     return not (model.run_eagerly or _preferred)
 
 
 @kernel
 def full_float32():
-    """A context in which products of float32 are exact: GPUs may round their factors (TF32)."""
+    """Return a context with full float32 matmuls, where GPUs might otherwise use TF32."""
     return contextlib.nullcontext()
 
 
 @kernel
 def random_states():
-    """The states of random generators that no variable of a model holds: arrays by name."""
+    """Return the states of random generators outside of models: arrays by name."""
     return {}
 
 
 @kernel
 def set_random_states(states):
-    """Put back what `random_states` returned."""
+    """Restore the states that `random_states` returned."""
 
 
 @kernel
 def prepare():
-    """Set what has to be set before the backend computes anything."""
+    """Apply settings that must precede any computation."""
 
 
 @kernel
 def keep_compiled():
-    """Have what is compiled from here on kept on disk, for other processes."""
+    """Enable the persistent compilation cache on disk, for other processes."""
 
 
 @kernel
 def check_compiling(jit_compile):
-    """Raise where a model is to be compiled and cannot be."""
+    """Raise if compilation is requested but not possible."""
 
 
 @kernel
 def compiles_shapes(jit_compile):
-    """Whether each new length costs a compilation, so that there had better be few."""
+    """Whether each new length costs a compilation."""
     return bool(jit_compile)
 
 
 @kernel
 def is_distributed(model):
-    """Whether Keras shares out the batches of `model` to several devices."""
+    """Whether Keras splits the batches of `model` over several devices."""
     return keras.distribution.distribution() is not None
 
 
 @kernel
 def compiling(model, say):
-    """A context in which Keras makes the function that trains a model.
+    """Return a context in which Keras builds a model's training function.
 
     Args:
         model: a compiled `keras.Model`.
-        say: function of a shape, called before that is compiled where the backend can tell.
+        say: function of a shape, called before its compilation if the backend can tell.
     """
     return contextlib.nullcontext()
 
 
 def shape_cost(width):
-    """How many tokens an encoder of this width trains on while XLA compiles its step.
+    """Estimate XLA's compilation time of an encoder's step, as a number of trained tokens.
 
-    Both times grow with its layers, and that of a token with the square of the width. Measured on
-    2 cores with 6 layers of 384; where a token takes less, as on a GPU, the cost is higher.
+    Both times grow with the layers, and that of a token with the square of the width. Measured on 2
+    cores with 6 layers of width 384; higher where tokens are cheaper, as on a GPU.
     """
     return 6e8 / width**2
 
 
 @kernel
 def data_parallel(model, **kwargs):
-    """Let `model.fit` train with other processes."""
-    raise ValueError(f"Training with other processes is not possible on {name()}.")
+    """Make `model.fit` train jointly with other processes."""
+    raise ValueError(
+        f"Training in several processes is not supported on {name()}; set KERAS_BACKEND to "
+        "tensorflow, jax or torch."
+    )
 
 
-# === Processes that a launcher started ===
+# === Several processes ===
 
 
 @kernel
 def launched():
-    """`(index, count)` of the processes that a launcher started, which need not meet."""
+    """Return `(index, count)` of the processes that a launcher started, without connecting."""
     return 0, 1
 
 
 @kernel
 def join_processes():
-    """Meet the other processes that a launcher started: `(index, count)`."""
+    """Connect to the other processes that a launcher started; return `(index, count)`."""
     return 0, 1
 
 
 @kernel
 def on_devices(devices, mesh, layout_map):
-    """A context in which models are made for several devices, of all processes.
+    """Return a context in which models are created on the devices of all processes.
 
-    It yields `(shard, replicas)`: the part of each batch that this process reads, `(index, count)`,
-    and the number of devices that divide the rows of a batch.
+    It yields `(shard, replicas)`: the shard `(index, count)` of each batch that this process reads,
+    and the number of devices over which the rows of a batch are split.
 
     Args:
-        devices: int. How many of this process are used, where it is alone; `None` is one, but all
-            those of several processes.
-        mesh: `(batch, model)`, ints: devices that divide the rows, and those that divide layers.
+        devices: int. Number of devices of a single process; `None` means one. Several processes
+            use all of theirs.
+        mesh: `(batch, model)`, ints: numbers of devices that split rows, and layers.
         layout_map: function of a `keras.distribution.DeviceMesh`.
     """
     if devices not in (None, 1) or mesh is not None:
-        raise ValueError(f"Several devices are not possible on {name()}.")
+        raise ValueError(
+            f"Several devices are not supported on {name()}; set KERAS_BACKEND to tensorflow, jax "
+            "or torch."
+        )
     return contextlib.nullcontext(((0, 1), 1))
 
 
 def check_no_mesh(mesh):
-    """Raise where layers are to be cut over devices."""
+    """Raise if layers are to be split over devices."""
     if mesh is not None:
         raise ValueError(
-            f"mesh={mesh} cuts layers over devices, which Keras does on JAX alone; run this with "
+            f"mesh={mesh} splits layers over devices, which Keras supports on JAX only; set "
             "KERAS_BACKEND=jax."
         )
 
 
 @kernel
 def rows_of_process(shard, training):
-    """Which part of a whole batch this process gives to Keras, `(index, count)`; see `on_devices`.
+    """Return the shard of a global batch that this process passes to Keras; see `on_devices`.
 
     Args:
-        training: bool. Whether it is a step of `fit`, or else of `evaluate`.
+        training: bool. Whether for a step of `fit`; otherwise of `evaluate`.
     """
     return shard
 
 
 @kernel
 def predicts_while_sharing():
-    """Whether a process can predict by itself while its devices train with those of others."""
+    """Whether a process can predict alone while its devices train jointly with others."""
     return True
 
 
 @kernel
 def of_this_process(batches):
-    """A `tf.data.Dataset` of a process' rows, as Keras takes it where several processes train."""
+    """Adapt a `tf.data.Dataset` of this process' rows for joint training."""
     return batches
 
 
 @kernel
 def sum_over_processes(values):
-    """The sums of floats (N,) over all processes, which have to ask all at once."""
+    """Return the sums of floats (N,) over all processes, all of which must call this."""
     return values
 
 
 @kernel
 def whole(variable):
-    """The value of a variable as an array; all processes have to ask where it is cut over them."""
+    """Return a variable as an array; if it is sharded over processes, all must call this."""
     return ops.convert_to_numpy(variable)
 
 
 @kernel
 def share_steps(model, processes):
-    """Let a model that is compiled take its steps together with those of the other processes."""
+    """Make a compiled model take its steps jointly with the other processes."""
     if processes > 1:
         data_parallel(model)
 
 
 @kernel
 def one_after_another(step):
-    """A step of `evaluate` as it is called, which may have to end before the next one begins."""
+    """Wrap a step of `evaluate` that may have to finish before the next one begins."""
     return step
 
 
 @kernel
 def of_one_process(model, processes):
-    """The model for this process alone, with the weights of all."""
+    """Return the model for this process alone, with all weights."""
     return model
 
 
 @kernel
 def is_lost_process(error):
-    """Whether an exception says that another process is there no more."""
+    """Whether an exception means that another process is gone."""
     return False
 
 
 def keras_exports():
-    """The formats that `keras.Model.export` writes right of this package's models."""
+    """Return the formats that `keras.Model.export` writes correctly."""
     return getattr(_module, "KERAS_EXPORTS", ())
 
 
-# The file of the running backend; it imports this one. Other backends have no kernels.
+# Module of the running backend, which imports this one. Other backends have no kernels.
 _module = None
 set_backend(name())
 if name() in ("tensorflow", "jax", "torch"):
@@ -856,8 +857,8 @@ if name() in ("tensorflow", "jax", "torch"):
 
 
 class _KerasLoops:
-    """Empty mixin for backends whose loops keep the weights in the model."""
+    """Empty mixin, for backends whose training loops keep the weights in the model."""
 
 
-# Mixin of models, before Keras' own bases: a model has its weights however a loop ends.
+# Mixin that keeps the weights in a model during loops; precedes Keras' own bases.
 KeepsWeights = getattr(_module, "KeepsWeights", _KerasLoops)

@@ -1,4 +1,4 @@
-"""JAX: what XLA does not find by itself. Cheaper dropout, what it compiled; on a GPU more.
+"""JAX kernels: cheap dropout, GPU attention and norms, compilation cache, several processes.
 
 See `kerasbert.backend` for the arguments.
 """
@@ -21,7 +21,7 @@ from kerasbert.backend.jax_loops import with_weights
 
 
 def prepare():
-    """Have steps on a CPU run in the thread that asks, where freed memory is kept."""
+    """Run CPU steps in the calling thread, which reuses freed memory."""
     import jax
 
     keep_large_blocks()
@@ -38,10 +38,9 @@ def on_gpu():
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """The activation is computed anew for its gradient.
+    """Recompute the activation in the backward pass, on a GPU.
 
-    XLA would write what the gradient of GELU takes out beside its result, and read it back: twice
-    as much as the product has.
+    XLA would store values of GELU for the gradient, twice the size of the matmul's output.
     """
     if activation is None or not on_gpu():
         return None
@@ -50,11 +49,11 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 
 def keep_mask(key, rate, shape):
-    """Bools, `True` with probability `1 - rate`, from the two 32-bit words of `key`.
+    """Draw bools, `True` with probability `1 - rate`, from the two 32-bit words of `key`.
 
-    A hash of each element's number, which XLA computes wherever it needs the mask. JAX's own
-    generator takes about ten times the operations: a tenth of a training step on a GPU, a sixth on
-    a CPU, and there it takes a quarter longer to compile.
+    Hashes each element's index, so that XLA can recompute the mask where it needs it. JAX's own
+    generator takes ten times the operations: a tenth of a training step on a GPU, on a CPU a sixth,
+    and a quarter more compilation time.
 
     Source of the hash: Wellons 2018, github.com/skeeto/hash-prospector, "lowbias32".
     """
@@ -75,7 +74,7 @@ def keep_mask(key, rate, shape):
 
 
 def dropout(x, rate, seed):
-    """From a cheaper source of random numbers."""
+    """Apply dropout with the cheap random numbers of `keep_mask`."""
     from jax import numpy as jnp
 
     keep = keep_mask(_random_bits(seed), rate, x.shape)
@@ -83,18 +82,17 @@ def dropout(x, rate, seed):
 
 
 def positions(table, offset, inputs):
-    """Rows for each example, (B, T, D)."""
+    """Return rows for each example, (B, T, D), on a GPU."""
     if not on_gpu():
         return None
     return repeat(backend.positions.plain(table, offset, inputs), inputs.shape[0])
 
 
 def repeat(rows, count):
-    """Rows (1, T, D) for each of `count` examples, (B, T, D).
+    """Repeat rows (1, T, D) for `count` examples: (B, T, D).
 
-    The gradient is a product with ones, not a sum over the examples: to sum fast, XLA would lay
-    all that goes through the encoder out with the examples innermost, and transpose it for each
-    of its products.
+    The gradient is a matmul with ones. For a fast sum XLA would lay out the whole encoder with
+    examples innermost, and transpose for each matmul.
     """
     from jax import numpy as jnp
 
@@ -103,17 +101,17 @@ def repeat(rows, count):
 
 
 def full_mask(mask, queries, keys):
-    """A mask of attention with a row for each query: cuDNN takes none without."""
+    """Broadcast an attention mask to one row per query, as cuDNN requires."""
     from jax import numpy as jnp
 
     return jnp.broadcast_to(mask, (*mask.shape[:2], queries, keys))
 
 
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
-    """By the kernel that JAX has on a GPU, which knows no dropout; with dropout by ours.
+    """Compute attention on a GPU by JAX's kernel, or with dropout by `dropped_attention`.
 
-    On a CPU JAX' own took 1.3 to 2.7 times as long as the formula, at 25 to 384 tokens. On a TPU
-    Keras takes a kernel that is causal without a mask, and with one sees the first row's alone.
+    On a CPU JAX's kernel took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On
+    a TPU Keras' kernel is wrong: causal without a mask, and else with the first row's mask.
     """
     if maps or not on_gpu():
         return None
@@ -128,16 +126,15 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 
 
 def dropped_attention(query, key, value, mask, rate, seed):
-    """Attention with dropout of its maps, which no kernel that JAX offers has.
+    """Compute attention with dropout of its probabilities, which no kernel of JAX supports.
 
-    B batch, S queries, T keys, N heads, H width of a head. Two passes over the maps forward and
-    one backward, which takes the sum over a map's row from the outputs (FlashAttention, arXiv
-    2205.14135, appendix B.4). XLA makes four of the gradient that JAX would derive, at half
-    the speed of memory.
+    B batch, S queries, T keys, N heads, H head width. It takes two passes over the probabilities
+    forward and one backward, with the sums over rows from the outputs (FlashAttention, arXiv
+    2205.14135, appendix B.4). JAX's own gradient takes four, at half the memory bandwidth.
 
     Args:
         query: (B, S, N, H).
-        key: (B, T, N, H), as `value`.
+        key, value: (B, T, N, H).
         mask: bool, broadcastable to (B, N, S, T), or `None`.
         rate: float.
         seed: a `keras.random.SeedGenerator`.
@@ -160,7 +157,7 @@ def dropped_attention(query, key, value, mask, rate, seed):
         query = query * np.asarray(scale, dtype)
         scores = jnp.einsum("btnh,bsnh->bnts", query, key)
         wide = widened(scores, bias)
-        # With barriers, as XLA's fusion of a whole softmax is the slower one.
+        # Barriers prevent XLA from fusing the whole softmax, which is slower.
         highest = jax.lax.optimization_barrier(jnp.max(wide, axis=-1, keepdims=True))
         total = jnp.sum(jnp.exp(wide - highest), axis=-1, keepdims=True)
         total = jax.lax.optimization_barrier(highest + jnp.log(total))  # (B, N, T, 1)
@@ -170,7 +167,7 @@ def dropped_attention(query, key, value, mask, rate, seed):
 
     def backward(kept, gradient):
         query, key, value, bias, bits, scores, total, maps, outputs = kept
-        # Drawn again, not kept: the barrier hides from XLA that it is the same.
+        # The mask is recomputed, not kept; the barrier stops XLA from merging the two.
         bits = jax.lax.optimization_barrier(bits)
         row = jnp.einsum("btnh,btnh->bnt", gradient, outputs, preferred_element_type="float32")[
             ..., None
@@ -192,10 +189,9 @@ def dropped_attention(query, key, value, mask, rate, seed):
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """With a gradient of two sums instead of three.
+    """Compute a gradient of two sums instead of three, on a GPU.
 
-    XLA computes what follows from sums in every place that needs it, the sums too, unless a
-    barrier holds them.
+    Without barriers XLA recomputes the sums at each use.
     """
     if not on_gpu():
         return None
@@ -239,9 +235,9 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 
 def cross_entropy(labels, logits):
-    """With a comparison for a lookup, whose gradient would be a pass over the logits of its own.
+    """Select the label's logit by comparison, on a GPU.
 
-    On a CPU the lookup is the faster one.
+    The gradient of a lookup is another pass over the logits, but on a CPU it is faster.
     """
     if not on_gpu():
         return None
@@ -251,15 +247,14 @@ def cross_entropy(labels, logits):
 
 
 def train_only(optimizer, weights, places):
-    """JAX' stateless update takes all weights that the optimizer knows: let it know fewer.
+    """Restrict the optimizer's list of weights, all of which JAX's stateless update takes.
 
-    Its state stays, and so do their places in it.
+    The optimizer's state and the indices in it stay.
     """
     private_names.set_trained(optimizer, weights, places)
 
 
 def value_and_gradient(function, x):
-    """See `kerasbert.backend.value_and_gradient`."""
     import jax
     from jax import numpy as jnp
 
@@ -268,9 +263,9 @@ def value_and_gradient(function, x):
 
 
 def predict_batch(model, features):
-    """Predict with a compiled step, the number of rows rounded up to a multiple of 8.
+    """Predict with a compiled step.
 
-    The extra rows are computed in vain, so that other batch sizes need no compilation.
+    The number of rows is rounded up, mostly to a multiple of 8, to save compilations.
     """
     if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):
         return None
@@ -291,12 +286,11 @@ def predict_batch(model, features):
 
 
 def _rounded(count):
-    """A number of rows with few others around it: 1, 2, 4, 8, 16, 24, 32, ..."""
+    """Round up a number of rows to 1, 2, 4, 8, 16, 24, 32, ..."""
     return 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
 
 
 def full_float32():
-    """See `kerasbert.backend.full_float32`."""
     import jax
 
     return jax.default_matmul_precision("highest")
@@ -304,7 +298,7 @@ def full_float32():
 
 @contextlib.contextmanager
 def compiling(model, say):
-    """JAX runs the Python of a step for each new shape, just before it compiles that."""
+    """Call `say` when JAX traces a new shape, just before it compiles it."""
     if model.run_eagerly or not model.jit_compile:
         yield
         return
@@ -312,28 +306,29 @@ def compiling(model, say):
 
     step = model.train_step
 
-    @functools.wraps(step)  # Its name is a part of what the cache goes by.
+    @functools.wraps(step)  # The function's name is part of the compilation cache's key.
     def traced(state, data):
         features = jax.tree.leaves(keras.utils.unpack_x_y_sample_weight(data)[0])
         say(max((leaf.shape for leaf in features), key=np.prod))
         return step(state, data)
 
-    model.__dict__["train_step"] = traced  # Not by `setattr`: Keras would track it.
+    model.__dict__["train_step"] = traced  # Not `setattr`, since Keras would track it.
     try:
         yield
     finally:
         del model.__dict__["train_step"]
 
 
-CACHE_BYTES = 2**30  # of what is kept of earlier processes
+CACHE_BYTES = 2**30  # limit on the cache entries kept from earlier processes
 
 
 @functools.cache
 def keep_compiled():
-    """In the user's cache; JAX's own settings of a folder, or of no caching, stay.
+    """Enable JAX's persistent compilation cache in the user's cache folder.
 
-    JAX finds again only what the same version compiled with the same flags. Processors of other
-    kinds, which may share a home, have folders of their own: not every version tells them apart.
+    The user's settings of JAX take precedence. JAX reuses entries of the same version and flags.
+    Each kind of processor has its own folder, since machines may share a home and not every version
+    of JAX distinguishes processors.
     """
     import jax
 
@@ -342,16 +337,16 @@ def keep_compiled():
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "kerasbert" / "jax" / _processor()
     try:
-        # What lies here is run as it is: nobody else may write it.
+        # Cached code is executed, so nobody else may write here.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _leave(CACHE_BYTES, folder)
-    except OSError:  # No room for it, or no right to: without it everything works, only later.
+    except OSError:  # The cache is optional.
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _processor():
-    """A short name for what the processor can do; on Linux the kernel lists it."""
+    """Return a hash of the processor's features, which Linux lists in /proc/cpuinfo."""
     known = f"{platform.machine()} {platform.processor()}"
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -362,7 +357,7 @@ def _processor():
 
 
 def _leave(size, folder):
-    """Remove the files that were not read for longest, until the rest has at most `size` bytes."""
+    """Remove the least recently used files until the rest has at most `size` bytes."""
     files = [(file, file.stat()) for file in folder.iterdir()]
     for file, facts in sorted(files, key=lambda one: -max(one[1].st_atime, one[1].st_mtime)):
         size -= facts.st_size
@@ -371,13 +366,13 @@ def _leave(size, folder):
 
 
 def compiles_shapes(jit_compile):
-    """JAX compiles each shape, whatever Keras is told."""
+    """Return True: JAX compiles each shape, whatever `jit_compile` is."""
     return True
 
 
-# Seconds without a sign of life after which a process counts as lost.
+# Seconds without a heartbeat after which a process is lost.
 HEARTBEAT = 30
-# SLURM's and Open MPI's.
+# Variables of SLURM and Open MPI: count and index of processes.
 _COUNTED = {
     "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
     "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
@@ -386,7 +381,7 @@ _KERAS = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
 
 
 def join_processes():
-    """Those of Keras' or JAX's variables, of SLURM, Open MPI or a TPU pod."""
+    """Connect by the variables of Keras, JAX, SLURM, Open MPI or a TPU pod."""
     import jax
 
     if not jax.distributed.is_initialized() and (given := _launched()) is not None:
@@ -396,14 +391,14 @@ def join_processes():
             if "before any JAX" not in str(error):
                 raise
             raise RuntimeError(
-                "JAX has computed something already, and processes have to meet before that: call "
+                "JAX has already computed something, but processes must connect before that; call "
                 "kerasbert.distribution.join() first in the script."
             ) from None
     return jax.process_index(), jax.process_count()
 
 
 def launched():
-    """Of the same."""
+    """Return `(index, count)` by the variables of `join_processes`."""
     import jax
 
     if jax.distributed.is_initialized():
@@ -421,7 +416,7 @@ def launched():
 
 
 def _launched():
-    """Arguments of `jax.distributed.initialize`; `None` where nothing started several processes."""
+    """Return the arguments of `jax.distributed.initialize`; `None` for a single process."""
     found = [os.environ.get(f"KERAS_DISTRIBUTION_{name}") for name in _KERAS]
     if found[0]:
         address = found[0].split(",")[0]
@@ -430,7 +425,7 @@ def _launched():
     if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
         found = [os.environ.get(f"JAX_{name}") for name in _KERAS[1:]]
         return {} if None in found else _meeting(address, *found)
-    # Of a step of SLURM, as `srun` begins it: in the shell of a job one process is alone.
+    # Set in a step of SLURM (`srun`); a process in a job's shell runs alone.
     several = any(int(os.environ.get(name) or 1) > 1 for name in _COUNTED)
     return {} if several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") else None
 
@@ -444,18 +439,18 @@ def _meeting(address, count, index):
 
 @contextlib.contextmanager
 def on_devices(devices, mesh, layout_map):
-    """By `keras.distribution`: that which is set, or else one of these devices."""
+    """Use the current `keras.distribution`, or set one of these devices."""
     import jax
 
     before = keras.distribution.distribution()
     if before is not None and (devices, mesh) != (None, None):
         raise ValueError(
-            "keras.distribution.set_distribution() has chosen the devices already; leave out "
-            "devices and mesh."
+            "keras.distribution.set_distribution() has already chosen the devices; omit devices "
+            "and mesh."
         )
     if before is not None and jax.process_count() > 1 and before.auto_shard_dataset:
         raise ValueError(
-            "The keras.distribution that is set would cut the rows of each process again; make it "
+            "The current keras.distribution would split the rows of each process again; create it "
             "with auto_shard_dataset=False."
         )
     if before is not None or (devices is None and mesh is None and jax.process_count() == 1):
@@ -468,7 +463,7 @@ def on_devices(devices, mesh, layout_map):
     if count > len(named) or (jax.process_count() > 1 and count < len(named)):
         given = f"devices={devices}" if mesh is None else f"mesh={mesh[0]}x{mesh[1]}"
         raise ValueError(
-            f"{given} is of {count} devices, and the {jax.process_count()} processes have "
+            f"{given} needs {count} devices, but the {jax.process_count()} processes have "
             f"{len(named)}: {', '.join(named[:8])}."
         )
     named = named[:count]
@@ -487,7 +482,7 @@ def on_devices(devices, mesh, layout_map):
 
 
 def _shard(distribution):
-    """`((index, count), replicas)`: which part of each batch the devices of this process have."""
+    """Return `((index, count), replicas)`: the shard of each batch on this process' devices."""
     import jax
 
     mesh = distribution.device_mesh
@@ -498,26 +493,25 @@ def _shard(distribution):
     first = min(places)
     if sorted(places) != list(range(first, first + width)) or first % width or replicas % width:
         raise ValueError(
-            f"The devices of this process are rows {sorted(places)} of the mesh {mesh.shape}: pass "
-            "the devices in the order of their processes."
+            f"The devices of this process are rows {sorted(places)} of the mesh {mesh.shape}; "
+            "order the devices by their processes."
         )
     return (first // width, replicas // width), replicas
 
 
 def sum_over_processes(values):
-    """See `kerasbert.backend.sum_over_processes`."""
     import jax
     from jax.experimental import multihost_utils
 
     if jax.process_count() == 1:
         return None
-    # JAX would make them float32.
+    # As uint32, since JAX would round float64 to float32.
     found = multihost_utils.process_allgather(np.asarray(values, "float64").view("uint32"))
     return np.ascontiguousarray(found).view("float64").sum(axis=0).tolist()
 
 
 def whole(variable):
-    """Gathered where its parts are on the devices of several processes."""
+    """Gather a variable that is sharded over processes."""
     import jax
     from jax.experimental import multihost_utils
 
@@ -530,20 +524,20 @@ def whole(variable):
 
 
 def predicts_while_sharing():
-    """What Keras computes is spread over the devices of all."""
+    """Return False: computations are spread over the devices of all processes."""
     return False
 
 
 def share_steps(model, processes):
-    """Keras does it."""
+    """Return True: Keras does this itself."""
     return True
 
 
 def one_after_another(step):
-    """Of several processes that have several devices of a CPU each.
+    """Wait for each step if there are several processes with several CPU devices each.
 
-    XLA begins many steps at once, and there their exchanges may wait for each other for ever. In
-    training each step waits by itself, as its numbers go to the log.
+    XLA starts many steps at once, whose collective operations may deadlock. Training reads each
+    step's results anyway.
     """
     import jax
 
@@ -553,7 +547,7 @@ def one_after_another(step):
 
 
 def of_one_process(model, processes):
-    """A new one, whose weights are on the devices of this process."""
+    """Return a copy of the model with all weights on the devices of this process."""
     if processes == 1:
         return None
     values = [backend.whole(variable) for variable in model.weights]
@@ -561,7 +555,7 @@ def of_one_process(model, processes):
     keras.distribution.set_distribution(None)
     try:
         own = type(model).from_config(model.get_config())
-        own.preprocessor = model.preprocessor  # The configuration has no vocabulary.
+        own.preprocessor = model.preprocessor  # The config does not contain the vocabulary.
         own.set_weights(values)
     finally:
         keras.distribution.set_distribution(before)
@@ -569,7 +563,7 @@ def of_one_process(model, processes):
 
 
 def is_lost_process(error):
-    """Of JAX's collective operations and its service of processes."""
+    """Recognize errors of JAX's collective operations and coordination service."""
     import jax
 
     said = ("Gloo", "gloo", "UNAVAILABLE", "NCCL", "heartbeat", "peer", "coordination")
@@ -579,15 +573,15 @@ def is_lost_process(error):
 
 
 def data_parallel(model, **kwargs):
-    """Keras does it alone."""
+    """Raise: Keras does this itself."""
     raise ValueError(
-        "data_parallel() is not for JAX, where Keras trains on all devices itself; call "
-        "keras.distribution.set_distribution(keras.distribution.DataParallel()) first."
+        "data_parallel() is not needed on JAX; call "
+        "keras.distribution.set_distribution(keras.distribution.DataParallel()) instead."
     )
 
 
 def _random_bits(seed):
-    """Two 32-bit words; those of a `SeedGenerator` itself are numbers in a row."""
+    """Draw two 32-bit words; a `SeedGenerator` itself gives consecutive numbers."""
     import jax
 
     return jax.random.bits(jax.random.wrap_key_data(seed.next(), impl="threefry2x32"), (2,))

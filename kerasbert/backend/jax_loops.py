@@ -22,7 +22,7 @@ class KeepsWeights:
     """Mixin that keeps the weights in the model; it must precede Keras' model among the bases.
 
     `predict` and `evaluate` do not donate the weights. A step of `fit` does, so its results are
-    assigned to the model at once, which costs some microseconds per step.
+    assigned at once, which takes a few microseconds.
     """
 
     # === Overrides of Keras' private methods; see `kerasbert.private_names` ===
@@ -39,7 +39,7 @@ class KeepsWeights:
         }
         state = [make() for name, make in variables.items() if groups.get(name)]
         # Keyed by the number of groups: `predict` may run in one thread and `evaluate` in another.
-        # Not set by `setattr`, which Keras tracks.
+        # Not `setattr`, which Keras tracks.
         self.__dict__.setdefault("_state_variables", {})[len(state)] = state
         return _values(state)
 
@@ -76,8 +76,8 @@ class KeepsWeights:
     def _keep(self, state):
         """Assign what a step of `fit` or `evaluate` returned to the model's variables.
 
-        `evaluate` changes no trainable weights. It must not assign them either: they may be older
-        than those that `fit` has assigned meanwhile in another thread.
+        `evaluate` does not assign trainable weights, which may be older than those that `fit` has
+        assigned meanwhile in another thread.
         """
         groups = list(zip(self.__dict__["_state_variables"][len(state)], state))
         for variables, values in groups[1:] if len(state) == 3 else groups:
@@ -85,7 +85,7 @@ class KeepsWeights:
                 private_names.set_value(variable, value)
 
     def make_predict_function(self, force=False):
-        """Make the step of `predict`, as `keras.Model.make_predict_function`."""
+        """Create the step of `predict`."""
         if force or self.predict_function is None:
             run = self._compiled(lambda state, data: self.predict_step(state, data)[0])
 
@@ -97,7 +97,7 @@ class KeepsWeights:
         return self.predict_function
 
     def make_test_function(self, force=False):
-        """Make the step of `evaluate`, as `keras.Model.make_test_function`."""
+        """Create the step of `evaluate`."""
         if force or self.test_function is None:
             # The returned state keeps its sharding.
             shardings = None
@@ -132,8 +132,8 @@ def _values(groups):
 def with_weights(groups, run):
     """Call a function on the values of variables while another thread may train their model.
 
-    A step of `fit` donates the buffers of the weights, and until it ends JAX reports them as
-    deleted: the call is repeated with the new values.
+    Until a step of `fit` ends, JAX reports the donated weights as deleted; the call is then
+    repeated with the new values.
 
     Args:
         groups: list of lists of variables.

@@ -1,9 +1,7 @@
-"""What an ONNX graph can hold, in the form that its runtimes recognize and fuse.
+"""Kernels and converters for ONNX export, in forms that ONNX runtimes recognize and fuse.
 
-`KERNELS` stand before those of TensorFlow while it traces the model, and `HANDLERS` turn what they
-leave into ONNX' operations while tf2onnx converts the graph.
-
-See `kerasbert.backend` for the arguments.
+`KERNELS` replace TensorFlow's while it traces the model; `HANDLERS` turn the resulting operations
+into ONNX operators while tf2onnx converts the graph. See `kerasbert.backend` for the arguments.
 """
 
 import numpy as np
@@ -13,7 +11,7 @@ from kerasbert import backend
 
 
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
-    """One form for texts of every length, without branches or loops."""
+    """Compute attention for texts of any length without branches or loops."""
     from kerasbert.backend import tensorflow
 
     if turn is None:
@@ -24,9 +22,9 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """Without the matrix of rows that TensorFlow likes.
+    """Compute a dense layer without reshapes.
 
-    ONNX Runtime fuses bias, GELU, residual and norm where no reshape stands between them.
+    ONNX Runtime fuses bias, GELU, residual and norm only if no reshape separates them.
     """
     import tensorflow as tf
 
@@ -36,10 +34,9 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 
 def positions(table, offset, inputs):
-    """The positions' rows for each row of the batch, (B, T, D).
+    """Return position embeddings for each row of the batch, (B, T, D).
 
-    From a slice of the table no runtime knows that they are as many as the tokens are, and then
-    does not fuse what it has to know that for.
+    From a slice runtimes cannot infer that there are as many positions as tokens, and fuse less.
     """
     import tensorflow as tf
 
@@ -49,24 +46,24 @@ def positions(table, offset, inputs):
 
 
 def local_mask(padding_mask, is_causal, window):
-    """One mask for texts of every length: runtimes recognize attention that has no blocks."""
+    """Return one mask for any length, since runtimes do not recognize attention in blocks."""
     return backend.token_mask(padding_mask, is_causal, window)
 
 
 def of_tokens(x, *sizes):
-    """With a mark behind it, for `_to_reshape`."""
+    """Reshape, and mark the result with `ensure_shape` for `_to_reshape`."""
     import tensorflow as tf
 
     outputs = backend.of_tokens.plain(x, *sizes)
     if 1 in (*x.shape[2:], *sizes):
-        return outputs  # tf2onnx drops a transpose of such an axis, and the others move.
+        return outputs  # tf2onnx drops transposes of size-1 axes, which would shift the others.
     return tf.ensure_shape(outputs, [None, None, *sizes])
 
 
 def _to_reshape(graph, node, name, arguments):
-    """tf2onnx's handler of that mark: a reshape that keeps the first axes, whatever they are.
+    """Convert the mark of `of_tokens` to a reshape that keeps the first two axes.
 
-    ONNX can say so by zeros, TensorFlow cannot, and without a runtime does not know what fits.
+    ONNX denotes these by zeros, from which runtimes infer shapes; TensorFlow cannot.
     """
     reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
     sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
@@ -81,9 +78,9 @@ def _to_reshape(graph, node, name, arguments):
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """As one op, which only the converter sees: of another kind.
+    """Compute layer normalization as a batch normalization, a placeholder for the converter.
 
-    tf2onnx knows none, and what it makes of the formula no runtime puts together again.
+    tf2onnx has no layer normalization, and runtimes do not recognize its converted formula.
     """
     import tensorflow as tf
 
@@ -103,7 +100,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 
 def _to_layer_normalization(graph, node, name, arguments):
-    """tf2onnx's handler of what `norm` left, with the two ops around it."""
+    """Convert the placeholder of `norm` and the two ops around it to LayerNormalization."""
     before, (after,) = node.inputs[0], graph.find_output_consumers(node.output[0])
     made = graph.make_node(
         "LayerNormalization",
@@ -112,16 +109,16 @@ def _to_layer_normalization(graph, node, name, arguments):
         shapes=[graph.get_shape(after.output[0])],
         dtypes=[graph.get_dtype(after.output[0])],
     )
-    # tf2onnx visits the last op too: it stays, and is dropped as nothing reads it.
+    # tf2onnx visits the last op too, so it stays until it is dropped as unused.
     graph.replace_all_inputs(after.output[0], made.output[0])
     graph.replace_all_inputs(node.output[0], made.output[0])
     graph.remove_node(node.name)
 
 
 def _to_erf(graph, node, name, arguments):
-    """GELU as x / 2 * (1 + erf(x / sqrt(2))), which runtimes look for.
+    """Convert GELU's erfc to the form x / 2 * (1 + erf(x / sqrt(2))) that runtimes recognize.
 
-    TensorFlow writes the bracket as erfc(-x * sqrt(1 / 2)), and ONNX has no erfc.
+    TensorFlow computes the factor in parentheses as erfc(-x * sqrt(1 / 2)); ONNX has no erfc.
     """
     product, dtype = node.inputs[0], graph.get_dtype(node.output[0])
     shape = graph.get_shape(node.output[0])
@@ -142,7 +139,7 @@ def _to_erf(graph, node, name, arguments):
 
 
 def _to_log(graph, node, name, arguments):
-    """log(1 + x), which ONNX has no op for."""
+    """Convert log1p to log(1 + x), since ONNX has no log1p."""
     shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
     one = graph.make_const(name + "_one", np.ones((), "float32")).output[0]
     inputs = [node.input[0], one]
@@ -154,11 +151,11 @@ def _to_log(graph, node, name, arguments):
 
 
 def _to_where(graph, node, name, arguments):
-    """tf2onnx's own way multiplies by 0 and 1, which makes NaN of what is infinite."""
+    """Convert to Where: tf2onnx' own form multiplies by 0 and 1, which turns infinity into NaN."""
     node.type = "Where"
 
 
-# One form for texts of every length.
+# For texts of any length.
 OF_ANY_LENGTH = {"attention": attention, "local_mask": local_mask}
 KERNELS = {
     **OF_ANY_LENGTH,

@@ -1,7 +1,8 @@
-"""TensorFlow, imported late: encoders, `fit` on arrays and safetensors need none of it.
+"""TensorFlow: lazy imports, kernels, and training on several devices and workers.
 
-And what Keras does not pass on to it: faster forms of layers, losses and AdamW on a CPU, sums over
-devices before clipping, and training on several workers. See `kerasbert.backend` for the arguments.
+TensorFlow is imported on first use: encoders, `fit` on arrays and safetensors do not need it.
+Kernels speed up layers, losses and AdamW on a CPU, and sum over replicas before clipping. See
+`kerasbert.backend` for the arguments.
 """
 
 import contextlib
@@ -22,11 +23,11 @@ from kerasbert._process import check_process
 
 KERAS_EXPORTS = ("tf_saved_model", "litert")
 
-# === TensorFlow beside any backend ===
+# === TensorFlow on any backend ===
 
 
 class _Late:
-    """A package that is imported when something of it is first used."""
+    """Package that is imported on first use."""
 
     def __init__(self, package):
         self._package = package
@@ -34,7 +35,7 @@ class _Late:
 
     def __getattr__(self, name):
         if name.startswith("__"):
-            raise AttributeError(name)  # Who looks at all names of a module needs no import.
+            raise AttributeError(name)  # Introspection must not import it.
         check_process("tensorflow")
         if self._module is None:
             need_tensorflow("This", self._package)
@@ -46,15 +47,15 @@ tf, tf_text = _Late("tensorflow"), _Late("tensorflow_text")
 
 
 def need_tensorflow(what, *packages):
-    """Raise where TensorFlow cannot be used.
+    """Raise if TensorFlow cannot be used.
 
     Args:
         what: string. What needs it, for the error.
-        *packages: strings. By default those that reading strings needs.
+        *packages: strings. Defaults to `tensorflow` and `tensorflow_text`, which strings need.
 
     Raises:
-        ImportError: where a package is not installed, or is broken.
-        RuntimeError: in a process that cannot use them, see `check_process`.
+        ImportError: if a package is not installed or is broken.
+        RuntimeError: in a forked process, see `check_process`.
     """
     check_process("tensorflow")
     try:
@@ -73,10 +74,10 @@ def _is_no_retracing(record):
 
 @contextlib.contextmanager
 def traced_on_purpose():
-    """Leave out TensorFlow's warning of functions that are traced again and again.
+    """Suppress TensorFlow's warning about retracing in a context.
 
-    Batches have the length of their texts, rounded up: each such length is traced once, and five
-    new ones in a row are no mistake.
+    Batches are padded to buckets, each of which is traced once; five new ones in a row are no
+    mistake.
     """
     logger = logging.getLogger("tensorflow")
     logger.addFilter(_is_no_retracing)
@@ -87,7 +88,7 @@ def traced_on_purpose():
 
 
 def _open_spec(tensor):
-    """The kind of a tensor or ragged tensor, with its sizes left open."""
+    """Return the spec of a tensor or ragged tensor, with all sizes unknown."""
     shape = [None] * tensor.shape.rank
     if isinstance(tensor, tf.RaggedTensor):
         splits = tensor.row_splits.dtype
@@ -96,7 +97,7 @@ def _open_spec(tensor):
 
 
 class Operation:
-    """A concrete function run as one operation: it looks at no argument, and saves 0.1 ms a call.
+    """Concrete function run as one operation, without argument checks (0.1 ms per call).
 
     Args:
         function: a concrete function without keyword arguments.
@@ -120,13 +121,13 @@ class Operation:
 
 
 class Traced:
-    """A function of tensors that runs as one graph, traced once whatever the sizes.
+    """Function of tensors that runs as one CPU graph, traced once for all sizes.
 
-    A few small operations cost more outside of a graph than in it, and a `tf.function` looks at
-    its arguments anew for each size.
+    Small operations are slower outside of graphs, and a `tf.function` examines its arguments again
+    for each size.
 
     Args:
-        function: takes tensors and ragged tensors, and returns any nesting of them.
+        function: function of tensors and ragged tensors that returns any nesting of them.
 
     >>> total = Traced(lambda x: tf.reduce_sum(x))
     >>> [int(total(tf.ones(size, tf.int32))) for size in (2, 3)]
@@ -154,18 +155,18 @@ class Traced:
 
 
 def rows_where(mask, *tensors):
-    """The rows of each tensor where `mask` (N,) is true, as a list.
+    """Return a list with the rows of each tensor where `mask` (N,) is true.
 
-    `tf.boolean_mask` is slow to trace, and looks for the rows anew for each tensor.
+    `tf.boolean_mask` is slow to trace, and finds the rows again for each tensor.
     """
     rows = tf.where(mask)[:, 0]
     return [tf.gather(tensor, rows) for tensor in tensors]
 
 
 def rows_of(ragged):
-    """The row of each value of a `tf.RaggedTensor` (N, None): int64.
+    """Return the row of each value of a `tf.RaggedTensor` (N, None): int64.
 
-    Its own `value_rowids` fills as many rows as there are with as many values as the longest has.
+    TensorFlow's `value_rowids` would allocate a dense tensor padded to the longest row.
     """
     size = tf.size(ragged.flat_values, tf.int64)
     later = ragged.row_starts()[1:, tf.newaxis]
@@ -175,12 +176,11 @@ def rows_of(ragged):
 # === Steps ===
 
 
-# Keras' Python work for more rows is little beside what they compute.
+# Keras' Python overhead is negligible for more rows than this.
 FEW = 8
 
 
 def value_and_gradient(function, x):
-    """See `kerasbert.backend.value_and_gradient`."""
     x = tf.convert_to_tensor(x)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
@@ -189,9 +189,9 @@ def value_and_gradient(function, x):
 
 
 def predict_batch(model, features):
-    """A few rows as one operation, by one graph for all sizes.
+    """Predict a few rows as one operation, with one graph for all sizes.
 
-    A graph for each shape takes a tenth less, and 0.1 to 0.3 s to make.
+    A graph per shape takes a tenth less, and 0.1 to 0.3 s to create.
     """
     if len(next(iter(features.values()))) > FEW or model.jit_compile or is_distributed(model):
         return None
@@ -204,7 +204,7 @@ def predict_batch(model, features):
         try:
             return Operation(step.get_concrete_function(specs))
         except Exception:
-            return None  # A layer of a user's own may need to know sizes.
+            return None  # Custom layers may need known sizes.
 
     graphs = backend.beside_prediction(model, lambda: backend.Graphs(often=1))
     kinds = tuple((name, x.ndim, x.dtype.name) for name, x in features.items())
@@ -219,7 +219,7 @@ def predict_batch(model, features):
 
 
 def sum_over_replicas(gradients):
-    """The sums over the devices of a `tf.distribute` strategy."""
+    """Sum over the replicas of a strategy."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return gradients
@@ -228,7 +228,7 @@ def sum_over_replicas(gradients):
 
 
 def of_all_replicas(x):
-    """Those of a `tf.distribute` strategy, whose devices may have different numbers of rows."""
+    """Gather from the replicas of a strategy, whose numbers of rows may differ."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return None
@@ -240,7 +240,7 @@ def of_all_replicas(x):
 
 
 def mean_of_replicas(x):
-    """Over the devices of a `tf.distribute` strategy."""
+    """Average over the replicas of a strategy."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return None
@@ -248,14 +248,14 @@ def mean_of_replicas(x):
 
 
 def clip_by_global_norm(gradients, most):
-    """The plain form writes the squares down before it adds them up."""
+    """Use TensorFlow's function, since the plain form materializes the squares."""
     return tf.clip_by_global_norm(gradients, most)[0]
 
 
 def decay(variables, share, rate):
-    """With half the passes over the weights of Keras' own; a strategy has its own variables."""
+    """Apply weight decay with half of Keras' passes over the weights."""
     if tf.distribute.has_strategy():
-        return None
+        return None  # A strategy has variables of its own kind.
     share = share * rate()
     for variable in variables:
         value = variable.value
@@ -266,7 +266,7 @@ def decay(variables, share, rate):
 
 
 def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
-    """In one pass instead of twelve."""
+    """Apply Adam's update in one pass instead of twelve."""
     dtype = variable.dtype
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
@@ -288,7 +288,6 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
 
 @contextlib.contextmanager
 def full_float32():
-    """See `kerasbert.backend.full_float32`."""
     config = tf.config.experimental
     before = config.tensor_float_32_execution_enabled()
     config.enable_tensor_float_32_execution(False)
@@ -299,9 +298,9 @@ def full_float32():
 
 
 def data_parallel(model):
-    """Let a model made under `MultiWorkerMirroredStrategy` run `fit` and `evaluate`.
+    """Make `fit` and `evaluate` work for a model created under `MultiWorkerMirroredStrategy`.
 
-    Keras 3.15 averages the results of a step over the workers as if they were no scalars.
+    Keras 3.15 cannot average scalar results of a step over workers, so they get another axis.
     """
     strategy = model.distribute_strategy
     resolver = getattr(strategy, "cluster_resolver", None)
@@ -309,9 +308,9 @@ def data_parallel(model):
     workers = [*tasks.get("chief", ()), *tasks.get("worker", ())]
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or len(workers) < 2:
         raise ValueError(
-            "There are no other workers to train with; make the model in the scope of a "
-            "tf.distribute.MultiWorkerMirroredStrategy whose TF_CONFIG names them. On the devices "
-            "of one machine Keras trains without data_parallel()."
+            "data_parallel() found no other workers; create the model in the scope of a "
+            "tf.distribute.MultiWorkerMirroredStrategy whose TF_CONFIG names them. The devices of "
+            "one machine do not need data_parallel()."
         )
 
     def in_lists(step):
@@ -323,7 +322,7 @@ def data_parallel(model):
 
 
 def launched():
-    """Of TF_CONFIG's workers, the chief first."""
+    """Return index and count among TF_CONFIG's workers, the chief first."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     cluster, task = config.get("cluster", {}), config.get("task", {})
     count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
@@ -334,7 +333,7 @@ def launched():
 
 
 def join_processes():
-    """The workers of TF_CONFIG."""
+    """Connect to the workers of TF_CONFIG."""
     workers = launched()
     if workers[1] > 1:
         _multi_worker_strategy()
@@ -349,14 +348,14 @@ def _multi_worker_strategy():
         if "program startup" not in str(error):
             raise
         raise RuntimeError(
-            "TensorFlow has computed something already, and workers have to meet before that: call "
+            "TensorFlow has already computed something, but workers must connect before that; call "
             "kerasbert.distribution.join() first in the script."
         ) from None
 
 
 @contextlib.contextmanager
 def on_devices(devices, mesh, layout_map):
-    """In the scope of a `tf.distribute` strategy: that which is entered, or else one of these."""
+    """Enter the scope of the active strategy, or of a new one."""
     backend.check_no_mesh(mesh)
     shard = launched()
     if shard[1] > 1:
@@ -365,7 +364,10 @@ def on_devices(devices, mesh, layout_map):
         names = [device.name for device in tf.config.list_logical_devices("GPU")]
         names = names or [device.name for device in tf.config.list_logical_devices("CPU")]
         if devices > len(names):
-            raise ValueError(f"devices={devices} are more than there are: {', '.join(names)}.")
+            raise ValueError(
+                f"devices={devices} exceeds the number of available devices, {len(names)}: "
+                f"{', '.join(names)}."
+            )
         strategy = tf.distribute.MirroredStrategy(names[:devices])
     else:
         strategy = tf.distribute.get_strategy()
@@ -375,13 +377,13 @@ def on_devices(devices, mesh, layout_map):
 
 
 def rows_of_process(shard, training):
-    """All where workers have several devices each: the strategy cuts them for all devices."""
+    """Return the whole batch if workers have several devices, over which the strategy splits it."""
     devices = tf.distribute.get_strategy().num_replicas_in_sync
     return shard if devices == shard[1] else (0, 1)
 
 
 def of_this_process(batches):
-    """Without the strategy cutting them again, but for the devices of this worker."""
+    """Let the strategy split batches only over the devices of this worker."""
     _, count = launched()
     if count == 1 or batches is None:
         return batches
@@ -394,7 +396,6 @@ def of_this_process(batches):
 
 
 def sum_over_processes(values):
-    """See `kerasbert.backend.sum_over_processes`."""
     _, count = launched()
     if count == 1:
         return None
@@ -406,20 +407,20 @@ def sum_over_processes(values):
 
 @functools.cache
 def _total():
-    """A graph, as TensorFlow warns of sums over workers outside of one."""
+    """Build a graph of the sum over workers; TensorFlow warns about sums outside of one."""
     strategy = _multi_worker_strategy()
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], "float64")])
     def total(x):
         of_one = tf.distribute.get_replica_context
-        # It is summed on the device that has it, which an argument has none of.
+        # The sum runs on the tensor's device; an argument has none without `identity`.
         return strategy.run(lambda x: of_one().all_reduce("SUM", tf.identity(x)), args=(x,))
 
     return total
 
 
 def is_lost_process(error):
-    """Of the collective operations of workers."""
+    """Recognize errors of collective operations."""
     kinds = tf.errors.UnavailableError, tf.errors.InternalError, tf.errors.AbortedError
     return isinstance(error, kinds)
 
@@ -428,15 +429,15 @@ def is_lost_process(error):
 
 
 def matmul_transposed(x, y):
-    """Without a transpose, in the gradient too."""
+    """Multiply without a transpose, in the gradient too."""
     return tf.matmul(x, y, transpose_b=True)
 
 
 def has_onednn():
-    """Whether TensorFlow runs oneDNN's operations here: in a graph for an x86 CPU, without XLA.
+    """Whether this is a graph with oneDNN operations: for an x86 CPU, without XLA.
 
-    XLA fuses formulas itself, and loses by a detour. Where TensorFlow hides what it compiles the
-    answer is no.
+    XLA fuses plain formulas itself and is slower with these. If TensorFlow cannot tell whether XLA
+    compiles the graph, the answer is no.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
@@ -446,10 +447,10 @@ def has_onednn():
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """As batch normalization with the tokens for channels, where nothing trains.
+    """Compute a batch normalization with tokens as channels, at inference.
 
-    Grappler turns that into oneDNN's layer norm on a CPU: a third of the time of the formula in
-    bfloat16, half in float32.
+    On a CPU Grappler turns it into oneDNN's layer norm: a third of the formula's time in bfloat16,
+    half in float32.
     """
     if training or not has_onednn():
         return None
@@ -471,9 +472,9 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
-    """With one transpose of all three: a fifth of a batch's time less than one of each.
+    """Transpose queries, keys and values at once, which saves a fifth of a batch's time.
 
-    With rotary positions a text may be long: how long is often known only when the graph runs.
+    With rotary positions texts may be long, and the length is often known only in the graph.
     """
     if turn is None:
         width = projected.shape[-1] // (3 * num_heads)
@@ -487,7 +488,7 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
     heads = [tf.transpose(x, (0, 2, 1, 3)) for x in heads]
     is_long = tf.shape(projected)[1] > backend.LONG
     if private_names.may_be_in_xla(tf.compat.v1.get_default_graph()):
-        # XLA knows the length, and drops a loop of one turn; it has no gradient of branches.
+        # XLA knows the length and removes a loop of one turn, but cannot differentiate branches.
         turn = tf.where(is_long, backend.TURN, tf.shape(projected)[1])
         outputs = backend.attend_in_turns(*heads, mask, turn)
     else:
@@ -500,7 +501,7 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
 
 
 def one_by_one(function, x):
-    """One at a time: TensorFlow would start ten, each with memory of its own."""
+    """Run one call at a time; TensorFlow's default of ten needs memory for each."""
     x = tf.nest.map_structure(tf.convert_to_tensor, x)
     first = tf.nest.map_structure(lambda x: x[0], x)
     spec = tf.TensorSpec.from_tensor(function(first))
@@ -508,7 +509,7 @@ def one_by_one(function, x):
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """With a GELU for training. Elsewhere TensorFlow fuses the plain form."""
+    """Use `gelu` in training; otherwise TensorFlow fuses the plain form."""
     approximate = activation is backend.gelu_approximate
     is_gelu = approximate or activation is keras.activations.gelu
     if not (training and is_gelu and has_onednn()):
@@ -521,9 +522,9 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 
 def gelu(x, approximate):
-    """GELU with a gradient in fewer passes over `x`: for training, which has no fused one on a CPU.
+    """Compute GELU with a gradient in fewer passes, as CPUs have no fused one.
 
-    The tanh form as `x * sigmoid(2 * u)`, the same function.
+    The tanh form is `x * sigmoid(2 * u)`, the same function.
     """
     root = (2 / math.pi) ** 0.5
 
@@ -552,14 +553,13 @@ def gelu(x, approximate):
 
 
 def dropout(x, rate, seed):
-    """From 16 random bits each. The share is right to 2 ** -17.
+    """Draw 16 random bits per element, for a rate exact to 2 ** -17.
 
-    A generator's float takes 32 bits and more time to make: here it is a third of it in float32, a
-    tenth in bfloat16.
+    This takes a third of the time of 32-bit floats in float32, a tenth in bfloat16.
     """
     if not has_onednn():
         return None
-    seed = tf.math.floormod(seed.next(), tf.int32.max - 1)  # As Keras' own; they are int64.
+    seed = tf.math.floormod(seed.next(), tf.int32.max - 1)  # int64 to int32 range, as in Keras.
     shape, count = tf.shape(x), tf.size(x)
     bits = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.uint32)
     bits = tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:count]
@@ -570,7 +570,7 @@ def dropout(x, rate, seed):
 
 
 def cross_entropy(labels, logits):
-    """By oneDNN's softmax in a graph, elsewhere by TensorFlow's own operation."""
+    """Use oneDNN's softmax in a graph, otherwise TensorFlow's operation."""
     if not has_onednn():
         return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     rows = ops.reshape(logits, (-1, logits.shape[-1]))
@@ -579,11 +579,10 @@ def cross_entropy(labels, logits):
 
 
 def _cross_entropy(labels, logits):
-    """Cross-entropy (N,) of labels (N,) and logits (N, V), with its gradient.
+    """Compute cross-entropy (N,) of labels (N,) and logits (N, V), with oneDNN's softmax.
 
-    By oneDNN's softmax: TensorFlow's own operation took 6 ns an element on a CPU, and took it
-    again for a metric. Here the logits alone make all that is large, so that TensorFlow computes
-    it once for loss and metrics.
+    TensorFlow's operation took 6 ns per element on a CPU, twice with a metric. Here all large
+    tensors depend on the logits only, so that loss and metrics share them.
     """
     labels = tf.cast(labels, "int32")
 
@@ -591,7 +590,7 @@ def _cross_entropy(labels, logits):
     def compute(logits):
         probabilities = tf.nn.softmax(logits)  # (N, V)
         first = _argmax(logits)
-        # log(sum(exp(logits))), from the largest, where it is as exact as can be.
+        # log(sum(exp(logits))), taken at the largest logit for precision.
         total = _each(logits, first) - tf.math.log(_each(probabilities, first))
 
         def gradient(upstream):
@@ -605,7 +604,7 @@ def _cross_entropy(labels, logits):
 
 
 def first_choice(logits):
-    """By argmax in a graph without XLA."""
+    """Use argmax in a graph without XLA."""
     if not has_onednn():
         return None
     rows = ops.reshape(logits, (-1, logits.shape[-1]))
@@ -613,18 +612,18 @@ def first_choice(logits):
 
 
 def _argmax(rows):
-    """The column (N,) of the largest of each of the rows (N, V).
+    """Return the argmax (N,) of rows (N, V).
 
-    Keras' own looks for negative zeros first, which takes five times as long.
+    Keras' argmax handles negative zeros first, which takes five times as long.
     """
     return tf.argmax(rows, axis=-1, output_type="int32")
 
 
 def _each(rows, columns):
-    """One column (N,) of each of the rows (N, V)."""
+    """Select one column (N,) of each row of (N, V)."""
     return tf.gather(rows, columns, batch_dims=1)
 
 
 def is_distributed(model):
-    """Whether the model was made in the scope of a `tf.distribute` strategy."""
+    """Whether the model was created in the scope of a `tf.distribute` strategy."""
     return private_names.in_strategy(model)

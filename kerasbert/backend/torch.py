@@ -1,4 +1,4 @@
-"""PyTorch: bias in products, norm and attention by one kernel, dropout, Adam, processes.
+"""PyTorch kernels: dense, norm, attention, dropout, Adam, graphs and several processes.
 
 See `kerasbert.backend` for the arguments.
 """
@@ -20,22 +20,22 @@ KERAS_EXPORTS = ("torch",)
 
 
 def prepare():
-    """Have freed memory kept."""
+    """Keep freed memory in the process."""
     keep_large_blocks()
 
 
 @functools.cache
 def on_gpu():
-    """Whether Keras has PyTorch compute on a GPU."""
+    """Whether Keras computes on a GPU."""
     # Not the current device, which is "meta" while Keras builds a model.
     return private_names.torch_device() == "cuda"
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """Product and bias in one operation; on a CPU by oneDNN's newer interface.
+    """Fuse matmul and bias, on a CPU by oneDNN's newer interface.
 
-    PyTorch takes MKL for float32 and oneDNN's older one for bfloat16: on a processor of AMD a
-    sixth and a tenth longer.
+    PyTorch's MKL for float32 and older oneDNN interface for bfloat16 took a sixth and a tenth
+    longer on an AMD processor.
     """
     if bias is None:
         return None
@@ -69,7 +69,7 @@ def _is_for_onednn(*tensors):
 
 
 def _onednn_product(rows, weights, bias=None):
-    """`rows` (R, D) times `weights` (D, U), plus a bias."""
+    """Multiply `rows` (R, D) by `weights` (D, U) and add the bias."""
     import torch
 
     tensors = [rows, weights] if bias is None else [rows, weights, bias]
@@ -80,7 +80,7 @@ def _onednn_product(rows, weights, bias=None):
 
 @functools.cache
 def _onednn_function():
-    """The same with a gradient, which the operation has none of."""
+    """Return `_onednn_product` with a gradient, which PyTorch's operation lacks."""
     import torch
 
     class Product(torch.autograd.Function):
@@ -104,12 +104,12 @@ def _onednn_function():
 
 
 def highest_of_tokens(x):
-    """With a gradient that knows where each stood, in half the memory of one that looks again."""
+    """Use `max`, whose gradient keeps indices, in half the memory of `amax`."""
     return x.max(dim=1).values
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """By PyTorch's own kernel in the type of `x`: inside it computes in float32 anyway."""
+    """Use PyTorch's kernel in the dtype of `x`; internally it computes in float32."""
     import torch
 
     x = ops.convert_to_tensor(x)
@@ -118,14 +118,14 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 
 def dropout(x, rate, seed):
-    """On a CPU from 16 random bits each, four at a draw. The share is right to 2 ** -17.
+    """Draw 16 random bits per element on a CPU, for a rate exact to 2 ** -17.
 
-    PyTorch's own draws a number each: here it is less than half of its time.
+    Each draw serves four elements, in less than half the time of PyTorch's dropout.
     """
     import torch
 
     x = ops.convert_to_tensor(x)
-    # A seed of its own has a generator of its own, which Keras makes.
+    # An explicit seed needs Keras' generator.
     is_seeded = seed.get_config()["seed"] is not None
     if x.device.type != "cpu" or rate >= 1 or is_seeded or torch.compiler.is_compiling():
         return None
@@ -138,7 +138,7 @@ def dropout(x, rate, seed):
 
 
 def cross_entropy(labels, logits):
-    """On a GPU, in one operation."""
+    """Use one operation on a GPU."""
     if not on_gpu():
         return None
     import torch
@@ -150,12 +150,12 @@ def cross_entropy(labels, logits):
 
 
 def first_choice(logits):
-    """By argmax, which is fast here."""
+    """Use argmax, which is fast on PyTorch."""
     return ops.argmax(logits, axis=-1)
 
 
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
-    """By PyTorch's own kernel, which on a GPU knows dropout too; of few tokens by two products."""
+    """Use PyTorch's kernel, with dropout on a GPU only; for few tokens on a CPU matmuls."""
     if maps or (dropout and not on_gpu()):
         return None
     most = SHORT_TRAINED if _trains_in_bfloat16(query) else SHORT
@@ -164,9 +164,9 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     return fused_attention(query, key, value, mask, dropout), None
 
 
-# Up to so many tokens PyTorch's kernel takes longer on a CPU than products of all heads at once;
-# and up to so many where bfloat16 trains: its gradient takes ten times as long as theirs at 40
-# tokens, and twice as long at 128.
+# Up to `SHORT` tokens PyTorch's kernel is slower on a CPU than matmuls over all heads; in bfloat16
+# training up to `SHORT_TRAINED`, as its gradient takes ten times as long at 40 tokens, and twice as
+# long at 128.
 SHORT = 32
 SHORT_TRAINED = 128
 
@@ -178,9 +178,9 @@ def _trains_in_bfloat16(query):
 
 
 def short_attention(query, key, value, mask=None):
-    """Attention by products of all heads; see `fused_attention` for the arguments.
+    """Compute attention by matmuls over all heads; see `fused_attention` for the arguments.
 
-    In float32 or float64, but for the products of what trains in bfloat16.
+    The dtype is at least float32, except for the matmuls in bfloat16 training.
     """
     import torch
 
@@ -198,7 +198,7 @@ def short_attention(query, key, value, mask=None):
 
 
 def _added(mask, dtype):
-    """A mask as what is added to scores: by one of bools a row that may look nowhere is NaN."""
+    """Turn a mask into a bias on scores; with a bool mask a fully masked row would give NaN."""
     import torch
 
     mask = ops.convert_to_tensor(mask, "bool")
@@ -206,11 +206,11 @@ def _added(mask, dtype):
 
 
 def fused_attention(query, key, value, mask=None, dropout=0.0):
-    """Attention by one kernel, with dropout of its maps.
+    """Compute attention by one kernel, with dropout of the attention probabilities.
 
     Args:
         query: (B, S, N, H).
-        key: (B, T, N, H), as `value`.
+        key, value: (B, T, N, H).
         mask: bool, broadcastable to (B, N, S, T), or `None`.
         dropout: float.
     """
@@ -229,24 +229,25 @@ def update_cache(cache, values, index):
 
     if torch.is_grad_enabled():
         return None
-    # In place: a copy is as large as all. Beams of one prompt begin as views of one memory.
+    # In place, since a copy is as large as the cache. Beams of a prompt start as views of the same
+    # memory, which `contiguous` separates.
     return cache.contiguous().index_copy_(2, index + torch.arange(values.shape[2]), values)
 
 
 def is_known(size):
-    """A graph for all sizes notes what was asked."""
+    """Accept symbolic sizes too, on which dynamic graphs record guards."""
     import torch
 
     return isinstance(size, (int, torch.SymInt))
 
 
 def clip_by_global_norm(gradients, most):
-    """On a CPU without a second pass where the norm is not above `most`."""
+    """Skip the second pass on a CPU if the norm is not above `most`."""
     import torch
 
     if on_gpu() or torch.compiler.is_compiling():
         return None
-    # Row by row: in one go PyTorch's norm of a large table is off in the fourth digit.
+    # By row, since PyTorch's norm of a large table is wrong in the fourth digit.
     lengths = [
         torch.linalg.vector_norm(torch.atleast_1d(g), dim=-1).flatten()
         for g in gradients
@@ -256,20 +257,20 @@ def clip_by_global_norm(gradients, most):
     if length <= most:
         return gradients
     scale = most / length
-    scale = scale + (length - length)  # NaN where the norm is infinite.
+    scale = scale + (length - length)  # NaN if the norm is infinite.
     return [g if g is None else g * scale for g in gradients]
 
 
 def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """On a CPU in one pass, elsewhere by a few operations on all weights at once."""
+    """Update in one pass on a CPU, otherwise by a few operations on all weights at once."""
     import torch
 
     tensors = *variables, *gradients
-    # The pass goes through memory as it lies.
+    # The fused pass ignores strides.
     is_plain = all(t.is_cpu and t.is_contiguous() for t in tensors)
     is_plain = is_plain and len({t.dtype for t in tensors}) == 1
     if is_plain and not torch.compiler.is_compiling():
-        # After so many steps its own correction is 1: ours is in `rate` and `epsilon`.
+        # So late the kernel's bias correction is 1; ours is in `rate` and `epsilon`.
         steps = [torch.tensor(1e9)] * len(variables)
         with torch.no_grad():
             private_names.fused_adam()(
@@ -305,17 +306,16 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
 
 
 def check_compiling(jit_compile):
-    """On a CPU `torch.compile` writes C++, and says on a page what it misses."""
+    """Raise if `torch.compile` lacks a C++ compiler, with a shorter error than its own."""
     compiler = os.environ.get("CXX", "g++")
     if jit_compile is True and not on_gpu() and shutil.which(compiler) is None:
         raise ValueError(
-            f"jit_compile=True needs a C++ compiler on PyTorch, and there is no '{compiler}'; "
-            "install one, name yours in the environment variable CXX, or leave jit_compile out."
+            f"jit_compile=True needs a C++ compiler on PyTorch, but '{compiler}' was not found; "
+            "install one, set the environment variable CXX to yours, or omit jit_compile."
         )
 
 
 def value_and_gradient(function, x):
-    """See `kerasbert.backend.value_and_gradient`."""
     import torch
 
     x = ops.convert_to_tensor(x).detach().requires_grad_()
@@ -326,11 +326,10 @@ def value_and_gradient(function, x):
 
 
 def predict_batch(model, features):
-    """By a graph of PyTorch's operations for all sizes, where the model is asked often.
+    """Predict with a graph of PyTorch operations for all sizes, after enough calls.
 
-    Keras' own Python work, layer after layer, takes longer than a small model computes. The
-    weights are arguments of the graph, so that it takes those of now. Making one takes as long as
-    that Python work for about 100 batches.
+    Keras' Python overhead takes longer than a small model's computation. Weights are arguments of
+    the graph, and so always current. Tracing costs as much as the overhead of about 100 batches.
     """
     import torch
 
@@ -343,15 +342,15 @@ def predict_batch(model, features):
     return None if outputs is None else keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
 
-# A graph of six layers is made in 2 s, and saves 13 ms of a batch of 32 texts, 25 ms of a text.
-# Those for one row, for rows of one token and for `SHORT` ones are graphs of their own.
+# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts, 25 ms per text. One
+# row, rows of one token and rows of up to `SHORT` tokens have their own graphs.
 OFTEN, MOST_GRAPHS = 64, 8
-# Of a loop that runs one step for each token.
+# For loops with one step per token.
 OFTEN_IN_LOOPS = 256
 
 
 def run_in_loop(model, step, inputs):
-    """By such a graph, too: see `predict_batch`."""
+    """Run a step with a graph after enough calls, see `predict_batch`."""
     if not _runs_graphs(model):
         return None
     graphs = model.__dict__.setdefault("_loop_graphs", backend.Graphs(OFTEN_IN_LOOPS, MOST_GRAPHS))
@@ -365,7 +364,7 @@ def _runs_graphs(model):
 
 
 def _by_graph(graphs, model, step, inputs):
-    """What `step(inputs)` gives, a dict of tensors, by a graph; `None` where there is none yet."""
+    """Compute `step(inputs)`, a dict of tensors, by a graph; `None` if there is none yet."""
     import torch
 
     variables = model.variables
@@ -381,10 +380,10 @@ def _by_graph(graphs, model, step, inputs):
 
 
 class _Graph:
-    """A model's step as PyTorch's operations, and what they take for granted of their arguments.
+    """A model's step as a graph of PyTorch operations, with guards on its arguments.
 
     Attributes:
-        module: function of weights and inputs; `None` where the model has no such graph.
+        module: function of weights and inputs; `None` if the model cannot be traced.
     """
 
     def __init__(self, run, variables, weights, inputs):
@@ -403,11 +402,11 @@ class _Graph:
             self._shapes = self.module.shape_env
             self._guards = self._shapes.produce_guards_expression(arguments, ignore_static=False)
         except Exception:
-            # Who asks for values on the way, as a layer of a user's own may, has none.
+            # Custom layers that read values cannot be traced.
             self.module = None
 
     def fits(self, variables, weights, inputs):
-        """Whether the graph is right for these, too."""
+        """Whether the graph is valid for these arguments."""
         if list(map(id, variables)) != list(map(id, self._variables)):
             return False
         if self.module is None or self._guards is None:
@@ -417,12 +416,11 @@ class _Graph:
 
 
 def predicts_by_batch():
-    """On a CPU, where a graph saves a tenth of a batch, or more."""
+    """Return whether this is a CPU, where a graph saves at least a tenth of the time."""
     return not on_gpu()
 
 
 def without_gradients():
-    """See `kerasbert.backend.without_gradients`."""
     import torch
 
     return torch.no_grad()
@@ -430,7 +428,6 @@ def without_gradients():
 
 @contextlib.contextmanager
 def full_float32():
-    """See `kerasbert.backend.full_float32`."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -442,7 +439,7 @@ def full_float32():
 
 
 def of_all_replicas(x):
-    """Those of all processes, which may have different numbers of rows; other axes get zeros."""
+    """Gather from all processes; numbers of rows may differ, other axes are zero-padded."""
     import torch
     from torch import distributed
 
@@ -460,7 +457,7 @@ def of_all_replicas(x):
 
 
 def mean_of_replicas(x):
-    """The mean of all processes; no gradient comes back from the others."""
+    """Average over all processes, without gradients from the others."""
     from torch import distributed
 
     if not _are_several():
@@ -482,7 +479,7 @@ def _gathered():
     from torch import distributed
 
     class Gathered(torch.autograd.Function):
-        """A tensor of each process, of one shape, as a tuple; its gradient is that of all."""
+        """Tuple of the tensors of all processes, of one shape, with summed gradients."""
 
         @staticmethod
         def forward(context, x):
@@ -500,22 +497,22 @@ def _gathered():
 
 
 def data_parallel(model, **kwargs):
-    """Let `fit` average the gradients of all processes, by `DistributedDataParallel`."""
+    """Average the gradients of all processes in `fit` by `DistributedDataParallel`."""
     import torch
 
     if not torch.distributed.is_initialized():
         raise ValueError(
-            "There are no other processes to train with; start the script with torchrun, and call "
+            "data_parallel() found no process group; start the script with torchrun, and call "
             "torch.distributed.init_process_group() first."
         )
-    # Keras Hub lets PyTorch know the weights with the first step, which is too late.
+    # KerasHub registers the weights with PyTorch in the first step, which is too late.
     private_names.track_variables(model)
     # Weights that a task does not use, such as the pooler's, get no gradient.
     kwargs = {"find_unused_parameters": True, **kwargs}
     forward = torch.nn.parallel.DistributedDataParallel(model, **kwargs)
 
     class Through:
-        """The model, called through what averages its gradients."""
+        """The model, called through `DistributedDataParallel`."""
 
         def __call__(self, *args, **kwargs):
             return forward(*args, **kwargs)
@@ -529,7 +526,7 @@ def data_parallel(model, **kwargs):
 
 
 def launched():
-    """Those of torchrun, each with a GPU where there are some."""
+    """Read torchrun's variables, and select this process' GPU."""
     import torch
 
     count = int(os.environ.get("WORLD_SIZE") or 1)
@@ -539,7 +536,7 @@ def launched():
 
 
 def join_processes():
-    """Those that torchrun started."""
+    """Connect to the processes that torchrun started."""
     import torch
     from torch import distributed
 
@@ -547,9 +544,9 @@ def join_processes():
         if launched()[1] < 2 or not distributed.is_available():
             return 0, 1
         kinds = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        # The first one may write examples for hours while the others wait.
+        # The first process may write examples for hours while the others wait.
         distributed.init_process_group(kinds, timeout=datetime.timedelta(hours=12))
-        # At the end of the process the threads of the group may be met half torn down.
+        # Without this the group's threads may fail during interpreter shutdown.
         atexit.register(_leave_processes)
     return distributed.get_rank(), distributed.get_world_size()
 
@@ -562,14 +559,14 @@ def _leave_processes():
 
 
 def on_devices(devices, mesh, layout_map):
-    """See `kerasbert.backend.on_devices`: on PyTorch each process has one device."""
+    """Check that each process has one device."""
     from torch import distributed
 
     backend.check_no_mesh(mesh)
     if devices not in (None, 1):
         raise ValueError(
-            f"devices={devices}: on PyTorch each device has a process of its own; start this with "
-            f"`torchrun --nproc-per-node {devices}`, without devices."
+            f"devices={devices} is not supported on PyTorch, where each device has its own "
+            f"process; start this with `torchrun --nproc-per-node {devices}`, without devices."
         )
     if not _are_several():
         return contextlib.nullcontext(((0, 1), 1))
@@ -578,7 +575,7 @@ def on_devices(devices, mesh, layout_map):
 
 
 def sum_over_processes(values):
-    """See `kerasbert.backend.sum_over_processes`; on the CPU, by gloo."""
+    """Sum on the CPU with gloo."""
     import torch
     from torch import distributed
 
@@ -590,18 +587,18 @@ def sum_over_processes(values):
 
 
 def rows_of_process(shard, training):
-    """Gradients are averaged; what a process evaluates stays its own, so that it takes all."""
+    """Return all rows for `evaluate`, whose results are not averaged."""
     return shard if training else (0, 1)
 
 
 def is_lost_process(error):
-    """Of gloo and NCCL, whose errors have no class of their own."""
+    """Recognize errors of gloo and NCCL, which have no class of their own."""
     said = ("Connection closed by peer", "Connection reset", "Broken pipe", "gloo", "NCCL")
     return isinstance(error, RuntimeError) and any(part in str(error) for part in said)
 
 
 def random_states():
-    """Those of the global generators: dropout without a seed of its own draws from them."""
+    """Return the states of the global generators, which dropout without a seed uses."""
     import torch
 
     states = {"random/cpu": torch.get_rng_state().numpy()}
@@ -612,7 +609,6 @@ def random_states():
 
 
 def set_random_states(states):
-    """Put back what `random_states` returned."""
     import torch
 
     for name, state in states.items():

@@ -1,4 +1,4 @@
-"""The layers that the encoder and the heads are made of."""
+"""Layers of the encoder and of the heads."""
 
 from kerasbert.layers.attention import AttentionMask, CrossAttention, SelfAttention
 from kerasbert.layers.block import TransformerBlock

@@ -1,6 +1,6 @@
-"""Vectors of a large vocabulary, wide for frequent tokens and narrow for rare ones, and back.
+"""Adaptive input embeddings and adaptive softmax, for large vocabularies.
 
-B batch, T tokens, D width, V tokens of the vocabulary.
+B batch, T tokens, D width, V vocabulary size.
 """
 
 import keras
@@ -13,14 +13,14 @@ from kerasbert._keywords import ChecksKeywords
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
-    """Token vectors in clusters; each next one has vectors narrower by a factor.
+    """Token embedding in clusters by frequency; rarer clusters have narrower embeddings.
 
     Args:
-        vocabulary_size: int. V, the most frequent tokens first.
+        vocabulary_size: int. V; ids are sorted by frequency, most frequent first.
         hidden_dim: int. D.
-        embedding_dim: int. Width of the first cluster's vectors; `None` takes `hidden_dim`.
-        cutoffs: list of ints. Where each cluster but the first begins; empty for one alone.
-        division: int. The factor; with 1 all clusters are in one table.
+        embedding_dim: int. Width of the first cluster's embeddings; `None` means `hidden_dim`.
+        cutoffs: list of ints. First id of each cluster after the first; empty for one cluster.
+        division: int. Factor by which the width shrinks per cluster; with 1 all share one table.
 
     Example:
 
@@ -44,19 +44,19 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
         is_rising = all(map(is_whole, ends)) and all(a < b for a, b in zip(ends, ends[1:]))
         if not is_rising:
             raise ValueError(
-                f"cutoffs={self.cutoffs} have to rise in whole numbers, from above 0 to below "
+                f"cutoffs={self.cutoffs} must be increasing integers above 0 and below "
                 f"vocabulary_size={vocabulary_size}."
             )
         width = embedding_dim or hidden_dim
         if width // division ** len(self.cutoffs) < 1:
             raise ValueError(
-                f"embedding_dim={width} divided by {division} for each of {len(self.cutoffs)} "
-                "cutoffs leaves nothing; use fewer of them, or wider embeddings."
+                f"embedding_dim={width} divided by division={division} once per cutoff "
+                f"({len(self.cutoffs)}) is below 1; use fewer cutoffs or a larger embedding_dim."
             )
 
     @property
     def clusters(self):
-        """`(first, last)` of each cluster's tokens, the last one exclusive."""
+        """The id range `(first, end)` of each cluster, `end` exclusive."""
         ends = [0, *self.cutoffs, self.vocabulary_size]
         return list(zip(ends, ends[1:]))
 
@@ -75,7 +75,7 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
         return self.add_weight(name=name, shape=shape, initializer=initializer)
 
     def call(self, inputs):
-        """Ids (B, T) to vectors (B, T, D), times the root of D."""
+        """Map ids (B, T) to embeddings (B, T, D), multiplied by the square root of D."""
         ids, total = ops.cast(inputs, "int32"), None
         clusters = [(0, self.vocabulary_size)] if len(self.tables) == 1 else self.clusters
         for i, (first, last) in enumerate(clusters):
@@ -103,14 +103,15 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
-    """Log-probabilities of tokens: of the first cluster and the other ones' names, then in these.
+    """Log-probabilities of tokens by an adaptive softmax, tied to an `AdaptiveEmbedding`.
 
-    The vectors are those of an embedding. Without cutoffs it is a plain softmax.
+    A first softmax covers the tokens of the first cluster and an entry per further cluster, which
+    have softmaxes of their own. Without cutoffs it is a plain softmax.
 
     Args:
-        embedding: an `AdaptiveEmbedding`.
-        tied_projections: list of bools, one a cluster. Whether it projects by the embedding's
-            matrix, where it has one; `None` for all.
+        embedding: an `AdaptiveEmbedding`, whose tables serve as output weights.
+        tied_projections: list of bools, one per cluster. Whether to use the embedding's projection,
+            if there is one; `None` ties all.
 
     Example:
 
@@ -131,7 +132,7 @@ class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
         is_list = isinstance(given, (list, tuple)) and all(isinstance(x, bool) for x in given)
         if given is not None and not (is_list and len(given) == count):
             raise ValueError(
-                f"tied_projections={tied_projections!r} has to say true or false for each of "
+                f"tied_projections={tied_projections!r} must be a list of bools, one for each of "
                 f"{count} clusters."
             )
 
@@ -165,7 +166,7 @@ class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
             self.projections.append(shared)
 
     def call(self, inputs):
-        """Vectors (B, T, D) to log-probabilities (B, T, V), in float32 at least."""
+        """Map (B, T, D) to log-probabilities (B, T, V), at least float32."""
         embedding, found, head = self.embedding, [], None
         for i, (first, last) in enumerate(embedding.clusters):
             if embedding.division == 1:

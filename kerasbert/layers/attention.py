@@ -1,6 +1,6 @@
-"""Self-attention on one fused query-key-value projection, and attention to another text.
+"""Self-attention with a fused query-key-value projection, cross-attention and attention masks.
 
-B batch, T tokens, S tokens of another text, D width, N heads, H width of a head.
+B batch, T tokens, S tokens of the memory (the encoder's output), D width, N heads, H head width.
 """
 
 import functools
@@ -17,11 +17,12 @@ from kerasbert.layers.embeddings import rotate
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AttentionMask(ChecksKeywords, keras.layers.Layer):
-    """Which tokens a token may look at.
+    """Attention mask from padding, causality and a local window.
 
     Args:
-        is_causal: bool. Only itself and those before it.
-        window: int or None. Only those at most `window // 2` away (ModernBERT's local layers).
+        is_causal: bool. Whether a token attends only to itself and earlier tokens.
+        window: int or None. A token attends only to tokens at most `window // 2` away (ModernBERT's
+            local layers).
 
     Example:
 
@@ -36,15 +37,15 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
         self.built = True
 
     def call(self, padding_mask, by_blocks=False):
-        """Map a mask (B, T), true or 1 at tokens, to a bool mask for `SelfAttention`.
+        """Map a padding mask to a bool mask for `SelfAttention`.
 
         Args:
-            padding_mask: (B, T).
-            by_blocks: bool. Allow the mask of a long text and a window to be one by blocks of W
-                tokens, each of which sees K, so that its size is linear in T.
+            padding_mask: (B, T), true or 1 at tokens.
+            by_blocks: bool. Allow a block mask, linear in T, for long texts with a window: each of
+                C blocks of W tokens attends to K tokens.
 
         Returns:
-            (B, 1, 1, T), or (B, 1, T, T) where it differs from token to token; by blocks
+            (B, 1, 1, T) if all tokens share one mask, otherwise (B, 1, T, T); as a block mask
             (B, C, 1, W, K).
         """
         if by_blocks and self.window is not None:
@@ -61,7 +62,7 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
 
 
 def projection(layer, inputs_shape, units, name, use_bias):
-    """A dense layer, built, of an attention layer with heads of whole width."""
+    """Build a dense layer of an attention layer, and check the width against `num_heads`."""
     width = inputs_shape[-1]
     if width % layer.num_heads:
         raise ValueError(
@@ -83,14 +84,14 @@ def projection(layer, inputs_shape, units, name, use_bias):
 class SelfAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head self-attention (arXiv 1706.03762).
 
-    The backend's fused attention runs where it has one, in most cases without attention dropout.
+    The backend's fused attention is used where possible, mostly without attention dropout.
 
     Args:
-        num_heads: int. It has to divide the width of the input.
-        dropout: float. Dropout of the attention maps in training.
+        num_heads: int. Must divide the width of the input.
+        dropout: float. Dropout of the attention probabilities in training.
         use_bias: bool.
-        rotary_base: float or None. Rotary positions with this base.
-        rotary_factor: float. What rotary positions are divided by.
+        rotary_base: float or None. Base of the rotary positions; `None` disables them.
+        rotary_factor: float. Divisor of the rotary positions.
         kernel_initializer: an initializer.
 
     Example:
@@ -132,22 +133,22 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         cache=None,
         cache_update_index=0,
     ):
-        """Attend.
+        """Apply self-attention.
 
         Args:
             inputs: (B, T, D).
-            attention_mask: bool, broadcastable to (B, N, T, T): true where a token may look. Or one
-                by blocks, as `AttentionMask` makes it.
+            attention_mask: bool, broadcastable to (B, N, T, T), true where attention is allowed;
+                or a block mask of `AttentionMask`.
             training: bool.
-            return_attention_scores: bool. Not with a mask by blocks.
-            cache: (B, 2, C, N, H), keys and values of C tokens. Those of the inputs are put there
-                from `cache_update_index` on, and the inputs attend to what is then there; the mask
-                is (T, C).
+            return_attention_scores: bool. Not available with a block mask.
+            cache: (B, 2, C, N, H), keys and values of C tokens. Those of the inputs are written to
+                it from `cache_update_index` on, and the inputs attend to the result; the mask is
+                then (T, C).
             cache_update_index: int or tensor.
 
         Returns:
-            (B, T, D); with `return_attention_scores` also the maps (B, N, T, T), with `cache` also
-            the cache.
+            (B, T, D); with `return_attention_scores` also the attention probabilities
+            (B, N, T, T), with `cache` also the updated cache.
         """
         if cache is not None:
             return self._with_cache(inputs, attention_mask, cache, cache_update_index)
@@ -168,7 +169,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         return (outputs, scores) if return_attention_scores else outputs
 
     def _turn(self, start_index=None):
-        """What turns queries and keys that begin at a position; `None` without rotary positions."""
+        """Return the function that rotates queries and keys; `None` without rotary positions."""
         if self.rotary_base is None:
             return None
         turn = {"base": self.rotary_base, "factor": self.rotary_factor}
@@ -207,11 +208,11 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CrossAttention(ChecksKeywords, keras.layers.Layer):
-    """Multi-head attention of a text to the vectors of another one (arXiv 1706.03762).
+    """Multi-head attention of a text to an encoder's output, the memory (arXiv 1706.03762).
 
     Args:
-        num_heads: int. It has to divide the width of the input.
-        dropout: float. Dropout of the attention maps in training.
+        num_heads: int. Must divide the width of the input.
+        dropout: float. Dropout of the attention probabilities in training.
         use_bias: bool.
         kernel_initializer: an initializer.
 
@@ -244,20 +245,20 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def keys_values(self, memory):
-        """Keys and values (B, 2, S, N, H) of the other text's vectors (B, S, D)."""
+        """Compute keys and values (B, 2, S, N, H) of the memory (B, S, D)."""
         parts = ops.split(self.kv(memory), 2, axis=-1)
         width = parts[0].shape[-1] // self.num_heads
         return ops.stack([backend.of_tokens(x, self.num_heads, width) for x in parts], axis=1)
 
     def call(self, inputs, memory=None, memory_mask=None, training=False, keys_values=None):
-        """Attend.
+        """Apply cross-attention.
 
         Args:
             inputs: (B, T, D).
-            memory: (B, S, D). The vectors of the other text; `None` where `keys_values` are given.
-            memory_mask: bool, broadcastable to (B, N, T, S): true where a token may look.
+            memory: (B, S, D), the encoder's output; `None` if `keys_values` is given.
+            memory_mask: bool, broadcastable to (B, N, T, S), true where attention is allowed.
             training: bool.
-            keys_values: what `keys_values` gave of the memory, computed before.
+            keys_values: the precomputed `keys_values(memory)`.
 
         Returns:
             (B, T, D).

@@ -1,6 +1,6 @@
-"""One transformer layer: attention and feed-forward, each with residual and norm.
+"""Transformer encoder layer: attention and feed-forward, each with residual and norm.
 
-B batch, T tokens, D width, I width of the feed-forward.
+B batch, T tokens, P positions, D width, I width of the feed-forward.
 """
 
 import keras
@@ -17,7 +17,7 @@ from kerasbert.layers.remat import pure_call
 
 
 def layer_norm(epsilon, use_bias, dtype, name):
-    """Layer normalization over the width; without bias it has no `beta`."""
+    """Return a layer normalization over the width; without bias it has no `beta`."""
     center = has_bias(use_bias, "norm")
     return TokenNorm(epsilon=epsilon, center=center, dtype=dtype, name=name)
 
@@ -27,14 +27,14 @@ def _is_float(x):
 
 
 def only_blocks_remat(operations):
-    """Under `keras.RematScope` only whole blocks are computed anew, and nothing inside of one."""
+    """Exempt all but whole blocks from `keras.RematScope`."""
     for operation in operations:
         if not isinstance(operation, TransformerBlock):
             private_names.without_remat(operation)
 
 
 def tokens_at(x, positions):
-    """The tokens (B, P, D) of `x` (B, T, D) at int positions (B, P), all below T."""
+    """Gather the tokens (B, P, D) of `x` (B, T, D) at int positions (B, P), all below T."""
     batch, length, _ = ops.shape(x)
     rows = ops.reshape(x, (-1, x.shape[-1]))  # (B * T, D)
     first = length * ops.expand_dims(ops.arange(batch, dtype="int32"), -1)  # (B, 1)
@@ -43,24 +43,25 @@ def tokens_at(x, positions):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerBlock(ChecksKeywords, keras.layers.Layer):
-    """A transformer encoder layer.
+    """Transformer encoder layer.
 
     Args:
         num_heads: int.
         intermediate_dim: int. Width of the feed-forward.
         activation: string. See `kerasbert.layers.dense.activation_function`.
-        dropout: float. Dropout of what each half adds.
-        attention_dropout: float. Dropout of the attention maps.
+        dropout: float. Dropout of the outputs of attention and feed-forward.
+        attention_dropout: float. Dropout of the attention probabilities.
         layer_norm_epsilon: float.
-        norm_first: bool. Norm before each half (pre-norm) instead of after the residual.
-        attention_norm: bool. With `norm_first`: `False` leaves out the first of the two norms.
+        norm_first: bool. Whether norms come before attention and feed-forward (pre-norm), not after
+            the residual.
+        attention_norm: bool. `False`, only with `norm_first`, omits the norm before attention.
         gated_mlp: bool. GeGLU (arXiv 2002.05202): activation(first half) * second half.
-        use_bias: bool, or list of the parts with biases: "attention", "intermediate", "output" of
-            the feed-forward, "norm".
+        use_bias: bool, or a list of the parts with biases: "attention", "intermediate" and
+            "output" (both in the feed-forward), "norm".
         rotary_base, rotary_factor: see `SelfAttention`.
         kernel_initializer: an initializer.
-        attention: a layer in place of `SelfAttention`, as `RelativeAttention` is; the arguments
-            about attention are then its own.
+        attention: a layer that replaces `SelfAttention`, such as `RelativeAttention`, with its own
+            settings.
 
     Example:
 
@@ -154,16 +155,16 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
-        """What runs under `keras.RematScope`: the backward pass computes the block anew.
+        """Rematerialize the whole block in the backward pass, under `keras.RematScope`.
 
-        Keras would hand the backend every argument and the block's own variables. JAX cannot
-        branch on a `training` that it traces, and TensorFlow would draw other dropout masks the
-        second time: here it gets a pure function of tensors, the random states among them.
+        Keras itself would pass every argument and the block's variables to the backend, but JAX
+        cannot branch on a traced `training`, and TensorFlow would draw other dropout masks when it
+        recomputes. This passes a pure function of tensors, random states included.
         """
 
         def call(inputs, attention_inputs=None, **settings):
             variables = self.variables
-            # What only a given attention has may train too, such as vectors of distances.
+            # Inputs of a custom attention may need gradients too, such as distance embeddings.
             shared = dict(attention_inputs or {})
             floats = [name for name, x in shared.items() if _is_float(x)]
             weights = {id(weight) for weight in self.weights}
@@ -176,7 +177,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
                 return call(values, inputs, attention_inputs=given, **settings)
 
             remat = super(TransformerBlock, self).rematerialized_call(pure, inputs)
-            # Copies, as torch assigns in place.
+            # Random states are copied, since PyTorch assigns in place.
             values = [ops.copy(v) if id(v) not in weights else v.value for v in variables]
             outputs, states = remat(inputs, *values, *(shared[name] for name in floats))
             for variable, state in zip(random_states, states, strict=True):
@@ -196,10 +197,10 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         cache_update_index=0,
         attention_inputs=None,
     ):
-        """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) alone.
+        """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) only.
 
-        See `SelfAttention.call` for the other arguments; `attention_inputs` is a dict of those
-        that only a given attention has.
+        `attention_inputs` is a dict of further arguments of a custom attention; see
+        `SelfAttention.call` for the others.
         """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:
@@ -211,9 +212,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             inside = {"return_attention_scores": True}
         given = {"attention_mask": attention_mask, **(attention_inputs or {}), **inside}
         x = self.attention(x, training=training, **given)
-        x, more = x if inside else (x, None)  # The maps, or the cache.
+        x, more = x if inside else (x, None)  # `more`: attention probabilities, or the cache.
         x = inputs + self._drop(x, training)
-        if positions is not None:  # From here on each token is computed by itself.
+        if positions is not None:  # The feed-forward treats each token on its own.
             x = tokens_at(x, positions)
         if self.norm_first:
             x = x + self._feed_forward(self.output_layer_norm(x), training)
@@ -230,7 +231,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         return self._drop(self.output_dense(x), training)
 
     def _drop(self, x, training):
-        # Each call of a layer costs a tenth of a millisecond where nothing is compiled.
+        # Skipped at inference, since an uncompiled layer call costs 0.1 ms.
         return self.dropout_layer(x, training=True) if training else x
 
     def compute_output_spec(

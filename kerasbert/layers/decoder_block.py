@@ -1,7 +1,7 @@
-"""One layer of a decoder that reads another text: a block with attention to that text inside.
+"""Transformer decoder layer: self-attention, cross-attention and feed-forward.
 
-B batch, T tokens, S tokens of the other text, C places of the cache, K beams, D width, N heads, H
-width of a head.
+B batch, T tokens, S tokens of the memory (the encoder's output), K beams, D width, N heads,
+H head width.
 """
 
 import keras
@@ -15,9 +15,9 @@ from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_rem
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerDecoderBlock(TransformerBlock):
-    """A `TransformerBlock` that looks at another text between its two halves.
+    """A `TransformerBlock` with cross-attention between self-attention and feed-forward.
 
-    Takes the arguments of `TransformerBlock`. Under `keras.RematScope` it keeps what it computed.
+    Takes the arguments of `TransformerBlock`. It is not rematerialized under `keras.RematScope`.
 
     Example:
 
@@ -47,7 +47,7 @@ class TransformerDecoderBlock(TransformerBlock):
         only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
-        # TensorFlow's form gives no gradient to what else goes in, which here is the other text.
+        # TensorFlow's rematerialization has no gradient for extra inputs such as the memory.
         return layer_call
 
     def call(
@@ -68,11 +68,11 @@ class TransformerDecoderBlock(TransformerBlock):
             memory, memory_mask: see `CrossAttention.call`.
             attention_mask, cache, cache_update_index: see `SelfAttention.call`.
             training: bool.
-            keys_values: (B, 2, S, N, H). What the cross-attention gave of the memory; the inputs
-                may then be (B * K, T, D), of which K rows in turn read one text.
+            keys_values: (B, 2, S, N, H), precomputed by `CrossAttention.keys_values`; the inputs
+                may then be (B * K, T, D), K consecutive rows per text of the batch.
 
         Returns:
-            (B, T, D), with `cache` also the cache.
+            (B, T, D); with `cache` also the updated cache.
         """
         first = self.norm_first
         inside = {}
@@ -87,7 +87,7 @@ class TransformerDecoderBlock(TransformerBlock):
         if keys_values is None:
             y = self.cross_attention(y, memory, memory_mask=memory_mask, training=training)
         else:
-            # Beams of one text are queries to the same keys, which nobody has to repeat.
+            # All beams of a text attend to the same keys, which need no copy per beam.
             shape = ops.shape(y)
             y = ops.reshape(y, (ops.shape(keys_values)[0], -1, shape[-1]))
             y = self.cross_attention(y, memory_mask=memory_mask, keys_values=keys_values)

@@ -1,6 +1,6 @@
-"""Attention by what tokens are and by how far apart they stand, in terms of their own (DeBERTa).
+"""Disentangled attention of DeBERTa: content and relative position have separate score terms.
 
-B batch, T tokens, D width, N heads, H width of a head, R = 2T + 1 distances, U rows of the table.
+B batch, T tokens, D width, N heads, H head width, R = 2T + 1 distances, U rows of the table.
 """
 
 import keras
@@ -16,20 +16,20 @@ from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
 from kerasbert.layers.relative_attention import relative_shift
 
-# No text has tokens farther apart.
+# Upper limit of the precomputed distances; no text is longer.
 _FARTHEST = 2**20
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
-    """A learned vector for each distance between tokens, normed: what all layers share.
+    """Learned, normalized embeddings of the distances between tokens, shared by all layers.
 
     Args:
-        max_distance: int. Distances from here on count as one.
-        bucket_size: int or None. The table has twice as many rows: those of distances up to half
-            of it, then of ever longer ranges. `None` gives each distance its own.
+        max_distance: int. Larger distances share the embedding of this one.
+        bucket_size: int or None. The table has `2 * bucket_size` rows: one for each distance up to
+            half of `bucket_size`, then logarithmic buckets. `None` gives each distance a row.
         layer_norm_epsilon: float.
-        use_bias: bool. A bias in the norm.
+        use_bias: bool. Whether the norm has a bias.
         initializer: the initializer of the table.
 
     Example:
@@ -39,7 +39,7 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
     >>> tuple(found["distances"].shape), tuple(found["places"].shape)
     ((7, 6), (7,))
 
-    Source: He et al. 2021, arXiv 2006.03654, section 3.1; the ranges are DeBERTa-v2's.
+    Source: He et al. 2021, arXiv 2006.03654, section 3.1; the buckets are DeBERTa-v2's.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
         self.layer_norm.build((1, None, inputs_shape[-1]))
 
     def call(self, inputs):
-        """Find the rows of the distances in a text.
+        """Look up the embeddings of all distances in a text.
 
         Args:
-            inputs: (B, T, D), of which only the shape counts.
+            inputs: (B, T, D), used for its shape only.
 
         Returns:
-            A dict for `DisentangledAttention`: `distances` (U, D), and `places`, ints (R,), which
-            of them belong to the distances T, T - 1, ... -T.
+            A dict for `DisentangledAttention`: `distances` (U, D), and `places`, ints (R,), the
+            rows of `distances` for the distances T, T - 1, ... -T.
         """
         length = ops.shape(inputs)[1]
         table = ops.convert_to_tensor(self.embeddings)
@@ -89,7 +89,7 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
             far = np.clip(length - np.arange(2 * length + 1), -self._reach, self._reach)
             places = self._rows[far + self._reach]
             first = int(places[-1])
-            rows = table[first : int(places[0]) + 1]  # They rise with the distance.
+            rows = table[first : int(places[0]) + 1]  # Row numbers increase with the distance.
             places = ops.convert_to_tensor(places - first, dtype="int32")
         else:
             far = ops.clip(
@@ -118,7 +118,7 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
 
 
 def rows_of_distances(reach, max_distance, bucket_size=None):
-    """The row of each distance from -reach to reach; see `DistanceEmbedding`.
+    """Return the table row of each distance from -reach to reach; see `DistanceEmbedding`.
 
     >>> rows_of_distances(6, max_distance=8, bucket_size=4).tolist()
     [1, 1, 1, 1, 2, 3, 4, 5, 6, 7, 7, 7, 7]
@@ -126,7 +126,7 @@ def rows_of_distances(reach, max_distance, bucket_size=None):
     distance = np.arange(-reach, reach + 1)
     span = bucket_size or max_distance
     if bucket_size is not None:
-        # In float32, as the checkpoints were trained.
+        # float32, as in the training of the checkpoints.
         middle = bucket_size // 2
         far = np.maximum(np.abs(distance), middle).astype("float32") / np.float32(middle)
         most = np.log(np.float32(max(max_distance - 1, middle + 1) / middle))
@@ -140,14 +140,14 @@ def rows_of_distances(reach, max_distance, bucket_size=None):
 class DisentangledAttention(SelfAttention):
     """Multi-head attention of DeBERTa, for `TransformerBlock(attention=...)`.
 
-    What a query finds in a key is the sum of what the key is, of how far away it is for that query,
-    and of how far away the query is for that key. Distances and tokens share the projections.
+    The score of a query and a key is the sum of content-to-content, content-to-position and
+    position-to-content terms. Distances and tokens share the projections.
 
     Args:
-        num_heads: int. It has to divide the width of the input.
-        dropout: float. Dropout of the attention maps in training.
+        num_heads: int. Must divide the width of the input.
+        dropout: float. Dropout of the attention probabilities in training.
         use_bias: bool.
-        position_dropout: float. Dropout of the vectors of distances.
+        position_dropout: float. Dropout of the distance embeddings.
         kernel_initializer: an initializer.
 
     Example:
@@ -186,25 +186,26 @@ class DisentangledAttention(SelfAttention):
         training=False,
         return_attention_scores=False,
     ):
-        """Attend.
+        """Apply disentangled attention.
 
         Args:
             inputs: (B, T, D).
-            distances: (U, D). See `DistanceEmbedding`, as for the next one.
-            places: ints (R,).
-            attention_mask: bool, broadcastable to (B, N, T, T): true where a token may look.
+            distances, places: the outputs (U, D) and (R,) of `DistanceEmbedding`.
+            attention_mask: bool, broadcastable to (B, N, T, T), true where attention is allowed.
             training: bool.
             return_attention_scores: bool.
 
         Returns:
-            (B, T, D); with `return_attention_scores` also the maps (B, N, T, T).
+            (B, T, D); with `return_attention_scores` also the attention probabilities
+            (B, N, T, T).
         """
         rows = distances[None]
         if training:
             rows = self.position_dropout_layer(rows, training=True)
         query, key, value = self._heads(inputs)
         far_query, far_key, _ = self._heads(rows)  # (1, N, U, H)
-        # Three sums of products of H numbers, of which `attend` knows one.
+        # The score sums three terms, so it is scaled by 1 / sqrt(3 * H); `attend` divides by
+        # sqrt(H) alone.
         query = query * ops.cast(3**-0.5, query.dtype)
         scale = ops.cast(query.shape[-1] ** -0.5, query.dtype)
         by_query = _by_distance(query * scale, ops.take(far_key, places, axis=2))
@@ -224,7 +225,7 @@ class DisentangledAttention(SelfAttention):
         return (outputs, maps) if return_attention_scores else outputs
 
     def _heads(self, x):
-        """Queries, keys and values (B, N, T, H) of (B, T, D)."""
+        """Compute queries, keys and values (B, N, T, H) of (B, T, D)."""
         heads = backend.split_heads(self.qkv(x), self.num_heads, None)
         return [ops.transpose(part, (0, 2, 1, 3)) for part in heads]
 
@@ -238,18 +239,15 @@ class DisentangledAttention(SelfAttention):
 
 
 def _by_distance(x, rows):
-    """Products (B, N, T, T) of tokens (B, N, T, H) with rows of their distances (1, N, R, H)."""
+    """Compute scores (B, N, T, T) of tokens (B, N, T, H) and their distances (1, N, R, H)."""
     return relative_shift(backend.matmul_transposed(x, rows), ops.shape(x)[2])
 
 
-# === In an encoder ===
-
-
 def shared_distances(encoder, initializer, dtype):
-    """What all layers of an encoder share, by its settings; `None` where they have no distances.
+    """Return the `DistanceEmbedding` of an encoder, or `None` if its positions are of another kind.
 
     Raises:
-        ValueError: for settings that do not go with distances.
+        ValueError: if other settings of the encoder conflict with disentangled attention.
     """
     if encoder.position_embedding != "disentangled":
         return None
@@ -257,9 +255,9 @@ def shared_distances(encoder, initializer, dtype):
         check_whole("bucket_size", encoder.bucket_size, 2)
     if encoder.is_causal or encoder.local_window is not None:
         raise ValueError(
-            f"is_causal={encoder.is_causal} with local_window={encoder.local_window} does not go "
-            "with position_embedding='disentangled', where tokens look at all of a text; use "
-            "is_causal=False and local_window=None, or position_embedding='rotary'."
+            f"position_embedding='disentangled' needs is_causal=False and local_window=None; got "
+            f"is_causal={encoder.is_causal} and local_window={encoder.local_window}. Use those "
+            "values, or position_embedding='rotary'."
         )
     return DistanceEmbedding(
         encoder.max_relative_positions or encoder.max_sequence_length,
@@ -273,7 +271,7 @@ def shared_distances(encoder, initializer, dtype):
 
 
 def own_attention(encoder, initializer, dtype):
-    """The attention of one of its layers, with distances; `None` for that of other encoders."""
+    """Return one layer's `DisentangledAttention`, or `None` if positions are of another kind."""
     if encoder.position_embedding != "disentangled":
         return None
     return DisentangledAttention(

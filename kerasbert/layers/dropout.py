@@ -1,4 +1,4 @@
-"""Dropout of tokens and of attention maps."""
+"""Dropout layer with the backend's cheapest random numbers."""
 
 import keras
 
@@ -8,7 +8,7 @@ from kerasbert._keywords import ChecksKeywords
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenDropout(ChecksKeywords, keras.layers.Dropout):
-    """`Dropout`, with a cheaper source of random numbers on a CPU with TensorFlow, a GPU with JAX.
+    """`Dropout` with cheaper random numbers on JAX, and on CPUs on TensorFlow and PyTorch.
 
     Takes the arguments of `keras.layers.Dropout`.
 

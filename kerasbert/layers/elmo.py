@@ -1,6 +1,6 @@
-"""Words from their characters, and LSTM cells with a projection, as ELMo has them.
+"""ELMo's layers: the character encoder and the projected LSTMs.
 
-B batch, T tokens, C characters of a token, D width of the outputs, U units, P width of the state.
+B batch, T tokens, C characters per token, D output width, L layers, U units, P projection width.
 """
 
 import keras
@@ -11,21 +11,21 @@ from kerasbert.layers.dropout import TokenDropout
 
 
 def by_inputs():
-    """As bilm-tf's matrices begin: a standard deviation of one over the root of the inputs."""
+    """Return bilm-tf's initializer: normal with deviation 1 / sqrt(fan_in)."""
     return keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
-    """A vector a token from its characters: convolutions, the largest of each, highways.
+    """Token embeddings from characters: convolutions, max pooling, highway layers, projection.
 
     Args:
-        output_dim: int. D, after the last projection.
-        filters: list of `(width, count)`, the convolutions.
-        embedding_dim: int. Width of the characters' vectors.
-        num_highways: int. Highway layers (arXiv 1505.00387) after the convolutions.
-        activation: string. "relu" or "tanh", of the convolutions.
-        num_characters: int. Numbers of characters, 0 for padding among them.
+        output_dim: int. D.
+        filters: list of `(width, count)`, one pair per convolution.
+        embedding_dim: int. Width of the character embeddings.
+        num_highways: int. Number of highway layers (arXiv 1505.00387) after the convolutions.
+        activation: string. Activation of the convolutions, "relu" or "tanh".
+        num_characters: int. Number of character ids, including 0 for padding.
 
     Example:
 
@@ -80,7 +80,7 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
             for i, (width, count) in enumerate(self.filters)
         ]
         width = sum(count for _, count in self.filters)
-        # Most of a vector is carried on at the beginning.
+        # The gates start nearly closed, so that a highway passes most of its input on.
         carry = keras.initializers.Constant(-2.0)
         self.highways = [
             [
@@ -100,7 +100,7 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
         self.projection_bias = weight("projection_bias", self.output_dim, initializer="zeros")
 
     def call(self, inputs):
-        """Map character numbers (B, T, C) to (B, T, D)."""
+        """Map character ids (B, T, C) to (B, T, D)."""
         batch, tokens, characters = ops.shape(inputs)
         rows = ops.reshape(ops.cast(inputs, "int32"), (-1, characters))
         x = ops.take(self.embeddings, rows, axis=0)  # (B * T, C, E)
@@ -133,12 +133,13 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ProjectedLSTMCell(ChecksKeywords, keras.layers.Layer):
-    """An LSTM cell whose output is projected to fewer numbers, both clipped (arXiv 1402.1128).
+    """LSTM cell with an output projection (arXiv 1402.1128), and optional clipping.
 
     Args:
-        units: int. U, of the memory.
-        projection_dim: int. P, of the output.
-        cell_clip, projection_clip: floats. The most of each; `None` for no limit.
+        units: int. U, the width of the cell state.
+        projection_dim: int. P, the width of the output.
+        cell_clip, projection_clip: floats. Largest absolute value of the cell state and of the
+            output; `None` for no limit.
 
     Example:
 
@@ -153,7 +154,7 @@ class ProjectedLSTMCell(ChecksKeywords, keras.layers.Layer):
         self.projection_dim = projection_dim
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
-        # The output first: where a row has ended, Keras' JAX form takes it from there.
+        # The output is the first state, since Keras on JAX repeats that one at masked steps.
         self.state_size = [projection_dim, units]
         self.output_size = projection_dim
 
@@ -171,7 +172,7 @@ class ProjectedLSTMCell(ChecksKeywords, keras.layers.Layer):
         )
 
     def call(self, inputs, states):
-        """Map (B, D) and the states (B, P) and (B, U) to the output (B, P) and new states."""
+        """Map (B, D) and the states (B, P) and (B, U) to the output (B, P) and the new states."""
         output, memory = states
         gates = ops.matmul(ops.concatenate([inputs, output], axis=-1), self.kernel) + self.bias
         enter, candidate, forget, leave = ops.split(gates, 4, axis=-1)
@@ -197,14 +198,14 @@ def _clipped(x, most):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
-    """Layers of such cells, in one direction; each but the first adds what it gets to its output.
+    """Stack of `ProjectedLSTMCell` layers in one direction, with skip connections.
 
     Args:
-        num_layers: int.
+        num_layers: int. L.
         units, projection_dim, cell_clip, projection_clip: see `ProjectedLSTMCell`.
-        skip_connections: bool. Whether they add what they get.
-        dropout: float. Dropout of what each layer gets, in training.
-        go_backwards: bool. Whether they read each row from its last token to its first.
+        skip_connections: bool. Whether each layer after the first adds its input to its output.
+        dropout: float. Dropout of each layer's input in training.
+        go_backwards: bool. Whether to read each row from its last token to its first.
 
     Example:
 
@@ -260,12 +261,12 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
             self.rnns.append(rnn)
 
     def call(self, inputs, padding_mask, initial_states=None, training=False):
-        """Map (B, T, D) and a mask (B, T) to the outputs of all layers, and their last states.
+        """Compute the outputs and last states of all layers.
 
         Args:
             inputs: floats (B, T, D).
-            padding_mask: (B, T), true or 1 at tokens, which are at the beginning of each row.
-            initial_states: list of L pairs of (B, P) and (B, U), as it gives them; zeros if `None`.
+            padding_mask: (B, T), true or 1 at tokens; padding must be at the end of each row.
+            initial_states: list of L pairs of (B, P) and (B, U), as returned; `None` means zeros.
             training: bool.
 
         Returns:
@@ -306,7 +307,7 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
 
 
 def reversed_rows(x, mask):
-    """The tokens (B, T, D) of each row in the other order; padding stays where it is.
+    """Reverse the tokens of each row of (B, T, D); padding stays in place.
 
     >>> x = np.array([[[1.0], [2.0], [0.0]]])
     >>> [float(v) for v in reversed_rows(x, np.array([[1, 1, 0]]))[0, :, 0]]

@@ -1,6 +1,6 @@
-"""Positions: the learned table, sinusoids, and rotation.
+"""Position embeddings: learned, sinusoidal and rotary.
 
-B batch, T tokens, D width, N heads, H width of a head.
+B batch, T tokens, D width, N heads, H head width.
 """
 
 import keras
@@ -13,13 +13,13 @@ from kerasbert._keywords import ChecksKeywords
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
-    """A learned vector for each position, added by the caller.
+    """Learned position embeddings, which the caller adds to the token embeddings.
 
-    RoBERTa counts from `offset` = 2: its table has two rows more than it has positions.
+    RoBERTa has `offset` = 2: its table has two rows more than there are positions.
 
     Args:
-        sequence_length: int. The number of positions.
-        offset: int. The row of the first position.
+        sequence_length: int. Number of positions.
+        offset: int. Table row of the first position.
         initializer: the initializer of the table.
 
     Example:
@@ -42,9 +42,9 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
         )
 
     def call(self, inputs, start_index=None):
-        """Map (B, T, D) to the rows of the first T positions, (1, T, D) or as often as needed.
+        """Return the embeddings of T positions for inputs (B, T, D), in a shape that broadcasts.
 
-        With `start_index`, an int or a tensor, to those from there on.
+        Positions start at 0, or at `start_index`, an int or a tensor.
         """
         length = ops.shape(inputs)[1]
         check_length(length, self.sequence_length)
@@ -67,13 +67,13 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
-    """The sines and cosines of each position, added by the caller; there is nothing to learn.
+    """Fixed sinusoidal position embeddings, which the caller adds to the token embeddings.
 
-    The first half of a vector are sines and the second cosines, as Marian and tensor2tensor have
-    them; the paper puts each cosine beside its sine, which is the same to layers that learn.
+    Sines come first, then cosines, as in Marian and tensor2tensor; the paper interleaves them,
+    which is equivalent for trained layers.
 
     Args:
-        sequence_length: int. The number of positions.
+        sequence_length: int. Number of positions.
 
     Example:
 
@@ -92,14 +92,14 @@ class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
         width = inputs_shape[-1]
         if width % 2:
             raise ValueError(
-                f"hidden_dim={width} is odd, and each sine has a cosine beside it; use an even one."
+                f"hidden_dim={width} must be even: sinusoidal positions pair sines with cosines."
             )
         rates = 10000.0 ** (-np.arange(0, width, 2) / width)
         angles = np.arange(self.sequence_length)[:, None] * rates  # (positions, D / 2)
         self._table = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype("float32")
 
     def call(self, inputs, start_index=None):
-        """Map (B, T, D) to (1, T, D), from the first position or from `start_index` on."""
+        """Return the embeddings (1, T, D) of T positions, from 0 or from `start_index` on."""
         length = ops.shape(inputs)[1]
         check_length(length, self.sequence_length)
         rows = ops.arange(length, dtype="int32")
@@ -116,25 +116,25 @@ class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
 
 
 def check_length(length, limit):
-    """Raise where a static length has no position."""
+    """Raise a `ValueError` if a static length exceeds the number of positions."""
     if isinstance(length, int) and length > limit:
         raise ValueError(
-            f"The input has {length} tokens a row, but the model has only {limit} positions; "
+            f"The input has {length} tokens per row, but the model has only {limit} positions; "
             f"set the preprocessor's sequence_length to {limit} or less."
         )
 
 
 def rotate(x, base, start_index=None, factor=1.0):
-    """Rotary position embedding (RoFormer, arXiv 2104.09864; halves form).
+    """Apply rotary position embedding (RoFormer, arXiv 2104.09864) in its half-split form.
 
     Args:
         x: tensor (B, T, N, H), H even.
-        base: float. The base of the angles' wavelengths.
-        start_index: int or tensor. The position of the first of the T; 0 if `None`.
-        factor: float. What positions are divided by (arXiv 2306.15595).
+        base: float. Base of the wavelengths.
+        start_index: int or tensor. Position of the first token; `None` means 0.
+        factor: float. Divisor of the positions (position interpolation, arXiv 2306.15595).
 
     Returns:
-        (B, T, N, H), in the type of `x`.
+        (B, T, N, H), in the dtype of `x`.
     """
     width = x.shape[-1]
     length = ops.shape(x)[1]

@@ -1,7 +1,6 @@
-"""What stands between the encoder and a task's logits.
+"""Layers of the heads: pooling, BiLSTM, multiple choice, masked language model, scalar mix.
 
-B batch, C choices, T tokens, D width, E width of the embeddings, P predictions, U units, V tokens
-of the vocabulary.
+B batch, C choices, T tokens, D width, E embedding width, P predictions, U units, V vocabulary size.
 """
 
 import keras
@@ -13,21 +12,20 @@ from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function
 
-# The logit of a missing choice: finite, so that nothing becomes NaN; softmax gives it exactly 0.
+# Logit of a missing choice: finite to avoid NaN; softmax makes it exactly 0.
 MISSING = -1e9
-# What makes one weight a word of those that its tokens give it.
+# How to combine the weights that tokens give to a word.
 WORD_POOLINGS = ("max", "sum")
 SPARSITIES = ("relu", "log1p_relu")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Pooling(ChecksKeywords, keras.layers.Layer):
-    """One vector a text from one vector a token.
+    """Pooling of token embeddings into one embedding per text.
 
     Args:
-        mode: "cls", the first token, "last", the last that is no padding, "mean" over the tokens
-            that are no padding, or "max", the largest value of each feature in them. A row of
-            padding alone gives zeros for the last two.
+        mode: "cls" (first token), "last" (last token), "mean" or "max" over all tokens, padding
+            excluded. With "mean" and "max" a row that is all padding gives zeros.
 
     Example:
 
@@ -69,7 +67,7 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
 
 
 def last_positions(padding_mask):
-    """The place of the last token of each row of a mask (B, T): int32 (B, 1); 0 without any.
+    """Return the position of the last token of each row of a mask (B, T): int32 (B, 1), 0 if none.
 
     >>> [int(place) for place in last_positions(np.array([[1, 1, 0], [0, 1, 1]]))[:, 0]]
     [1, 2]
@@ -81,10 +79,10 @@ def last_positions(padding_mask):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BiLSTM(ChecksKeywords, keras.layers.Layer):
-    """An LSTM in each direction over the tokens, their outputs side by side; padding is left out.
+    """Bidirectional LSTM with concatenated outputs, which skips padding.
 
     Args:
-        units: int. U, of each direction.
+        units: int. U, units per direction.
 
     Example:
 
@@ -103,8 +101,8 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
             layer = keras.layers.LSTM(
                 self.units,
                 return_sequences=True,
-                # cuDNN's form does not run under XLA. It wants all padding at the end of a row,
-                # and no row that is only padding.
+                # cuDNN does not run under XLA, and needs padding at the end of rows and no row that
+                # is all padding.
                 use_cudnn=False,
                 dtype=self.dtype_policy,
                 name=name,
@@ -132,7 +130,7 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
-    """Lays the choices of all examples below each other, for the encoder.
+    """Flatten the choices of all examples into rows for the encoder.
 
     Example:
 
@@ -149,7 +147,7 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
         """Map a dict of (B, C, T), with `padding_mask`, to a dict of (B * C, T)."""
         rows = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
         mask = ops.cast(rows["padding_mask"], "int32")
-        # Attention over no token has no value, so a missing choice keeps its first token.
+        # Attention over zero tokens is undefined, so a missing choice keeps its first token.
         is_missing = ops.cast(ops.sum(mask, axis=-1, keepdims=True) == 0, "int32")  # (B * C, 1)
         is_first = ops.cast(ops.arange(ops.shape(mask)[-1], dtype="int32") == 0, "int32")  # (T,)
         return {**rows, "padding_mask": mask + is_missing * is_first}
@@ -163,7 +161,7 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class RowsToChoices(ChecksKeywords, keras.layers.Layer):
-    """Puts the logits of the rows beside each other again; those of missing choices are -1e9.
+    """Reshape the logits of the rows back into choices; missing choices get -1e9.
 
     Example:
 
@@ -188,22 +186,21 @@ class RowsToChoices(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
-    """Logits of the vocabulary at the masked positions: dense, norm, then the token embedding.
+    """Masked language model head: dense layer, norm, then projection to vocabulary logits.
 
-    The projection to the vocabulary is most of a small model's cost, and runs at the P masked
-    positions alone. It is the token embedding, transposed: one variable for both, or with
-    `tie_weights=False` a dense layer of its own, `decoder`.
+    The projection, most of a small model's cost, runs only at the P masked positions. It is the
+    token embedding's variable, or with `tie_weights=False` a dense layer of its own, `decoder`.
 
     Args:
-        token_embedding: a `keras.layers.ReversibleEmbedding` (V, E), which stays the encoder's.
-        activation: string. Of the dense layer; see `activation_function`.
+        token_embedding: the encoder's `keras.layers.ReversibleEmbedding` (V, E).
+        activation: string. Activation of the dense layer; see `activation_function`.
         layer_norm_epsilon: float.
-        use_bias: bool. A bias of the dense layer.
-        norm_bias: bool. A bias of the norm.
-        output_bias: bool. A bias of each token's logit.
+        use_bias: bool. Whether the dense layer has a bias.
+        norm_bias: bool. Whether the norm has a bias.
+        output_bias: bool. Whether the logits have a bias per vocabulary entry.
         tie_weights: bool. Whether the projection is the token embedding.
-        transform: bool. `False` leaves out dense and norm, as in language models that predict the
-            next token (GPT); `inputs` are then as wide as the embedding.
+        transform: bool. `False` omits dense layer and norm, as in models for next-token prediction
+            (GPT); `inputs` must then be as wide as the embedding.
         kernel_initializer: an initializer.
 
     Example:
@@ -272,7 +269,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
             self.decoder.build((None, width))
         self.bias = None
         if self.output_bias:
-            # Logits are float32 under any policy.
+            # Logits are float32 under any dtype policy.
             self.bias = self.add_weight(
                 name="bias",
                 shape=(self.token_embedding.input_dim,),
@@ -282,9 +279,9 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
     def call(self, inputs, mask_positions=None):
-        """Map (B, T, D) and int positions (B, P), all below T, to float32 (B, P, V).
+        """Map (B, T, D) and int positions (B, P), all below T, to float32 logits (B, P, V).
 
-        Without positions, all tokens: to (B, T, V).
+        Without positions, return the logits (B, T, V) of all tokens.
         """
         x = inputs if mask_positions is None else tokens_at(inputs, mask_positions)  # (B, P, D)
         return self._biased(self._projected(self._transformed(x)))
@@ -336,15 +333,15 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
 
 
 class WordWeights(MaskedLMHead):
-    """What the words of the vocabulary weigh in a text, by what `MaskedLMHead` says of its tokens.
+    """Sparse embedding of a text over the vocabulary (SPLADE), from a `MaskedLMHead`.
 
-    A weight is log(1 + relu(logit)), of all tokens the largest or their sum; most are 0. Logits of
-    all tokens are large, so the largest is taken before all else that can follow it.
+    A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens; most are 0. The
+    logits of all tokens are large, so the maximum is taken first.
 
     Args:
-        pooling: "max" or "sum", over the tokens that are no padding.
-        sparsity: "relu", or "log1p_relu" for another log(1 + x) of each weight of a token.
-        **kwargs: as of `MaskedLMHead`.
+        pooling: "max" or "sum", over the tokens that are not padding.
+        sparsity: "relu", or "log1p_relu" to apply log(1 + x) a second time to each token's weight.
+        **kwargs: see `MaskedLMHead`.
 
     Example:
 
@@ -367,7 +364,7 @@ class WordWeights(MaskedLMHead):
         super().build(inputs_shape)
 
     def call(self, inputs, padding_mask):
-        """Map (B, T, D) and a mask (B, T) to float32 (B, V); a row of padding alone gives zeros."""
+        """Map (B, T, D) and a mask (B, T) to float32 (B, V); a row that is all padding to zeros."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         if self.pooling == "sum":
             logits = self._biased(self._projected(self._transformed(inputs)))
@@ -377,10 +374,11 @@ class WordWeights(MaskedLMHead):
         return ops.where(ops.any(mask, axis=1), weights, 0.0)
 
     def highest_logits(self, inputs, padding_mask):
-        """The largest logit of each word over the tokens that are no padding: float32 (B, V)."""
+        """Return the largest logit of each word over all tokens but padding: float32 (B, V)."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         x = self._transformed(inputs)  # (B, T, E)
-        # Another copy of the first token changes no maximum, and costs less than hiding logits.
+        # Copies of the first token in place of padding change no maximum, and cost less than
+        # masking logits.
         first = ops.argmax(ops.cast(padding_mask, "int32"), axis=1)[:, None]
         x = ops.where(mask, x, tokens_at(x, first))
         return self._biased(backend.highest_of_tokens(self._projected(x)))
@@ -398,9 +396,9 @@ class WordWeights(MaskedLMHead):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ScalarMix(ChecksKeywords, keras.layers.Layer):
-    """A learned average of layers: `gamma * sum(softmax(scalars) * layers)`.
+    """Learned weighted average of layers: `gamma * sum(softmax(scalars) * layers)`.
 
-    It starts as the plain average.
+    It is initialized to the plain average.
 
     Example:
 
@@ -412,7 +410,7 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
     """
 
     def build(self, inputs_shape):
-        # Half precision would change the shares by a hundredth, so they and the sum are float32.
+        # Half precision would change the weights by 1%, so weights and sum are float32.
         full = {"autocast": False}
         self.scalars = self.add_weight(
             shape=(len(inputs_shape),), initializer="zeros", name="scalars", **full

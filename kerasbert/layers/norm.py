@@ -11,7 +11,7 @@ from kerasbert._keywords import ChecksKeywords
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenNorm(ChecksKeywords, keras.layers.LayerNormalization):
-    """`LayerNormalization` over the width, fused by TensorFlow where nothing trains.
+    """`LayerNormalization` over the width, fused on TensorFlow during inference.
 
     Takes the arguments of `keras.layers.LayerNormalization`.
 

@@ -1,4 +1,4 @@
-"""Syntax read off vectors: one vector a word, and distances and depths under one matrix.
+"""Structural probe: syntactic distances and depths of words, from token embeddings.
 
 B batch, T tokens, W words, D width, R rank.
 """
@@ -14,7 +14,7 @@ PROBES = ("distance", "depth")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class WordMean(ChecksKeywords, keras.layers.Layer):
-    """One vector a word: the mean of those of its pieces. A word without pieces has zeros.
+    """Word embeddings as the mean of their subword embeddings; words without subwords are zeros.
 
     Example:
 
@@ -33,8 +33,8 @@ class WordMean(ChecksKeywords, keras.layers.Layer):
 
         Args:
             inputs: floats (B, T, D).
-            starts: ints (B, W). The place of each word's first piece.
-            counts: ints (B, W). How many pieces it has, 0 for padding.
+            starts: ints (B, W). Position of each word's first subword.
+            counts: ints (B, W). Number of subwords per word, 0 for padding.
         """
         places = ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)
         starts, counts = (ops.cast(x, "int32")[..., None] for x in (starts, counts))  # (B, W, 1)
@@ -49,14 +49,15 @@ class WordMean(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class StructuralProbe(ChecksKeywords, keras.layers.Layer):
-    """Squared distances of words, or squared lengths of their vectors, after one matrix B.
+    """Squared distances or norms of word embeddings after one learned linear map B.
 
-    `|B (h_i - h_j)|^2` is to be how many edges are between two words of the tree, `|B h_i|^2` how
-    deep a word is in it. B begins uniform between -0.05 and 0.05. float32 under any policy.
+    `|B (h_i - h_j)|^2` predicts the number of edges between two words of the parse tree,
+    `|B h_i|^2` the depth of a word. B is initialized uniformly between -0.05 and 0.05, and float32
+    under any dtype policy.
 
     Args:
         kind: string. "distance" or "depth".
-        rank: int. R, of B (D, R).
+        rank: int. R, the rank of B (D, R).
 
     Example:
 
@@ -86,11 +87,11 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
         )
 
     def call(self, inputs):
-        """Map (B, W, D) to (B, W, W), or to (B, W) with "depth"; float32."""
+        """Map (B, W, D) to distances (B, W, W) or depths (B, W), float32."""
         x = ops.matmul(ops.cast(inputs, self.projection.dtype), self.projection)  # (B, W, R)
         if self.kind == "depth":
             return ops.sum(ops.square(x), axis=-1)
-        # Differences one by one: from squares and a product the small ones would lose digits.
+        # Explicit differences: |a|^2 + |b|^2 - 2ab would lose precision for small distances.
         return ops.sum(ops.square(x[:, :, None, :] - x[:, None, :, :]), axis=-1)
 
     def compute_output_spec(self, inputs):

@@ -1,7 +1,7 @@
-"""Attention by how far apart tokens are, with a memory of earlier ones and a second stream.
+"""Relative attention of Transformer-XL and XLNet, with memory and two-stream attention.
 
 B batch, T tokens, P predictions, M tokens of the memory, K = M + T keys, R distances, D width,
-L layers, N heads, H width of a head.
+L layers, N heads, H head width.
 """
 
 import keras
@@ -16,15 +16,15 @@ from kerasbert.layers.dropout import TokenDropout
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class RelativeContext(ChecksKeywords, keras.layers.Layer):
-    """What all layers of `RelativeAttention` in a model share: the arguments of their calls.
+    """Call arguments that all `RelativeAttention` layers of a model share.
 
     Args:
-        is_causal: bool. A token sees itself and those before it.
-        span: int. It sees no more than so many, itself among them; `None` has no limit.
-        clamp_length: int. Distances beyond count as this one; `None` has no limit.
-        dropout: float. Dropout of the encodings of distances.
-        bias_shape: `(N, H)` where all layers share the biases of queries; `None` where each has its
-            own.
+        is_causal: bool. Whether a token attends only to itself and earlier tokens.
+        span: int. Largest number of tokens up to and including itself that a token attends to;
+            `None` for no limit.
+        clamp_length: int. Limit to which distances are clamped; `None` for no limit.
+        dropout: float. Dropout of the distance encodings.
+        bias_shape: `(N, H)` if all layers share the query biases; `None` if each has its own.
 
     Example:
 
@@ -64,21 +64,21 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         hidden_mask=None,
         training=False,
     ):
-        """Make the arguments.
+        """Compute the arguments.
 
         Args:
             inputs: (B, T, D).
-            memory: (B, L, M, D), what each layer remembers.
+            memory: (B, L, M, D), the memory of each layer.
             padding_mask: (B, T), true or 1 at tokens.
-            segment_ids: ints (B, T). Those of the memory count as 0.
-            hidden_mask: (B, T, T), true or 1 where a token does not see another one.
+            segment_ids: ints (B, T). Tokens of the memory have segment 0.
+            hidden_mask: (B, T, T), true or 1 where a token must not attend to another one.
             training: bool.
 
         Returns:
-            A dict: `positions` (R, D), of distances from K down; `attention_mask`, and
-            `query_mask`, the same of predictions, which do not see themselves, bool and
-            broadcastable to (B, 1, T, K); and perhaps `other_segment`, bool (B, 1, T, K), and
-            `biases`, (2, N, H).
+            A dict: `positions` (R, D), encodings of distances from K down; `attention_mask`, and
+            `query_mask` for predictions, which do not attend to themselves, bool and broadcastable
+            to (B, 1, T, K); with `segment_ids` `other_segment`, bool (B, 1, T, K); with
+            `bias_shape` `biases`, (2, N, H).
         """
         batch, length, width = ops.shape(inputs)
         past = 0 if memory is None else ops.shape(memory)[2]
@@ -97,7 +97,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             seen = ops.logical_and(seen, distance < self.span)
 
         def with_past(mask):
-            """A mask (..., T) as one (..., K): all of the memory is seen."""
+            """Extend a mask (..., T) to (..., K); all of the memory is visible."""
             if memory is None:
                 return mask
             shape = (*ops.shape(mask)[:-1], past)
@@ -109,9 +109,9 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         if hidden_mask is not None:
             shown = ops.logical_not(ops.cast(hidden_mask, "bool"))
             seen = ops.logical_and(seen, with_past(shown)[:, None])
-        # Always, as Keras has each call of a layer give as many outputs as its first one.
+        # Always returned, since Keras wants as many outputs from every call of a layer.
         found["query_mask"] = seen
-        # Of what a token is, it knows itself, and padding too: no row is without a key.
+        # All tokens, padding too, attend to themselves, so that no row is without a key.
         found["attention_mask"] = ops.logical_or(seen, distance == 0)
         if segment_ids is not None:
             ids = ops.cast(segment_ids, "int32")
@@ -124,7 +124,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         return found
 
     def _encode(self, far, width, training):
-        """Sinusoids (R, D) of distances (R,)."""
+        """Compute sinusoidal encodings (R, D) of distances (R,)."""
         steps = ops.cast(ops.arange(0, width, 2, dtype="int32"), "float32")
         angles = ops.cast(far, "float32")[:, None] / ops.power(10000.0, steps / width)[None]
         positions = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)[:, :width]
@@ -167,7 +167,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
 
 
 def _biases(layer, shape):
-    """What queries add before they meet contents, and before they meet distances (N, H)."""
+    """Add the query biases (N, H) of content and position scores."""
     return [
         layer.add_weight(
             name=name, shape=tuple(shape), initializer=keras.initializers.TruncatedNormal(0.0, 0.02)
@@ -180,14 +180,14 @@ def _biases(layer, shape):
 class RelativeAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head attention of Transformer-XL and XLNet, for `TransformerBlock(attention=...)`.
 
-    What a query finds in a key is the sum of what the key is, of how far it is away and, with
-    segments, of whether it is of the same one.
+    A score is the sum of a content term, a distance term and, with segments, a term for same or
+    other segment.
 
     Args:
-        num_heads: int. It has to divide the width of the input.
-        dropout: float. Dropout of the attention maps in training.
-        has_segments: bool.
-        shares_biases: bool. The biases of queries come from `RelativeContext`.
+        num_heads: int. Must divide the width of the input.
+        dropout: float. Dropout of the attention probabilities in training.
+        has_segments: bool. Whether scores have a segment term.
+        shares_biases: bool. Whether the query biases come from `RelativeContext`.
         kernel_initializer: an initializer.
 
     Example:
@@ -243,22 +243,23 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         query_mask=None,
         target_mapping=None,
     ):
-        """Attend; the arguments not named here are those of `RelativeContext`.
+        """Apply relative attention; `RelativeContext` returns the arguments not listed here.
 
         Args:
-            inputs: (B, T, D), or with `target_mapping` (B, T + P, D): after the tokens what stands
-                for those that are to be predicted, from which nobody takes anything.
+            inputs: (B, T, D), or with `target_mapping` (B, T + P, D): tokens, then the query stream
+                of the predictions, to which nothing attends.
             memory: (B, M, D), earlier inputs of this layer.
-            target_mapping: (B, P, T), 1 at the place of each prediction.
+            target_mapping: (B, P, T), 1 at the position of each prediction.
             return_attention_scores: bool.
 
         Returns:
-            As the inputs; with `return_attention_scores` also the maps of the tokens (B, N, T, K).
+            The outputs, in the shape of the inputs; with `return_attention_scores` also the
+            attention probabilities of the tokens (B, N, T, K).
         """
         width = inputs.shape[-1]
         length = ops.shape(inputs)[1] if target_mapping is None else ops.shape(target_mapping)[2]
         past = 0 if memory is None else ops.shape(memory)[1]
-        # One product for all of them; what the memory would ask is not needed.
+        # One projection for all; the memory's queries are dropped.
         x = inputs if memory is None else ops.concatenate([memory, inputs], axis=1)
         heads = (self.num_heads, width // self.num_heads)
         query, key, value = (
@@ -275,7 +276,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
             scores = self._scores(query, key, distances, other_segment, biases)
             scores = backend.at_least_float32(scores)
             if mask is not None:
-                # Not added: a row that sees nothing, as some predictions do, sees all alike.
+                # Replaced, not added, so that a fully masked row (some predictions) stays uniform.
                 scores = ops.where(mask, scores, ops.cast(-1e9, scores.dtype))
             maps = ops.cast(ops.softmax(scores), query.dtype)
             if training and self.dropout:
@@ -285,7 +286,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         outputs, maps = attend(query, attention_mask)
         if target_mapping is not None:
             mapping = ops.cast(target_mapping, inputs.dtype)[:, None]  # (B, 1, P, T)
-            # Predictions ask from where they stand, so that distances are the tokens'.
+            # Queries move to the positions of their tokens, so that distances are the tokens'.
             placed = ops.matmul(ops.transpose(mapping, (0, 1, 3, 2)), targets)
             found, _ = attend(placed, query_mask)
             outputs = ops.concatenate([outputs, ops.matmul(mapping, found)], axis=2)
@@ -294,7 +295,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         return (outputs, maps) if return_attention_scores else outputs
 
     def _scores(self, query, key, distances, other_segment, biases):
-        """What each token finds in each key (B, N, T, K)."""
+        """Compute the attention scores (B, N, T, K)."""
         content, position = (
             (self.content_bias, self.position_bias) if biases is None else (biases[0], biases[1])
         )
@@ -327,9 +328,9 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
 
 
 def relative_shift(x, keys):
-    """Scores by distance to scores by key: token i's of key j stands T - i + j from the left.
+    """Turn scores by distance into scores by key: the score of key j for token i is at T - i + j.
 
-    Rows that are read on one column shorter move by one each, without a table of indices.
+    Reshaping to rows one column shorter shifts each row by one more, without a gather.
 
     Args:
         x: (B, N, T, R).

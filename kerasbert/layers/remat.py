@@ -1,21 +1,21 @@
-"""What is computed anew for its gradient, so that less of it is kept in memory."""
+"""Gradient checkpointing: recompute chunks of a batch in the backward pass to save memory."""
 
 import keras
 from keras import ops
 
 from kerasbert.backend import one_by_one
 
-# How far apart the random states of two chunks are: no chunk draws so often from one generator.
+# Offset between the random states of two chunks; one chunk draws fewer times per generator.
 _STRIDE = 4096
 
 
 def pure_call(call, variables, states):
-    """`call` as a function of tensors alone: `(values of variables, inputs) -> (outputs, states)`.
+    """Make `call` a pure function: `(values of variables, inputs) -> (outputs, new states)`.
 
     Args:
-        call: function of tensors, which uses variables.
+        call: function of tensors that uses variables.
         variables: list of `keras.Variable`.
-        states: list of those that it changes, whose new values are given back.
+        states: list of the variables that it changes.
     """
 
     def pure(values, *args, **kwargs):
@@ -28,17 +28,17 @@ def pure_call(call, variables, states):
 
 
 def in_chunks(call, layers, inputs, size):
-    """What `call` gives of B rows, computed for `size` of them at a time, the gradient as well.
+    """Compute `call` on B rows in chunks of `size` rows, and its gradient as well.
 
-    Each chunk is computed a second time for its gradient, so that memory holds what one needs.
-    The idea is that of Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory
-    Limited Setup", arXiv 2101.06983.
+    The backward pass recomputes each chunk, so that memory holds the activations of one at a time
+    (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
+    arXiv 2101.06983).
 
     Args:
-        call: function of a dict of tensors, of which each row stands for itself, to a tensor.
+        call: function from a dict of tensors to a tensor, independent for each row.
         layers: list of the layers that it uses.
         inputs: dict of tensors (B, ...).
-        size: int.
+        size: int. Rows per chunk.
 
     >>> layer = keras.layers.Dense(2)
     >>> x = {"x": ops.ones((5, 3))}
@@ -53,7 +53,7 @@ def in_chunks(call, layers, inputs, size):
 
     count = ops.shape(next(iter(inputs.values())))[0]
     chunks = -(-count // size)
-    # The last chunk is filled with copies of the last row, which nothing is made of.
+    # The last chunk is padded with copies of the last row, whose outputs are dropped.
     rows = ops.minimum(ops.arange(chunks * size), count - 1)
 
     def parted(x):
@@ -61,7 +61,7 @@ def in_chunks(call, layers, inputs, size):
         return ops.reshape(x, (chunks, size, *ops.shape(x)[1:]))
 
     def moved(state, number):
-        """The state of a generator for a chunk: the second of its numbers is counted up."""
+        """Return the generator state of a chunk: its second number (the counter) is advanced."""
         steps = ops.cast(ops.stack([0 * number, _STRIDE * number]), state.dtype)
         return state + steps
 
@@ -71,7 +71,7 @@ def in_chunks(call, layers, inputs, size):
             value if id(v) in weights else moved(value, number)
             for v, value in zip(variables, values, strict=True)
         ]
-        # Not with the part as an argument: TensorFlow would ask for the gradient of token ids.
+        # `part` is captured, not passed: TensorFlow would ask for the gradient of token ids.
         return keras.remat(lambda *values: pure(values, part)[0])(*own)
 
     parts = {name: parted(x) for name, x in inputs.items()}

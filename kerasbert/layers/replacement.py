@@ -1,6 +1,6 @@
-"""Tokens that a language model puts in the place of hidden ones.
+"""Replacement of masked tokens by samples of a masked language model, for ELECTRA.
 
-B batch, T tokens, P predictions, V tokens of the vocabulary.
+B batch, T tokens, P predictions, V vocabulary size.
 """
 
 import keras
@@ -11,14 +11,15 @@ from kerasbert._keywords import ChecksKeywords
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenReplacement(ChecksKeywords, keras.layers.Layer):
-    """Draws a token for each hidden position, by its probability, and puts it there.
+    """Replaces each masked token by one sampled from the predicted probabilities.
 
-    No gradient passes. In training each call draws others; otherwise the same each time, so that
-    `evaluate` and `predict` repeat. A slot with position 0 is empty: the first token is a special
-    one and never hidden. Of two slots with one position the first counts.
+    No gradient flows through the samples. They are random in training, and otherwise the same in
+    each call, so that `evaluate` and `predict` are reproducible. Position 0 marks an empty slot,
+    since the first token is special and never masked. Of two slots with the same position the first
+    counts.
 
     Args:
-        seed: int. Of what is drawn in training.
+        seed: int. Seed of the samples in training.
 
     Example:
 
@@ -38,16 +39,16 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     def call(self, logits, token_ids, mask_positions, training=False):
         """Map logits (B, P, V), ids (B, T) and positions (B, P) to int32 (B, T)."""
         logits = ops.cast(ops.stop_gradient(logits), "float32")
-        # One number a draw, looked up in the sums of the odds. Noise for each token of the
-        # vocabulary, as in ELECTRA's code, made a step of a small model 1.2 times as long on JAX,
-        # and many times under TensorFlow's XLA; this 1.0 to 1.1 times.
+        # Inverse transform sampling with one random number per slot takes 1.0 to 1.1 times a small
+        # model's step; noise over the vocabulary, as in ELECTRA's code, 1.2 times on JAX and many
+        # times under TensorFlow's XLA.
         odds = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
         sums = ops.cumsum(odds, axis=-1)  # (B, P, V)
         batch, slots = ops.shape(logits)[:2]
         if training:
             draws = keras.random.uniform((batch, slots), dtype="float32", seed=self.seed_generator)
         else:
-            # Multiples of the golden ratio: as even as can be, and alike however they are compiled.
+            # Multiples of the golden ratio, evenly spread and the same under every compiler.
             places = ops.arange(batch * slots, dtype="int32") % 32768 * 20251 % 32768
             draws = ops.reshape((ops.cast(places, "float32") + 0.5) / 32768, (batch, slots))
         is_below = ops.cast(sums <= draws[..., None] * sums[..., -1:], "int32")
@@ -63,16 +64,16 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
 
 
 def at_tokens(length, mask_positions, *values):
-    """What stands in the slots of predictions, at the tokens that they are of.
+    """Scatter the values of prediction slots to their tokens.
 
     Args:
         length: int. T.
-        mask_positions: ints (B, P), 0 where a slot is empty.
+        mask_positions: ints (B, P), 0 for an empty slot.
         *values: tensors (B, P).
 
     Returns:
-        bool (B, T), whether a token has a slot; then each of the values at its token, (B, T), and
-        any number where there is none.
+        bool (B, T), whether a token has a slot; then each of the values as (B, T), arbitrary where
+        there is no slot.
 
     >>> found = at_tokens(4, np.array([[3, 1, 0]]), np.array([[7, 8, 9]]))
     >>> [keras.ops.convert_to_numpy(x).tolist() for x in found]
@@ -81,6 +82,6 @@ def at_tokens(length, mask_positions, *values):
     places = ops.arange(1, length, dtype="int32")
     slots = ops.cast(mask_positions, "int32")[:, None] == places[:, None]  # (B, T - 1, P)
     slots = ops.pad(ops.cast(slots, "int32"), [[0, 0], [1, 0], [0, 0]])  # (B, T, P)
-    first = ops.argmax(slots, axis=-1)  # Of equal ones the first.
+    first = ops.argmax(slots, axis=-1)  # The first slot of a token wins.
     taken = (ops.take_along_axis(ops.convert_to_tensor(x), first, axis=1) for x in values)
     return ops.any(slots, axis=-1), *taken

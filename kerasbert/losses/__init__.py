@@ -1,4 +1,4 @@
-"""Losses, and the scores that go with them: of logits, of trees, and of vectors of texts."""
+"""Losses and metrics on logits, parse trees and text embeddings."""
 
 from kerasbert.losses.logits import (
     BinaryTokenAccuracy,

@@ -1,6 +1,6 @@
-"""Losses and scores of logits over a vocabulary, as cheap as backends have them, classes and trees.
+"""Losses and metrics for token prediction, classification, text pairs and parse trees.
 
-B batch, P predictions, V tokens of the vocabulary, W words.
+B batch, P predictions, V vocabulary size, C classes or texts of a list, W words.
 """
 
 import keras
@@ -11,12 +11,12 @@ from kerasbert._errors import check_value
 
 
 def token_cross_entropy(labels, logits, label_smoothing=0.0):
-    """Cross-entropy of each prediction.
+    """Compute the cross-entropy of each prediction.
 
     Args:
         labels: ids (B, P), as ints or floats.
         logits: floats (B, P, V).
-        label_smoothing: float. The share of each label that all V tokens have alike.
+        label_smoothing: float. Share of each label that is spread evenly over all V tokens.
 
     Returns:
         floats (B, P).
@@ -31,16 +31,15 @@ def token_cross_entropy(labels, logits, label_smoothing=0.0):
 
 
 def is_first_choice(labels, logits):
-    """Whether each label has the largest logit, of equal ones the first: 1.0 or 0.0, (B, P)."""
+    """Return 1.0 where the label has the largest logit (the first of ties), else 0.0: (B, P)."""
     chosen = backend.first_choice(ops.convert_to_tensor(logits))
     return ops.cast(ops.equal(ops.cast(chosen, "int32"), ops.cast(labels, "int32")), "float32")
 
 
 class MeanOfWeights(keras.losses.Loss):
-    """Base of losses that are a mean over what has a weight: on all devices of a step together.
+    """Base class of losses that are weighted means over all replicas of a step.
 
-    Keras takes it on each device, where the mean of these counts the tokens of one that has few
-    more.
+    Keras averages per replica first, which gives tokens too much weight on replicas with few.
     """
 
     def __call__(self, y_true, y_pred, sample_weight=None):
@@ -54,12 +53,12 @@ class MeanOfWeights(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenCrossEntropy(MeanOfWeights):
-    """Cross-entropy over a vocabulary, by default the mean over what has a weight.
+    """Cross-entropy over a vocabulary, by default the weighted mean over predictions.
 
     Args:
-        label_smoothing: float. The share of each label that all tokens have alike (Szegedy et al.
-            2015, arXiv 1512.00567, section 7).
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        label_smoothing: float. Share of each label that is spread evenly over all tokens (Szegedy
+            et al. 2015, arXiv 1512.00567, section 7).
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -88,9 +87,9 @@ class TokenCrossEntropy(MeanOfWeights):
 
 
 class TokenMean(keras.metrics.Mean):
-    """Base of scores: the weighted mean over the tokens of all batches.
+    """Base class of metrics that are weighted means over the tokens of all batches.
 
-    Keras' own would take the mean of each row first, and so count the tokens of long rows less.
+    Keras' own metrics average each row first, which gives tokens of long rows less weight.
     """
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -102,7 +101,7 @@ class TokenMean(keras.metrics.Mean):
         return super().update_state(ops.reshape(values, (-1,)), sample_weight)
 
     def of_tokens(self, y_true, y_pred):
-        """The value of each token (B, P)."""
+        """Compute the value of each token (B, P)."""
         raise NotImplementedError
 
     def get_config(self):
@@ -111,7 +110,7 @@ class TokenMean(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenAccuracy(TokenMean):
-    """The share of labels that are the first choice, weighted.
+    """Weighted share of labels with the largest logit.
 
     Example:
 
@@ -130,7 +129,7 @@ class TokenAccuracy(TokenMean):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BinaryTokenCrossEntropy(MeanOfWeights):
-    """Cross-entropy of a yes or no a token, (B, T), by default the mean over what has a weight.
+    """Binary cross-entropy per token, (B, T), by default the weighted mean.
 
     Example:
 
@@ -150,7 +149,7 @@ class BinaryTokenCrossEntropy(MeanOfWeights):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BinaryTokenAccuracy(TokenMean):
-    """The share of tokens whose logit has the sign of their label, weighted.
+    """Weighted share of tokens whose logit is positive if and only if their label is 1.
 
     Example:
 
@@ -168,7 +167,7 @@ class BinaryTokenAccuracy(TokenMean):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class PositiveShare(TokenMean):
-    """The share of labels that are 1, weighted: what always saying no gets wrong.
+    """Weighted share of labels that are 1: the error rate of always predicting 0.
 
     Example:
 
@@ -186,7 +185,7 @@ class PositiveShare(TokenMean):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Perplexity(TokenMean):
-    """e to the mean cross-entropy, weighted; the loss has computed that already.
+    """Perplexity: the exponential of the weighted mean cross-entropy.
 
     Example:
 
@@ -207,13 +206,13 @@ class Perplexity(TokenMean):
 
 
 def _are_rows(y_true, y_pred):
-    """Whether labels are rows of C numbers, as outputs (..., C) are, and no class numbers."""
+    """Whether labels are distributions (..., C), as the outputs are, instead of class ids."""
     return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] != 1
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentropy):
-    """Cross-entropy of class numbers (...), or of rows of shares (..., C): one-hot or soft labels.
+    """Cross-entropy for class ids (...), or for one-hot or soft labels (..., C).
 
     Takes the arguments of `keras.losses.SparseCategoricalCrossentropy`.
 
@@ -235,7 +234,7 @@ class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentrop
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ClassAccuracy(keras.metrics.MeanMetricWrapper):
-    """The share of labels that have the highest output; labels as of `ClassCrossEntropy`.
+    """Accuracy for the labels of `ClassCrossEntropy`.
 
     Example:
 
@@ -260,7 +259,7 @@ def _is_right(y_true, y_pred):
 
 
 def _of_lists(values, y_true):
-    """Values of pairs (B,) as they are; of lists (B, C) the means over what has a label from 0."""
+    """Return values of pairs (B,) unchanged; average lists (B, C) over labels that are not -1."""
     if len(values.shape) < 2:
         return values
     is_known = y_true >= 0
@@ -269,7 +268,7 @@ def _of_lists(values, y_true):
 
 
 class _PairLoss(keras.losses.Loss):
-    """Base of losses of each pair by itself; those of a list count as one, their mean."""
+    """Base class of pointwise losses on text pairs; a list of pairs counts as one, by its mean."""
 
     def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
@@ -277,20 +276,20 @@ class _PairLoss(keras.losses.Loss):
     def call(self, y_true, y_pred):
         y_true = ops.cast(y_true, y_pred.dtype)
         if len(y_pred.shape) == 2:
-            # Logits of missing texts are so low that their losses would overflow.
+            # The very low logits of missing texts would make their losses overflow.
             y_pred = ops.where(y_true >= 0, y_pred, 0.0)
         return _of_lists(self.of_pairs(y_true, y_pred), y_true)
 
     def of_pairs(self, y_true, y_pred):
-        """The loss of each pair."""
+        """Compute the loss of each pair."""
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class PairCrossEntropy(_PairLoss):
-    """The binary cross-entropy of the logit of each pair (B,); labels are from 0 to 1.
+    """Binary cross-entropy of pairs (B,) or lists of pairs (B, C); labels from 0 to 1.
 
-    Of lists (B, C) each counts alike: the mean over its texts with a label, which -1 is not.
+    Each list counts equally, by the mean over its texts; the label -1 marks a missing text.
 
     Example:
 
@@ -307,7 +306,7 @@ class PairCrossEntropy(_PairLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class PairSquaredError(_PairLoss):
-    """The squared error of the logit of each pair (B,); of lists as `PairCrossEntropy`.
+    """Squared error of pairs (B,) or lists of pairs (B, C), as in `PairCrossEntropy`.
 
     Example:
 
@@ -321,7 +320,9 @@ class PairSquaredError(_PairLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class PairAccuracy(keras.metrics.MeanMetricWrapper):
-    """The share of pairs whose logit is above 0 as their label is above 0.5; lists as there.
+    """Share of pairs whose logit is above 0 if and only if their label is above 0.5.
+
+    Lists of pairs are averaged as in `PairCrossEntropy`.
 
     Example:
 
@@ -344,10 +345,10 @@ def _is_right_of_pairs(y_true, y_pred):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TreeLoss(keras.losses.Loss):
-    """The mean difference of a sentence's distances or depths from those of its tree.
+    """Mean absolute error of predicted distances or depths in parse trees.
 
-    Labels are (B, W, W) or (B, W); -1 is none, and does not count. The differences of a sentence
-    of W words are divided by their number, W * W or W, and the sentences count alike.
+    Labels are (B, W, W) or (B, W); -1 is ignored. The errors of a sentence of W words are divided
+    by their number, W * W or W, so that all sentences count equally.
 
     Example:
 

@@ -1,12 +1,11 @@
-"""Losses of vectors of texts: what belongs together comes near, and the rest stays away.
+"""Losses for training embedders: contrastive, ranking and distillation losses on text embeddings.
 
-B batch, C columns of texts (say a question, its passage and a passage that is not its), N columns
-but the first, D width of a vector.
+B batch, C columns of texts (such as query, positive and negative passage), N = C - 1 columns after
+the first, D embedding width.
 
-Vectors are (B, C, D): of each row one vector a column. With `similarity="maxsim"` they are
-(B, C, T, D), a vector for each of T tokens, zeros where there is none. Formulas and defaults are
-those of sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084), where one has its
-name.
+Embeddings are (B, C, D), with `similarity="maxsim"` (B, C, T, D), one per token, zeros at padding.
+A loss named as in sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084) has the
+same formula and defaults.
 """
 
 import math
@@ -17,17 +16,17 @@ from keras import ops
 from kerasbert._errors import check_choice, check_value
 from kerasbert.backend import logarithm_of_odds, of_all_replicas, unit_length
 
-# What is left out of a sum of exponentials.
+# Score that removes a text from a softmax.
 NEVER = -1e9
 
 
 def _cosine(x, y):
-    """Of vectors (..., D) and (..., D): (...)."""
+    """Return the cosine similarities (...) of vectors (..., D) and (..., D)."""
     return ops.sum(unit_length(x) * unit_length(y), axis=-1)
 
 
 def _distance(x, y):
-    """Euclidean, of vectors (..., D) and (..., D): (...); its slope at zero is zero."""
+    """Return Euclidean distances (...) of vectors (..., D) twice; the gradient at 0 is 0."""
     squares = ops.sum(ops.square(x - y), axis=-1)
     is_zero = squares <= 0
     return ops.where(is_zero, 0.0, ops.sqrt(ops.where(is_zero, 1.0, squares)))
@@ -42,11 +41,11 @@ SIMILARITIES = ("cosine", "dot", "maxsim")
 
 
 def max_similarity(queries, texts):
-    """MaxSim: for each token of a query its best product with a token of the text, added up.
+    """Compute MaxSim: the sum over query tokens of the largest dot product with a text token.
 
     Args:
-        queries: floats (Q, S, D), a vector for each token, zeros where there is none.
-        texts: floats (N, T, D), as well.
+        queries: floats (Q, S, D), one embedding per token, zeros at padding.
+        texts: floats (N, T, D), likewise.
 
     Returns:
         Floats (Q, N).
@@ -69,15 +68,15 @@ def max_similarity(queries, texts):
 
 
 def _best(products, texts):
-    """The largest products (..., N, T) of each text: (..., N). Of a text without vectors 0."""
+    """Take the maximum of products (..., N, T) over T: (..., N); 0 for a text without tokens."""
     is_token = ops.any(texts != 0, axis=-1)  # (N, T)
     best = ops.max(ops.where(is_token, products, NEVER), axis=-1)
-    # A query's token without a vector has the product 0 with all.
+    # Padding in queries needs no mask: its products are all 0.
     return ops.where(ops.any(is_token, axis=-1), best, 0.0)
 
 
 def _all_similar(similarity, queries, texts):
-    """The similarities of all with all: (Q, ..., D) and (N, ..., D) to (Q, N)."""
+    """Compute similarities of all pairs: (Q, ..., D) and (N, ..., D) to (Q, N)."""
     if similarity == "maxsim":
         return max_similarity(queries, texts)
     if similarity == "cosine":
@@ -86,7 +85,7 @@ def _all_similar(similarity, queries, texts):
 
 
 def _similar(similarity, queries, texts):
-    """The similarities of each with its own: (B, ..., D) twice, to (B,)."""
+    """Compute similarities row by row: (B, ..., D) twice to (B,)."""
     if similarity == "maxsim":
         products = ops.matmul(queries, ops.transpose(texts, (0, 2, 1)))  # (B, S, T)
         return ops.sum(_best(ops.transpose(products, (1, 0, 2)), texts), axis=0)
@@ -94,25 +93,25 @@ def _similar(similarity, queries, texts):
 
 
 def _numbers(loss, y_true, y_pred):
-    """Labels as (B,), of the vectors' type."""
+    """Return the labels as (B,), in the dtype of the embeddings."""
     if len(y_true.shape) > 1 and y_true.shape[1] != 1:
         raise ValueError(
-            f"{type(loss).__name__} takes one number for each row, and was given labels of shape "
-            f"{tuple(y_true.shape)}; pass a list of numbers as y. Without labels "
-            "MultipleNegativesRanking is for pairs."
+            f"{type(loss).__name__} expected one number per row as labels, got shape "
+            f"{tuple(y_true.shape)}; pass a list of numbers as y, or use MultipleNegativesRanking "
+            "for pairs without labels."
         )
     return ops.reshape(ops.cast(y_true, y_pred.dtype), (-1,))
 
 
 class _VectorLoss(keras.losses.Loss):
-    """Base of the losses here.
+    """Base class of losses on embeddings.
 
     Args:
-        settings: what a config has beside what is Keras' own.
+        settings: settings of the subclass, which become attributes and config.
     """
 
     least, most, what = 2, 2, "pairs of texts"
-    # The least and the largest label that the loss has a sense for; `None` where all have one.
+    # Smallest and largest valid label; `None` allows all.
     label_range = None
 
     def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None, **settings):
@@ -125,41 +124,40 @@ class _VectorLoss(keras.losses.Loss):
         return {**super().get_config(), **self.settings}
 
     def columns(self, y_pred):
-        """Vectors (B, C, ...) as C of (B, ...), their number checked."""
+        """Check the shape of embeddings (B, C, ...) and split them into C of (B, ...)."""
         shape = tuple(y_pred.shape)
         of_tokens = self.settings.get("similarity") == "maxsim"
         if (len(shape) == 4) != of_tokens and len(shape) in (3, 4):
             one, other = ("text", "token") if of_tokens else ("token", "text")
             raise ValueError(
-                f"{type(self).__name__} takes one vector for each {other}, and was given one for "
-                f"each {one}, {shape}; 'maxsim' goes with pooling='tokens', and other similarities "
-                "and losses with other poolings."
+                f"{type(self).__name__} expected one embedding per {other}, got one per {one}, "
+                f"shape {shape}; use similarity='maxsim' with pooling='tokens', and other "
+                "similarities and losses with other poolings."
             )
         if len(shape) != 3 + of_tokens or not self.least <= shape[1] <= (self.most or shape[1]):
             raise ValueError(
-                f"{type(self).__name__} takes vectors of {self.what}, and was given the shape "
-                f"{shape}; pass a tuple of lists of texts to fit(), one list a column."
+                f"{type(self).__name__} expected embeddings of {self.what}, got shape {shape}; "
+                "pass a tuple of lists of texts to fit(), one list per column."
             )
         return [y_pred[:, column] for column in range(shape[1])]
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MultipleNegativesRanking(_VectorLoss):
-    """The second text of each row has to be nearer to the first than all others of the batch are.
+    """Cross-entropy of ranking each anchor's positive before all other texts of the batch.
 
-    Vectors are (B, C, D): anchors, the text that belongs to each, and any number of texts that do
-    not. Labels are numbers of texts (B, C), by which equal texts are known: another copy of the
-    right one is not held against it, nor is the right one of an equal anchor. Where a number is
-    negative, or labels have another shape, nothing is known. Where several devices take a step
-    together, the batch is that of all.
+    Embeddings are (B, C, D): anchors, positives, and any number of hard negatives. Positives and
+    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C), by which
+    copies of the positive, and positives of an equal anchor, are excluded from the negatives. Ids
+    below 0 and labels of any other shape exclude nothing. The batch is that of all replicas.
 
     Args:
-        scale: float. What similarities are multiplied by.
-        symmetric: bool. Also each second text has to find its anchor among all anchors; the mean
-            of both.
-        similarity: "cosine", "dot", or "maxsim", for vectors of tokens; with it and `scale=1.0` the
-            loss is PyLate's `Contrastive`.
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        scale: float. Factor of the similarities.
+        symmetric: bool. Whether to take the mean with the loss of ranking each positive's anchor
+            among all anchors.
+        similarity: "cosine", "dot", or "maxsim" for token embeddings; with "maxsim" and `scale=1.0`
+            the loss is PyLate's `Contrastive`.
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -170,10 +168,10 @@ class MultipleNegativesRanking(_VectorLoss):
     0.3133
 
     Sources: Henderson et al. 2017, arXiv 1705.00652, section 4; Gao et al. 2021, SimCSE, arXiv
-    2104.08821, whose pairs are a text and itself under another dropout.
+    2104.08821, whose pairs are a text and the same text under another dropout mask.
     """
 
-    most, what = None, "pairs of texts or of more"
+    most, what = None, "two or more columns of texts"
 
     def __init__(
         self,
@@ -193,12 +191,12 @@ class MultipleNegativesRanking(_VectorLoss):
 
     def call(self, y_true, y_pred):
         anchors, seconds, *_ = columns = self.columns(y_pred)
-        # Of a step that several devices take, the texts of all: A rows, this device's first.
+        # The rows of all replicas (A), those of this replica first.
         every = of_all_replicas(y_pred)
         is_alone = every is y_pred
         columns = columns if is_alone else self.columns(every)
         count = len(columns) - 1  # N
-        # The column changes slowest, so that the right texts of all rows come first.
+        # Column by column, so that the positives of all rows come first.
         others = ops.concatenate(columns[1:])  # (N * A, ...)
         scores = self.scale * _all_similar(self.similarity, anchors, others)  # (B, N * A)
         total = ops.shape(columns[0])[0]
@@ -215,13 +213,13 @@ class MultipleNegativesRanking(_VectorLoss):
                 back = self.scale * _all_similar(self.similarity, columns[0], seconds)  # (A, B)
             back = ops.transpose(back)  # (B, A)
             if not is_alone and excluded is not None:
-                # Who may not be told apart, may not be either way.
+                # Excluded negatives are excluded in both directions.
                 back = ops.where(excluded[:, :total], NEVER, back)
             loss = (loss + logarithm_of_odds(back) - right) / 2
         return loss
 
     def _excluded(self, y_true, is_own, count):
-        """Which texts (B, N * A) are none to keep away from; `None` where nothing is known."""
+        """Return which texts (B, N * A) are no valid negatives; `None` if no ids are known."""
         if len(y_true.shape) != 2 or y_true.shape[1] not in (None, count + 1):
             return None
         every = of_all_replicas(y_true)
@@ -236,20 +234,20 @@ class MultipleNegativesRanking(_VectorLoss):
 
 
 def _equal(x, y):
-    """Which numbers (B,) and (B,) are of one text: (B, B)."""
+    """Return which ids of (B,) and (B,) belong to the same text: (B, B)."""
     return ops.logical_and(x[:, None] == y[None], y[None] >= 0)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CoSENT(_VectorLoss):
-    """Of any two pairs, the one with the higher score has to have the higher cosine.
+    """Ranking loss: of any two pairs, the one with the higher label should have the higher cosine.
 
-    Vectors are (B, 2, D), labels scores (B,), of which only the order counts. The loss is one of
-    the whole batch.
+    Embeddings are (B, 2, D), labels scores (B,), of which only the order counts. The whole batch
+    has one loss.
 
     Args:
-        scale: float. What cosines are multiplied by.
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        scale: float. Factor of the cosines.
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -276,9 +274,9 @@ class CoSENT(_VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CosineRegression(_VectorLoss):
-    """The squared difference of a pair's cosine from its label.
+    """Squared error between a pair's cosine and its label.
 
-    Vectors are (B, 2, D), labels floats (B,). Takes the arguments of `keras.losses.Loss`.
+    Embeddings are (B, 2, D), labels floats (B,). Takes the arguments of `keras.losses.Loss`.
 
     Example:
 
@@ -298,14 +296,14 @@ class CosineRegression(_VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Contrastive(_VectorLoss):
-    """Pairs with the label 1 come near, those with 0 get a margin apart.
+    """Contrastive loss: pulls pairs with label 1 together and pushes those with label 0 apart.
 
-    Vectors are (B, 2, D), labels (B,).
+    Embeddings are (B, 2, D), labels (B,).
 
     Args:
-        margin: float. How far apart is enough.
+        margin: float. Distance from which on pairs with label 0 have no loss.
         distance: "cosine" or "euclidean".
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -339,14 +337,14 @@ class Contrastive(_VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Triplet(_VectorLoss):
-    """The second text of three has to be nearer to the first than the third is, by a margin.
+    """Triplet loss: the positive must be nearer to the anchor than the negative, by a margin.
 
-    Vectors are (B, 3, D); labels are not looked at.
+    Embeddings are (B, 3, D): anchor, positive, negative; labels are ignored.
 
     Args:
         margin: float.
         distance: "euclidean" or "cosine".
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -357,7 +355,7 @@ class Triplet(_VectorLoss):
     Source: Schroff et al. 2015, arXiv 1503.03832.
     """
 
-    least, most, what = 3, 3, "three texts"
+    least, most, what = 3, 3, "three columns of texts"
 
     def __init__(
         self,
@@ -379,14 +377,14 @@ class Triplet(_VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BatchHardTriplet(_VectorLoss):
-    """Of each text, the farthest of its class against the nearest of another, in the batch.
+    """Triplet loss with each text's hardest positive and hardest negative in the batch.
 
-    Vectors are (B, D), labels numbers of classes (B,).
+    Embeddings are (B, D), labels class ids (B,).
 
     Args:
-        margin: float. By which the other one has to be farther.
+        margin: float.
         distance: "euclidean" or "cosine".
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -412,7 +410,7 @@ class BatchHardTriplet(_VectorLoss):
     def call(self, y_true, y_pred):
         if len(y_pred.shape) != 2:
             raise ValueError(
-                f"BatchHardTriplet takes one vector for each text, (B, D), and was given "
+                f"BatchHardTriplet expected one embedding per text, (B, D), got shape "
                 f"{tuple(y_pred.shape)}; pass a list of texts and their classes to fit()."
             )
         far = DISTANCES[self.distance](y_pred[:, None], y_pred[None])  # (B, B)
@@ -420,7 +418,7 @@ class BatchHardTriplet(_VectorLoss):
         is_same = labels[:, None] == labels[None]
         is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
         same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
-        # Where no text of another class is there, the farthest of all stands for it.
+        # Without a text of another class, the farthest distance stands in.
         most = ops.max(far, axis=1, keepdims=True)
         others = ops.where(is_same, far + most, far)
         return ops.relu(ops.max(same, axis=1) - ops.min(others, axis=1) + self.margin)
@@ -428,14 +426,14 @@ class BatchHardTriplet(_VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarginMSE(_VectorLoss):
-    """How much more similar the right text is than each other one, as a teacher says.
+    """Squared error between this model's and a teacher's margins of the positive over negatives.
 
-    Vectors are (B, C, D): anchors, the right texts, and one or more others, N - 1. Labels are the
-    teacher's differences (B,) or (B, N - 1), or its scores (B, N) of all but the anchors.
+    Embeddings are (B, C, D): anchors, positives and N - 1 negatives. Labels are the teacher's
+    margins (B,) or (B, N - 1), or its scores (B, N) of positives and negatives.
 
     Args:
-        similarity: "dot", "cosine" or "maxsim", for vectors of tokens.
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        similarity: "dot", "cosine", or "maxsim" for token embeddings.
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -446,7 +444,7 @@ class MarginMSE(_VectorLoss):
     Source: Hofstätter et al. 2020, arXiv 2010.02666.
     """
 
-    least, most, what = 3, None, "three texts or more"
+    least, most, what = 3, None, "three or more columns of texts"
 
     def __init__(
         self,
@@ -474,23 +472,23 @@ class MarginMSE(_VectorLoss):
 def _check_scores(loss, y_true, found, wanted):
     if found != wanted:
         raise ValueError(
-            f"{type(loss).__name__} was given labels of shape {tuple(y_true.shape)}, which are no "
-            f"scores of {wanted} texts a row; pass the teacher's scores, a list for each row."
+            f"{type(loss).__name__} expected the teacher's scores of {wanted} texts per row as "
+            f"labels, got shape {tuple(y_true.shape)}; pass one list of scores per row."
         )
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class DistillKL(_VectorLoss):
-    """The teacher's shares of the texts of a row, against those of this model's similarities.
+    """Kullback-Leibler divergence of this model's from a teacher's distribution over N texts.
 
-    Vectors are (B, C, D): anchors, and N texts; labels the teacher's scores (B, N).
+    Embeddings are (B, C, D): anchors and N texts; labels are the teacher's scores (B, N).
 
     Args:
-        temperature: float. What both scores are divided by.
-        similarity: "dot", "cosine" or "maxsim", for vectors of tokens.
-        normalize_scores: bool. Stretch this model's scores of a row to those from 0 to 1 first.
-            With it and "maxsim" the loss is PyLate's `Distillation`.
-        reduction, name, dtype: as of `keras.losses.Loss`.
+        temperature: float. Divisor of the scores of both models.
+        similarity: "dot", "cosine", or "maxsim" for token embeddings.
+        normalize_scores: bool. Whether to rescale this model's scores of a row to 0 to 1 first.
+            With "maxsim" the loss is then PyLate's `Distillation`.
+        reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -501,7 +499,7 @@ class DistillKL(_VectorLoss):
     Source: Lin et al. 2020, arXiv 2010.11386.
     """
 
-    least, most, what = 3, None, "three texts or more"
+    least, most, what = 3, None, "three or more columns of texts"
 
     def __init__(
         self,
@@ -532,7 +530,7 @@ class DistillKL(_VectorLoss):
         scores = ops.stack([_similar(self.similarity, anchor, other) for other in others], axis=1)
         if self.normalize_scores:
             least, most = (f(scores, axis=1, keepdims=True) for f in (ops.min, ops.max))
-            # Of equal scores the quotient is 0, and its slope would be 1e8.
+            # For equal scores, where the gradient of 0 / 1e-8 would be 1e8.
             span = ops.where(most > least, most - least, 1.0)
             scores = (scores - least) / (span + 1e-8)
         teacher = ops.cast(y_true, scores.dtype) / self.temperature
@@ -542,18 +540,20 @@ class DistillKL(_VectorLoss):
 
 
 class _AroundLoss(keras.losses.Loss):
-    """Base of the losses that have another one, `loss`, an object or its config."""
+    """Base class of losses that wrap another one, `loss`, an object or its config."""
 
     def __init__(self, loss, name, dtype):
         super().__init__(name=name, reduction=None, dtype=dtype)
         if isinstance(loss, dict):
             loss = keras.saving.deserialize_keras_object(loss)
         if not isinstance(loss, keras.losses.Loss):
-            raise ValueError(f"loss={loss!r} is no loss object; pass one of kerasbert.losses.")
+            raise ValueError(
+                f"loss={loss!r} must be a loss object, such as one of kerasbert.losses."
+            )
         if isinstance(loss, AdaptiveLayer):
             own = type(self).__name__
             raise ValueError(
-                f"{own} is around AdaptiveLayer, which has to be the outermost loss; write "
+                f"AdaptiveLayer must be the outermost loss, not inside {own}; write "
                 f"AdaptiveLayer({own}(...))."
             )
         self.loss = loss
@@ -570,15 +570,15 @@ class _AroundLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Matryoshka(_AroundLoss):
-    """Another loss on the first few numbers of each vector, at several lengths, added up.
+    """Matryoshka loss: the weighted sum of another loss on truncated embeddings.
 
-    What is trained so can be cut to any of these lengths. A cut vector is divided by its length.
+    The trained embeddings can be truncated to any of `dims`. Truncated embeddings are normalized.
 
     Args:
-        loss: a loss of vectors.
-        dims: list of ints. How many numbers to keep; the whole width belongs to it.
-        weights: list of floats, by default 1 each.
-        name, dtype: as of `keras.losses.Loss`.
+        loss: a loss on embeddings.
+        dims: list of ints. Lengths to train; should include the full width.
+        weights: list of floats, one per length; `None` means 1 each.
+        name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -598,7 +598,7 @@ class Matryoshka(_AroundLoss):
         weights = [1.0] * len(dims) if weights is None else list(weights)
         if not dims or len(weights) != len(dims):
             raise ValueError(
-                f"dims={dims} and weights={weights} have to be of the same number, at least one."
+                f"dims={dims} and weights={weights} must be non-empty lists of the same length."
             )
         self.dims, self.weights = dims, weights
 
@@ -606,7 +606,8 @@ class Matryoshka(_AroundLoss):
         width = y_pred.shape[-1]
         if max(self.dims) > width:
             raise ValueError(
-                f"dims={self.dims} has {max(self.dims)}, and the vectors have {width} numbers."
+                f"dims={self.dims} must be at most {width}, the width of the embeddings; "
+                f"got {max(self.dims)}."
             )
         has_vectors = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == width
         total = 0.0
@@ -621,10 +622,10 @@ class Matryoshka(_AroundLoss):
 
 
 class _DivergenceFromLast(keras.losses.Loss):
-    """The Kullback-Leibler divergence of a layer's vectors from those of the last.
+    """Kullback-Leibler divergence of a layer's embeddings from those of the last layer.
 
-    A vector divided by the temperature, as logits, gives shares of its numbers. The last layer is
-    the teacher: no gradient reaches it.
+    Features divided by the temperature serve as logits. The last layer is the teacher and gets no
+    gradient.
     """
 
     def __init__(self, temperature, dtype):
@@ -638,7 +639,7 @@ class _DivergenceFromLast(keras.losses.Loss):
         return ops.mean(ops.reshape(found, (ops.shape(found)[0], -1)), axis=-1)
 
 
-# What the loss of layer i counts, the embeddings being 0.
+# Weight of the loss of layer i; layer 0 is the embedding layer.
 LAYER_WEIGHTINGS = {
     "uniform": lambda i: 1.0,
     "log": lambda i: 1 / (1 + math.log(1 + i)),
@@ -648,28 +649,27 @@ LAYER_WEIGHTINGS = {
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdaptiveLayer(_AroundLoss):
-    """Another loss on the vectors of the last layer and on those of layers before it.
+    """Another loss on the embeddings of the last layer and of earlier layers.
 
-    What is trained so can be cut after any layer: `embedder.with_layers(range(3))` is the embedder
-    of the first three, which takes half the time of six. A `BertTextEmbedder` with `layers="last"`
-    gives this loss the vectors (B, C, L + 1, D), or (B, L + 1, D) of single texts: of the
-    embeddings, which are layer 0, and of each of L layers, all pooled, projected and normalized as
-    the last one. Metrics see the last one. Around `Matryoshka` it is the 2D Matryoshka loss.
+    The trained model can be truncated after any layer: `embedder.with_layers(range(3))` keeps the
+    first three, which take half the time of six. A `BertTextEmbedder` with `layers="last"` passes
+    this loss embeddings (B, C, L + 1, D), or (B, L + 1, D) for single texts, of the embedding layer
+    (layer 0) and of L layers, pooled, projected and normalized like the last. Metrics get the last
+    one only. Around `Matryoshka` it is the 2D Matryoshka loss.
 
-    The sum is `last_layer_weight` times the loss of the last layer; `prior_layers_weight` times the
-    mean of the losses of the drawn layers, each times its weight; and for each of these
-    `kl_div_weight` times `kl_temperature` times the divergence of its vectors from the last.
+    The sum has `last_layer_weight` times the loss of the last layer, `prior_layers_weight` times
+    the mean of the weighted losses of the sampled layers, and for each of these `kl_div_weight`
+    times `kl_temperature` times the divergence of its embeddings from the last layer's.
 
     Args:
-        loss: a loss of vectors.
-        n_layers_per_step: int. How many of the layers before the last are drawn at random in each
-            step; -1 takes all.
+        loss: a loss on embeddings.
+        n_layers_per_step: int. Number of earlier layers to sample in each step; -1 takes all.
         last_layer_weight, prior_layers_weight, kl_div_weight: floats.
-        kl_temperature: float. What vectors are divided by for the divergence; 0 leaves it out.
-        layer_weighting: what layer i weighs: "uniform" 1, "log" 1 / (1 + ln(1 + i)), "linear"
+        kl_temperature: float. Divisor of the embeddings in the divergence; 0 disables it.
+        layer_weighting: weight of layer i: "uniform" 1, "log" 1 / (1 + ln(1 + i)), "linear"
             1 / (1 + i).
-        seed: int. Of the drawing; processes that train together need one and the same.
-        name, dtype: as of `keras.losses.Loss`.
+        seed: int. Seed of the sampling; must be the same in all processes.
+        name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -717,15 +717,14 @@ class AdaptiveLayer(_AroundLoss):
 
     @property
     def variables(self):
-        """The state of the drawing, which a model that trains by this loss carries along."""
+        """The random state, which a model trained with this loss tracks."""
         return [self.seed_generator.state]
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         if len(y_pred.shape) not in (3, 4):
             raise ValueError(
-                "AdaptiveLayer takes the vectors of all layers, as a BertTextEmbedder gives them, "
-                f"and was given the shape {tuple(y_pred.shape)}; compile another model with the "
-                "loss that is inside."
+                "AdaptiveLayer expected the embeddings of all layers from a BertTextEmbedder, got "
+                f"shape {tuple(y_pred.shape)}; compile other models with the inner loss alone."
             )
         count = y_pred.shape[-2] - 1  # L
         last, layers = y_pred[..., -1, :], y_pred[..., :-1, :]
@@ -733,7 +732,7 @@ class AdaptiveLayer(_AroundLoss):
             [LAYER_WEIGHTINGS[self.layer_weighting](i) for i in range(count)], last.dtype
         )
         if 0 < self.n_layers_per_step < count:
-            # By indices, so that one graph serves all draws.
+            # Indices, not branches, so that one graph serves all samples.
             order = ops.argsort(keras.random.uniform((count,), seed=self.seed_generator))
             count = self.n_layers_per_step
             layers = ops.take(layers, order[:count], axis=-2)
@@ -754,9 +753,9 @@ class AdaptiveLayer(_AroundLoss):
 
 
 def flops(vectors):
-    """What a search with these vectors (B, V) costs: the sum over words of squared mean weights.
+    """Return the FLOPS regularizer of sparse embeddings (B, V): the sum of squared mean weights.
 
-    No weight is negative.
+    It estimates the cost of a search; weights must not be negative.
 
     >>> float(flops(np.array([[1.0, 0.0], [3.0, 0.0]])))
     4.0
@@ -768,16 +767,15 @@ def flops(vectors):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Sparse(_AroundLoss):
-    """Another loss, and `flops` of queries and of texts, which make most weights of words 0.
+    """Another loss plus `flops` regularization of queries and texts, which drives weights to 0.
 
-    Vectors are (B, C, V), of which the first column are queries and all others texts, or (B, V) of
-    texts alone.
+    Embeddings are (B, C, V), with queries in the first column, or (B, V) for texts only.
 
     Args:
-        loss: a loss of vectors.
-        query_weight: float. What the `flops` of queries count, 0 for nothing.
-        text_weight: float. What those of texts count.
-        name, dtype: as of `keras.losses.Loss`.
+        loss: a loss on embeddings.
+        query_weight: float. Weight of the `flops` of queries; 0 disables it.
+        text_weight: float. Weight of the `flops` of texts.
+        name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -810,17 +808,16 @@ class Sparse(_AroundLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class EmbeddingLoss(keras.losses.Loss):
-    """What fits the labels; a `BertTextEmbedder` takes it where `compile` says nothing.
+    """Default loss of a `BertTextEmbedder`, which chooses a loss by the labels.
 
-    - Pairs or more, (B, C, D), without labels or with numbers of texts: `MultipleNegativesRanking`.
-    - Pairs with whole numbers, 0 and 1: `Contrastive`; with floats: `CoSENT`.
-    - Vectors of tokens, (B, C, T, D), without labels: `MultipleNegativesRanking` by "maxsim".
-    - Texts, (B, D), with numbers of classes: `BatchHardTriplet`; with vectors: the mean squared
-      error.
+    - Pairs or more, (B, C, D), without labels or with text ids: `MultipleNegativesRanking`.
+    - Pairs with the integers 0 and 1: `Contrastive`; with floats: `CoSENT`.
+    - Token embeddings (B, C, T, D) without labels: `MultipleNegativesRanking` with "maxsim".
+    - Texts (B, D) with class ids: `BatchHardTriplet`; with embeddings: mean squared error.
 
     Args:
-        similarity: "cosine" or "dot", of the ranking.
-        name, dtype: as of `keras.losses.Loss`.
+        similarity: "cosine" or "dot", for `MultipleNegativesRanking`.
+        name, dtype: see `keras.losses.Loss`.
 
     Example:
 
@@ -839,7 +836,7 @@ class EmbeddingLoss(keras.losses.Loss):
         return self.fitting(y_true, y_pred)(y_true, y_pred, sample_weight)
 
     def fitting(self, y_true, y_pred):
-        """The loss for labels and vectors of these shapes."""
+        """Return the loss for labels and embeddings of these shapes."""
         is_whole = "int" in keras.backend.standardize_dtype(y_true.dtype)
         axes = len(y_true.shape)
         if axes == 2 and y_true.shape[1] == 1 and len(y_pred.shape) == 3:
@@ -851,29 +848,30 @@ class EmbeddingLoss(keras.losses.Loss):
             if is_whole:
                 return BatchHardTriplet()
             raise ValueError(
-                "The labels have 1 axes and are no whole numbers; for one text a row pass its "
-                "class, a whole number or a name, or one vector for each text."
+                "The labels are a flat list of floats; for one text per row pass its class, an "
+                "integer or a name, or one embedding."
             )
         of_tokens = len(y_pred.shape) == 4
         if axes == 1 and of_tokens:
             raise ValueError(
-                "pooling='tokens' gives a vector for each token, and scores of pairs compare one "
-                "for each text; pass pairs or triples without labels, a teacher's scores with "
+                "pooling='tokens' gives one embedding per token, but scores of pairs need one per "
+                "text; pass pairs or triples without labels, a teacher's scores with "
                 "DistillKL(similarity='maxsim'), or use pooling='mean', 'cls' or 'max'."
             )
         if axes == 1:
             return Contrastive() if is_whole else CoSENT()
         if is_whole and of_tokens:
-            # A MaxSim adds up many cosines.
+            # MaxSim sums many cosines, so it needs no scale.
             return MultipleNegativesRanking(scale=1.0, similarity="maxsim")
         if is_whole and self.similarity == "dot":
-            return MultipleNegativesRanking(scale=1.0, similarity="dot")  # They have no bound.
+            # Dot products are unbounded, so they need no scale.
+            return MultipleNegativesRanking(scale=1.0, similarity="dot")
         if is_whole:
             return MultipleNegativesRanking()
         raise ValueError(
-            f"Labels of shape {tuple(y_true.shape)} for vectors of shape {tuple(y_pred.shape)} "
-            "could be scores of a teacher; compile with MarginMSE() or DistillKL() of "
-            "kerasbert.losses."
+            f"Labels of shape {tuple(y_true.shape)} for embeddings of shape {tuple(y_pred.shape)} "
+            "need an explicit loss; if they are a teacher's scores, compile with MarginMSE() or "
+            "DistillKL() of kerasbert.losses."
         )
 
     def get_config(self):
@@ -883,17 +881,17 @@ class EmbeddingLoss(keras.losses.Loss):
 
 
 def check_widths(y_true, y_pred):
-    """Refuse given vectors (B, D) that are not as wide as the model's, which would be broadcast."""
+    """Raise if target embeddings (B, D) differ in width from the model's and would broadcast."""
     if y_true.shape[-1] not in (None, y_pred.shape[-1]):
         raise ValueError(
-            f"The labels are vectors of {y_true.shape[-1]} numbers, and the model's have "
-            f"{y_pred.shape[-1]}; pass vectors of that width, or classes as a flat list."
+            f"The labels are embeddings of width {y_true.shape[-1]}, but the model's have width "
+            f"{y_pred.shape[-1]}; pass embeddings of that width, or classes as a flat list."
         )
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ActiveWords(keras.metrics.Mean):
-    """How many words have a weight, the mean over vectors (B, C, V) or (B, V).
+    """Mean number of nonzero weights of sparse embeddings (B, C, V) or (B, V).
 
     Example:
 
@@ -917,11 +915,12 @@ class ActiveWords(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MatchingCosine(keras.metrics.Mean):
-    """The mean cosine of what belongs together, weighted.
+    """Weighted mean cosine of matching embeddings.
 
-    Of given vectors, that to the model's; of pairs and more, of the first text to the second, where
-    tokens have vectors the mean of the best of each; of texts with classes, of each to the others
-    of its class in the batch.
+    - Target embeddings as labels: between target and model.
+    - Pairs or more: between the first and second text; with token embeddings, MaxSim divided by
+      the number of tokens of the first text.
+    - Texts with classes: between all texts of the same class in the batch.
 
     Example:
 

@@ -15,5 +15,5 @@ def test_positions():
     table = array(layer(X)[0])
     assert layer.weights[0].shape == (8, 8)
     assert_close(table, array(layer.weights[0])[2:7], atol=0)
-    with pytest.raises(ValueError, match="7 tokens a row, but the model has only 6 positions"):
+    with pytest.raises(ValueError, match="7 tokens per row, but the model has only 6 positions"):
         layer(np.zeros((1, 7, 8), "float32"))

@@ -207,7 +207,7 @@ def test_drawn_layers():
         (lambda: losses.AdaptiveLayer(RANKING, 0), "n_layers_per_step=0"),
         (lambda: losses.AdaptiveLayer(RANKING, kl_temperature="x"), "kl_temperature='x'"),
         (lambda: losses.AdaptiveLayer(RANKING, layer_weighting="x"), "uniform, log, linear"),
-        (lambda: losses.AdaptiveLayer("mse"), "is no loss object"),
+        (lambda: losses.AdaptiveLayer("mse"), "loss='mse' .* kerasbert.losses"),
         (
             lambda: losses.Matryoshka(losses.AdaptiveLayer(RANKING), [2]),
             r"write AdaptiveLayer\(Matryoshka\(",
@@ -299,10 +299,15 @@ def max_of(products):
 @pytest.mark.parametrize(
     ("loss", "shape", "labels", "message"),
     [
-        (losses.MultipleNegativesRanking(), (2, 2, 3, 4), None, "'maxsim' goes with pooling='tok"),
-        (losses.CoSENT(), (2, 2, 3, 4), None, "takes one vector for each text"),
-        (losses.DistillKL(similarity="maxsim"), (2, 3, 4), None, "one vector for each token"),
-        (losses.EmbeddingLoss(), (2, 2, 3, 4), np.ones(2, "float32"), "scores of pairs compare"),
+        (losses.MultipleNegativesRanking(), (2, 2, 3, 4), None, "'maxsim' with pooling='tok"),
+        (losses.CoSENT(), (2, 2, 3, 4), None, "one embedding per text, got one per token"),
+        (losses.DistillKL(similarity="maxsim"), (2, 3, 4), None, "one embedding per token"),
+        (
+            losses.EmbeddingLoss(),
+            (2, 2, 3, 4),
+            np.ones(2, "float32"),
+            "scores of pairs need one per text",
+        ),
     ],
 )
 def test_vectors_of_another_kind(loss, shape, labels, message):
