@@ -256,7 +256,7 @@ def test_what_is_missing(browser, site):
     (folder / "model.onnx").unlink()
     with tab(browser, folder) as page:
         page.wait_for_selector("[role=alert]")
-        assert "model.onnx did not come" in page.inner_text("[role=alert]")
+        assert "model.onnx could not be loaded" in page.inner_text("[role=alert]")
         assert page.is_disabled("button.go")
 
 
