@@ -68,7 +68,7 @@ class ServedElmo(Served):
         vectors = self.graph(features)[self.output][:, 1:]  # Without the sentence start.
         padded = self.padded(columns)
         most = tf.shape(padded["word"])[1]
-        # In the longest text, the sentence end follows the words; at least one column is kept.
+        # The column of the sentence end makes `vectors` wide enough even if no text has words.
         there = tf.sequence_mask(padded["count"], most)
         there = tf.reshape(there, tf.concat([tf.shape(there), [1] * (vectors.shape.rank - 2)], 0))
         return {**padded, "embedding": tf.where(there, vectors[:, :most], 0.0)}

@@ -116,7 +116,7 @@ class ServedProbe(Served):
 
 
 def _lead(distances, edges):
-    """Return the smallest margin of the tree: how much longer edges outside it are at least."""
+    """Return by how much other edges are longer, at least, than tree edges they could replace."""
     tree = np.full(distances.shape, np.inf)
     np.fill_diagonal(tree, 0)
     for edge in edges:

@@ -1,8 +1,9 @@
 """`export_web`: a page that runs a model in the browser, without a server or network access.
 
 onnxruntime-web runs the graph of `export_onnx`. `@huggingface/tokenizers`, the small library (9 kB
-packed) behind transformers.js, reads its `tokenizer.json`. Both are fetched from npm when a page is
-written, and copied into its folder: at 14 MB they are too large for a Python package.
+packed) behind transformers.js by the authors of the format, reads its `tokenizer.json`. Both are
+fetched from npm when a page is written, and copied into its folder: at 14 MB they are too large for
+a Python package.
 """
 
 import base64

@@ -20,7 +20,7 @@ from kerasbert.export.token_graphs import axes, input_type, run_task
 from kerasbert.files import read_json, write_files
 
 OPSET = 18
-# A protocol buffer holds at most 2 GiB, including the graph.
+# A protocol buffer holds at most 2 GiB, and conversion serializes the graph several times.
 MOST_BYTES = 2**31 - 2**24
 
 

@@ -42,9 +42,9 @@ INPUTS = (
 class TransformerSeq2SeqBackbone(PresetBackbone):
     """The original transformer: an encoder, and a decoder with cross-attention to its outputs.
 
-    Both share one token embedding, also with the output logits; positions are sinusoidal. Inputs
-    are a dict of `encoder_token_ids` and `encoder_padding_mask` (B, S), `decoder_token_ids` and
-    `decoder_padding_mask` (B, T); the masks are optional in calls on arrays. Outputs are a dict of
+    Encoder, decoder and logits share one token embedding; positions are sinusoidal. Inputs are a
+    dict of `encoder_token_ids` and `encoder_padding_mask` (B, S), `decoder_token_ids` and
+    `decoder_padding_mask` (B, T); masks are optional in calls on arrays. Outputs are a dict of
     `encoder_sequence_output` (B, S, D) and `decoder_sequence_output` (B, T, D).
 
     Args:

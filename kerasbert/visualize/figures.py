@@ -42,7 +42,7 @@ _DPI = 120
 
 @contextlib.contextmanager
 def style():
-    """Draw with fonts for all scripts that are installed, without warnings about missing glyphs.
+    """Draw with the installed fonts that have CJK glyphs, without warnings about missing glyphs.
 
     Also a decorator for functions.
 
