@@ -1,10 +1,10 @@
 """Files on local paths, and at URLs (`s3://`, `gs://`, `hdfs://`) through fsspec.
 
-fsspec needs the package of the protocol (s3fs, gcsfs, adlfs), which finds its credentials itself.
+fsspec needs the protocol's package (s3fs, gcsfs, adlfs), which finds its credentials itself.
 Local paths go to `open` and to `kerasbert.files`.
 
-Writes are atomic. An object store shows an object once its upload is complete; elsewhere a file is
-written under a hidden name and renamed. No store has locks: see `WorkingFolder`.
+Writes are atomic. Object stores show complete uploads only; elsewhere a file is written under a
+hidden name and renamed. No store has locks: see `WorkingFolder`.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def _is_hidden(name):
 
 
 def _url(given, path, fs, name):
-    """Return the URL of a name from fsspec, found below the URL `given` with the path `path`."""
+    """Return the URL of a name that fsspec found below the URL `given` with the path `path`."""
     url = given.rstrip("/")
     if url.endswith(path):  # The URL has a host, which fsspec leaves out of names.
         return url.removesuffix(path) + name
@@ -206,8 +206,8 @@ def get_folder(url, folder, left_out=(), seen=None):
 
     Args:
         left_out: top-level names that are skipped.
-        seen: dict of names to the store's information, which is updated. Files with unchanged
-            information are not downloaded again.
+        seen: dict of names to the store's information, updated here. Files with unchanged
+            information are skipped.
     """
     copies, seen = {}, {} if seen is None else seen
     with _reaching(url):
@@ -319,9 +319,9 @@ def remove(path):
 class WorkingFolder:
     """A local `folder` to fill, which is `output` itself or mirrors it if `output` is a URL.
 
-    `pull` downloads the files at the URL. `push` uploads changed files, each atomically and in the
-    order in which they were written, and deletes those that are gone locally. So a process that is
-    killed leaves the files of its last push, or a part of the next one.
+    `pull` downloads the files at the URL. `push` uploads changed files, each atomically, in the
+    order in which they were written, and deletes those gone locally. So a killed process leaves the
+    files of its last push, or a part of the next one.
 
     As stores have no locks, the run that writes records itself at the URL. The one that started
     last wins: before each push, a run checks that it still is the recorded one.
@@ -337,7 +337,7 @@ class WorkingFolder:
         self.is_url = is_url(output)
         self._stack = contextlib.ExitStack()
         self._owner = None
-        # The state of each file when it was last transferred, locally and in the store, by name.
+        # States of the files when last transferred, here and in the store, by name.
         self._known, self._seen = {}, {}
 
     def __enter__(self):

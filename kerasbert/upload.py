@@ -35,8 +35,8 @@ _HANDLES = {
 def upload_preset(uri, preset_dir, card=None):
     """Upload a preset directory to a hub with KerasHub's `upload_preset`.
 
-    Writes the model card into the directory as `README.md`, from the preset's files and `card`. An
-    existing one is kept if `card` is `None`.
+    The model card, made from the preset's files and `card`, is written into the directory as
+    `README.md`. An existing one is kept if `card` is `None`.
 
     Args:
         uri: string. "hf://org/name" or "kaggle://user/model/keras/variation".

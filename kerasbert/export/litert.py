@@ -13,10 +13,10 @@ _ANY = 2**20
 def export_litert(model, directory, precision="float32", sequence_length=None, tokenizer=None):
     """Write `model.tflite` with the tokenizer's files, and check it with LiteRT.
 
-    Inputs, outputs, tokenizer files and errors are those of `export_onnx`, except that each row has
-    `sequence_length` tokens, including padding: LiteRT has no op for attention over any length. The
-    batch size is free, and the only signature is `serving_default`. Models that LiteRT has no
-    built-in ops for, such as a BiLSTM, are refused.
+    Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row has
+    `sequence_length` tokens with padding: LiteRT has no op for attention over any length. The batch
+    size is free, and the only signature is `serving_default`. Models without built-in ops in
+    LiteRT, such as a BiLSTM, are refused.
 
     Args:
         precision: "float32", or "int8": kernels are int8, and their inputs are quantized at run

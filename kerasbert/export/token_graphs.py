@@ -33,13 +33,13 @@ from kerasbert.parts import encoder_of
 from kerasbert.tokenizers.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
-# Tolerance of int8 outputs: a share of their size or, as chance can make outputs small but not
-# more exact, a multiple of the change caused by rounding the weights alone. Rounded inputs were
-# seen to add 6 times that change; a wrong computation is off by the outputs' size.
+# Tolerance of int8 outputs: a share of their size or, as small outputs are not more exact, a
+# multiple of the change caused by rounding the weights alone. With rounded inputs, errors of up to
+# 6 times that change were seen; a wrong computation is off by the outputs' size.
 INT8_TOLERANCE = 0.25
 INT8_ROUNDING = 16
 PRECISIONS = ("float32", "int8")
-# Maximum tokens per row in the checks, as attention is quadratic in them.
+# Maximum tokens per row in the checks, as attention needs their square.
 LONGEST = 1024
 # Maximum number of logits over the vocabulary in the checks of layout "transformers".
 MOST_LOGITS = 2**25
@@ -82,8 +82,8 @@ def exported(
         length: int. The graph's T, or `None` for any.
         tokenizer: a tokenizer of kerasbert; `None` takes the model's, `False` none.
         layout: string. One of `LAYOUTS`; "transformers" puts the graph into the folder `onnx`.
-        runtime: string. Target runtime, if the file is converted further; the child process then
-            writes float32 whatever the precision.
+        runtime: string. Target runtime if the file is converted further; it is then written in
+            float32 whatever the precision.
         probes: list of dicts of arrays. Inputs for the comparison; `None` draws random ones.
 
     Yields:

@@ -58,9 +58,9 @@ def export_web(model, directory, precision="int8"):
 
     Any static file server will do, such as `python -m http.server -d DIRECTORY`. Masked language
     models and pretrainers fill in words, classifiers (of texts and pairs, regressors, next-sentence
-    predictors) show bars, taggers entities, and question answering models answers. Results are
-    those of `fill_mask`, `classify`, `tag` and `answer`, except for rounding to int8. The page is
-    in English, Korean and Japanese.
+    predictors) show bars, taggers entities, question answering models answers, as `fill_mask`,
+    `classify`, `tag` and `answer` do, except for rounding to int8. The page is in English, Korean
+    and Japanese.
 
     Taggers and question answering models need WordPiece (`BertTokenizer`): the page's tokenizer
     does not return offsets, and the page can only recompute those of WordPiece.

@@ -34,15 +34,14 @@ class ElmoBackbone(FromPreset, functional.Backbone):
     concatenated), and `sequence_output`, the last of them.
 
     Args:
-        num_layers: int. Number of LSTM layers per direction.
+        num_layers: int. LSTM layers per direction.
         units: int. Width of the LSTM cell state.
         projection_dim: int. P.
         filters: list of `(width, count)`, the convolutions over characters.
         character_dim: int. Width of the character embeddings.
-        num_highways: int. Number of highway layers.
-        activation: string. Activation of the convolutions: "relu" or "tanh".
-        cell_clip, projection_clip: floats. Limits that cell state and output are clipped to; `None`
-            disables clipping.
+        num_highways: int.
+        activation: string. "relu" or "tanh", after the convolutions.
+        cell_clip, projection_clip: floats. Clipping of cell state and output; `None` disables it.
         skip_connections: bool. Add the input of each layer after the first to its output.
         dropout: float. Dropout on each layer's inputs.
         num_characters: int. Size of the character vocabulary.

@@ -49,7 +49,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
 
     Args:
         vocabulary_size: int.
-        num_layers: int. Number of encoder layers.
+        num_layers: int. Encoder layers.
         num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int. D, an even number.
         intermediate_dim: int. Width of the feed-forward network.
@@ -58,7 +58,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         dropout: float. Dropout on the embeddings and on each sublayer's output.
         attention_dropout: float. Dropout on the attention probabilities.
         max_sequence_length: int. Number of positions.
-        activation: string. Activation of the feed-forward network; Marian uses "silu".
+        activation: string. For the feed-forward network; Marian uses "silu".
         layer_norm_epsilon: float.
         norm_first: bool. Layer norm before each sublayer instead of after it, and a final norm in
             encoder and decoder.

@@ -1,7 +1,7 @@
 """`bench`: compare the formats that this machine can run a model in, on given texts.
 
-Each format runs in its own process. All are prepared first, then they run one at a time in rounds
-A B C A B C, so that a slow minute of the machine affects all of them.
+Each format has its own process. After all are prepared, they run one at a time in rounds
+A B C A B C, so that a slow minute of the machine affects all.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def bench(
     formats=None,
     verbose=True,
 ):
-    """Benchmark a model on your texts, in every format and precision that this machine can run.
+    """Benchmark a model on your texts in every format and precision that runs here.
 
     Requests are raw texts: Keras answers them by the model's own method, such as `classify`, on the
     current backend; a SavedModel in a session, as in TensorFlow Serving; the others with
@@ -83,9 +83,9 @@ def bench(
         task: string. Task to read the preset as, such as "text_embedder" for one without a head.
         columns: list of strings. Text columns of a table; two for pairs.
         encoding: string. Encoding of a file that is not UTF-8.
-        batch_size: int. Number of texts per request when measuring throughput.
-        rounds: int. Number of rounds.
-        seconds: float. Duration per format and round, for single texts and again for batches.
+        batch_size: int. Texts per request for throughput.
+        rounds: int.
+        seconds: float. Time per format and round, for single texts and again for batches.
         threads: int. `None` takes all cores.
         formats: list of strings, such as "onnx" or "onnx/int8"; `None` takes all.
         verbose: bool. Print progress.
@@ -194,7 +194,7 @@ def _check_model(model, source):
 
 
 def _write_job(folder, task, signature, rows):
-    """Write the model and its outputs for some texts; return the settings of the run as a dict."""
+    """Write the model and its outputs for some texts; return the run's settings as a dict."""
     model = task.model
     preset = os.path.join(folder, "keras")
     method = KINDS[model.kind].usage.partition("(")[0]
@@ -243,7 +243,7 @@ def _write_job(folder, task, signature, rows):
 
 
 def _export(model, folder, spec, job):
-    """Export a model to a format; Keras uses the preset that is already written."""
+    """Export a model to a format; Keras reads the preset instead."""
     format, precision = spec.split("/")
     target = os.path.join(folder, format, precision)
     windows = hasattr(model.preprocessor, "doc_stride")

@@ -2,9 +2,8 @@
 
     python -m kerasbert.measuring.contestant FOLDER FORMAT/PRECISION
 
-It only imports what the format itself needs, because its memory is measured, too.
-`FOLDER/job.json` holds its settings. It runs a round for each line of input, and writes each result
-as a line of JSON.
+It imports only what the format needs, because its memory is measured, too. `FOLDER/job.json` holds
+its settings. Each line of input starts a round, and each result is a line of JSON.
 
 N texts, T tokens.
 """
@@ -136,9 +135,9 @@ def _difference(compute, folder, job):
 
 # === The formats ===
 #
-# Each loader takes the folder of the format's files, the precision and the job. It returns a
-# function that answers texts (a dict of columns) as a user's program would, a function from
-# features to outputs, and a note for the report.
+# Each loader takes the format's folder, the precision and the job. It returns a function that
+# answers texts (a dict of columns) as a user's program would, one from features to outputs, and a
+# note for the report.
 
 
 def _load_keras(_, precision, job):

@@ -10,7 +10,7 @@ def label_curves(curves, metric):
     Args:
         curves: dict of a title to a list of dicts of `labels` and of the metric, which is a dict
             of `value`, `low` and `high`.
-        metric: string. Name of the metric.
+        metric: string.
 
     Returns:
         A `Figure`.

@@ -22,8 +22,8 @@ class Attention(typing.NamedTuple):
 
     Attributes:
         tokens: list of T strings.
-        weights: float32 (L, N, T, T). Row i is the distribution of token i's attention over all
-            tokens; rows sum to 1.
+        weights: float32 (L, N, T, T). Each row is a token's attention over all tokens, and sums
+            to 1.
     """
 
     tokens: list
@@ -146,8 +146,8 @@ def attention_lines(attention, layer=-1, heads=None, token=None):
         attention: see `attention_map`.
         layer: int, as there.
         heads: int or list of ints, each in its own color; `None` takes all.
-        token: int or string. Only draw the attention of this token, given by its position or as
-            written in `attention.tokens`.
+        token: int or string. The only attending token to draw, given by its position or as in
+            `attention.tokens`.
 
     Returns:
         A `Figure`. Stronger attention gives stronger lines.
@@ -177,7 +177,7 @@ def attention_lines(attention, layer=-1, heads=None, token=None):
         weight = "bold" if len(looking) == 1 and place == looking[0] else "normal"
         axes.text(-0.02, place, name, ha="right", va="center", fontsize=size, weight=weight)
         axes.text(1.02, place, name, ha="left", va="center", fontsize=size)
-    # Lines of different heads end at different heights, so that they do not cover each other.
+    # Lines of different heads end at different heights, so that all are visible.
     ends = np.linspace(-0.35, 0.35, len(heads) + 2)[1:-1]
     width = np.clip(50 * height / len(tokens) / len(heads), 0.8, 2)
     for number, (head, end) in enumerate(zip(heads, ends)):
@@ -200,7 +200,7 @@ def attention_lines(attention, layer=-1, heads=None, token=None):
 
 
 def _checked(attention):
-    """Return tokens and weights after checking that their shapes match."""
+    """Return tokens and weights with matching shapes."""
     tokens, weights = attention
     tokens, weights = list(tokens), np.asarray(weights)
     if weights.ndim != 4 or weights.shape[2:] != (len(tokens), len(tokens)) or not weights.size:

@@ -42,11 +42,11 @@ class Attributions:
         token_scores: float array (T,).
         target: string. The explained output.
         method: string.
-        output: float. The value of this output, for classes the logit, unless the model has an
-            activation. `None` for attention rollout, which explains no output.
+        output: float. The value of this output: for classes a logit, unless the model has an
+            activation. `None` for attention rollout.
         baseline_output: float. Its value at the baseline (integrated gradients only).
-        error: float. The difference between the sum of `token_scores` and
-            `output - baseline_output` (integrated gradients only). More steps make it smaller.
+        error: float. How much the sum of `token_scores` differs from `output - baseline_output`
+            (integrated gradients only). More steps reduce it.
     """
 
     texts: tuple
@@ -104,10 +104,9 @@ def attributions(
 
     Integrated gradients follow the token embeddings on a straight line from a baseline to the
     text, and sum to the difference of the two outputs; `error` says how exactly. Gradient times
-    input is a cheap approximation in one step, without that property: where the gradient changes
-    along the line, a word may get the wrong sign. Attention rollout estimates from all layers'
-    attention how much of each token reaches the position that is read; it takes no target and has
-    no sign.
+    input is a cheap approximation in one step, which has no such sum and may get a word's sign
+    wrong where the gradient changes along the line. Attention rollout estimates from all layers'
+    attention how much of each token reaches the position that is read, without target and sign.
 
     Args:
         model: a task of `kerasbert.models` with a preprocessor: a text or token classifier,
@@ -116,14 +115,14 @@ def attributions(
         text: string, or a pair of strings; `(question, context)` for question answering.
         target: the output to explain: the name or number of a class, or a token or its id for a
             masked language model. `None` takes the most probable one.
-        at: position of the output: a character position in the text for a token classifier, the
-            index of the mask for a masked language model, the answer's `(start, end)` in the
-            context for question answering. `None` takes the first, or the best answer.
+        at: position of the output: a character position for a token classifier, the index of a
+            mask for a masked language model, the answer's `(start, end)` in the context for
+            question answering. `None` takes the first, or the best answer.
         method: "integrated_gradients", "gradient_x_input" or "attention_rollout".
-        baseline: what replaces each token of the texts, except special tokens: "mask", the mask
-            token; "pad", the padding token; or "zero", a vector of zeros. The default is "mask",
-            which means "an unknown word" to an encoder that never saw the other two in training,
-            or "pad" where the vocabulary has no mask.
+        baseline: what replaces all tokens but special ones: "mask", the mask token; "pad", the
+            padding token; or "zero", a vector of zeros. Defaults to "mask", which means "an unknown
+            word" to an encoder that never saw the other two in training, or to "pad" where the
+            vocabulary has no mask.
         steps: int. Number of Gauss-Legendre quadrature points of integrated gradients.
 
     Returns:
@@ -450,7 +449,7 @@ def attribution_bars(attributions, top=None):
 
     Args:
         attributions: `Attributions`.
-        top: int. Only draw this many words with the largest scores; `None` draws all.
+        top: int. Number of words to draw, those with the largest scores; `None` draws all.
 
     Returns:
         A `Figure`.

@@ -1,4 +1,4 @@
-"""Shared parts of all figures: fonts and style, a lazy import of matplotlib, and saving."""
+"""Shared by all figures: style and fonts, lazy import of matplotlib, and saving."""
 
 import contextlib
 import functools
@@ -77,7 +77,7 @@ def style():
 
 
 def new_figure(width, height):
-    """Create an empty figure, with its size in inches; call it inside `style`."""
+    """Create an empty figure, sized in inches; call it inside `style`."""
     return _figure_class()(figsize=(width, height), layout="constrained")
 
 

@@ -26,7 +26,7 @@ class LogitLens:
     A notebook displays a table with a row per layer.
 
     Attributes:
-        tokens: list of T strings, the tokens of the text.
+        tokens: list of T strings.
         best: list (L + 1) of lists (T) of K strings, the most probable first. The first layer is
             the embeddings.
         token_ids: int array (L + 1, T, K).
@@ -63,8 +63,8 @@ def _layer(number):
 def logit_lens(model, text, top_k=5, places=None):
     """Apply a masked language model's head to the output of every layer.
 
-    Encoders with a final norm (`norm_first`, as in ModernBERT) apply it before the head. So the
-    last layer gives the model's own predictions.
+    A final norm (`norm_first`, as in ModernBERT) is applied before the head, so the last layer
+    gives the model's own predictions.
 
     Args:
         model: a `BertMaskedLM` or `BertPretrainer` with a preprocessor.

@@ -20,7 +20,7 @@ def confusion_matrix(gold, predictions, labels):
     Args:
         gold: list of N class names.
         predictions: list of N class names.
-        labels: list of C strings. The classes in the order to draw.
+        labels: list of C strings. The classes in order.
 
     Returns:
         A `Figure`; colors are shares of the true class, numbers are counts.
@@ -83,15 +83,15 @@ def masked_words(found):
 
 @style()
 def embedding_map(vectors, labels=None, names=None, method="pca", seed=0):
-    """Project embeddings to two dimensions and draw them as points.
+    """Draw embeddings as points in two dimensions.
 
     Args:
         vectors: (N, D), for example from `BertTextEmbedder.embed`.
         labels: list of N classes, each drawn in its own color.
-        names: list of N strings to write beside the points, for up to 60 points.
+        names: list of N strings to write beside up to 60 points.
         method: string. "pca", the two directions of greatest variance, or "tsne", which keeps
             neighbors together, with meaningless distances.
-        seed: int. Random seed of "tsne".
+        seed: int. For "tsne".
 
     Returns:
         A `Figure`. With "pca" the axis labels give the explained variance.

@@ -30,7 +30,7 @@ def training_curves(history):
             `History.history`.
 
     Returns:
-        A `Figure`. Held-out values are dashed. A loss that has parts is drawn as its parts.
+        A `Figure`. Held-out values are dashed; a loss with parts is drawn as its parts.
 
     >>> figure = training_curves({"loss": [2.0, 1.0], "val_loss": [2.1, 1.5], "f1": [0.2, 0.6]})
     >>> [axes.get_ylabel() for axes in figure.axes]
@@ -116,12 +116,12 @@ def _plain(name):
 
 @style()
 def finetuning_curves(runs, best, metric):
-    """Draw training loss and validation score of all runs of a search, with the best in color.
+    """Draw training loss and validation score of all runs of a search, the best in color.
 
     Args:
         runs: list of dicts of `run` and `history`, as returned by `kerasbert.finetune`.
-        best: string. Name of the best run.
-        metric: string. Name of the score.
+        best: string. The best run.
+        metric: string. The score.
 
     Returns:
         A `Figure`.
