@@ -1,4 +1,4 @@
-"""The presets that `from_preset` takes: their names, and the learning rate that one records."""
+"""Names of presets, as `from_preset` takes them, and the learning rates that presets record."""
 
 from kerasbert.loading.names import (
     builtin_presets,

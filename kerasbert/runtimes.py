@@ -1,17 +1,17 @@
-"""Exported models in their own runtimes: a file as a function of arrays by name.
+"""Load exported models in their own runtimes, as functions of a dict of arrays.
 
-Nothing but the runtime itself is imported: neither Keras nor, but for its own formats, TensorFlow.
+Only the runtime itself is imported: no Keras, and TensorFlow only for its own formats.
 """
 
 import importlib.util
 
 
 def onnx_runtime(path, threads=None):
-    """`model.onnx` as a function of a dict of arrays that gives one.
+    """Load `model.onnx` as a function from a dict of arrays to another one.
 
     Args:
         path: string.
-        threads: int. `None` takes what the runtime takes by itself.
+        threads: int. `None` takes the runtime's default.
     """
     import onnxruntime
 
@@ -24,10 +24,10 @@ def onnx_runtime(path, threads=None):
 
 
 def openvino(path, threads=None):
-    """The same of `model.xml`."""
+    """Load `model.xml`; see `onnx_runtime`."""
     import openvino
 
-    # Where a CPU has bfloat16, that is its default.
+    # The default would be bfloat16 on CPUs that support it.
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
@@ -36,7 +36,7 @@ def openvino(path, threads=None):
 
 
 def litert(path, threads=None):
-    """The same of `model.tflite`; by TensorFlow, where LiteRT is not installed."""
+    """Load `model.tflite`; see `onnx_runtime`. Without LiteRT, TensorFlow runs it."""
     if importlib.util.find_spec("ai_edge_litert") is None:
         import tensorflow as tf
 
@@ -49,14 +49,14 @@ def litert(path, threads=None):
 
 
 def saved_model(path, threads=None):
-    """A SavedModel, in a session as TensorFlow Serving has it.
+    """Load a SavedModel into a session, as TensorFlow Serving does.
 
     Returns:
-        A function of a signature's name that gives a function of arrays by name, as the others are.
+        A function from a signature's name to a function like that of `onnx_runtime`.
     """
     import numpy as np
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401  Its operations.
+    import tensorflow_text  # noqa: F401  Registers its operations.
 
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads or 0, inter_op_parallelism_threads=threads or 0

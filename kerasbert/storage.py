@@ -1,10 +1,10 @@
-"""Files wherever they are: paths of this machine, or URLs (`s3://`, `gs://`, `hdfs://`) by fsspec.
+"""Files on local paths, and at URLs (`s3://`, `gs://`, `hdfs://`) through fsspec.
 
-fsspec finds the package of a protocol, which has to be installed (s3fs, gcsfs, adlfs), and its
-credentials where that package looks for them. Local paths go to `open` and to `kerasbert.files`.
+fsspec needs the protocol's package (s3fs, gcsfs, adlfs), which finds its credentials itself.
+Local paths go to `open` and to `kerasbert.files`.
 
-A file is there whole, or not at all. An object store shows an object when all of it has come;
-elsewhere it is written under a hidden name, and moved. No store has locks: see `WorkingFolder`.
+Writes are atomic. Object stores show complete uploads only; elsewhere a file is written under a
+hidden name and renamed. No store has locks: see `WorkingFolder`.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from kerasbert._errors import first_line
 from kerasbert._json import to_json
 from kerasbert.files import in_use, is_url, temporary_folder
 
-# Protocols of stores that show an object when it is whole, and those that are only read.
+# Protocols whose uploads are atomic, and protocols that cannot be written.
 WHOLE_PUTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "hf")
 READ_ONLY = ("http", "https", "data", "zip", "tar", "github")
-# Handles of presets, which are no storage.
+# Schemes of preset handles, which are not storage.
 HUBS = ("hf://", "kaggle://", "modelscope://")
 OWNER = "running.json"
 
@@ -34,18 +34,21 @@ OWNER = "running.json"
 
 
 def join(folder, *names):
-    """A path below a folder or a URL."""
+    """Join names to a folder's path or URL."""
     if not is_url(folder):
         return os.path.join(folder, *names)
     return "/".join([folder.rstrip("/"), *names])
 
 
 def find(given):
-    """Files by their sizes, sorted by name, without hidden ones: `(kind, dict of path to bytes)`.
+    """Find files and their sizes, sorted by name, without hidden ones.
 
     Args:
-        given: string. A file, a folder, with all folders in it, or a pattern: that is `kind`, then.
-            The dict is empty where there is none.
+        given: string. A file, a folder, searched recursively, or a pattern.
+
+    Returns:
+        `(kind, dict of path to bytes)`, where `kind` is "file", "folder" or "pattern". The dict is
+        empty if nothing was found.
     """
     if not is_url(given):
         return _find_here(given)
@@ -73,7 +76,7 @@ def _find_here(given):
         kind, paths, seen = "folder", [], set()
         for parent, folders, names in os.walk(given, followlinks=True):
             real = os.path.realpath(parent)
-            if real in seen:  # A link that leads back.
+            if real in seen:  # A symbolic link that leads back.
                 folders.clear()
                 continue
             seen.add(real)
@@ -93,15 +96,15 @@ def _is_hidden(name):
 
 
 def _url(given, path, fs, name):
-    """The URL of what fsspec names below a URL whose path is given."""
+    """Return the URL of a name that fsspec found below the URL `given` with the path `path`."""
     url = given.rstrip("/")
-    if url.endswith(path):  # With the host, which fsspec leaves out of names.
+    if url.endswith(path):  # The URL has a host, which fsspec leaves out of names.
         return url.removesuffix(path) + name
     return fs.unstrip_protocol(name)
 
 
 def exists(path):
-    """Whether there is such a file or folder."""
+    """Return whether a file or folder exists."""
     if not is_url(path):
         return os.path.exists(path)
     with _reaching(path):
@@ -109,9 +112,9 @@ def exists(path):
 
 
 def _info(fs, path):
-    """What a store says of a file or folder; `None` where there is none.
+    """Return a store's information on a file or folder; `None` if it does not exist.
 
-    `fs.exists` and `fs.isfile` take a failure for that, and a run would begin anew.
+    `fs.exists` and `fs.isfile` return False on a failure as well, and a run would start over.
     """
     try:
         return fs.info(path)
@@ -120,7 +123,7 @@ def _info(fs, path):
 
 
 def folders_in(path):
-    """The folders in a folder, sorted."""
+    """List the subfolders of a folder, sorted."""
     if not is_url(path):
         found = glob.glob(os.path.join(glob.escape(path), "*", ""))
         return [folder.rstrip(os.sep) for folder in sorted(found)]
@@ -139,7 +142,7 @@ def folders_in(path):
 
 
 def open_file(path):
-    """A file to read bytes from, which can be sought in."""
+    """Open a seekable file for reading bytes."""
     if not is_url(path):
         return open(path, "rb")
     with _reaching(path):
@@ -148,7 +151,7 @@ def open_file(path):
 
 
 class _File:
-    """A file of fsspec's whose errors are ours."""
+    """A file of fsspec with this module's errors."""
 
     def __init__(self, file, url):
         self._file, self._url = file, url
@@ -173,7 +176,7 @@ class _File:
 
 
 def read_json(path, missing=None):
-    """What a JSON file holds, a dict; `missing` where there is none, unless that is `None`.
+    """Read a dict from a JSON file; return `missing`, unless it is `None`, if there is no file.
 
     Raises:
         ValueError: as `files.read_json`.
@@ -192,19 +195,19 @@ def read_json(path, missing=None):
 
 
 def get(url, path):
-    """Copy the file of a URL to a path."""
+    """Download the file at a URL to a path."""
     with _reaching(url):
         fs, inside = _place(url)
         fs.get_file(inside, path)
 
 
 def get_folder(url, folder, left_out=(), seen=None):
-    """Copy what is below a URL into a folder: dict of names there to the copies.
+    """Download everything below a URL into a folder: a dict of names there to the copies.
 
     Args:
-        left_out: names in the folder that stay where they are.
-        seen: dict of names to what the store said of them, which is brought up to date: what it
-            says the same of is not copied again.
+        left_out: top-level names that are skipped.
+        seen: dict of names to the store's information, updated here. Files with unchanged
+            information are skipped.
     """
     copies, seen = {}, {} if seen is None else seen
     with _reaching(url):
@@ -226,7 +229,7 @@ def get_folder(url, folder, left_out=(), seen=None):
 
 @contextlib.contextmanager
 def new_file(path):
-    """A file to write that is there, under its name, when all is written, or not at all."""
+    """Open a file that appears under its name only once it is completely written."""
     if not is_url(path):
         with files.new_file(path) as file:
             yield file
@@ -239,16 +242,16 @@ def new_file(path):
 
 
 def write_text(path, text):
-    """Write a whole text file."""
+    """Write a text file atomically."""
     with new_file(path) as file:
         file.write(text.encode())
 
 
 def check_writable(folder):
-    """Raise where files cannot be put below a URL, before work is done for them.
+    """Raise if files cannot be written below a URL, before any work is done for them.
 
     Raises:
-        OSError, ValueError, ImportError: in a sentence.
+        OSError, ValueError, ImportError: with a one-sentence message.
     """
     if is_url(folder):
         probe = join(folder, f".{secrets.token_hex(6)}.partial")
@@ -259,14 +262,14 @@ def check_writable(folder):
 
 
 def put(path, url, place=None):
-    """Copy a file to a URL: whole, or not at all. An error names the URL, or another place.
+    """Upload a file to a URL atomically. Errors name the URL, or `place` if given.
 
     Raises:
-        OSError, ValueError, ImportError: in a sentence.
+        OSError, ValueError, ImportError: with a one-sentence message.
     """
     place = place or url
     if _protocol(url) in READ_ONLY or "::" in url:
-        raise ValueError(f"'{place}' can be read, but not be written to; name another place.")
+        raise ValueError(f"'{place}' is read-only; choose another place to write to.")
     with _reaching(place, "written"):
         fs, inside = _place(url)
         if _protocol(url) in WHOLE_PUTS:
@@ -285,13 +288,14 @@ def put(path, url, place=None):
 
 
 def _move(fs, partial, path):
-    """Give a file its name, which may be there."""
+    """Rename a file, replacing an existing one."""
     refused = None
     try:
         fs.mv(partial, path)
     except OSError as error:
         refused = error
-    if _info(fs, partial) is not None:  # Some do not replace what is there; not all say so.
+    # Some stores do not replace an existing file, and not all of them report it.
+    if _info(fs, partial) is not None:
         if refused is not None and _info(fs, path) is None:
             raise refused
         fs.rm_file(path)
@@ -299,7 +303,7 @@ def _move(fs, partial, path):
 
 
 def remove(path):
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     if not is_url(path):
         files.remove(path)
         return
@@ -309,22 +313,22 @@ def remove(path):
             fs.rm_file(inside)
 
 
-# === A folder to work in ===
+# === Working folders ===
 
 
 class WorkingFolder:
-    """A folder to fill: `folder`, of this machine, which stands for `output`, that or a URL.
+    """A local `folder` to fill, which is `output` itself or mirrors it if `output` is a URL.
 
-    What is at the URL comes down with `pull`, and goes up with `push`, each file whole, in the
-    order in which they were written; those that are gone here go there too. So a process that is
-    killed leaves there what it had when it last pushed, or a part of what came after.
+    `pull` downloads the files at the URL. `push` uploads changed files, each atomically, in the
+    order in which they were written, and deletes those gone locally. So a killed process leaves the
+    files of its last push, or a part of the next one.
 
-    A store has no locks. Instead the run that writes says so at the URL, and the one that began
-    last goes on: before it pushes, each looks whether it still is that one.
+    As stores have no locks, the run that writes records itself at the URL. The one that started
+    last wins: before each push, a run checks that it still is the recorded one.
 
     Args:
-        output: string, as of `output_folder`.
-        by: string. What fills it, such as "pretrain".
+        output: string, as in `output_folder`.
+        by: string. Name of the writing command, such as "pretrain".
         left_out: names of folders that are written to the URL directly.
     """
 
@@ -333,7 +337,7 @@ class WorkingFolder:
         self.is_url = is_url(output)
         self._stack = contextlib.ExitStack()
         self._owner = None
-        # By their names, what the files were when they went up or came down, here and there.
+        # States of the files when last transferred, here and in the store, by name.
         self._known, self._seen = {}, {}
 
     def __enter__(self):
@@ -352,11 +356,11 @@ class WorkingFolder:
                     remove(join(self.output, OWNER))
 
     def own(self):
-        """Become the one that writes, and fetch what is there.
+        """Become the run that writes, and download the files at the URL.
 
         Raises:
-            BlockingIOError: where another process of this machine fills a local folder.
-            OSError: where the URL cannot be written.
+            BlockingIOError: if another process on this machine is filling a local folder.
+            OSError: if the URL cannot be written.
         """
         if not self.is_url:
             self._stack.enter_context(in_use(self.output, self.by))
@@ -365,8 +369,8 @@ class WorkingFolder:
         before = read_json(place, {})
         if before:
             warnings.warn(
-                f"'{self.output}' was being written by {_said(before)}, which did not say that it "
-                "ended: if it still runs, it stops before it writes there again.",
+                f"'{self.output}' was being written by {_said(before)}, which did not record its "
+                "end: if it still runs, it will stop before it writes there again.",
                 stacklevel=2,
             )
         self._owner = {
@@ -380,18 +384,18 @@ class WorkingFolder:
         self.pull()
 
     def pull(self):
-        """Fetch what is at the URL."""
+        """Download new and changed files from the URL."""
         if self.is_url:
             left_out = (OWNER, *self.left_out)
             copies = get_folder(self.output, self.folder, left_out, self._seen)
             self._known |= {name: _state(path) for name, path in copies.items()}
 
     def push(self):
-        """Let the URL have what is here.
+        """Upload changes to the URL.
 
         Raises:
-            BlockingIOError: where another run has begun to write there.
-            OSError: in a sentence where it cannot be written.
+            BlockingIOError: if another run has started to write there.
+            OSError: if it cannot be written, with a one-sentence message.
         """
         if not self.is_url:
             return
@@ -400,15 +404,15 @@ class WorkingFolder:
             self._owner = None
             raise BlockingIOError(
                 errno.EWOULDBLOCK,
-                f"'{self.output}' is written by {_said(other)} now, which began later: this run "
-                "stops, and wrote nothing more there",
+                f"'{self.output}' is now being written by {_said(other)}, which started later; "
+                "this run stops and has written nothing more there",
             )
         here = {
             os.path.relpath(path, self.folder).replace(os.sep, "/"): _state(path)
             for path in find(self.folder)[1]
         }
         changed = [name for name in here if here[name] != self._known.get(name)]
-        # A preset is none without its config.json.
+        # config.json goes last, because it makes the other files a preset.
         for name in sorted(changed, key=lambda name: (name.endswith("config.json"), here[name])):
             put(os.path.join(self.folder, name), join(self.output, name))
             self._known[name] = here[name]
@@ -440,11 +444,11 @@ def _protocol(url):
 
 
 class _Refused(ValueError):
-    """In a sentence already."""
+    """An error whose message is already one sentence."""
 
 
 def _place(url):
-    """The file system of a URL, which sees what others wrote meanwhile, and the path in it."""
+    """Return a URL's file system, without its cache of listings, and the path in it."""
     from fsspec.core import url_to_fs
 
     protocol = _protocol(url)
@@ -453,18 +457,20 @@ def _place(url):
     except ImportError as error:
         package = _PACKAGES.get(protocol)
         raise ImportError(
-            f"'{url}' needs a package for '{protocol}': "
-            + (f"`pip install {package}`." if package else f"{first_line(error)}.")
+            f"'{url}' needs the package for '{protocol}': "
+            + (f"run `pip install {package}`." if package else f"{first_line(error)}.")
         ) from None
     except ValueError as error:
         if "Protocol not known" not in str(error):
             raise
         raise _Refused(
-            f"'{url}' has the unknown protocol '{protocol}'; there are s3, gs, abfs, hdfs, hf and "
-            "the others of fsspec."
+            f"'{url}' has the unknown protocol '{protocol}'; use s3, gs, abfs, hdfs, hf or another "
+            "one of fsspec."
         ) from None
     if not path.strip("/"):
-        raise _Refused(f"'{url}' names no bucket or folder, as 's3://bucket/folder' does.")
+        raise _Refused(
+            f"'{url}' names no bucket or folder; expected a URL as 's3://bucket/folder'."
+        )
     fs.invalidate_cache()
     return fs, path
 
@@ -483,7 +489,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def _reaching(url, done="read"):
-    """Say in a sentence what is wrong with a URL: each package raises errors of its own."""
+    """Turn errors of the file systems, which differ by package, into one sentence."""
     try:
         yield
     except (_Refused, ImportError):
@@ -495,6 +501,5 @@ def _reaching(url, done="read"):
         number = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
         raise OSError(
             getattr(error, "errno", None) or number,
-            f"'{url}' cannot be {done}: {reason}; see that the place is there, and that you may "
-            "go there",
+            f"'{url}' cannot be {done}: {reason}; check that it exists and that you have access",
         ) from error

@@ -1,4 +1,4 @@
-"""`upload_preset`: share a preset on a model hub, with a card that says what it is."""
+"""`upload_preset`: share a preset on a model hub, with a model card."""
 
 import glob
 import os
@@ -13,18 +13,18 @@ from kerasbert.kinds import KINDS
 from kerasbert.loading.names import builtin_presets
 
 CARD_FIELDS = {
-    "description": "a sentence or two: what it is for",
-    "base": "the preset or handle that it was trained from",
-    "data": "what it was trained on, in words",
+    "description": "one or two sentences on its purpose",
+    "base": "preset or handle that it was trained from",
+    "data": "training data, in words",
     "recipe": "how it was trained, as Markdown",
-    "datasets": "list of data sets on the hub, as 'glue'",
+    "datasets": "list of data sets on the hub, such as 'glue'",
     "scores": "dict of metric to number",
-    "scored_on": "the data of the scores",
-    "test_scores": "dict of metric to number, on data that nothing was chosen by",
-    "tested_on": "the data of the test scores",
-    "license": "as 'apache-2.0'",
-    "languages": "list of codes, as ['en', 'ko']",
-    "limits": "what it is not for",
+    "scored_on": "evaluation data of the scores",
+    "test_scores": "dict of metric to number, on data not used for any choice",
+    "tested_on": "evaluation data of the test scores",
+    "license": "such as 'apache-2.0'",
+    "languages": "list of language codes, such as ['en', 'ko']",
+    "limits": "uses that it is not suited for",
 }
 _HANDLES = {
     "hf": (r"([\w.-]+/)?[\w.-]+", "hf://org/name, or hf://name for your own account"),
@@ -33,23 +33,23 @@ _HANDLES = {
 
 
 def upload_preset(uri, preset_dir, card=None):
-    """Upload a preset directory to a hub, through KerasHub's own call.
+    """Upload a preset directory to a hub with KerasHub's `upload_preset`.
 
-    A `README.md` is written into the directory: the model card, with what the preset says of
-    itself and what `card` adds. One that is there stays where `card` is `None`.
+    The model card, made from the preset's files and `card`, is written into the directory as
+    `README.md`. An existing one is kept if `card` is `None`.
 
     Args:
         uri: string. "hf://org/name" or "kaggle://user/model/keras/variation".
-        preset_dir: string. A directory that `save_to_preset` wrote.
+        preset_dir: string. A directory written by `save_to_preset`.
         card: dict of any of `description`, `base`, `data`, `recipe`, `datasets`, `scores`,
-            `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. What it
-            leaves out, the description of a built-in `base` fills in where it can.
+            `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. Missing
+            fields are taken from a built-in `base` where it has them.
 
     Returns:
-        The page of the model.
+        The URL of the model's page.
 
     Raises:
-        ValueError: for a handle or directory that is none, and for a hub that refuses.
+        ValueError: for an invalid handle or directory, or if the hub refuses.
     """
     scheme, name = _check_uri(uri)
     preset_dir = os.path.expanduser(os.fspath(preset_dir))
@@ -71,7 +71,7 @@ def _huggingface(name, preset_dir, card):
     repository = huggingface_hub.create_repo(name, exist_ok=True)
     if card is not None:
         write_card(preset_dir, f"hf://{repository.repo_id}", card)
-    # KerasHub puts a card of its own over ours where the hub has none yet.
+    # Uploaded first, because KerasHub adds its own card to a repository without one.
     huggingface_hub.upload_file(
         path_or_fileobj=os.path.join(preset_dir, "README.md"),
         path_in_repo="README.md",
@@ -90,14 +90,14 @@ def _kaggle(uri, name, preset_dir, card):
 
 
 def _reason(error, uri):
-    """One sentence for what a hub or KerasHub raised, without a secret."""
+    """Summarize an error of a hub or KerasHub in one sentence, without secrets."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     text = _without_secrets(first_line(error))
     if status in (401, 403) or re.match("40[13] ", text) or "token" in type(error).__name__.lower():
         tokens = "HF_TOKEN" if uri.startswith("hf://") else "KAGGLE_USERNAME and KAGGLE_KEY"
         return (
-            f"No right to write to '{uri}': log in to an account that has it, or set {tokens} to "
-            "a token that may write."
+            f"No permission to write to '{uri}': log in to an account that has it, or set {tokens} "
+            "to a token with write access."
         )
     return f"Cannot upload to '{uri}' ({text}); try again."
 
@@ -112,22 +112,22 @@ def _without_secrets(text):
     return text
 
 
-# Checks
+# === Checks ===
 
 
 def _check_uri(uri):
     scheme, _, name = str(uri).partition("://")
     if scheme not in _HANDLES:
         forms = " or ".join(form.split(",")[0] for _, form in _HANDLES.values())
-        raise ValueError(f"'{uri}' is no handle of a hub; use {forms}.")
+        raise ValueError(f"'{uri}' is not a handle of a hub; use {forms}.")
     pattern, form = _HANDLES[scheme]
     if not re.fullmatch(pattern, name):
-        raise ValueError(f"'{uri}' is no handle to upload to; use {form}.")
+        raise ValueError(f"'{uri}' is not a handle to upload to; use {form}.")
     return scheme, name
 
 
 def _check_preset(directory):
-    """Raise unless KerasHub takes the directory for a preset."""
+    """Raise unless the directory is a preset that KerasHub can upload."""
     if not os.path.isdir(directory):
         raise ValueError(f"'{directory}' is not a directory; save a preset with save_to_preset.")
     settle(directory)
@@ -135,49 +135,49 @@ def _check_preset(directory):
     weights = os.path.join(glob.escape(directory), "model*.weights.h5")
     if not name.startswith("kerasbert>") or not glob.glob(weights):
         raise ValueError(
-            f"'{directory}' is no preset of ours: it needs the config.json and model.weights.h5 "
-            "that save_to_preset of an encoder or task writes."
+            f"'{directory}' is not a kerasbert preset: it needs the config.json and "
+            "model.weights.h5 that save_to_preset writes for an encoder or task."
         )
 
 
 def _check_card(card):
     if card is not None and not isinstance(card, dict):
-        raise ValueError(f"card={card!r} has to be a dict of {', '.join(CARD_FIELDS)}.")
+        raise ValueError(f"card={card!r} must be a dict of {', '.join(CARD_FIELDS)}.")
     for name, value in (card or {}).items():
         if name not in CARD_FIELDS:
-            raise ValueError(f"A card has no field '{name}'; it has {', '.join(CARD_FIELDS)}.")
+            raise ValueError(f"Unknown field '{name}' in card; use {', '.join(CARD_FIELDS)}.")
         if name in ("scores", "test_scores"):
             numbers = isinstance(value, dict) and all(
                 isinstance(x, (int, float)) and not isinstance(x, bool) for x in value.values()
             )
             if not numbers:
-                raise ValueError(f"{name}={value!r} of the card has to be a dict of numbers.")
+                raise ValueError(f"{name}={value!r} in card must be a dict of numbers.")
         elif name in ("languages", "datasets"):
             if isinstance(value, str) or not all(isinstance(x, str) for x in value):
-                raise ValueError(f"{name}={value!r} of the card has to be a list of strings.")
+                raise ValueError(f"{name}={value!r} in card must be a list of strings.")
         elif not isinstance(value, str):
-            raise ValueError(f"{name}={value!r} of the card has to be a string.")
+            raise ValueError(f"{name}={value!r} in card must be a string.")
 
 
-# The card
+# === Model card ===
 
 
 def write_card(directory, handle, card, title=None):
-    """Write `model_card` as the `README.md` of a preset's directory."""
+    """Write `model_card` as the `README.md` of a preset directory."""
     write_text(os.path.join(directory, "README.md"), model_card(directory, handle, card, title))
 
 
 def model_card(preset_dir, handle, card=None, title=None):
-    """The text of a preset's model card.
+    """Return the text of a preset's model card.
 
     Args:
-        preset_dir: string. A directory that `save_to_preset` wrote.
-        handle: string. Where it can be loaded from.
+        preset_dir: string. A directory written by `save_to_preset`.
+        handle: string. The handle that loads it.
         card: dict. See `upload_preset`.
-        title: string. By default the end of the handle.
+        title: string. Defaults to the last part of the handle.
 
     Returns:
-        Markdown, with the hub's fields as YAML at the top.
+        Markdown, with the hub's metadata as YAML at the top.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -235,14 +235,14 @@ def model_card(preset_dir, handle, card=None, title=None):
         parts.append(f"- Paper: {described['paper']}")
     parts += [
         f"- Data: {card.get('data') or ', '.join(card.get('datasets', [])) or _UNKNOWN}",
-        f"- Licence: {card.get('license') or _UNKNOWN}\n",
+        f"- License: {card.get('license') or _UNKNOWN}\n",
     ]
     if card.get("recipe"):
         parts.append(card["recipe"] + "\n")
     parts.append("## Scores\n")
     for scores, scored_on in tables:
         parts += [
-            f"On {scored_on or 'data that the author has not stated'}:\n",
+            f"On {scored_on or 'data not stated by the author'}:\n",
             "| metric | value |\n|---|---|",
             *(f"| {metric} | {value} |" for metric, value in scores.items()),
             "",
@@ -258,7 +258,7 @@ _UNKNOWN = "not stated by the author"
 
 
 def _repository(handle):
-    """The name on the Hugging Face hub, `None` for other handles."""
+    """Return the repository name on the Hugging Face hub, `None` for other handles."""
     return handle.removeprefix("hf://").partition("@")[0] if handle.startswith("hf://") else None
 
 
@@ -268,7 +268,7 @@ def _link(base, handle):
 
 
 def _architecture(directory, config, task):
-    """What the preset is, from its own files."""
+    """Describe the preset from its own files."""
     settings = config["config"]
     parameters = json_in(directory, "metadata.json").get("parameter_count")
     lines = [
@@ -280,7 +280,7 @@ def _architecture(directory, config, task):
     ]
     rate = settings.get("finetuning_learning_rate")
     if rate is not None:
-        lines.append(f"- Learning rate that is good to fine-tune it with: {rate:g}")
+        lines.append(f"- Recommended learning rate for fine-tuning: {rate:g}")
     tokenizer = json_in(directory, "tokenizer.json")
     if tokenizer:
         case = {True: ", lower case", False: ", cased"}.get(tokenizer["config"].get("lowercase"))

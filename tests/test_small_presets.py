@@ -59,7 +59,7 @@ def test_what_ships_is_small_and_says_where_it_is_from():
     assert sum(file.stat().st_size for file in PRESETS.rglob("*") if file.is_file()) < 60e6
     for folder in folders:
         card = (folder / "README.md").read_text(encoding="utf-8")
-        assert "- Licence: Apache-2.0" in card and "## Limits" in card
+        assert "- License: Apache-2.0" in card and "## Limits" in card
         assert "kerasbert pretrain" in card or "small_presets.py embedder" in card
         assert "preset_text.py" in card or "demo_preset.py" in card
         assert "rown" not in card  # The Brown corpus is listed as non-commercial.

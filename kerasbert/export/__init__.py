@@ -1,4 +1,4 @@
-"""Models for serving: a SavedModel that takes raw strings, and graphs from token ids on."""
+"""Export for serving: a SavedModel that takes raw strings, and graphs that take token ids."""
 
 from kerasbert.export.litert import export_litert as export_litert
 from kerasbert.export.onnx import export_onnx as export_onnx

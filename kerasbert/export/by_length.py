@@ -1,26 +1,27 @@
-"""Requests of texts of mixed lengths: in the served graph too nothing is paid for padding.
+"""Batches of mixed lengths in served graphs, computed without paying for padding.
 
-N rows, T tokens, R rows of a part.
+N rows, T tokens, R rows per part.
 """
 
 from kerasbert.backend.tensorflow import tf
 
 ROWS = 8
-# Padding of less than this part of the tokens costs less than several parts do.
+# Below this share of padding, one pass is cheaper than several parts.
 PADDING = 0.2
 
 
 def by_length(function):
-    """Let a function of TensorFlow's graph take rows sorted by length, a few at a time.
+    """Wrap a graph function so that it runs on parts of similar length.
 
-    Each part is padded to its own longest row. Rows of similar lengths run all at once.
+    Rows are sorted by length, and each part is padded to its own longest row. A batch with little
+    padding runs in one part.
 
     Args:
-        function: of a dict of int tensors (N, T), among them `padding_mask`, which gives a
-            tensor (N, D) whose rows do not depend on each other, nor on padding at their end.
+        function: maps a dict of int tensors (N, T), among them `padding_mask`, to a tensor (N, D)
+            whose rows depend neither on each other nor on padding at their end.
 
     Returns:
-        A function that takes and gives the same.
+        A function with the same signature.
 
     >>> import tensorflow as tf
     >>> mask = tf.sequence_mask([40, 2, 3, 1, 1, 2, 2, 1, 3, 1])
@@ -50,7 +51,7 @@ def by_length(function):
             return start + rows, parts.write(start // rows, outputs)
 
         shapes = []
-        # No rows at all are one part too, so that there is a width.
+        # An empty batch runs as one part, which gives the output its width.
         size = tf.maximum(count, 1)
         parts = tf.TensorArray(tf.float32, -(-size // rows), infer_shape=False)
         _, parts = tf.while_loop(

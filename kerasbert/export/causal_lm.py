@@ -1,6 +1,6 @@
-"""What is served of `BertCausalLM`: how likely each token of a text is.
+"""Serving of `BertCausalLM`: scores of the tokens of a text.
 
-N texts, R windows, T tokens of a row, P tokens of a text.
+N texts, R windows, T tokens per row, P tokens per text.
 """
 
 import functools
@@ -13,14 +13,14 @@ from kerasbert.models.causal_lm import TokenScorer
 
 
 class ServedCausalLM(Served):
-    """`BertCausalLM`."""
+    """Signatures of `BertCausalLM`."""
 
     settings = {"max_windows": MOST_WINDOWS}
     fills = {"token": "", "token_id": -1, "start": -1, "end": -1, "score": 0.0}
 
     @functools.cached_property
     def _scores(self):
-        """The scores (B, T) of tokens, as a function of the graph."""
+        """The scores (B, T) of tokens, as a graph function."""
         scorer = TokenScorer(self.model)
         specs = [self.token_specs()]
         return tf.function(lambda x: scorer(x), input_signature=specs, autograph=False)
@@ -45,14 +45,14 @@ class ServedCausalLM(Served):
         counts = 1 + tf.maximum(-(-(lengths - size) // stride), 0)
         rows = tf.repeat(tf.range(tf.size(lengths)), counts)  # (R,)
         rows = decoding.limit_windows(rows, tf.size(text), self.settings["max_windows"])
-        first = tf.cumsum(counts, exclusive=True)  # (N,), the window that each text begins with
+        first = tf.cumsum(counts, exclusive=True)  # (N,), the first window of each text
         begins = (tf.range(tf.size(rows)) - tf.gather(first, rows)) * stride
         sizes = tf.minimum(tf.gather(lengths, rows) - begins, size)
         features = self._padded(take_windows(ids, rows, begins, sizes))
         scores = decoding.in_windows(
             self._scores, features, (tf.shape(features["token_ids"])[1],)
         )  # (R, T)
-        # Each token but the first, in the first window that has it.
+        # Each token after the first gets its score from the first window that contains it.
         row = tf.cast(ids.value_rowids(), tf.int32)
         place = tf.range(tf.size(row)) - tf.cast(tf.gather(ids.row_starts(), row), tf.int32)
         columns = rows_where(

@@ -1,4 +1,4 @@
-// How a page cuts texts: node cut_by_page.mjs FOLDER, a JSON list of texts in, {ids, starts, ends} of each out.
+// Tokenizes texts as a page does: node cut_by_page.mjs FOLDER reads a JSON list of texts and writes {ids, starts, ends} of each.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 

@@ -1,7 +1,7 @@
-"""In TensorFlow's graph: what the models do in NumPy with the logits of tokens and windows.
+"""Decoding in TensorFlow's graph: the counterparts of the models' NumPy decoding.
 
-N texts, C code points of all texts, P pieces of all texts, R windows of all texts, T tokens of a
-row, U units of all texts (what takes one label: mostly words), L classes, K answers.
+N texts, C code points of all texts, P pieces of all texts, R windows of all texts, T tokens per
+row, U units of all texts (what gets one label, mostly words), L classes, K answers.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from kerasbert.export.requests import asserted
 from kerasbert.models.spans import MASKED
 from kerasbert.preprocessors.pieces import units_of_pieces
 
-# Windows that the encoder sees at a time: no text takes more memory than these.
+# Windows per run of the encoder, which bounds the memory for long texts.
 WINDOWS = 32
 
 
@@ -20,35 +20,35 @@ WINDOWS = 32
 
 
 def with_long_rows(ragged):
-    """Ragged tensors of integers, as int32 with rows in int64: tokenizers differ in it."""
+    """Cast ragged tensors, whose types differ between tokenizers, to int32 with int64 splits."""
     return [tf.cast(x.with_row_splits_dtype("int64"), tf.int32) for x in ragged]
 
 
 def word_units(points):
-    """The words of texts, as `kerasbert.data.word_spans` finds them: rows, starts, ends; (U,)."""
+    """Find words as `kerasbert.data.word_spans` does: rows, starts, ends; (U,)."""
     points = _with_space(points)
     kind = _kinds(points.flat_values)  # (C,)
     before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
-    # The last character before that is no mark.
+    # The kind of the last preceding character that is not a mark.
     is_mark = kind == tagging.MARK
     solid = tf.concat([[tagging.SPACE], *rows_where(~is_mark, kind)], 0)
     solid = tf.gather(solid, tf.cumsum(tf.cast(~is_mark, "int32"), exclusive=True))
     begins = before == tagging.SPACE
     begins |= (kind == tagging.LETTER) & (solid == tagging.ALONE)
-    # Marks after a space belong to the punctuation that follows.
+    # Marks after a space belong to the following punctuation.
     begins |= (kind == tagging.ALONE) & (solid != tagging.SPACE)
     return _units(points, begins, kind == tagging.SPACE)
 
 
 def spaced_units(points):
-    """The parts of texts between white space: rows, starts, ends; (U,)."""
+    """Split texts at white space: rows, starts, ends; (U,)."""
     points = _with_space(points)
     is_space = _kinds(points.flat_values) == tagging.SPACE
     return _units(points, tf.concat([[True], is_space[:-1]], 0), is_space)
 
 
 def _with_space(points):
-    """Texts with a space after each: what comes before a character is of its own text."""
+    """Append a space to each text, so that no unit extends into the next text."""
     spaces = tf.ones_like(points.row_starts())[:, tf.newaxis]
     return tf.concat([points, tf.RaggedTensor.from_tensor(tf.cast(spaces * 32, "int32"))], 1)
 
@@ -59,7 +59,7 @@ def _kinds(points):
 
 
 def _units(points, begins, is_space):
-    """The units of texts that end in a space: at each character (C,) whether one may begin."""
+    """Return the units of texts that end in a space; `begins` (C,) says where one may begin."""
     rows = points.value_rowids()
     begins &= ~is_space
     starts = tf.where(begins)[:, 0]
@@ -71,7 +71,7 @@ def _units(points, begins, is_space):
 
 
 def piece_units(rows, starts, ends):
-    """Units of one piece each; pieces that share a character are one unit."""
+    """Make a unit of each piece; pieces that share a character are one unit."""
     begins = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
     begins = tf.concat([tf.ones_like(rows[:1], "bool"), begins], 0)
     first = tf.where(begins)[:, 0]
@@ -80,16 +80,16 @@ def piece_units(rows, starts, ends):
 
 
 def units_of(pieces, units):
-    """The units that have pieces, as `BertTokenClassifierPreprocessor.read` has them.
+    """Assign pieces to units, as `BertTokenClassifierPreprocessor.read` does.
 
     Args:
         pieces, units: `(rows, starts, ends)`, ints (P,) and (U,).
 
     Returns:
-        `(rows, starts, ends, first, count)`, int64 (U,): the text of each, its characters, its
-        first piece and how many it has.
+        `(rows, starts, ends, first, count)`, int64 (U,), of the units with pieces: each one's text,
+        characters, first piece and number of pieces.
     """
-    # One more of each, in a text of their own, so that nothing is empty.
+    # A dummy piece and unit in an extra text avoid empty tensors.
     most = tf.reduce_max([tf.reduce_max(tf.concat([x[0], [0]], 0)) for x in (pieces, units)]) + 1
     pieces, units = (
         [
@@ -101,7 +101,7 @@ def units_of(pieces, units):
     first, count, _ = units_of_pieces(pieces, units)
     rows, starts, ends = units
     own = tf.where(count > 0)[:, 0]
-    # What has no piece of its own joins the unit before it if that has its piece.
+    # A unit without a piece of its own joins the previous unit if they share a piece.
     group = tf.cumsum(tf.cast(count > 0, "int64")) - 1
     joins = tf.maximum(group, 0)
     first, count, own_rows = (tf.gather(x, own) for x in (first, count, rows))
@@ -114,23 +114,23 @@ def units_of(pieces, units):
 
 
 def spanning_trees(distances, counts):
-    """The edges of the minimum spanning trees, as `kerasbert.metrics.trees` has them.
+    """Find minimum spanning trees, as `kerasbert.metrics.trees` does.
 
-    Prim's algorithm, for all texts at once: the word that is nearest to the tree joins it.
+    Prim's algorithm for all texts at once: the word nearest to the tree joins it.
 
     Args:
         distances: float32 (N, W, W), symmetric.
-        counts: int32 (N,). How many words each text has.
+        counts: int32 (N,). Number of words per text.
 
     Returns:
-        `(first, second)`: ints (N, W - 1), at least one column. The places of the two words of
-        each edge, the smaller first, in order; -1 where there is none.
+        `(first, second)`: ints (N, W - 1), at least one column. The positions of each edge's two
+        words, the smaller first, sorted; -1 where there is no edge.
     """
     size = tf.shape(distances)[1]
     words = tf.range(size)
     there = words < counts[:, None]  # (N, W)
     upper = (words[:, None] < words) & there[:, :, None] & there[:, None, :]  # (N, W, W)
-    # Their ranks: of equals the first pair wins.
+    # Ranks in place of distances break ties in favor of the first pair.
     flat = tf.reshape(tf.where(upper, distances, np.inf), [-1, size * size])
     order = tf.argsort(flat, axis=1, stable=True)
     ranks = tf.reshape(tf.argsort(order, axis=1, stable=True), tf.shape(distances))
@@ -168,12 +168,12 @@ def spanning_trees(distances, counts):
 
 
 def in_windows(function, features, shape):
-    """Run `function` on a few windows at a time.
+    """Run `function` on a few windows at a time and concatenate its outputs.
 
     Args:
         function: maps features (B, T) to a float32 tensor (B, ...).
         features: dict of tensors (R, T).
-        shape: ints. That of the outputs, without the first axis.
+        shape: ints. Shape of the outputs without the first axis.
     """
     rows = tf.shape(features["token_ids"])[0]
     fixed = [None if tf.is_tensor(size) else size for size in shape]
@@ -193,11 +193,11 @@ def in_windows(function, features, shape):
 
 
 def limit_windows(rows, count, most):
-    """The same rows, with an operation that fails if a text has more than `most` windows.
+    """Return the rows after an operation that fails if a text has more than `most` windows.
 
     Args:
-        rows: int32 (R,). The number of the text that each window belongs to.
-        count: int. The number of texts, N.
+        rows: int32 (R,). The text that each window belongs to.
+        count: int. N, the number of texts.
         most: int, or `None` for no limit.
     """
     if most is None:
@@ -210,15 +210,15 @@ def limit_windows(rows, count, most):
 
 
 def most_context(firsts, lengths, count):
-    """In which window each token has the most context, as `kerasbert.data.windows` has it.
+    """Find the window in which each token has most context, as `kerasbert.data.windows` does.
 
     Args:
-        firsts, lengths: ints (R,). The tokens of each window, counted through all texts.
-        count: int. P, the tokens of all texts.
+        firsts, lengths: ints (R,). Each window's first token, counted over all texts, and length.
+        count: int. P, the number of tokens in all texts.
 
     Returns:
-        `(windows, places, chosen)`: of each token its window and its place in it, ints (P,), and
-        whether each token of each window counts there, a ragged bool tensor (R, None).
+        `(windows, places, chosen)`: each token's window and its position there, ints (P,), and
+        whether each token of each window is the chosen one, a ragged bool tensor (R, None).
     """
     firsts, lengths = tf.cast(firsts, "int64"), tf.cast(lengths, "int64")
     tokens = tf.ragged.range(firsts, firsts + lengths)  # (R, None)
@@ -229,7 +229,7 @@ def most_context(firsts, lengths, count):
     context += 0.01 * tf.cast(size, "float64")
     best = tf.math.unsorted_segment_max(context, token, count)
     element = tf.range(tf.size(token))
-    # Of equal ones the earlier.
+    # The first window wins ties.
     first = tf.where(context == tf.gather(best, token), element, tf.int32.max)
     first = tf.math.unsorted_segment_min(first, token, count)
     chosen = tokens.with_values(element == tf.gather(first, token))
@@ -240,11 +240,11 @@ def most_context(firsts, lengths, count):
 
 
 def entities(labels, scores, rows, starts, ends, names, count):
-    """The entities that labels of units make up, as `TagSet.entities` and `tag` have them.
+    """Merge labels of units to entities, as `TagSet.entities` and `tag` do.
 
     Args:
-        labels, scores: (U,). The class of each unit, and its probability.
-        rows, starts, ends: ints (U,). The text of each, and its characters.
+        labels, scores: (U,). Each unit's class and probability.
+        rows, starts, ends: ints (U,). Each unit's text and characters.
         names: list of L strings.
         count: int. N.
 
@@ -278,7 +278,7 @@ def entities(labels, scores, rows, starts, ends, names, count):
 
 
 def unit_probabilities(probabilities, first, count, names, label_pieces):
-    """Probabilities (P, L) of pieces to those of units (U, L); see `of_units` of the tagger."""
+    """Combine probabilities (P, L) of pieces for units (U, L); see `of_units` of the tagger."""
     if label_pieces == "first":
         return tf.gather(probabilities, first)
     piece = tf.ragged.range(first, first + count)
@@ -299,16 +299,16 @@ def unit_probabilities(probabilities, first, count, names, label_pieces):
 def best_spans(
     start_logits, end_logits, may_start, may_end, splits, n_best, max_length, null_threshold, top_k
 ):
-    """The best spans of each question, by the rules of `kerasbert.models.spans.best_spans`.
+    """Find the best spans of each question, as `kerasbert.models.spans.best_spans` does.
 
     Args:
         start_logits, end_logits: (R, T).
         may_start, may_end: bool (R, T).
-        splits: ints (N + 1,). Where the windows of each question begin and end.
-        n_best, max_length, null_threshold, top_k: as of `BertQuestionAnswering.answer`.
+        splits: ints (N + 1,). Boundaries of each question's windows.
+        n_best, max_length, null_threshold, top_k: as in `BertQuestionAnswering.answer`.
 
     Returns:
-        `(spans, scores, null_scores)`: int32 (N, K, 3), a window, its first and its last token,
+        `(spans, scores, null_scores)`: int32 (N, K, 3), each a window and its first and last token,
         all -1 for no answer; float32 (N, K) and (N,).
     """
     start_logits, end_logits = (tf.cast(x, "float64") for x in (start_logits, end_logits))
@@ -321,7 +321,7 @@ def best_spans(
         opens, closes = may_start[begin:end], may_end[begin:end]
 
         def best(n):
-            """The best pairs of `n` starts and ends a window: sums and spans, (most,)."""
+            """Return sums (most,) and spans of the best pairs of `n` starts and ends per window."""
             start_sums, first = tf.math.top_k(start, n)  # (W, n)
             stop_sums, last = tf.math.top_k(stop, n)
             good = tf.gather(opens, first, batch_dims=1)[:, :, None]
@@ -329,7 +329,7 @@ def best_spans(
             length = last[:, None, :] - first[:, :, None]  # (W, n, n)
             good &= (length >= 0) & (length < max_length)
             sums = tf.where(good, start_sums[:, :, None] + stop_sums[:, None, :], lowest)
-            # Of equal ones `top_k` takes the first.
+            # `top_k` prefers the first of equal values.
             sums, at = tf.math.top_k(tf.reshape(sums, [-1]), tf.minimum(n_best, tf.size(sums)))
             window, first_at, last_at = at // (n * n), at // n % n, at % n
             first = tf.gather_nd(first, tf.stack([window, first_at], 1))
@@ -345,7 +345,7 @@ def best_spans(
         sums, spans = tf.cond(sums[0] > lowest, lambda: (sums, spans), lambda: best(length))
         spans = tf.where((sums > lowest)[:, None], spans, -1)
         null = tf.reduce_min(start[:, 0] + stop[:, 0])
-        # A context without a token has no span.
+        # A context without tokens has no span.
         null_score = tf.where(sums[0] > lowest, null - sums[0], -MASKED)
         if null_threshold is not None:
             sums, spans = tf.concat([sums, [null]], 0), tf.concat([spans, [[-1, -1, -1]]], 0)
@@ -356,7 +356,7 @@ def best_spans(
         odds = tf.exp(sums - tf.where(highest > lowest, highest, 0.0))
         scores = odds / tf.maximum(tf.reduce_sum(odds), 1e-30)
         if null_threshold is not None:
-            # No answer stands first or nowhere.
+            # No answer is either the first result or left out.
             last = tf.range(most + 1) == most
             scores = tf.where(last & ~is_none, tf.zeros_like(scores), scores)
         return tuple(

@@ -1,7 +1,6 @@
-"""What is served of `ElmoEmbedder`: the words of a text, and a vector of each.
+"""Serving of `ElmoEmbedder`: the words of a text and their embeddings.
 
-N texts, W words of a text, T tokens (words, and the two ends of a sentence), C characters of a
-token.
+N texts, W words per text, T tokens (words plus sentence start and end), C characters per token.
 """
 
 import re
@@ -18,7 +17,7 @@ from kerasbert.preprocessors.elmo import character_ids, character_ids_in_graph
 
 
 class ServedElmo(Served):
-    """`ElmoEmbedder`."""
+    """Signatures of `ElmoEmbedder`."""
 
     output = "embedding"
     needs_preprocessor = False
@@ -43,7 +42,7 @@ class ServedElmo(Served):
         return self._packed(text)[0]
 
     def _packed(self, text):
-        """What the network takes, and the ragged columns of `fills`."""
+        """Return the network's inputs and the ragged columns of `fills`."""
         points = code_points(text)
         rows, starts, ends = decoding.spaced_units(points)
 
@@ -59,17 +58,17 @@ class ServedElmo(Served):
         return character_ids_in_graph(words, self.model.backbone.characters_per_token), columns
 
     def answer(self, text):
-        # A convolution of no rows has the wrong width on TensorFlow: one empty text is there.
+        # TensorFlow's convolutions of zero rows have the wrong width; an empty text avoids them.
         count = tf.size(text)
         text = tf.concat([text, tf.fill([tf.cast(count == 0, "int32")], "")], 0)
         return {name: x[:count] for name, x in self._answer(text).items()}
 
     def _answer(self, text):
         features, columns = self._packed(text)
-        vectors = self.graph(features)[self.output][:, 1:]  # Without the sentence's beginning.
+        vectors = self.graph(features)[self.output][:, 1:]  # Without the sentence start.
         padded = self.padded(columns)
         most = tf.shape(padded["word"])[1]
-        # The longest text has its end behind its words, where one column is kept at least.
+        # The column of the sentence end makes `vectors` wide enough even if no text has words.
         there = tf.sequence_mask(padded["count"], most)
         there = tf.reshape(there, tf.concat([tf.shape(there), [1] * (vectors.shape.rank - 2)], 0))
         return {**padded, "embedding": tf.where(there, vectors[:, :most], 0.0)}
@@ -95,6 +94,6 @@ class ServedElmo(Served):
         return {**found, "embedding": embedding}
 
     def tokens_of(self, signature, features):
-        # Keras' RNN wants whole numbers as they are.
+        # Keras' RNN needs the integers unchanged.
         outputs = self.run(keras.tree.map_structure(keras.ops.convert_to_tensor, features))
         return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}

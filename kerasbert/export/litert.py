@@ -1,4 +1,4 @@
-"""`export_litert`: a model from token ids on, for LiteRT (TensorFlow Lite)."""
+"""`export_litert`: a graph from token ids to a model's outputs for LiteRT (TensorFlow Lite)."""
 
 import os
 
@@ -6,23 +6,23 @@ from kerasbert import runtimes
 from kerasbert.export.token_graphs import exported
 from kerasbert.parts import encoder_of
 
-# An encoder with more positions than this has no table of them.
+# Encoders with more positions than this have no position table, and so no limit.
 _ANY = 2**20
 
 
 def export_litert(model, directory, precision="float32", sequence_length=None, tokenizer=None):
-    """Write `model.tflite`, with the tokenizer's files beside it, and check it with LiteRT.
+    """Write `model.tflite` with the tokenizer's files, and check it with LiteRT.
 
-    Inputs, outputs, tokenizer's files and errors are those of `export_onnx`, but each row has
-    `sequence_length` tokens, padded where there are fewer: LiteRT has no op for attention over
-    rows of any length. The batch is of any size. The one signature is `serving_default`. What
-    LiteRT has no ops of its own for, as a BiLSTM, is refused.
+    Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row has
+    `sequence_length` tokens with padding: LiteRT has no op for attention over any length. The batch
+    size is free, and the only signature is `serving_default`. Models without built-in ops in
+    LiteRT, such as a BiLSTM, are refused.
 
     Args:
-        precision: "float32", or "int8": weights of the products are int8, and the inputs of each
-            become int8 as they come (LiteRT's "dynamic range").
-        sequence_length: int. `None` takes the preprocessor's, or the encoder's number of positions,
-            where it has one.
+        precision: "float32", or "int8": kernels are int8, and their inputs are quantized at run
+            time (LiteRT's "dynamic range").
+        sequence_length: int. `None` takes the preprocessor's, or the encoder's number of positions
+            if it has one.
 
     Returns:
         The path of `model.tflite`.
@@ -39,12 +39,12 @@ def _length(model, length):
         length = getattr(getattr(model, "preprocessor", None), "sequence_length", most)
         if length is not None and length > _ANY:
             raise ValueError(
-                f"A {type(model).__name__} takes rows of any length, and LiteRT those of one; pass "
-                "sequence_length."
+                f"A {type(model).__name__} takes rows of any length, but LiteRT needs a fixed one; "
+                "pass sequence_length."
             )
         return length
     if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= (most or 1):
         raise ValueError(
-            f"sequence_length={length!r} has to be a whole number from 1 to the model's {most}."
+            f"sequence_length={length!r} must be a whole number from 1 to the model's {most}."
         )
     return length

@@ -1,7 +1,7 @@
-"""What is served of `BertMaskedLM`: the tokens that fit in place of masks.
+"""Serving of `BertMaskedLM`: predictions for masked tokens.
 
-N texts, M masks of a text, R windows, B windows at a time, P masks of a window, K tokens for each,
-V tokens of the vocabulary.
+N texts, M masks per text, R windows, B windows at a time, P masks per window, K tokens per mask,
+V tokens in the vocabulary.
 """
 
 import functools
@@ -21,7 +21,7 @@ MASK = tokenizer.token_to_id({mask!r})
 
 @answers("texts", is_text)
 def answer(texts, top_k={top_k}):
-    """For each mask of each text the likeliest tokens, with their ids and probabilities."""
+    """Return the likeliest tokens, their ids and probabilities, for each mask of each text."""
     rows = tokenizer.encode_batch(texts)
     places = [[i for i, id in enumerate(row.ids) if id == MASK] for row in rows]
     most = max([1, *map(len, places)])
@@ -31,7 +31,7 @@ def answer(texts, top_k={top_k}):
 
 
 def best(logits, top_k):
-    """The likeliest tokens of one place."""
+    """Return the likeliest tokens at one mask."""
     logits = logits[: tokenizer.get_vocab_size()].astype("float64")
     odds = np.exp(logits - logits.max())
     odds /= odds.sum()
@@ -41,18 +41,18 @@ def best(logits, top_k):
 
 
 class ServedMaskedLM(Served):
-    """`BertMaskedLM`."""
+    """Signatures of `BertMaskedLM`."""
 
-    # Each mask of a long text has a window, and each of its candidates a copy of the text.
+    # Each mask of a long text has its own window, and each candidate a copy of the text.
     settings = {"top_k": 5, "max_windows": 128}
-    # What fills the columns of a text with fewer masks than another.
+    # Fills the columns of texts with fewer masks than others.
     fills = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
-    # The output that has the logits.
+    # Name of the output with the logits.
     _logits = "logits"
 
     @functools.cached_property
     def packing(self):
-        """What packs rows of which nothing is hidden."""
+        """Preprocessor that packs rows without masking."""
         own = self.preprocessor
         return BertPreprocessor(own.tokenizer, own.sequence_length, own.truncate, own.num_segments)
 
@@ -75,7 +75,7 @@ class ServedMaskedLM(Served):
         }
 
     def _tokens(self, text):
-        """Tokens, where they start, and the places of masks among them: ragged (N, None)."""
+        """Return tokens, their starts, and the positions of masks: ragged (N, None)."""
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()
         ids, starts, _ = decoding.with_long_rows(tokenizer.tokenize_with_offsets(text))
         at = tf.where(ids.values == tokenizer.mask_token_id)[:, 0]
@@ -85,7 +85,7 @@ class ServedMaskedLM(Served):
         return ids, starts, places
 
     def _rows(self, ids, positions):
-        """Windows of tokens (R, None) and positions in them (R, None) to inputs."""
+        """Turn windows of tokens (R, None) and positions in them (R, None) into inputs."""
         features = self.packing.pack((ids,))
         return self.features_in_graph({**features, "mask_positions": positions.to_tensor()})
 
@@ -103,7 +103,7 @@ class ServedMaskedLM(Served):
         window, rows, begins = mask_windows(ids.row_lengths(), places, room)
         rows = decoding.limit_windows(rows, tf.size(text, tf.int64), self.settings["max_windows"])
         with tf.control_dependencies([rows]):
-            text_of = tf.identity(text_of)  # Each mask gets a copy of its text.
+            text_of = tf.identity(text_of)  # The limit also bounds the copies of the texts.
         position = place - tf.gather(begins, window) + 1
         size = tf.minimum(tf.gather(ids.row_lengths(), rows), room)
         taken = take_windows(ids, *(tf.cast(x, tf.int32) for x in (rows, begins, size)))
@@ -116,13 +116,13 @@ class ServedMaskedLM(Served):
         top_k = min(self.settings["top_k"], vocabulary)
 
         def best(part):
-            """The best tokens and their probabilities in each slot, side by side."""
+            """Return the best tokens of each mask, stacked with their probabilities."""
             logits = self.graph(part)[self._logits][..., :vocabulary]  # (B, P, V)
             values, tokens = tf.math.top_k(logits, top_k)
             logits = tf.cast(logits, tf.float64)
             values = tf.cast(values, tf.float64)
             total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
-            # As floats, whose 24 bits hold any token id.
+            # Stacked as floats, whose 24 bits hold any token id.
             tokens = tf.cast(tokens, tf.float32)
             return tf.stack([tokens, tf.cast(tf.exp(values - total), tf.float32)], axis=-1)
 
@@ -135,7 +135,7 @@ class ServedMaskedLM(Served):
         previous = tf.gather(tf.concat([[-1], ids.values], 0), at)
         previous = tf.where(place > 0, previous, -1)
         start = tf.gather(starts.flat_values, at)
-        # The mask itself stands there; TensorFlow 2.12 counts other characters for its stand-in.
+        # Not the tokenizer's end: TensorFlow 2.12 counts the mask's stand-in differently.
         end = start + len(preprocessor.tokenizer.mask_token)
         names, texts = preprocessor.fill_in(text, text_of, start, end, previous, tokens)
         columns = {"token": names, "token_id": tokens, "score": scores, "text": texts}
@@ -193,16 +193,16 @@ class ServedMaskedLM(Served):
 
 
 def mask_windows(lengths, places, room):
-    """The windows around the masks of texts, as `kerasbert.models.masked_lm.mask_windows` has them.
+    """Choose windows around masks, as `kerasbert.models.masked_lm.mask_windows` does.
 
     Args:
-        lengths: int64 (N,). The tokens of each text.
-        places: ragged int64 (N, None). Where the masks are among them.
-        room: int. The most tokens in a window.
+        lengths: int64 (N,). Number of tokens per text.
+        places: ragged int64 (N, None). Positions of the masks among them.
+        room: int. Maximum number of tokens per window.
 
     Returns:
-        `(window, rows, begins)`: of each mask its window, int64 (masks,); of each window its text
-        and its first token, int64 (R,).
+        `(window, rows, begins)`: the window of each mask, int64 (masks,), and the text and first
+        token of each window, int64 (R,).
     """
     counts, fits = places.row_lengths(), lengths <= room
     windows = tf.where(fits, tf.minimum(counts, 1), counts)

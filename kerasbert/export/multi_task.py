@@ -1,10 +1,10 @@
-"""What is served of `BertMultiTask`: the signatures of each of its tasks, under its name."""
+"""Serving of `BertMultiTask`: the signatures of all its tasks, prefixed with the task's name."""
 
 from kerasbert.export.served import Served, served
 
 
 class ServedTasks(Served):
-    """`BertMultiTask`."""
+    """Signatures of `BertMultiTask`."""
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
         super().__init__(model)
@@ -15,7 +15,7 @@ class ServedTasks(Served):
 
     @property
     def labels(self):
-        """A dict of name to labels, of the tasks that have some."""
+        """A dict of task name to labels, of tasks that have labels."""
         return {name: part.labels for name, part in self.parts.items() if part.labels}
 
     @labels.setter
@@ -37,7 +37,7 @@ class ServedTasks(Served):
                 key = self._name(name, key)
                 if key in {*found, "serving_default"}:
                     raise ValueError(
-                        f"Two signatures would have the name '{key}'; give the tasks other names."
+                        f"Two signatures would be named '{key}'; rename one of the tasks."
                     )
                 found[key] = signature
         if not tokens_only:
@@ -49,7 +49,7 @@ class ServedTasks(Served):
         return task if signature == "serving_default" else f"{task}_{signature}"
 
     def batches(self):
-        """`(signature, features)` of all tasks, for `tokens`."""
+        """Yield `(signature, features)` of all tasks, for `tokens`."""
         for name, part in self.parts.items():
             for signature, features in part.batches():
                 yield self._name(name, signature), features
@@ -62,7 +62,7 @@ class ServedTasks(Served):
         ]
 
     def _part(self, signature):
-        """The task of a signature, the longest name that fits, and its own name for it."""
+        """Return a signature's task (of the longest matching name), and its own name for it."""
         names = [n for n in self.parts if signature == n or signature.startswith(f"{n}_")]
         name = max(names, key=len)
         return self.parts[name], signature[len(name) + 1 :] or "serving_default"
@@ -73,8 +73,8 @@ class ServedTasks(Served):
 
     def check_transformers(self):
         raise ValueError(
-            "transformers has no class of several tasks; export each of model.tasks by itself, or "
-            "use layout='kerasbert'."
+            "transformers has no class for several tasks; export each of model.tasks separately, "
+            "or use layout='kerasbert'."
         )
 
     def tokens_of(self, signature, features):

@@ -1,4 +1,4 @@
-"""What is served of `BertMultipleChoice`: the best of some choices. N prompts, C choices."""
+"""Serving of `BertMultipleChoice`: the most probable of some choices. N prompts, C choices."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ from kerasbert.export.served import PROSE, SHORT, Served, are_texts, spec
 _CHOOSE = '''\
 @answers("tuples of a prompt and a list of choices", is_choice)
 def answer(examples):
-    """The probabilities of the choices, for each tuple of a prompt and a list of choices."""
+    """Return the choices' probabilities for each tuple of a prompt and a list of choices."""
     return [choose(prompt, choices) for prompt, choices in examples]
 
 
 def choose(prompt, choices):
-    """The probability of each choice to go on from the prompt."""
+    """Return the probability of each choice to continue the prompt."""
     rows = tokenizer.encode_batch([(prompt, choice) for choice in choices])
     logits = run({name: x[None] for name, x in packed(rows).items()})["logits"][0]
     odds = np.exp(logits - logits.max())
@@ -23,7 +23,7 @@ def choose(prompt, choices):
 
 
 class ServedChooser(Served):
-    """`BertMultipleChoice`."""
+    """Signatures of `BertMultipleChoice`."""
 
     columns = ("prompt", "choices")
 
@@ -38,7 +38,7 @@ class ServedChooser(Served):
 
     def answer(self, prompt, choices):
         scores = tf.nn.softmax(self.graph(self.pack(prompt, choices))["logits"])
-        # Columns of padding alone are gone.
+        # Packing removes choices that are padding in every row; restore their columns.
         missing = tf.shape(choices)[1] - tf.shape(scores)[1]
         scores = tf.pad(scores, [[0, 0], [0, missing]])
         index = tf.argmax(scores, axis=-1, output_type=tf.int32)
@@ -78,7 +78,7 @@ class ServedChooser(Served):
         return "serving_default", {"prompt": [item[0]], "choices": [list(choices)]}
 
     def wanted_item(self):
-        return "a tuple of a prompt and a list of choices, the last of which is not empty"
+        return "a tuple of a prompt and a list of choices whose last choice is not empty"
 
     def example(self):
         return {"prompt": "Lunch at", "choices": ["noon?", "a prize?"]}

@@ -1,4 +1,4 @@
-"""What is served of `BertNextSentencePredictor`: whether a text follows another. N pairs."""
+"""Serving of `BertNextSentencePredictor`: whether a text follows another. N pairs."""
 
 import keras
 
@@ -12,7 +12,7 @@ return (1 / (1 + np.exp(-gap))).tolist()
 
 
 class ServedNextSentence(ServedTexts):
-    """`BertNextSentencePredictor`."""
+    """Signatures of `BertNextSentencePredictor`."""
 
     columns = ("text", "text_b")
     takes = ("serving_default",)
@@ -21,12 +21,12 @@ class ServedNextSentence(ServedTexts):
         return of_classes(self, ["follows", "does not follow"], "softmax", pair=True)
 
     def program(self):
-        return of_texts("The probability that the second text follows the first", _ODDS, pairs=True)
+        return of_texts("the probability that the second text follows the first", _ODDS, pairs=True)
 
     def decode(self, outputs, features):
         return {"probability": follows(outputs["logits"])}
 
 
 def follows(logits):
-    """Logits (N, 2) to the probability that B follows A."""
+    """Convert logits (N, 2) to the probability that B follows A."""
     return keras.ops.sigmoid(logits[:, 0] - logits[:, 1])

@@ -1,4 +1,4 @@
-"""`export_onnx` and `export_openvino`: a model from token ids on, for their runtimes."""
+"""`export_onnx` and `export_openvino`: graphs from token ids to outputs, for these runtimes."""
 
 import logging
 import os
@@ -10,47 +10,47 @@ from kerasbert.export.token_graphs import exported
 
 
 def export_onnx(model, directory, precision="float32", tokenizer=None, layout="kerasbert"):
-    """Write `model.onnx`, with the tokenizer's files beside it, and check it with ONNX Runtime.
+    """Write `model.onnx` with the tokenizer's files, and check it with ONNX Runtime.
 
-    The inputs are the model's, int32 and of any batch size and length: `token_ids`, `segment_ids`
-    where the family has segments, `padding_mask`, `mask_positions` of a masked language model. The
-    outputs have the model's names: `logits`, `start_logits` and `end_logits`, `sequence_output`
-    and `pooled_output`, `mlm_logits` and `nsp_logits`, `score` of a regressor, `embedding` of an
-    embedder. A classifier gives logits whatever its activation. The names of a `BertMultiTask`
-    begin with the task's, as `topic_token_ids`.
+    The inputs are the model's, int32, of any batch size and length: `token_ids`, `segment_ids` if
+    the family has segments, `padding_mask`, and `mask_positions` of a masked language model. The
+    outputs have the model's names: `logits`, `start_logits` and `end_logits`, `sequence_output` and
+    `pooled_output`, `mlm_logits` and `nsp_logits`, `score` of a regressor, `embedding` of an
+    embedder. A classifier returns logits whatever its activation. For a `BertMultiTask`, names are
+    prefixed with the task's, as in `topic_token_ids`.
 
-    `tokenizer.json` and the files around it are those that `tokenizers` and `transformers` read,
-    in any language that has them; `config.json` names the classes. `answer.py` is a program of few
-    lines that takes raw texts, without Keras and TensorFlow: `from folder.answer import answer`;
-    several tasks in one have none. LoRA is merged in, and weights of another type are written in
-    float32. A failure leaves nothing behind.
+    `tokenizer.json` and its companions can be read by `tokenizers` and `transformers` in any
+    language; `config.json` names the classes. `answer.py` is a short program that answers raw texts
+    without Keras and TensorFlow: `from folder.answer import answer`; a `BertMultiTask` gets none.
+    LoRA is merged, and weights of other types are written in float32. A failure leaves no files
+    behind.
 
     Args:
         model: a `BertBackbone` or any task, on any backend.
-        directory: string. A new directory, or an empty one.
-        precision: "float32", which has to answer as the model does within 1e-5 or rounding, or
-            "int8", a quarter of the size: weights of the products are int8, with a scale for each
-            column, and their inputs become int8 as they come.
+        directory: string. A new or empty directory.
+        precision: "float32", whose outputs must match the model's within 1e-5 or rounding, or
+            "int8", a quarter of the size: kernels are int8 with a scale per column, and their
+            inputs are quantized at run time.
         tokenizer: a tokenizer, for an encoder; `None` takes the model's, `False` writes none.
         layout: "kerasbert", or "transformers": a folder that optimum, sentence-transformers
-            (`backend="onnx"`), fastembed and transformers.js load as it is. The graph is
-            `onnx/model.onnx` in each precision, its inputs `input_ids`, `attention_mask` and, where
-            the tokenizer gives them, `token_type_ids` are int64, and its outputs those of the class
-            of transformers in `config.json`: `last_hidden_state`, `pooler_output`, `logits` (B, 1)
-            of a regressor, `logits` (B, T, V) of a masked language model. An embedder gives
-            `last_hidden_state` with sentence-transformers' pooling beside it. Texts are cut where
-            the preprocessor cuts them. For pairs of texts, transformers.js' tokenizer wants to hear
-            `return_token_type_ids: true`.
+            (`backend="onnx"`), fastembed and transformers.js load directly. The graph is
+            `onnx/model.onnx` in either precision. Its int64 inputs are `input_ids`,
+            `attention_mask` and, if the tokenizer returns them, `token_type_ids`; its outputs are
+            those of the transformers class in `config.json`: `last_hidden_state`, `pooler_output`,
+            `logits` (B, 1) of a regressor, `logits` (B, T, V) of a masked language model. An
+            embedder has `last_hidden_state`, with the pooling in files of sentence-transformers.
+            Texts are truncated as by the preprocessor. For pairs of texts, transformers.js'
+            tokenizer needs `return_token_type_ids: true`.
 
     Returns:
         The path of `model.onnx`.
 
     Raises:
-        TypeError: if `model` is no encoder or task of ours.
-        ValueError: for a model or a folder that cannot be exported, or a model that transformers
-            has no class for.
+        TypeError: if `model` is not an encoder or task of kerasbert.
+        ValueError: for a model or folder that cannot be exported, or a model without a class in
+            transformers.
         ImportError: if a package of the extra `onnx` is missing.
-        RuntimeError: if the file cannot be built, or answers differently from the model.
+        RuntimeError: if the file cannot be built, or its outputs differ from the model's.
 
     Example:
 
@@ -72,13 +72,13 @@ def export_onnx(model, directory, precision="float32", tokenizer=None, layout="k
 
 
 def export_openvino(model, directory, precision="float32", tokenizer=None, texts=None):
-    """Write `model.xml` and `model.bin` for OpenVINO; see `export_onnx`, which it goes by.
+    """Write `model.xml` and `model.bin` for OpenVINO, by way of `export_onnx`; see there.
 
     Args:
-        precision: "float32", or "int8": weights and activations of the products are int8, by
-            NNCF, which reads the ranges of the activations off `texts`.
-        texts: list of what the model takes, for int8: some hundred of those that it will be
-            asked. On `CHECKED` of them the file is compared with the model.
+        precision: "float32", or "int8": kernels and activations are int8, quantized by NNCF, which
+            calibrates the ranges of activations on `texts`.
+        texts: list of inputs of the model, for int8: a few hundred typical ones. `CHECKED` of them
+            are used to compare the file with the model.
 
     Raises:
         ValueError: for int8 without texts, or texts without int8.
@@ -90,14 +90,14 @@ def export_openvino(model, directory, precision="float32", tokenizer=None, texts
 
     batches = _batches(model, texts) if int8 else None
     if texts is not None and not int8:
-        raise ValueError(f"texts=... are for precision='int8'; leave them out for {precision}.")
+        raise ValueError(f"texts are only for precision='int8'; omit them for {precision!r}.")
     arguments = directory, "onnx", precision, None, tokenizer
     probes = batches and batches[:CHECKED]
     with exported(model, *arguments, runtime="openvino", probes=probes) as (target, folder, check):
         path = os.path.join(folder, "model.xml")
         whole = os.path.join(folder, "model.onnx")
         graph = openvino.convert_model(whole)
-        # Its default would halve the precision of the weights.
+        # The default, compress_to_fp16=True, would halve the precision of the weights.
         openvino.save_model(
             _rounded(graph, batches) if int8 else graph, path, compress_to_fp16=False
         )
@@ -106,24 +106,24 @@ def export_openvino(model, directory, precision="float32", tokenizer=None, texts
     return os.path.join(target, "model.xml")
 
 
-# So many texts are compared after rounding.
+# Number of texts on which an int8 model is compared.
 CHECKED = 16
 
 
 def _batches(model, texts):
-    """The inputs of the network for each text by itself."""
+    """Return the network's inputs for each single text."""
     task = served(model, call="export_openvino")
     if "" not in task.parts:
         raise ValueError(
-            "export_openvino rounds one task at a time to int8; export each of model.tasks."
+            "export_openvino quantizes one task at a time; export each of model.tasks separately."
         )
     if isinstance(texts, str):
-        raise ValueError(f"texts={texts!r} is one text; put it in a list.")
+        raise ValueError(f"texts={texts!r} must be a list; put the text in a list.")
     texts = list(() if texts is None else texts)
     if task.preprocessor is None or not texts:
         raise ValueError(
-            "OpenVINO's int8 takes the ranges of activations from texts; pass texts=[...], some "
-            "hundred of those that the model will be asked, to a model with a preprocessor."
+            "OpenVINO's int8 needs texts for calibration; pass texts=[...], a few hundred typical "
+            "inputs, with a model that has a preprocessor."
         )
     _, columns = task.columns_of(texts)
     count = len(next(iter(columns.values())))
@@ -131,7 +131,7 @@ def _batches(model, texts):
 
 
 def _nncf():
-    """NNCF, which tells its makers of each call, unless it is imported where it is tested."""
+    """Import NNCF without its telemetry, which it disables only in its own tests."""
     before = os.environ.get("NNCF_CI")
     os.environ["NNCF_CI"] = before or "1"
     try:
@@ -144,7 +144,7 @@ def _nncf():
 
 
 def _rounded(graph, batches):
-    """OpenVINO's graph with products of int8."""
+    """Quantize the products of OpenVINO's graph to int8."""
     nncf = _nncf()
     nncf.set_log_level(logging.ERROR)
     return nncf.quantize(

@@ -1,4 +1,4 @@
-"""What is served of `BertPretrainer`: tokens in place of masks, and whether a text follows."""
+"""Serving of `BertPretrainer`: predictions for masked tokens, and for the next sentence."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from kerasbert.export.served import SHORT, Signature, spec
 
 
 class ServedPretrainer(ServedMaskedLM):
-    """`BertPretrainer`."""
+    """Signatures of `BertPretrainer`."""
 
     _logits = "mlm_logits"
 

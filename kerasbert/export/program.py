@@ -1,6 +1,6 @@
-"""`answer.py`: the few lines of a program that asks an exported graph in raw text.
+"""`answer.py`: a short program that answers raw texts with an exported graph.
 
-It stands in the folder of the graph, and needs its runtime, `tokenizers` and NumPy alone.
+It is written into the graph's folder, and only needs its runtime, `tokenizers` and NumPy.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import os
 from kerasbert.export.served import named_inputs
 from kerasbert.files import write_text
 
-# What each runtime is called in packages, and how it is asked.
+# The package, import and code of each runtime.
 _RUNTIMES = {
     "onnx": (
         "onnxruntime",
@@ -54,9 +54,9 @@ _TAKES = {
     "padding_mask": "row.attention_mask",
 }
 _PROGRAM = '''\
-"""Answers texts by the model in this folder: python answer.py {example}
+"""Answers texts with the model in this folder: python answer.py {example}
 
-It needs numpy, tokenizers and {package}. {note}
+Needs numpy, tokenizers and {package}. {note}
 """
 
 import functools
@@ -75,7 +75,7 @@ with open(os.path.join(FOLDER, "config.json"), encoding="utf-8") as file:
 {runtime}
 
 def plain(x):
-    """Texts of bytes, arrays and tuples as strings and lists."""
+    """Convert bytes, arrays and tuples to strings and lists."""
     x = x.tolist() if hasattr(x, "tolist") else x
     if isinstance(x, bytes):
         return x.decode()
@@ -100,22 +100,22 @@ def is_texts(x):
 
 
 def answers(what, *forms):
-    """Decorator that lets a function of a list take a single item too, and checks all items.
+    """Decorator that checks the items of a function's list, and lets it take a single item, too.
 
-    A list may also be an array, a column or a generator. A tuple is a single item where the first
-    of `forms` is not a text.
+    The list may be an array, a column or a generator. A tuple is a single item unless the first of
+    `forms` is a text.
     """
 
     def read(given):
         if isinstance(given, (dict, set)):
-            raise ValueError(f"answer takes {{what}}, not a {{type(given).__name__}}.")
+            raise ValueError(f"answer takes {{what}}, got a {{type(given).__name__}}.")
         if hasattr(given, "columns"):
             given = given.to_numpy()
         one = plain(given)
         if isinstance(given, (str, bytes, tuple)) and any(form(one) for form in forms[:1]):
             return [one], True
         if isinstance(one, (str, bytes)) or not hasattr(one, "__iter__"):
-            raise ValueError(f"answer takes a list of {{what}}, not {{one!r:.60}}.")
+            raise ValueError(f"answer takes a list of {{what}}, got {{one!r:.60}}.")
         rows = [plain(row) for row in one]
         if not rows:
             raise ValueError(f"The list is empty; pass one or more {{what}}.")
@@ -130,7 +130,7 @@ def answers(what, *forms):
             try:
                 rows, single = read(given)
             except UnicodeDecodeError as error:
-                raise ValueError(f"A text in bytes is not UTF-8: {{error}}.") from None
+                raise ValueError(f"A text given as bytes is not UTF-8: {{error}}.") from None
             found = function(rows, *arguments, **settings)
             return found[0] if single else found
 
@@ -140,7 +140,7 @@ def answers(what, *forms):
 
 
 def packed(rows):
-    """Encoded rows of one length as the inputs of the network."""
+    """Return encoded rows of equal length as the network's inputs."""
     return {{
 {features}    }}
 
@@ -153,7 +153,7 @@ if __name__ == "__main__":
 _TEXTS = '''\
 @answers({forms})
 def answer(texts):
-    """{gives}, for each {item}; a single one gives a single result."""
+    """Return {gives} for each {item}; a single input returns a single result."""
     rows = tokenizer.encode_batch({texts})
     outputs = run(packed(rows))
 {lines}'''
@@ -161,37 +161,37 @@ def answer(texts):
 
 @dataclasses.dataclass
 class Program:
-    """What `answer.py` does for a kind of model.
+    """The parts of `answer.py` that depend on the kind of model.
 
     Attributes:
-        body: string. A function `answer` of a list, and what it needs.
-        example: string. What stands behind `python answer.py`.
-        asked: string. What `answer` is asked then.
-        note: string. What else there is to know.
+        body: string. A function `answer` of a list, and its helpers.
+        example: string. Example arguments of `python answer.py`.
+        asked: string. The expression that `answer` is called with then.
+        note: string. A note for the module's docstring.
     """
 
     body: str
     example: str = '"A text." "Another one."'
     asked: str = "sys.argv[1:]"
-    note: str = "Texts of more tokens than the model takes are cut."
+    note: str = "Texts with more tokens than the model takes are truncated."
 
 
 def of_texts(gives, lines, pairs=False, prompt=""):
-    """The program of a model that takes a text or a pair as one row.
+    """Make the program of a model that takes a text or a pair as one row.
 
     Args:
-        gives: string. What `answer` returns.
-        lines: string. They return that, of `outputs`, the encoded `rows`, `texts` and `labels`.
-        pairs: bool. Whether it takes pairs alone.
-        prompt: string. What it puts in front of each text.
+        gives: string. The result of `answer`, in words.
+        lines: string. Code that returns it from `outputs`, the encoded `rows`, `texts`, `labels`.
+        pairs: bool. Whether the model only takes pairs.
+        prompt: string. Prefix of each text.
     """
     texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
-    item = "tuple of two texts" if pairs else "text of a list, or each tuple of two texts"
-    forms = '"texts, or tuples of two", is_text, is_pair'
+    item = "tuple of two texts" if pairs else "text, or tuple of two texts, in a list"
+    forms = '"texts or tuples of two texts", is_text, is_pair'
     if pairs:
         forms = '"tuples of two texts", is_pair'
     if prompt:
-        item, forms = "text of a list", '"texts", is_text'
+        item, forms = "text in a list", '"texts", is_text'
     lines = "".join(f"    {line}\n" for line in lines.splitlines())
     body = _TEXTS.format(gives=gives, item=item, forms=forms, texts=texts, lines=lines)
     if pairs:
@@ -200,7 +200,7 @@ def of_texts(gives, lines, pairs=False, prompt=""):
 
 
 def write_program(task, runtime, folder):
-    """Write `answer.py` where one program can answer by the model.
+    """Write `answer.py` if the kind of model has a program.
 
     Args:
         task: a `Served`.

@@ -1,6 +1,6 @@
-"""What is served of `BertQuestionAnswering`: answers from a context of any length.
+"""Serving of `BertQuestionAnswering`: answers from a context of any length.
 
-N questions, W windows of a context, R windows of all of them, T tokens of a row, K answers.
+N questions, W windows per context, R windows of all contexts, T tokens per row, K answers.
 """
 
 import keras
@@ -14,17 +14,17 @@ from kerasbert.export.served import MOST_WINDOWS, SHORT, Served
 
 _READ = '''\
 LENGTH = tokenizer.truncation["max_length"]
-QUESTION, STRIDE = {question}, {stride}  # Tokens of a question, and from window to window.
+QUESTION, STRIDE = {question}, {stride}  # In tokens: longest question, window stride.
 
 
 @answers("tuples of a question and a context", is_pair)
 def answer(examples):
-    """The best answer with its start, its end and its score, for each (question, context)."""
+    """Return the best answer with its start, end and score, for each (question, context)."""
     return [best_span(*example) for example in examples]
 
 
 def windows(question, context):
-    """Encoded rows of the question with as much of the context as fits."""
+    """Encode the question with windows of the context that cover all of it."""
     tokenizer.no_truncation()
     row = tokenizer.encode(question, add_special_tokens=False)
     asked = sum(row.attention_mask)
@@ -40,7 +40,7 @@ def windows(question, context):
 def best_span(question, context, n_best={n_best}, longest={max_answer_length}):
     rows = windows(question, context)
     outputs = run(packed(rows))
-    # Where the context stands in each row, and for each of its tokens in which row it has most.
+    # Mask of the context in each row; then, for each of its tokens, the row with most context.
     inside = np.array([[id == 1 for id in row.sequence_ids] for row in rows])
     lengths = inside.sum(axis=1)
     chosen = {{}}
@@ -56,7 +56,7 @@ def best_span(question, context, n_best={n_best}, longest={max_answer_length}):
     logits = [outputs[name].astype("float64") for name in ("start_logits", "end_logits")]
 
     def spans_of(best):
-        """Sum, row, first and last token of the spans of the `best` starts and ends of each row."""
+        """Yield (sum, row, first, last) for spans of the `best` starts and ends of each row."""
         for window, (start, end) in enumerate(zip(*logits)):
             for first in np.argsort(-start, kind="stable")[:best]:
                 for last in np.argsort(-end, kind="stable")[:best]:
@@ -76,16 +76,16 @@ def best_span(question, context, n_best={n_best}, longest={max_answer_length}):
 
 
 class ServedReader(Served):
-    """`BertQuestionAnswering`."""
+    """Signatures of `BertQuestionAnswering`."""
 
     columns = ("question", "context")
-    # The settings of the model's `answer`; a server needs one more.
+    # The settings of the model's `answer`, and one for servers.
     _of_answer = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
     settings = {**_of_answer, "max_windows": MOST_WINDOWS}
 
     @property
     def answer_settings(self):
-        """The settings that `answer` of the model takes."""
+        """The settings for the model's `answer`."""
         return {name: self.settings[name] for name in self._of_answer}
 
     def program(self):
@@ -107,9 +107,9 @@ class ServedReader(Served):
         }
 
     def pack(self, question, context):
-        """Windows (N, W, T), of which the first `count` (N,) are there.
+        """Pack windows (N, W, T), of which the first `count` (N,) are real.
 
-        Not one after the other: a server that batches cuts outputs where requests end.
+        They have an axis of their own, because a batching server splits outputs by request.
         """
         preprocessor = self.preprocessor
         segments = preprocessor.tokenize((question, context))
@@ -124,7 +124,7 @@ class ServedReader(Served):
         return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
 
     def answer(self, question, context, limited=True):
-        """See `Served`; if not `limited`, a context may have any number of windows."""
+        """See `Served`; with `limited=False`, a context may have any number of windows."""
         preprocessor = self.preprocessor
         points = code_points(context)
         segments = decoding.with_long_rows(preprocessor.tokenize((question, context)))
@@ -177,7 +177,7 @@ class ServedReader(Served):
         return {**columns, "null_score": null_scores}
 
     def probes(self):
-        # The model itself takes no context without a token.
+        # The model itself rejects contexts without tokens.
         contexts = [
             *SHORT,
             self.prose(self.preprocessor.doc_stride),
@@ -213,7 +213,7 @@ class ServedReader(Served):
         return columns
 
     def _packed(self, inputs):
-        """What `preprocess` has to give."""
+        """Return the expected result of `preprocess`."""
         x = inputs["question"], inputs["context"]
         rows = self.preprocessor.windows(x).examples
         count = np.bincount(rows, minlength=len(x[0]))

@@ -1,4 +1,4 @@
-"""What is served of `BertReplacedTokenDetector`: how likely each token of a text was replaced."""
+"""Serving of `BertReplacedTokenDetector`: the probability that each token was replaced."""
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import substrings
@@ -6,7 +6,7 @@ from kerasbert.export import decoding
 from kerasbert.export.program import of_texts
 from kerasbert.export.token_classifier import ServedPieces
 
-# N texts, U units of all texts: tokens, or those that share a character as one.
+# N texts, U units of all texts: tokens, where those that share a character are one.
 
 _SCORES = """\
 found = []
@@ -18,12 +18,12 @@ return found
 
 
 class ServedDetector(ServedPieces):
-    """`BertReplacedTokenDetector`."""
+    """Signatures of `BertReplacedTokenDetector`."""
 
     fills = {"text": "", "start": -1, "end": -1, "score": 0.0}
 
     def program(self):
-        return of_texts("Start, end and probability of each token", _SCORES)
+        return of_texts("start, end and probability of each token", _SCORES)
 
     def answer(self, text):
         points, pieces, logits = self.of_pieces(text)

@@ -42,12 +42,12 @@ class Limits:
 
 
 def limits_of(model, names):
-    """The `Limits` of a model's inputs.
+    """Return the `Limits` of a model's inputs.
 
     Args:
         model: a task or an encoder.
-        names: list of strings. The inputs; in a model of several tasks they are prefixed with the
-            name of the task.
+        names: list of strings. The inputs; those of a model of several tasks have the task's name
+            as a prefix.
     """
     encoder = encoder_of(model)
     last = {
@@ -84,7 +84,7 @@ def axes_of(specs):
 
 
 def conditions(features, axes, limits):
-    """The conditions that a request must meet.
+    """Return the conditions that a request must meet.
 
     Args:
         features: dict of input name to tensor.
@@ -174,7 +174,7 @@ def checked(function, specs, limits):
 
 
 def asserted(conditions):
-    """A list of operations, each of which fails if its condition is not met."""
+    """Return operations that fail if their conditions are not met."""
     return [
         tf.raw_ops.Assert(condition=met, data=[sentence, *data], summarize=8)
         for sentence, met, data in conditions
@@ -182,7 +182,7 @@ def asserted(conditions):
 
 
 def fail_unless(features, conditions):
-    """The same features, after an op that fails if a condition is not met; for ONNX and LiteRT.
+    """Return the features, after an op that fails if a condition is not met, for ONNX and LiteRT.
 
     These have no `Assert`. Instead, an invalid request reads a position outside of a table with a
     single zero, and the result is added to the masks. The error of ONNX Runtime contains the name
@@ -200,6 +200,6 @@ def fail_unless(features, conditions):
 
 
 def nan_unless(outputs, conditions):
-    """The outputs, or NaN if a condition is not met; for OpenVINO, none of whose ops can fail."""
+    """Return the outputs, or NaN if a condition is not met, for OpenVINO, whose ops cannot fail."""
     met = _all([met for _, met, _ in conditions])
     return {name: tf.where(met, x, float("nan")) for name, x in outputs.items()}

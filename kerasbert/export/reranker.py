@@ -1,4 +1,4 @@
-"""What is served of `BertReranker`: how well a text fits a query. N pairs."""
+"""Serving of `BertReranker`: the relevance of a text to a query. N pairs."""
 
 import keras
 
@@ -12,14 +12,14 @@ _SCORES = {
 
 
 class ServedReranker(ServedTexts):
-    """`BertReranker`."""
+    """Signatures of `BertReranker`."""
 
     columns = ("text", "text_b")
     takes = ("serving_default",)
 
     def program(self):
         code = _SCORES[self.model.activation]
-        return of_texts("How well the second text fits the first, a query", code, pairs=True)
+        return of_texts("the relevance of the second text to the first, a query", code, pairs=True)
 
     def decode(self, outputs, features):
         logits = outputs["logits"]

@@ -1,6 +1,6 @@
-"""What is served of `TransformerSeq2SeqLM`: how likely a text is, given the one it is made of.
+"""Serving of `TransformerSeq2SeqLM`: the score of a target text given its source.
 
-N pairs, B batch, T tokens of a row.
+N pairs, B batch, T tokens per row.
 """
 
 import functools
@@ -16,13 +16,13 @@ from kerasbert.parts import encoder_of
 
 
 class ServedSeq2SeqLM(Served):
-    """`TransformerSeq2SeqLM`."""
+    """Signatures of `TransformerSeq2SeqLM`."""
 
     columns = ("source", "target")
 
     @functools.cached_property
     def _scores(self):
-        """The scores (B,) of targets, as a function of the graph."""
+        """The scores (B,) of targets, as a graph function."""
         scorer = TargetScorer(self.model)
         specs = {
             **self.token_specs(),

@@ -1,7 +1,7 @@
-"""The ops that a served graph may hold: those a stock TensorFlow Serving knows since 2.12.
+"""The ops that a served graph may contain: those of a stock TensorFlow Serving from 2.12 on.
 
-Every name is in the op registry of tensorflow-cpu 2.12.1 or tensorflow-text 2.12.1, with a kernel.
-Left out on purpose: Python functions, XLA calls, randomness, training, devices.
+Each is in the op registry of tensorflow-cpu 2.12.1 or tensorflow-text 2.12.1, with a kernel.
+Deliberately excluded: Python functions, XLA calls, randomness, training, devices.
 """
 
 TENSORFLOW_OPS = frozenset(

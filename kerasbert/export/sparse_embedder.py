@@ -1,6 +1,6 @@
-"""What is served of `BertSparseEmbedder`: the words of a text that weigh most.
+"""Serving of `BertSparseEmbedder`: the words with the largest weights.
 
-N texts, K words of a text, V tokens of the vocabulary.
+N texts, K words per text, V tokens in the vocabulary.
 """
 
 import numpy as np
@@ -20,16 +20,16 @@ return found
 
 
 class ServedSparseEmbedder(ServedInRoles):
-    """`BertSparseEmbedder`."""
+    """Signatures of `BertSparseEmbedder`."""
 
     settings = {"top_k": 256}
 
     def program(self):
         prompt = getattr(self.preprocessor, "prompt", "")
-        return of_texts("The words that weigh most", _WORDS.format(**self.settings), prompt=prompt)
+        return of_texts("the heaviest words", _WORDS.format(**self.settings), prompt=prompt)
 
     def decode(self, outputs, features):
-        """Ids and weights of the K heaviest words; -1 and 0 where there are fewer."""
+        """Return ids and weights of the K heaviest words; missing ones are -1 and 0."""
         tokens = self.preprocessor.tokenizer.vocabulary_size()
         weights = outputs["embedding"][:, :tokens]  # (N, V)
         weights, ids = ops.top_k(weights, min(self.settings["top_k"], tokens))
@@ -42,7 +42,7 @@ class ServedSparseEmbedder(ServedInRoles):
 
     def answer_rows(self, features):
         found = super().answer_rows(features)
-        # The last one is what -1 reads.
+        # The id -1 maps to the last, empty name.
         names = tf.constant([*self.preprocessor.tokenizer.get_vocabulary(), ""])
         places = tf.where(found["token_id"] < 0, tf.size(names) - 1, found["token_id"])
         return {"token": tf.gather(names, places), **found}
@@ -53,16 +53,16 @@ class ServedSparseEmbedder(ServedInRoles):
             return found
         names = np.array([*self.preprocessor.tokenizer.get_vocabulary(), ""], object)
         weights = found["weight"]
-        # Words may change places, but not their weights, where two weigh nearly the same.
+        # Words of nearly equal weights may swap places; their weights may not.
         gaps = weights[:, :-1] - weights[:, 1:]
         gaps = np.where(weights[:, :-1] > 0, gaps, np.inf).min(axis=1, initial=np.inf)
-        last = np.where(weights[:, -1] > 0, 0.0, np.inf)  # What comes after it is not known.
+        last = np.where(weights[:, -1] > 0, 0.0, np.inf)  # The next weight is unknown.
         clear = np.minimum(gaps, last) > self.margin
         tokens = names[found["token_id"]].tolist()
         return {"token": tokens, **found, "clear": clear.tolist()}
 
     def check_transformers(self):
         raise ValueError(
-            "transformers has no place for the weights of words, which are made of its logits; "
-            "use layout='kerasbert', whose graph gives the weights."
+            "transformers has no class for word weights, which are computed from its logits; use "
+            "layout='kerasbert', whose graph returns the weights."
         )

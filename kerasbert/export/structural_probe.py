@@ -1,6 +1,6 @@
-"""What is served of `BertStructuralProbe`: the words of a text, and the arcs or depths of them.
+"""Serving of `BertStructuralProbe`: the words of a text with their edges or depths.
 
-N texts, T tokens of a row, W words of a text, U words of all texts.
+N texts, T tokens per row, W words per text, U words of all texts.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from kerasbert.metrics.trees import spanning_edges
 
 
 class ServedProbe(Served):
-    """`BertStructuralProbe`."""
+    """Signatures of `BertStructuralProbe`."""
 
     fills = {"word": "", "start": -1, "end": -1, "first": -1, "second": -1, "depth": -1.0}
 
@@ -29,7 +29,7 @@ class ServedProbe(Served):
         batches = super().random_features()
         for batch in batches:
             rows, length = batch["token_ids"].shape
-            # Words of one piece and of two in turn, and the last one is padding.
+            # Words have one and two pieces in turn; the last word is padding.
             counts = np.tile(np.arange(length) % 2 + 1, (rows, 1))
             starts = 1 + np.cumsum(counts, axis=1) - counts
             there = starts + counts < length
@@ -41,7 +41,7 @@ class ServedProbe(Served):
         return self._packed(text)[0]
 
     def _packed(self, text):
-        """What the network takes, and the words: rows, starts and ends in characters, (U,)."""
+        """Return the network's inputs and the words' rows, and their starts and ends, (U,)."""
         preprocessor = self.preprocessor
         points = code_points(text)
         ids, starts, ends = decoding.with_long_rows(
@@ -50,7 +50,7 @@ class ServedProbe(Served):
         pieces = ids.value_rowids(), starts.flat_values, ends.flat_values
         units = tuple(decoding.word_units(points))
         rows, starts, ends, first, count = decoding.units_of(pieces, units)
-        first -= tf.gather(ids.row_starts(), rows)  # Counted in the text of the word.
+        first -= tf.gather(ids.row_starts(), rows)  # Relative to the word's own text.
         of_words = (
             tf.RaggedTensor.from_value_rowids(tf.cast(x, "int32"), rows, ids.nrows(), False)
             for x in (first, count)
@@ -60,10 +60,10 @@ class ServedProbe(Served):
 
     def answer(self, text):
         features, (points, rows, starts, ends) = self._packed(text)
-        # Words past the end of the row were cut off, and have no pieces.
+        # Truncated words have no pieces.
         words = features["word_counts"] > 0  # (N, T)
         count = tf.reduce_sum(tf.cast(words, "int32"), axis=1)
-        # One column at least: what holds nothing at all is no row to a server.
+        # At least one column, because a server cannot split outputs without elements by rows.
         most = tf.reduce_max(tf.concat([count, [1]], 0))
         words = words[:, :most]  # (N, W)
         columns = {
@@ -116,13 +116,13 @@ class ServedProbe(Served):
 
 
 def _lead(distances, edges):
-    """By how much an edge outside of the tree is longer, at least, than what it could replace."""
+    """Return by how much other edges are longer, at least, than tree edges they could replace."""
     tree = np.full(distances.shape, np.inf)
     np.fill_diagonal(tree, 0)
     for edge in edges:
         tree[edge] = tree[edge[::-1]] = distances[edge]
     outside = np.isinf(tree)
-    # The longest edge on the way between any two words, through more and more of the words.
+    # The longest edge on the path between any two words (Floyd-Warshall).
     longest = tree
     for word in range(len(tree)):
         longest = np.minimum(longest, np.maximum(longest[:, word, None], longest[word]))

@@ -1,4 +1,4 @@
-"""What is served of `BertTextClassifier`: probabilities and a label a text. N texts, C classes."""
+"""Serving of `BertTextClassifier`: probabilities and a label per text. N texts, C classes."""
 
 import functools
 
@@ -22,7 +22,7 @@ return [sorted(zip(labels, map(float, row)), key=lambda x: -x[1]) for row in odd
 
 
 class ServedClassifier(ServedTexts):
-    """`BertTextClassifier`."""
+    """Signatures of `BertTextClassifier`."""
 
     of_examples = ("classify", CLASSIFY, "probabilities")
 
@@ -32,17 +32,17 @@ class ServedClassifier(ServedTexts):
 
     @functools.cached_property
     def net(self):
-        # Without an activation that it may end with.
+        # Without the model's final activation.
         return keras.Model(self.model.input, self.model.output_activation.input)
 
     def probabilities(self, logits):
-        """Logits (N, C) to probabilities (N, C), as the model's own activation and task have it."""
+        """Convert logits (N, C) to probabilities by the model's activation or kind of labels."""
         if self.model.activation != keras.activations.linear:
             return self.model.activation(logits)
         return keras.ops.sigmoid(logits) if self.model.multi_label else keras.ops.softmax(logits)
 
     def _odds(self):
-        """ "softmax" or "sigmoid", whichever makes probabilities of logits; `None` for another."""
+        """Return "softmax" or "sigmoid", if that yields the probabilities, else `None`."""
         return {
             keras.activations.linear: "sigmoid" if self.model.multi_label else "softmax",
             keras.activations.sigmoid: "sigmoid",
@@ -55,7 +55,7 @@ class ServedClassifier(ServedTexts):
 
     def program(self):
         lines = {"softmax": _SOFTMAX, "sigmoid": _SIGMOID}.get(self._odds())
-        return lines and of_texts("Label and probability, the likeliest first", lines + _RANKED)
+        return lines and of_texts("(label, probability) pairs, best first", lines + _RANKED)
 
     def decode(self, outputs, features):
         probabilities = self.probabilities(outputs["logits"])  # (N, C)

@@ -1,6 +1,6 @@
-"""What is served of `BertTextEmbedder`: a vector a text, or one a token.
+"""Serving of `BertTextEmbedder`: embeddings of texts or tokens.
 
-Each role whose texts are read otherwise has a signature of its name, `query` and `text` above all.
+Each role with its own preprocessing has a signature of its name, mainly `query` and `text`.
 """
 
 import functools
@@ -14,7 +14,7 @@ from kerasbert.export.served import SHORT, Served, ServedTexts, Signature
 
 
 class ServedInRoles(ServedTexts):
-    """Base of what is served of tasks that compare texts."""
+    """Base class for tasks that compare texts, with a signature per role."""
 
     output = "embedding"
 
@@ -44,11 +44,11 @@ class ServedInRoles(ServedTexts):
 
 
 class ServedEmbedder(ServedInRoles):
-    """`BertTextEmbedder`."""
+    """Signatures of `BertTextEmbedder`."""
 
     def features_in_graph(self, features):
         if self.model.has_late_interaction:
-            # A preprocessor without roles does not say it.
+            # Preprocessors without roles do not return a vector_mask.
             features = {"vector_mask": features["padding_mask"], **features}
         return super().features_in_graph(features)
 
@@ -61,9 +61,9 @@ class ServedEmbedder(ServedInRoles):
         if self.model.has_late_interaction:
             return None
         if self.model.pooling == "tokens":
-            return of_texts("The vectors of the tokens", vectors_of_tokens("embedding"))
+            return of_texts("the embeddings of the tokens", vectors_of_tokens("embedding"))
         prompt = getattr(self.preprocessor, "prompt", "")
-        return of_texts("The vector", 'return outputs["embedding"]', prompt=prompt)
+        return of_texts("the embedding", 'return outputs["embedding"]', prompt=prompt)
 
     def decode(self, outputs, features):
         if self.model.pooling != "tokens":
@@ -73,7 +73,7 @@ class ServedEmbedder(ServedInRoles):
         return {**outputs, "count": keras.ops.sum(features["padding_mask"], axis=-1)}
 
     def run_as_transformers(self, features):
-        # The tokens' vectors, which sentence-transformers makes one of.
+        # sentence-transformers pools the tokens' embeddings itself.
         outputs = Served(self.model.backbone).run_as_transformers(features)
         return {"sequence_output": outputs["sequence_output"]}
 
@@ -81,8 +81,8 @@ class ServedEmbedder(ServedInRoles):
         model = self.model
         if not sentence_transformers.has_place_for(model):
             raise ValueError(
-                f"sentence-transformers has no place for pooling={model.pooling!r} with layers="
-                f"{model.layers_used!r}; use layout='kerasbert', whose graph gives the vectors."
+                f"sentence-transformers does not support pooling={model.pooling!r} with layers="
+                f"{model.layers_used!r}; use layout='kerasbert', whose graph returns embeddings."
             )
 
     def write_as_transformers(self, folder):

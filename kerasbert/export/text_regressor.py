@@ -1,11 +1,11 @@
-"""What is served of `BertTextRegressor`: a number a text."""
+"""Serving of `BertTextRegressor`: a score per text."""
 
 from kerasbert.export.program import of_texts
 from kerasbert.export.served import REGRESS, ServedTexts, of_classes
 
 
 class ServedRegressor(ServedTexts):
-    """`BertTextRegressor`."""
+    """Signatures of `BertTextRegressor`."""
 
     output = "score"
     of_examples = ("regress", REGRESS, "score")
@@ -14,7 +14,7 @@ class ServedRegressor(ServedTexts):
         return of_classes(self, ["score"], "none")
 
     def program(self):
-        return of_texts("The number", 'return outputs["score"].tolist()')
+        return of_texts("the score", 'return outputs["score"].tolist()')
 
     def answer_examples(self, inputs):
         return {"outputs": self.answer_rows(self.pack_examples(inputs))["score"]}

@@ -1,6 +1,6 @@
-"""What is served of `BertTokenClassifier`: the entities of a text of any length.
+"""Serving of `BertTokenClassifier`: the entities of a text of any length.
 
-N texts, R windows, T tokens of a row, C classes, U units of all texts, E entities of a text.
+N texts, R windows, T tokens per row, C classes, U units of all texts, E entities per text.
 """
 
 import numpy as np
@@ -23,10 +23,10 @@ return found
 
 
 class ServedPieces(Served):
-    """Base of the tasks that say something of each piece of a text, however long it is."""
+    """Base class for tasks that label each piece of a text of any length."""
 
     settings = {"max_windows": MOST_WINDOWS}
-    # The axes of the outputs behind those of rows and tokens.
+    # Axes of the outputs after those of rows and tokens.
     sizes = ()
 
     def pack(self, text):
@@ -34,7 +34,7 @@ class ServedPieces(Served):
         return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(text)))
 
     def of_pieces(self, text):
-        """The code points of texts, their pieces (rows, starts, ends), and the logits of each."""
+        """Return texts' code points, their pieces (rows, starts, ends), and the pieces' logits."""
         preprocessor = self.preprocessor
         points = code_points(text)
         found = preprocessor.tokenizer.tokenize_with_offsets(text)
@@ -61,7 +61,7 @@ class ServedPieces(Served):
 
 
 class ServedTagger(ServedPieces):
-    """`BertTokenClassifier`."""
+    """Signatures of `BertTokenClassifier`."""
 
     fills = {"label": "", "text": "", "start": -1, "end": -1, "score": 0.0}
 
@@ -80,12 +80,12 @@ class ServedTagger(ServedPieces):
         types = {}
         if old != new or any(types.setdefault(a, b) != b for a, b in self._types()):
             raise ValueError(
-                f"labels={self.labels} has to say of the model's own {self.own_labels}, in their "
-                "order, with the same 'B-', 'I-' or 'O', what their types are called."
+                f"labels={self.labels} must rename the types of the model's own labels "
+                f"{self.own_labels}, in the same order and with the same 'B-', 'I-' or 'O'."
             )
 
     def program(self):
-        return of_texts("Start, end and label of each token", _TAGS)
+        return of_texts("start, end and label of each token", _TAGS)
 
     def page(self):
         own, names = self.preprocessor, self.own_labels
@@ -98,7 +98,7 @@ class ServedTagger(ServedPieces):
         }
 
     def _types(self):
-        """The type of each class that has one, by the model's names and by those given."""
+        """Return pairs of the model's and the given type, for each class with a type."""
         old, new = (TagSet(names).meanings for names in (self.own_labels, self.labels))
         return [(a[0], b[0]) for a, b in zip(old, new) if a is not None and b is not None]
 

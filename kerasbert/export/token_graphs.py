@@ -1,10 +1,9 @@
-"""What ONNX, LiteRT and OpenVINO share: a graph from token ids to a model's outputs, checked.
+"""Shared export of ONNX, LiteRT and OpenVINO: graphs from token ids to a model's outputs.
 
 B batch, C choices, P predictions, T tokens.
 
-Whatever the backend, a child process on TensorFlow writes the graph, as it does the SavedModel
-(`kerasbert/export/write_graph.py`); the runtime that it is for then has to answer as the model
-does.
+Whatever the backend, a child process on TensorFlow writes the graph, as for a SavedModel
+(`kerasbert/export/write_graph.py`). Then the target runtime must reproduce the model's outputs.
 """
 
 import contextlib
@@ -34,19 +33,18 @@ from kerasbert.parts import encoder_of
 from kerasbert.tokenizers.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
-# What the outputs of int8 may be off, as a part of their size, or of what they move by where the
-# weights alone are rounded: outputs that are small by chance are as exact as large ones. The inputs
-# of products are rounded too, and outputs were seen off by up to 6 times that. What they are off
-# where a runtime computes them wrong is of their size itself.
+# Tolerance of int8 outputs: a share of their size or, as small outputs are not more exact, a
+# multiple of the change caused by rounding the weights alone. With rounded inputs, errors of up to
+# 6 times that change were seen; a wrong computation is off by the outputs' size.
 INT8_TOLERANCE = 0.25
 INT8_ROUNDING = 16
 PRECISIONS = ("float32", "int8")
-# The most tokens of a row in the checks: attention takes their square.
+# Maximum tokens per row in the checks, as attention needs their square.
 LONGEST = 1024
-# And the most logits over the vocabulary, of layout "transformers".
+# Maximum number of logits over the vocabulary in the checks of layout "transformers".
 MOST_LOGITS = 2**25
 LAYOUTS = ("kerasbert", "transformers")
-# The names of transformers.
+# Names in transformers.
 _THEIR_INPUTS = {
     "token_ids": "input_ids",
     "padding_mask": "attention_mask",
@@ -74,25 +72,24 @@ def exported(
     runtime=None,
     probes=None,
 ):
-    """A new directory with a graph and its tokenizer's files, which appears when all is well.
+    """Export a graph and tokenizer files to a new directory that only appears on success.
 
     Args:
-        model: an encoder or a task of ours.
+        model: an encoder or a task of kerasbert.
         directory: string. It must not exist, or be empty.
-        format: string. What the child writes: "onnx" or "litert".
+        format: string. Format that the child process writes: "onnx" or "litert".
         precision: string. One of `PRECISIONS`.
-        length: int. The T of the graph, or `None` for any.
-        tokenizer: a tokenizer of ours; `None` takes the model's, `False` none.
-        layout: string. One of `LAYOUTS`; "transformers" puts the graph into a folder `onnx`.
-        runtime: string. What the file is for, where that is another format in the end: then it is
-            written in float32 whatever the precision.
-        probes: list of dicts of arrays. What to compare on; `None` draws it.
+        length: int. The graph's T, or `None` for any.
+        tokenizer: a tokenizer of kerasbert; `None` takes the model's, `False` none.
+        layout: string. One of `LAYOUTS`; "transformers" puts the graph into the folder `onnx`.
+        runtime: string. Target runtime if the file is converted further; it is then written in
+            float32 whatever the precision.
+        probes: list of dicts of arrays. Inputs for the comparison; `None` draws random ones.
 
     Yields:
-        `(target, folder, check)`: the directory that it will be; the folder so far, with
-        `model.onnx` or `model.tflite` in it; a function that takes `run(features)`, which computes
-        the outputs of the file by their names, and raises a `RuntimeError` where they are not the
-        model's.
+        `(target, folder, check)`: the final directory; the temporary folder, with `model.onnx` or
+        `model.tflite` in it; and a function of `run(features)`, which computes the file's outputs
+        by name. It raises a `RuntimeError` if they differ from the model's.
     """
     call = f"export_{format}"
     task = _check(model, call, precision)
@@ -102,7 +99,7 @@ def exported(
     need_tensorflow(call)
     target = _new_directory(directory)
     with scratch(target, by=call) as work:
-        _new_directory(target)  # Somebody else may have written it by now.
+        _new_directory(target)  # Another process may have written it while this one waited.
         preset, folder = os.path.join(work, "preset"), os.path.join(work, "files")
         os.mkdir(folder)
         model.save_to_preset(preset)
@@ -138,13 +135,13 @@ def exported(
         try:
             put(folder, target)
         except OSError as error:
-            raise ValueError(f"Cannot put the files at '{target}': {error}.") from error
+            raise ValueError(f"Cannot move the files to '{target}': {error}.") from error
 
 
 def run_task(task, features, layout="kerasbert"):
-    """The outputs by name of a task on a dict of its inputs by name, both in a layout.
+    """Compute the outputs of a task for a dict of inputs, both named as in the layout.
 
-    In that of transformers a masked language model takes all tokens.
+    In the layout "transformers", a masked language model predicts all tokens.
     """
     if layout == "kerasbert":
         return task.run(features)
@@ -158,12 +155,12 @@ def run_task(task, features, layout="kerasbert"):
 
 
 def input_type(layout):
-    """The type of the inputs of a layout."""
+    """Return the dtype of a layout's inputs."""
     return "int64" if layout == "transformers" else "int32"
 
 
 def axes(model, layout="kerasbert"):
-    """The names of the axes of each input, by the input's name; several tasks have their own."""
+    """Return the names of each input's axes; several tasks have separate axes."""
     if layout == "transformers":
         skipped = () if encoder_of(model).num_segments > 1 else ("segment_ids",)
         return {
@@ -181,7 +178,7 @@ def axes(model, layout="kerasbert"):
 
 
 def _output_axes(model, features, outputs, layout):
-    """The names of the axes of each output, `None` for a fixed one, by the sizes in a batch."""
+    """Return the names of each output's axes by their sizes in a batch; `None` for fixed ones."""
     found = {}
     for output, value in outputs.items():
         sizes = {}
@@ -193,20 +190,20 @@ def _output_axes(model, features, outputs, layout):
 
 
 def _check(model, call, precision):
-    """The `Served` of a model that can be exported."""
+    """Return the `Served` of a model that can be exported."""
     check_choice("precision", precision, PRECISIONS)
     task = served(model, call=call)
     modes = quantization_modes(model)
     if modes:
         raise ValueError(
-            f"The model is quantized ({', '.join(sorted(modes))}), and {call} writes float "
+            f"The model is quantized ({', '.join(sorted(modes))}), but {call} writes float "
             "weights; export it before `quantize`."
         )
     others = [name for name in named_inputs(model) if not name.endswith(INPUTS)]
     if others:
         raise ValueError(
-            f"{call} writes what reads token ids alone, and a {type(model).__name__} needs "
-            f"{' and '.join(others)} too; export_serving takes it."
+            f"{call} only supports models of token ids, but a {type(model).__name__} also needs "
+            f"{' and '.join(others)}; use export_serving."
         )
     return task
 
@@ -218,14 +215,14 @@ def _check_layout(task, layout, tokenizer):
     task.check_transformers()
     if tokenizer is None:
         raise ValueError(
-            "layout='transformers' is a folder with a tokenizer, and this model has none; pass "
-            "tokenizer=..., or False to write the graph without."
+            "layout='transformers' needs a tokenizer, and this model has none; pass tokenizer=..., "
+            "or False to write the graph only."
         )
     _config(tokenizer, task.model)
 
 
 def _config(tokenizer, model):
-    """`config.json` of transformers."""
+    """Return the settings of transformers' `config.json`."""
     try:
         settings = encoder_of(model).get_config()
         return to_huggingface.config_of(model, settings, tokenizer or None)
@@ -244,7 +241,7 @@ def _new_directory(directory):
 
 
 def _probes(model, length, layout="kerasbert"):
-    """Batches of random inputs by name: the first has axes of different sizes, then B = 1."""
+    """Draw random batches of inputs: the first with axes of different sizes, others with B = 1."""
     most = encoder_of(model).max_sequence_length
     longest = min(most, LONGEST)
     if layout == "transformers" and "mask_positions" in named_inputs(model):
@@ -282,10 +279,10 @@ def _batch(model, size, length, seed):
 
 
 def _answers(task, probes, layout="kerasbert"):
-    """The outputs by name for each of the probes."""
+    """Compute the outputs of each probe by name."""
     found = []
     with backend.full_float32(), warnings.catch_warnings():
-        # Keras warns of the attention of a row of one token, which is one of the probes.
+        # One probe is a row of one token, for which Keras warns about attention's softmax.
         warnings.filterwarnings("ignore", "You are using a softmax")
         for features in probes:
             tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
@@ -296,7 +293,7 @@ def _answers(task, probes, layout="kerasbert"):
 
 
 def _allowed(task, probes, expected, precision, layout="kerasbert"):
-    """What each output of a file may be off from the model's `expected`: a dict by name."""
+    """Return the tolerance of each output, by name."""
     int8 = precision == "int8"
     with neighbouring(task.model.weights, _int8_spacing if int8 else np.spacing):
         nudged = _answers(task, probes, layout)
@@ -313,19 +310,19 @@ def _allowed(task, probes, expected, precision, layout="kerasbert"):
 
 
 def _int8_spacing(values):
-    """How far values are off in the mean when their columns are rounded to int8."""
+    """Return the root mean square error of rounding the values' columns to int8."""
     if values.ndim < 2:
-        return np.zeros_like(values)  # No factor of a product.
+        return np.zeros_like(values)  # Not a kernel.
     return np.abs(values).max(axis=-2, keepdims=True) / 127 / np.sqrt(12)
 
 
 def _is_real(outputs):
-    """Not where an answer is impossible, whose score would hide all else."""
+    """Return where outputs are not masked, as masked scores would hide all others."""
     return outputs > MASKED / 10
 
 
 def _off(found, wanted, int8):
-    """How far outputs are off: the farthest, of int8 the mean of the squares' root."""
+    """Return the error of outputs: the largest difference, or for int8 the root mean square."""
     gap = (found - wanted)[_is_real(wanted)]
     return np.sqrt(np.mean(gap**2)) if int8 and gap.size else np.abs(gap).max(initial=0)
 
@@ -337,25 +334,25 @@ def _compare(run, probes, expected, precision, allowed):
             got, most = found[name], allowed[name]
             if got.shape != wanted.shape:
                 raise RuntimeError(
-                    f"The file's {name} are {got.shape}, the model's {wanted.shape}."
+                    f"{name} of the file has the shape {got.shape}, expected {wanted.shape}."
                 )
             if not np.array_equal(_is_real(got), _is_real(wanted)):
-                raise RuntimeError(f"The file's {name} are masked elsewhere than the model's.")
+                raise RuntimeError(f"{name} of the file is not masked where the model's is.")
             off = _off(got, wanted, precision == "int8")
             if not off <= most:
                 raise RuntimeError(
-                    f"The {name} of the file differ from the model's by {off:.2g}, where {most:.2g}"
-                    f" is allowed in {precision}; nothing was written."
+                    f"{name} of the file differs from the model's by {off:.2g} (tolerance of "
+                    f"{precision}: {most:.2g}); nothing was written."
                 )
 
 
 def _write_as_transformers(tokenizer, task, folder):
-    """What transformers, sentence-transformers and others look for beside the graph."""
+    """Write the files that transformers, sentence-transformers and others expect with a graph."""
     model = task.model
     write_json(os.path.join(folder, "config.json"), _config(tokenizer, model))
     if tokenizer:
         encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
-        # Where they cut texts, as the model itself does.
+        # Truncates texts at the same length as the model.
         length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
         has_segments = encoder.num_segments > 1
         write_files(folder, transformers_files(tokenizer, encoder.family, length, has_segments))
@@ -363,9 +360,9 @@ def _write_as_transformers(tokenizer, task, folder):
 
 
 def _write_tokenizer(tokenizer, model, folder, length):
-    """The tokenizer in the form that `tokenizers` and `transformers` read, and the labels.
+    """Write the tokenizer for `tokenizers` and `transformers`, and the labels.
 
-    It cuts texts where the model's preprocessor does, and pads rows to each other, or to `length`.
+    It truncates texts like the model's preprocessor, and pads to the longest row, or to `length`.
     """
     encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
     most = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)

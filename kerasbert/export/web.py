@@ -1,9 +1,9 @@
-"""`export_web`: a model as a page that computes in the browser, without a server and a network.
+"""`export_web`: a page that runs a model in the browser, without a server or network access.
 
-The graph is that of `export_onnx`, which onnxruntime-web computes; `@huggingface/tokenizers` reads
-the same `tokenizer.json`: the small library (9 kB packed) that transformers.js itself cuts texts
-with, by the authors of the format. Both come from npm when a page is written, and lie in its folder
-then: 14 MB, too much for a package of Python.
+onnxruntime-web runs the graph of `export_onnx`. `@huggingface/tokenizers`, the small library (9 kB
+packed) behind transformers.js by the authors of the format, reads its `tokenizer.json`. Both are
+fetched from npm when a page is written, and copied into its folder: at 14 MB they are too large for
+a Python package.
 """
 
 import base64
@@ -25,9 +25,9 @@ from kerasbert.tokenizers.wordpiece import BertTokenizer
 
 _HERE = os.path.dirname(__file__)
 _PAGE = os.path.join(_HERE, "page")
-# The pictures of the playground, which know nothing of it.
+# The playground's figures, which do not depend on it.
 _PICTURES = os.path.join(os.path.dirname(_HERE), "play", "page")
-# What a page takes of npm: the folder it gets, the package, the SHA-512 of its archive, its files.
+# The npm packages of a page: folder name, package, SHA-512 of its archive, and files.
 _LIBRARIES = {
     "onnxruntime-web": (
         "onnxruntime-web@1.30.0",
@@ -40,7 +40,7 @@ _LIBRARIES = {
         ("dist/tokenizers.min.mjs", "LICENSE", "package.json"),
     ),
 }
-# Texts that the page has to cut as the model does.
+# Texts that the page must tokenize as the model does.
 PROBES = [
     "Win a FREE prize now!",
     "Größe, naïve café № 1, don't: $5.00 (3%)",
@@ -50,35 +50,35 @@ PROBES = [
     "I 👍🏽 it 👩‍👩‍👧 🙂, 한국🙂日本",
     "two  spaces\nand a line",
 ]
-_SPANS = ("tag", "answer")  # Panels that have to know which characters a token has.
+_SPANS = ("tag", "answer")  # Panels that need the characters of each token.
 
 
 def export_web(model, directory, precision="int8"):
-    """Write a page that answers by a model in the browser: `index.html` and all that it needs.
+    """Write a page that answers with a model in the browser: `index.html` and its files.
 
-    Any server of files will do, `python -m http.server -d DIRECTORY` as well as a host of static
-    pages; nothing else is asked. Masked language models and pretrainers fill in words, classifiers
-    (of texts and pairs, regressors, of next sentences) show bars, taggers entities, and readers
-    answers, as `fill_mask`, `classify`, `tag` and `answer` do but for the rounding to int8. The
-    page is in English, Korean and Japanese.
+    Any static file server will do, such as `python -m http.server -d DIRECTORY`. Masked language
+    models and pretrainers fill in words, classifiers (of texts and pairs, regressors, next-sentence
+    predictors) show bars, taggers entities, question answering models answers, as `fill_mask`,
+    `classify`, `tag` and `answer` do, except for rounding to int8. The page is in English, Korean
+    and Japanese.
 
-    Taggers and readers need WordPiece (`BertTokenizer`): the library that cuts texts does not say
-    which characters a token has, and those of WordPiece are found again.
+    Taggers and question answering models need WordPiece (`BertTokenizer`): the page's tokenizer
+    does not return offsets, and the page can only recompute those of WordPiece.
 
     Args:
         model: a task with a preprocessor.
-        directory: string. A new directory, or an empty one.
-        precision: "int8", or "float32", four times as large to fetch.
+        directory: string. A new or empty directory.
+        precision: "int8", or "float32", a four times larger download.
 
     Returns:
         The path of `index.html`.
 
     Raises:
-        TypeError: if `model` is no encoder or task of ours.
-        ValueError: for a model that the page has no form for, or a folder that is not empty.
+        TypeError: if `model` is not an encoder or task of kerasbert.
+        ValueError: for a model that the page does not support, or a folder that is not empty.
         ImportError: if a package of the extra `onnx` is missing.
-        RuntimeError: if npm is missing or does not give the two libraries, or if the graph answers
-            differently from the model, or the page cuts texts otherwise.
+        RuntimeError: if npm is missing or does not return the two libraries, if the graph's outputs
+            differ from the model's, or if the page tokenizes differently.
     """
     need_packages("export_web", "onnx", "onnx", "onnxruntime", "tf2onnx")
     check_choice("precision", precision, PRECISIONS)
@@ -98,29 +98,29 @@ def export_web(model, directory, precision="int8"):
 
 
 def settings_of(model):
-    """What the page has to know of a model."""
+    """Return a model's settings for the page."""
     task = served(model, call="export_web")
     name, own = type(task.model).__name__, task.preprocessor
     if "" not in task.parts:
-        raise ValueError("export_web writes a page of one task; export each of model.tasks.")
+        raise ValueError("export_web supports one task; export each of model.tasks separately.")
     found = task.page() if own is not None else None
     if found is None:
         raise ValueError(
-            f"export_web has no page for a {name}{'' if own else ' without a preprocessor'}; it "
-            "takes masked language models, classifiers, regressors, next-sentence predictors, "
+            f"export_web does not support a {name}{'' if own else ' without a preprocessor'}; it "
+            "supports masked language models, classifiers, regressors, next-sentence predictors, "
             "taggers and question answering, with their preprocessors."
         )
     if found["panel"] in _SPANS and not isinstance(own.tokenizer, BertTokenizer):
         raise ValueError(
-            f"The page shows characters of the text, and finds those of a token for WordPiece "
-            f"alone; this {name} has a {type(own.tokenizer).__name__}. `kerasbert play` shows it."
+            f"export_web can only locate tokens of WordPiece in a text, but this {name} has a "
+            f"{type(own.tokenizer).__name__}; use `kerasbert play` for it."
         )
     inputs = list(task.model.input)
     return {"title": name, "inputs": inputs, "length": own.sequence_length, **found}
 
 
 def _check_pieces(model, folder, has_spans):
-    """Raise where the page cuts texts otherwise than the model does."""
+    """Raise if the page tokenizes texts differently from the model."""
     tokenizer = model.preprocessor.tokenizer
     if hasattr(model, "fill_mask"):
         tokenizer = tokenizer.with_special_tokens()
@@ -138,8 +138,8 @@ def _check_pieces(model, folder, has_spans):
             wanted if has_spans else wanted[:1]
         ):
             raise RuntimeError(
-                f"The page's library cuts {text!r} otherwise than the {type(tokenizer).__name__}; "
-                "nothing was written. `kerasbert play` shows this model."
+                f"The page's library tokenizes {text!r} differently from the "
+                f"{type(tokenizer).__name__}; nothing was written. Use `kerasbert play` instead."
             )
 
 
@@ -147,18 +147,18 @@ def _check_pieces(model, folder, has_spans):
 
 
 def _program(name):
-    """The path of a program of Node.js."""
+    """Return the path of a Node.js program."""
     found = shutil.which(name)
     if found is None:
         raise RuntimeError(
-            f"export_web needs {name}, which is not here; install Node.js with npm (Debian, "
+            f"export_web needs {name}, which is not installed; install Node.js with npm (Debian, "
             "Ubuntu: apt install npm)."
         )
     return found
 
 
 def _library(package, digest, files):
-    """The folder with some files of a package, fetched once by the npm client, by its settings."""
+    """Return a folder with files of a package, which the npm client fetches once."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     folder = cache / "kerasbert" / "npm" / package.replace("/", "-")
     if folder.is_dir():
@@ -170,14 +170,14 @@ def _library(package, digest, files):
         done = subprocess.run(command, cwd=new, capture_output=True, text=True)
         archives = [name for name in os.listdir(new) if name.endswith(".tgz")]
         if done.returncode or len(archives) != 1:
-            said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
-            raise RuntimeError(f"npm did not give {package}: {said[0]}")
+            said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            raise RuntimeError(f"npm could not fetch {package}: {said[0]}")
         archive = os.path.join(new, archives[0])
         with open(archive, "rb") as file:
             found = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
         if found != digest:
             raise RuntimeError(
-                f"npm gave another {package} than was tested: its SHA-512 is {found}, not {digest}."
+                f"npm returned {package} with the SHA-512 {found}, expected {digest}."
             )
         with tarfile.open(archive) as packed:
             for name in files:

@@ -1,9 +1,9 @@
-"""The TensorFlow process of `export_onnx` and the like: rebuild the model, trace it, convert it.
+"""The TensorFlow process of `export_onnx` and others: rebuild the model, trace it, convert it.
 
     python -m kerasbert.export.write_graph FOLDER
 
-FOLDER holds what the other process left: `preset/` and `job.json`. The result is
-`FOLDER/files/model.onnx` or `FOLDER/files/model.tflite`.
+FOLDER holds the parent's `preset/` and `job.json`. The result is `FOLDER/files/model.onnx` or
+`FOLDER/files/model.tflite`.
 """
 
 import os
@@ -20,7 +20,7 @@ from kerasbert.export.token_graphs import axes, input_type, run_task
 from kerasbert.files import read_json, write_files
 
 OPSET = 18
-# A file of protocol buffers holds 2 GiB; the graph is written more than once on the way.
+# A protocol buffer holds at most 2 GiB, and conversion serializes the graph several times.
 MOST_BYTES = 2**31 - 2**24
 
 
@@ -30,15 +30,15 @@ def main(folder):
     size = sum(4 * weight.value.shape.num_elements() for weight in model.weights)
     if size > MOST_BYTES:
         raise ValueError(
-            f"The weights are {size:,} bytes, and a file of this format holds {MOST_BYTES:,}; "
-            "export_serving writes models of any size."
+            f"The weights are {size:,} bytes, but this format holds at most {MOST_BYTES:,}; use "
+            "export_serving, which has no limit."
         )
     to_file = {"onnx": write_onnx, "litert": write_litert}[job["format"]]
     to_file(served(model), os.path.join(folder, "files"), job)
 
 
 def specs_of(model, layout, length=None):
-    """The `tf.TensorSpec` of each input by name, with T = `length`, or any."""
+    """Return the `tf.TensorSpec` of each input by name, with T = `length`, or any."""
     shapes = {
         name: [length if axis.endswith("tokens") else None for axis in names]
         for name, names in axes(model, layout).items()
@@ -47,7 +47,7 @@ def specs_of(model, layout, length=None):
 
 
 def write_onnx(task, folder, job):
-    """Write `model.onnx`, its axes named."""
+    """Write `model.onnx` with named axes."""
     import onnx
     import tf2onnx
 
@@ -74,12 +74,12 @@ def write_onnx(task, folder, job):
 
         whole = os.path.join(os.path.dirname(folder), "float32.onnx")
         os.rename(path, whole)
-        # A scale for each column of a kernel costs nothing and loses less.
+        # Scales per column cost nothing and lose less precision.
         quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
 
 
 def _name_axes(graph, names):
-    """Call the axes of any size what they are, by `names` of inputs and outputs."""
+    """Name the dynamic axes by `names` of inputs and outputs."""
     for value in (*graph.input, *graph.output):
         for dimension, axis in zip(
             value.type.tensor_type.shape.dim, names[value.name], strict=True

@@ -1,4 +1,4 @@
-"""Models taught beside BERT that are no setting of its encoder."""
+"""Models related to BERT that need an architecture of their own: ELMo, XLNet and others."""
 
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoEmbedder
 from kerasbert.lineage.elmo_pretrainer import ElmoPretrainer, word_vocabulary
@@ -14,7 +14,7 @@ from kerasbert.preprocessors.elmo import character_ids
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
 from kerasbert.tokenizers.marian import MarianTokenizer
 
-# The classes by the family that their checkpoints name, and by the kind of head; see `kinds`.
+# Classes by the family named in checkpoints and by kind of head; see `kinds`.
 CLASSES = {
     "marian": {None: TransformerSeq2SeqBackbone, "seq2seq_lm": TransformerSeq2SeqLM},
     "transformer_xl": {None: TransformerXLBackbone, "causal_lm": TransformerXLLM},
@@ -25,7 +25,7 @@ CLASSES = {
         "pretrainer": XLNetPretrainer,
     },
 }
-# As in `kerasbert.models`, for KerasHub's loader.
+# For KerasHub's loader, as in `kerasbert.models`.
 for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
     _cls.backbone_cls = TransformerSeq2SeqBackbone
 

@@ -1,7 +1,7 @@
-"""ELMo: words from characters, read forwards and backwards by LSTMs.
+"""ELMo: contextual word embeddings from a character CNN and bidirectional LSTMs.
 
-N sentences, W words of a sentence, B batch, T tokens (words, and the two ends of a sentence), C
-characters of a token, P width of one direction.
+N sentences, W words per sentence, B batch, T tokens (words plus sentence start and end), C
+characters per token, P width of one direction.
 """
 
 import keras
@@ -26,25 +26,25 @@ LAYERS = ("scalar_mix", "all", "last", "tokens")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElmoBackbone(FromPreset, functional.Backbone):
-    """ELMo's bidirectional language model, up to its vectors of words.
+    """ELMo's bidirectional language model without its softmax.
 
-    Inputs are a dict of `character_ids` (B, T, C), as `character_ids()` makes them, and
-    `padding_mask` (B, T). Outputs are a dict: `hidden_states`, a list of `num_layers + 1` tensors
-    (B, T, 2 * P), first the words' own vectors twice, then each layer forwards and backwards side
-    by side, and `sequence_output`, the last of them.
+    Inputs are a dict of `character_ids` (B, T, C), as made by `character_ids()`, and `padding_mask`
+    (B, T). Outputs are a dict: `hidden_states`, a list of `num_layers + 1` tensors (B, T, 2 * P)
+    (the context-free word embeddings, duplicated; then each layer's forward and backward outputs,
+    concatenated), and `sequence_output`, the last of them.
 
     Args:
-        num_layers: int. In each direction.
-        units: int. Of the LSTMs' memory.
+        num_layers: int. LSTM layers per direction.
+        units: int. Width of the LSTM cell state.
         projection_dim: int. P.
         filters: list of `(width, count)`, the convolutions over characters.
-        character_dim: int. Width of the characters' vectors.
+        character_dim: int. Width of the character embeddings.
         num_highways: int.
-        activation: string. "relu" or "tanh", of the convolutions.
-        cell_clip, projection_clip: floats. The most of memory and output; `None` for no limit.
-        skip_connections: bool. Each layer but the first adds what it gets to its output.
-        dropout: float. Dropout of what each layer gets, in training.
-        num_characters: int.
+        activation: string. "relu" or "tanh", after the convolutions.
+        cell_clip, projection_clip: floats. Clipping of cell state and output; `None` disables it.
+        skip_connections: bool. Add the input of each layer after the first to its output.
+        dropout: float. Dropout on each layer's inputs.
+        num_characters: int. Size of the character vocabulary.
         characters_per_token: int. C.
         dtype: string or policy.
 
@@ -142,11 +142,11 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
     def read_on(self, inputs, states=None):
-        """The outputs, and the states in which the LSTMs end: the next batch may begin with them.
+        """Compute the outputs and the final LSTM states, from which the next batch can continue.
 
         Args:
-            inputs: as of a call.
-            states: what it gave of a batch with as many rows; zeros if `None`.
+            inputs: as in a call.
+            states: those returned for the previous batch, of as many rows; zeros if `None`.
 
         Returns:
             `(outputs, states)`.
@@ -155,8 +155,8 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         count = None if states is None else keras.tree.flatten(states)[0].shape[0]
         if count is not None and mask.shape[0] is not None and count != mask.shape[0]:
             raise ValueError(
-                f"The states are of {count} texts, and there are {mask.shape[0]}; pass what the "
-                "same texts gave before, or None at their beginning."
+                f"states are of {count} texts, but the inputs have {mask.shape[0]}; pass the "
+                "states returned for the same texts, or None for their first segment."
             )
         x = self.token_encoder(inputs["character_ids"])  # (B, T, P)
         found, last = [], []
@@ -169,14 +169,14 @@ class ElmoBackbone(FromPreset, functional.Backbone):
 
     @classmethod
     def from_files(cls, options, weights, dtype=None):
-        """Read a model as bilm-tf and AllenNLP write it.
+        """Read a model from the files of bilm-tf and AllenNLP.
 
         Args:
-            options: string. The path of an `options.json`.
-            weights: string. The path of an `lm_weights.hdf5`.
+            options: string. Path of an `options.json`.
+            weights: string. Path of an `lm_weights.hdf5`.
 
         Raises:
-            ValueError: where a field is missing, or the weights do not fit it.
+            ValueError: if a field is missing or the weights do not match the options.
         """
         settings = bilm.read_options(options)
         bilm.check_options(settings, weights)
@@ -185,25 +185,20 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         return model
 
     def to_files(self, options, weights):
-        """Write the two files that `from_files` reads, as bilm-tf and AllenNLP do.
-
-        Args:
-            options: string. The path of an `options.json`.
-            weights: string. The path of an `lm_weights.hdf5`.
-        """
+        """Write the two files of `from_files`, in bilm-tf's format; see there for the arguments."""
         write_files(self, self, options, weights)
 
-    # Of Keras' own the first would leave all as it is, and the second freeze it.
+    # Keras' own quantize() would do nothing, and its enable_lora() freeze the whole model.
 
     def quantize(self, mode=None, **kwargs):
         raise ValueError(
-            "quantize() has no form of ELMo's convolutions and LSTMs; leave them as they are."
+            "quantize() does not support ELMo's convolutions and LSTMs; use the model unquantized."
         )
 
     def enable_lora(self, rank, target_layer_names=None):
         raise ValueError(
-            "enable_lora() adapts the projections of attention, and ELMo has none; train all of "
-            "it, or set trainable=False."
+            "enable_lora() adapts attention projections, and ELMo has none; train the whole model "
+            "or set trainable=False."
         )
 
     def get_config(self):
@@ -228,7 +223,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
 
 
 def _checked_filters(filters, most):
-    """Pairs `(width, count)` of convolutions over at most so many characters."""
+    """Return checked `(width, count)` pairs of convolutions over at most `most` characters."""
 
     def fits(pair):
         is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_whole, pair))
@@ -236,43 +231,43 @@ def _checked_filters(filters, most):
 
     if not isinstance(filters, (list, tuple)) or not filters or not all(map(fits, filters)):
         raise ValueError(
-            f"filters={filters!r} has to be a list of (width, count), whole numbers from 1, with "
+            f"filters={filters!r} must be a list of (width, count), whole numbers from 1, with "
             f"widths of at most characters_per_token={most}."
         )
     return [(int(width), int(count)) for width, count in filters]
 
 
 def write_files(model, backbone, options, weights):
-    """Write bilm-tf's files of a model on an `ElmoBackbone`, or of that itself."""
+    """Write bilm-tf's files of an `ElmoBackbone`, or of a model built on one."""
     values = ((x, ops.convert_to_numpy(ops.cast(x, "float32"))) for x in model.weights)
     bilm.write_weights(weights, values)
     bilm.write_options(options, backbone)
 
 
 class ElmoTask(FromPreset, functional.Task):
-    """Base of the models on an `ElmoBackbone`; they read sentences themselves."""
+    """Base class of the models on an `ElmoBackbone`, which preprocess sentences themselves."""
 
     backbone_cls = ElmoBackbone
 
     _check_encoder = BertTask._check_encoder
 
-    # Keras' own: KerasHub's would preprocess arrays by TensorFlow.
+    # These call Keras' own methods: KerasHub's would preprocess arrays with TensorFlow.
 
     def fit(self, x=None, y=None, **kwargs):
-        """As `keras.Model.fit`."""
+        """See `keras.Model.fit`."""
         check_process()
         check_targets(y, kwargs.get("sample_weight"), self.loss)
         kwargs["callbacks"] = with_finite_check(kwargs.get("callbacks"))
         return keras.Model.fit(self, x, y, **kwargs)
 
     def evaluate(self, x=None, y=None, **kwargs):
-        """As `keras.Model.evaluate`."""
+        """See `keras.Model.evaluate`."""
         check_process()
         found = keras.Model.evaluate(self, x, y, **kwargs)
         return check_outputs(self, found, may_be_nan=True)
 
     def predict(self, x, **kwargs):
-        """As `keras.Model.predict`."""
+        """See `keras.Model.predict`."""
         check_process()
         return check_outputs(self, keras.Model.predict(self, x, **kwargs))
 
@@ -287,14 +282,14 @@ class ElmoTask(FromPreset, functional.Task):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElmoEmbedder(ElmoTask):
-    """Vectors of words from ELMo's layers, for models of one's own or for `embed`.
+    """Word embeddings from ELMo's layers, for a model of your own or for `embed`.
 
-    The output is (B, T, 2 * P), of all layers (B, T, L, 2 * P) with `layers="all"`.
+    The output is (B, T, 2 * P), or (B, T, L, 2 * P) for all L layers with `layers="all"`.
 
     Args:
         backbone: an `ElmoBackbone`.
-        layers: string. "scalar_mix", a learned average of all layers, "last", "tokens", the words'
-            own vectors, or "all".
+        layers: string. "scalar_mix", a learned weighted average of all layers; "last"; "tokens",
+            the context-free word embeddings; or "all".
 
     Example:
 
@@ -318,18 +313,18 @@ class ElmoEmbedder(ElmoTask):
         super().__init__(inputs=inputs, outputs=outputs, compile=False, **kwargs)
 
     def embed(self, sentences, stateful=False, batch_size=32):
-        """Vectors of the words of sentences.
+        """Embed the words of sentences.
 
         Args:
-            sentences: a string, whose words are what white space separates, or a list of N such
-                strings or lists of words.
-            stateful: bool. Read the sentences in batches in their order, each of which goes on
-                where the one before it ended, as bilm-tf does. The last batch may be smaller.
+            sentences: a string, split into words at white space, or a list of N such strings or
+                lists of words.
+            stateful: bool. Keep the sentences' order and carry the LSTM states from batch to batch,
+                as bilm-tf does. The last batch may be smaller.
             batch_size: int.
 
         Returns:
-            A list of N float32 arrays (W, 2 * P), with `layers="all"` (W, L, 2 * P); one array for
-            a single sentence.
+            A list of N float32 arrays (W, 2 * P), or (W, L, 2 * P) with `layers="all"`; one array
+            for a single sentence.
         """
         check_whole("batch_size", batch_size)
         sentences, single = sentence_words(sentences, "embed()")
@@ -369,7 +364,7 @@ class ElmoEmbedder(ElmoTask):
 
 
 def _chosen(layers, hidden_states, mix):
-    """Of all layers' outputs what `layers` of `ElmoEmbedder` says."""
+    """Select or mix the layers' outputs as `layers` of `ElmoEmbedder` says."""
     if layers == "scalar_mix":
         return mix(hidden_states)
     if layers == "all":

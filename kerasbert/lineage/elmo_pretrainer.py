@@ -1,7 +1,7 @@
-"""ELMo's pre-training: the next word, read forwards, and the one before, read backwards.
+"""ELMo's pretraining: next-word prediction forwards and backwards.
 
-N sentences, B batch, T tokens (words, and the two ends of a sentence), P width of one direction, V
-words of the vocabulary.
+N sentences, B batch, T tokens (words plus sentence start and end), P width of one direction, V
+words in the vocabulary.
 """
 
 import collections
@@ -39,12 +39,11 @@ _OUTPUTS = ("forward_logits", "backward_logits")
 
 
 def word_vocabulary(sentences, vocabulary_size=None):
-    """The words of sentences, the most frequent first, after `<S>`, `</S>` and `<UNK>`.
+    """Count the words of sentences and list them by frequency, after `<S>`, `</S>` and `<UNK>`.
 
     Args:
-        sentences: list of strings, whose words are what white space separates, or of lists of
-            words.
-        vocabulary_size: int. The most to keep, with these three; `None` keeps all.
+        sentences: list of strings, split into words at white space, or of lists of words.
+        vocabulary_size: int. Maximum size, including these three; `None` keeps all words.
 
     Returns:
         A list of strings.
@@ -64,18 +63,18 @@ def word_vocabulary(sentences, vocabulary_size=None):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElmoPretrainer(KeepsCompile, ElmoTask):
-    """Both language models that ELMo is pre-trained as, over one vocabulary of words.
+    """ELMo's forward and backward language models, with one softmax over a word vocabulary.
 
     Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and
-    `backward_logits` (B, T, V): of each token the next one, and the one before. The loss is the
-    mean of both. `fit` and `evaluate` take sentences, strings or lists of words, and make labels
-    themselves; each sentence begins with states of zero. All words of the vocabulary count in each
-    step, where bilm-tf draws 8,192 of them: keep it to some ten thousand.
+    `backward_logits` (B, T, V), which predict the token after and before each token. The loss is
+    the mean of both. `fit` and `evaluate` take sentences, as strings or lists of words, and make
+    the labels; each sentence starts with states of zero. Every step computes the softmax over the
+    whole vocabulary, where bilm-tf samples 8,192 words: keep V to some ten thousand.
 
     Args:
-        backbone: an `ElmoBackbone`. Its `dropout` is that of the outputs, too; the paper has 0.1.
-        vocabulary: list of V strings, `<S>`, `</S>` and `<UNK>` first, as `word_vocabulary`
-            makes it and as in bilm-tf's files.
+        backbone: an `ElmoBackbone`. Its `dropout` applies to the outputs, too; the paper uses 0.1.
+        vocabulary: list of V strings that starts with `<S>`, `</S>` and `<UNK>`, as made by
+            `word_vocabulary` or read from bilm-tf's files.
 
     Example:
 
@@ -96,12 +95,12 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         vocabulary = list(vocabulary)
         if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL:
             raise ValueError(
-                f"The vocabulary begins with {vocabulary[:3]}, and has to begin with "
-                f"{list(SPECIAL)}; make it by word_vocabulary(sentences)."
+                f"vocabulary starts with {vocabulary[:3]} and must start with "
+                f"{list(SPECIAL)}; make it with word_vocabulary(sentences)."
             )
         if len(set(vocabulary)) != len(vocabulary):
             word = collections.Counter(vocabulary).most_common(1)[0][0]
-            raise ValueError(f"The vocabulary has {word!r} more than once; leave one of them out.")
+            raise ValueError(f"vocabulary contains {word!r} more than once; remove the duplicates.")
         self.backbone = backbone
         self.vocabulary = vocabulary
         dtype = backbone.dtype_policy
@@ -120,12 +119,12 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """Configure training; it is so from the start.
+        """Configure training; the constructor already does so with the defaults.
 
         Args:
-            optimizer: "auto" is Adam at 1e-3, with gradients clipped at 10 as bilm-tf does.
+            optimizer: "auto" is Adam at 1e-3, with gradients clipped at 10 as in bilm-tf.
             loss: "auto" is the mean of the two cross-entropies.
-            metrics: "auto" is the perplexity of each.
+            metrics: "auto" is the perplexity of each direction.
             **kwargs: as in `keras.Model.compile`.
         """
         if isinstance(optimizer, str) and optimizer == "auto":
@@ -139,13 +138,13 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def fit(self, x=None, y=None, batch_size=None, validation_data=None, shuffle=True, **kwargs):
-        """Train on sentences, or on ready arrays; see `keras.Model.fit`.
+        """Train on sentences or preprocessed arrays; see `keras.Model.fit`.
 
         Args:
             x: list of strings or of lists of words; or a dict of arrays, with labels and weights.
             batch_size: int, 32 by default.
             validation_data: sentences, or as in `keras.Model.fit`.
-            shuffle: bool. A new order of sentences and batches every epoch.
+            shuffle: bool. Reshuffle sentences and batches in every epoch.
         """
         if _are_sentences(validation_data):
             validation_data = self._batches(validation_data, batch_size, None)
@@ -157,20 +156,20 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         return super().fit(x, y, batch_size=batch_size, shuffle=shuffle, **kwargs)
 
     def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
-        """Loss and metrics on sentences, or on ready arrays; see `keras.Model.evaluate`."""
+        """Evaluate on sentences or preprocessed arrays; see `keras.Model.evaluate`."""
         if _are_sentences(x):
             return super().evaluate(self._batches(x, batch_size, None), **kwargs)
         return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def perplexity(self, sentences, batch_size=32):
-        """How surprised the model is by the words of sentences and their ends.
+        """Compute the perplexity over the words and ends of sentences.
 
         Args:
-            sentences: as of `fit`.
+            sentences: as in `fit`.
             batch_size: int.
 
         Returns:
-            A dict of `forward`, `backward`, and `mean`, e to the mean of the two losses.
+            A dict of `forward`, `backward`, and `mean`, the exponential of the mean of both losses.
         """
         sums, counts = np.zeros(2), np.zeros(2)
         for features, labels, weights in self._batches(sentences, batch_size, None):
@@ -186,12 +185,12 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         return dict(zip(("forward", "backward", "mean"), values))
 
     def _batches(self, sentences, batch_size, seed, shuffle=False):
-        """A `tf.data.Dataset` of `(features, labels, weights)` of sentences of similar length."""
+        """Make a `tf.data.Dataset` of `(features, labels, weights)`, batched by length."""
         need_tensorflow("Reading sentences")
         batch_size = 32 if batch_size is None else batch_size
         check_whole("batch_size", batch_size)
         if isinstance(sentences, str):
-            raise ValueError("One sentence was given where a list is needed; put it in a list.")
+            raise ValueError("sentences must be a list, got one string; put it in a list.")
         sentences, _ = sentence_words(sentences, "fit()")
         numbers = {word: number for number, word in enumerate(self.vocabulary)}
         counts = [len(sentence) for sentence in sentences]
@@ -219,15 +218,15 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
 
     @classmethod
     def from_files(cls, options, weights, vocabulary, dtype=None):
-        """Read a model as bilm-tf writes it, with its softmax.
+        """Read a model with its softmax from bilm-tf's files.
 
         Args:
             options, weights: see `ElmoBackbone.from_files`.
-            vocabulary: string. The path of its file of words, one a line.
+            vocabulary: string. Path of the vocabulary file, one word per line.
             dtype: string or policy.
 
         Raises:
-            ValueError: where the files do not fit together.
+            ValueError: if the files do not match each other.
         """
         with open(vocabulary, encoding="utf-8") as file:
             words = file.read().split("\n")
@@ -239,7 +238,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         return model
 
     def to_files(self, options, weights, vocabulary):
-        """Write the files that `from_files` reads, as bilm-tf does."""
+        """Write the files that `from_files` reads, in bilm-tf's format."""
         write_files(self, self.backbone, options, weights)
         write_text(vocabulary, "".join(f"{word}\n" for word in self.vocabulary))
 
@@ -248,7 +247,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
 
 
 def _are_sentences(x):
-    """Whether these are sentences in memory, and no arrays or batches."""
+    """Return whether `x` is sentences in memory, rather than arrays or batches."""
     if isinstance(x, str):
         return True
     return isinstance(x, (list, tuple)) and all(isinstance(row, (str, list)) for row in x)

@@ -1,18 +1,18 @@
-"""What models remember of the text before: tensors that are given and taken, nothing hidden.
+"""Segment-level memory of Transformer-XL and XLNet, passed explicitly in and out.
 
-B batch, T tokens, M tokens of the memory, L layers, D width.
+B batch, T tokens, M memory tokens, L layers, D width.
 """
 
 from keras import ops
 
 
 def remember(states, memory, length):
-    """The last tokens of a memory and of what each layer got: (B, L, M, D), without gradients.
+    """Append each layer's inputs to the memory: (B, L, M, D), without gradients.
 
     Args:
-        states: list of L tensors (B, T, D).
+        states: list of L tensors (B, T, D), the inputs of each layer.
         memory: (B, L, M, D), or `None`.
-        length: int. The most tokens; `None` keeps all.
+        length: int. Maximum number of tokens to keep; `None` keeps all.
     """
     found = ops.stack(list(states), axis=1)
     if memory is not None:
@@ -23,7 +23,7 @@ def remember(states, memory, length):
 
 
 def check_memory(memory, token_ids, backbone):
-    """Raise for a memory of another model, or of another number of texts."""
+    """Raise if a memory's shape does not match the backbone and the batch."""
     wanted = (token_ids.shape[0], backbone.num_layers, None, backbone.hidden_dim)
     shape = tuple(memory.shape)
     if len(shape) != 4 or any(
@@ -31,6 +31,7 @@ def check_memory(memory, token_ids, backbone):
     ):
         batch, layers, _, width = wanted
         raise ValueError(
-            f"memory has the shape {shape}, and {batch} texts need ({batch}, {layers}, tokens, "
-            f"{width}); pass what the same texts gave before, or None at their beginning."
+            f"memory has the shape {shape}, but {batch} texts need ({batch}, {layers}, tokens, "
+            f"{width}); pass the memory returned for the previous segment of the same texts, or "
+            "None for their first segment."
         )

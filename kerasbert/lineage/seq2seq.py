@@ -1,7 +1,7 @@
-"""The encoder-decoder of 2017: a text is read to both sides, and another one written from it.
+"""The original transformer (2017), an encoder-decoder for translation.
 
-N texts, B batch, S tokens of a source, T of a target, V of the vocabulary, D width, H width of a
-head, K beams.
+N texts, B batch, S source tokens, T target tokens, V vocabulary, D width, H width of a head, K
+beams.
 """
 
 import keras
@@ -40,28 +40,29 @@ INPUTS = (
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerSeq2SeqBackbone(PresetBackbone):
-    """The transformer as it was published: an encoder, and a decoder that looks at its outputs.
+    """The original transformer: an encoder, and a decoder with cross-attention to its outputs.
 
-    One table of tokens serves both and the logits, positions are sinusoids. Inputs are a dict of
-    `encoder_token_ids` and `encoder_padding_mask` (B, S), `decoder_token_ids` and
-    `decoder_padding_mask` (B, T); called on arrays, the masks may be left out. Outputs are a dict
-    of `encoder_sequence_output` (B, S, D) and `decoder_sequence_output` (B, T, D).
+    Encoder, decoder and logits share one token embedding; positions are sinusoidal. Inputs are a
+    dict of `encoder_token_ids` and `encoder_padding_mask` (B, S), `decoder_token_ids` and
+    `decoder_padding_mask` (B, T); masks are optional in calls on arrays. Outputs are a dict of
+    `encoder_sequence_output` (B, S, D) and `decoder_sequence_output` (B, T, D).
 
     Args:
         vocabulary_size: int.
-        num_layers: int. Of the encoder.
-        num_heads: int. It divides `hidden_dim`.
+        num_layers: int. Encoder layers.
+        num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int. D, an even number.
-        intermediate_dim: int. Width of the feed-forward.
-        num_decoder_layers, num_decoder_heads, decoder_intermediate_dim: ints. The same of the
+        intermediate_dim: int. Width of the feed-forward network.
+        num_decoder_layers, num_decoder_heads, decoder_intermediate_dim: ints. The same for the
             decoder; `None` takes the encoder's.
-        dropout: float. Dropout of embeddings and of what each part of a layer adds.
-        attention_dropout: float. Dropout of the attention maps.
-        max_sequence_length: int. The number of positions.
-        activation: string. Of the feed-forward; Marian's is "silu".
+        dropout: float. Dropout on the embeddings and on each sublayer's output.
+        attention_dropout: float. Dropout on the attention probabilities.
+        max_sequence_length: int. Number of positions.
+        activation: string. For the feed-forward network; Marian uses "silu".
         layer_norm_epsilon: float.
-        norm_first: bool. Norms before instead of after each part, and one at each end.
-        scale_embeddings: bool. Multiply the tokens' vectors by the root of `hidden_dim`.
+        norm_first: bool. Layer norm before each sublayer instead of after it, and a final norm in
+            encoder and decoder.
+        scale_embeddings: bool. Multiply the token embeddings by the square root of `hidden_dim`.
         dtype: string or policy.
 
     Example:
@@ -178,7 +179,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         return self.embeddings_dropout(ops.add(x, self.positions(x, start_index=start_index)))
 
     def encode(self, token_ids, padding_mask):
-        """The encoder's outputs (B, S, D) of token ids and a mask (B, S)."""
+        """Encode token ids (B, S) with a padding mask (B, S) to outputs (B, S, D)."""
         x, mask = self._embed(token_ids), self.padding_mask(padding_mask)
         for block in self.encoder_layers:
             x = block(x, attention_mask=mask)
@@ -193,18 +194,18 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def keys_values(self, memory):
-        """What the decoder's layers look at in `encode`'s outputs: a tuple of (B, 2, S, N, H)."""
+        """Compute the keys and values of cross-attention: a tuple of (B, 2, S, N, H) per layer."""
         return tuple(block.cross_attention.keys_values(memory) for block in self.decoder_layers)
 
     def decode_with_cache(self, token_ids, memory_mask, keys_values, cache, cache_update_index):
-        """The decoder's outputs (B * K, C, D) of tokens whose predecessors are in a cache.
+        """Decode tokens whose predecessors are in a cache, to outputs (B * K, C, D).
 
         Args:
-            token_ids: ints (B * K, C). K rows in turn read one source.
-            memory_mask: (B, S). The sources' padding mask.
-            keys_values: what `keys_values` gave.
-            cache: tuple of a tensor (B * K, 2, T, N, H) for each layer.
-            cache_update_index: int. The position of the first of the C tokens.
+            token_ids: ints (B * K, C). K consecutive rows share one source.
+            memory_mask: (B, S). Padding mask of the sources.
+            keys_values: the result of `keys_values`.
+            cache: tuple of a tensor (B * K, 2, T, N, H) per layer.
+            cache_update_index: int. Position of the first of the C tokens.
 
         Returns:
             `(outputs, cache)`.
@@ -228,7 +229,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         return x if self.decoder_norm is None else self.decoder_norm(x), tuple(filled)
 
     def fill_in(self, inputs):
-        """Without a mask no token is padding."""
+        """Add missing padding masks, under which no token is padding."""
         inputs = {
             name: x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x)
             for name, x in inputs.items()
@@ -249,29 +250,29 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
 
     def default_lora_layer_names(self):
-        """The layers that `enable_lora` adapts where it is given no names."""
+        """Return the names of the layers that `enable_lora` adapts by default."""
         return ["qkv", "query", "kv"]
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerSeq2SeqLM(WritingTask):
-    """Writes a text from another one, as in translation, and learns it from pairs of texts.
+    """Sequence-to-sequence language model, for example for translation.
 
-    The output is logits (B, T, V): of the target's token after each. `fit` and `evaluate` take
-    raw strings, `fit((sources, targets))`; of ready arrays labels are the next tokens (B, T), and
-    sample weights (B, T) 0 at padding. `translate` writes, and
-    `score` says how likely a target is.
+    The output is logits (B, T, V) of the target's next tokens. `fit` and `evaluate` take raw
+    strings, `fit((sources, targets))`, or preprocessed arrays, with the next tokens (B, T) as
+    labels and sample weights (B, T) that are 0 at padding.
 
     The paper trains with `compile(Adam(WarmupInverseSqrt(d**-0.5 * 4000**-0.5, 4000), beta_1=0.9,
-    beta_2=0.98, epsilon=1e-9))`, d being `hidden_dim`; label smoothing of 0.1 is what
-    `compile(loss="auto")` takes.
+    beta_2=0.98, epsilon=1e-9))`, where d is `hidden_dim`, and a label smoothing of 0.1, as in
+    `compile(loss="auto")`.
 
     Args:
         backbone: a `TransformerSeq2SeqBackbone`.
-        preprocessor: a `TransformerSeq2SeqLMPreprocessor`, or `None` for ready arrays.
-        output_bias: bool. A bias of each token's logit (Marian's `final_logits_bias`).
-        forbidden_token_ids: list of ints. What is never written (Marian's `bad_words_ids`).
-        forced_end_token_id: int. What is written in the last place that has room.
+        preprocessor: a `TransformerSeq2SeqLMPreprocessor`, or `None` for preprocessed arrays.
+        output_bias: bool. Add a bias to each token's logit (Marian's `final_logits_bias`).
+        forbidden_token_ids: list of ints. Tokens that are never generated (Marian's
+            `bad_words_ids`).
+        forced_end_token_id: int. Token that is generated in the last free position.
 
     Example:
 
@@ -292,7 +293,7 @@ class TransformerSeq2SeqLM(WritingTask):
     preprocessor_cls = TransformerSeq2SeqLMPreprocessor
     kind = "seq2seq_lm"
     needs_head = False
-    uses_pooler = True  # There is none that would stay untrained.
+    uses_pooler = True  # There is no pooler that could stay untrained.
     usual_sampler = "greedy"
 
     def __init__(
@@ -311,7 +312,7 @@ class TransformerSeq2SeqLM(WritingTask):
             if not is_whole(id) or not 0 <= id < count:
                 raise ValueError(
                     f"forbidden_token_ids={forbidden_token_ids} and forced_end_token_id="
-                    f"{forced_end_token_id} have {id!r}; ids are 0 to {count - 1}."
+                    f"{forced_end_token_id} contain {id!r}; ids must be from 0 to {count - 1}."
                 )
         # === Layers ===
         self.backbone = backbone
@@ -336,7 +337,7 @@ class TransformerSeq2SeqLM(WritingTask):
     def from_source(cls, source, load_weights=True, **kwargs):
         head = None if source.is_own else source.head_maps.get(cls.kind)
         if head is not None:
-            # Files without the bias mean one of zeros.
+            # A checkpoint without the bias stands for a bias of zeros.
             (bias,) = head.theirs("lm_head/bias")
             kwargs.setdefault("output_bias", not load_weights or bias in source.tensors)
         return super().from_source(source, load_weights, **kwargs)
@@ -347,11 +348,11 @@ class TransformerSeq2SeqLM(WritingTask):
         return not is_raw
 
     def default_loss(self):
-        """Cross-entropy with labels smoothed by 0.1, a mean over the tokens."""
+        """Return the cross-entropy with label smoothing of 0.1, averaged over the tokens."""
         return TokenCrossEntropy(label_smoothing=0.1)
 
     def default_metrics(self):
-        """Accuracy and perplexity over the tokens."""
+        """Return accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
 
     def _check_ids(self, x):
@@ -359,23 +360,24 @@ class TransformerSeq2SeqLM(WritingTask):
             if isinstance(x, dict) and name in x:
                 super()._check_ids({"token_ids": x[name]})
 
-    # === What texts are worth ===
+    # === Scoring ===
 
     def score(self, sources, targets, batch_size=32):
-        """How likely targets are, given their sources; both are cut at `sequence_length`.
+        """Compute the log-probability of targets given their sources.
+
+        Both are truncated at `sequence_length`.
 
         Args:
             sources, targets: a string each, or lists of N strings.
             batch_size: int.
 
         Returns:
-            The logarithm of the probability of the target's tokens and its end, a sum: a float, or
-            floats (N,) for lists.
+            The sum over the target's tokens and its end token: a float, or floats (N,) for lists.
         """
         texts, _ = self._as_lists((sources, targets), "score()")
         batches, order = self._sorted_batches(texts, batch_size=batch_size)
         if "_scorer" not in self.__dict__:
-            self.__dict__["_scorer"] = TargetScorer(self)  # As `_writers`.
+            self.__dict__["_scorer"] = TargetScorer(self)  # Keras would track an attribute.
 
         def step(batch):
             x, y, weights = batch
@@ -395,33 +397,33 @@ class TransformerSeq2SeqLM(WritingTask):
         found = restore_order(found, order)
         return float(found[0]) if isinstance(sources, (str, bytes)) else found
 
-    # === Writing ===
+    # === Generation ===
 
     def translate(self, texts, max_length=None, num_beams=4, length_penalty=1.0, batch_size=32):
-        """Write what the model makes of texts, by beam search.
+        """Generate the target texts by beam search.
 
         Args:
             texts: a string or a list of N strings.
-            max_length: int. The most tokens of what is written, start and end with it; by default
-                the preprocessor's `sequence_length`.
-            num_beams: int. 1 takes the likeliest token each time, without a search.
-            length_penalty: float. See `kerasbert.samplers.BeamSampler`; the paper's search
-                has 4 beams and 0.6, in a formula of its own.
-            batch_size: int. How many texts are read and written at a time.
+            max_length: int. Maximum number of tokens to generate, including start and end;
+                defaults to the preprocessor's `sequence_length`.
+            num_beams: int. 1 decodes greedily.
+            length_penalty: float. See `kerasbert.samplers.BeamSampler`; the paper uses 4 beams and
+                0.6, in a different formula.
+            batch_size: int.
 
         Returns:
             A string, or a list of N strings.
 
         Raises:
-            ValueError: for a text without a token, or with more than fit.
+            ValueError: if a text has no tokens, or too many.
         """
         check_process()
         check_whole("batch_size", batch_size)
         check_whole("num_beams", num_beams)
         if num_beams > self.backbone.vocabulary_size // 2:
             raise ValueError(
-                f"num_beams={num_beams} is more than half of the {self.backbone.vocabulary_size} "
-                "tokens, of which each beam needs two; use fewer."
+                f"num_beams={num_beams} is more than half of the vocabulary of "
+                f"{self.backbone.vocabulary_size} tokens, of which each beam needs two; use fewer."
             )
         sampler = own_sampler("greedy")
         if num_beams > 1:
@@ -429,16 +431,16 @@ class TransformerSeq2SeqLM(WritingTask):
         return self._write_texts(texts, "translate()", sampler, max_length, "auto", batch_size)
 
     def generate(self, inputs, max_length=None, stop_token_ids="auto", batch_size=32):
-        """Write by the sampler of `compile`; see `translate`.
+        """Generate with the sampler set by `compile`; see `translate`.
 
         Args:
             inputs: a string, a list of N strings, or a dict of `encoder_token_ids` and
-                `encoder_padding_mask` (B, S), `decoder_token_ids` (B, T), each row begun by one
-                token or more and with room behind, and `decoder_padding_mask` (B, T), true at what
-                is begun.
-            max_length, batch_size: see `translate`. Arrays have as many tokens as columns.
+                `encoder_padding_mask` (B, S), `decoder_token_ids` (B, T), whose rows start with a
+                prompt of one token or more before free positions, and `decoder_padding_mask`
+                (B, T), true at the prompt.
+            max_length, batch_size: see `translate`. Arrays are limited by their columns instead.
             stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, and `None`
-                ends none before its room is full.
+                generates until all positions are filled.
 
         Returns:
             A string, a list of N strings, or a dict of `decoder_token_ids` and
@@ -465,7 +467,7 @@ class TransformerSeq2SeqLM(WritingTask):
 
     def _write(self, inputs, stops, sampler):
         self._check_finite()
-        # By its settings: a compiled function for each sampler.
+        # Keyed by the sampler's settings, so that equal samplers share a compiled function.
         key = repr(keras.saving.serialize_keras_object(sampler))
         writers = self.__dict__.setdefault("_writers", {})  # Not by `setattr`: Keras tracks dicts.
         if key not in writers:
@@ -477,16 +479,17 @@ class TransformerSeq2SeqLM(WritingTask):
         self.__dict__["_writers"] = {}
 
     def generate_step(self, inputs, stop_token_ids=None, sampler=None):
-        """Write on in a batch, compiled where the backend does so; see `generate`.
+        """Generate from a prepared batch, compiled where the backend supports it.
 
         Args:
-            inputs: dict as of `generate`, and perhaps `prompt_ids` (B, C), all tokens of what is
-                begun in fewer columns.
+            inputs: dict as in `generate`, and optionally `prompt_ids` (B, C), all prompt tokens in
+                fewer columns.
             stop_token_ids: tuple of ints, or `None`.
-            sampler: of `kerasbert.samplers` or `keras_hub.samplers`; `None` is that of `compile`.
+            sampler: from `kerasbert.samplers` or `keras_hub.samplers`; `None` takes the one set by
+                `compile`.
 
         Returns:
-            A dict of `decoder_token_ids` and of `decoder_padding_mask`, which ends with a row's
+            A dict of `decoder_token_ids` and of `decoder_padding_mask`, which ends with each row's
             stop token.
         """
         backbone, forbidden = self.backbone, self.forbidden_token_ids or ()
@@ -542,19 +545,19 @@ class TransformerSeq2SeqLM(WritingTask):
         }
 
     def _fresh_cache(self, prompt_ids, read, length):
-        """The cache of `length` tokens, with keys and values of those of the prompts."""
+        """Make a cache of `length` tokens, filled with the prompts' keys and values."""
         backbone = self.backbone
         heads = backbone.num_decoder_heads
         shape = (ops.shape(prompt_ids)[0], 2, length, heads, backbone.hidden_dim // heads)
         layers = range(len(backbone.decoder_layers))
         cache = tuple(ops.zeros(shape, dtype=self.compute_dtype) for _ in layers)
         if prompt_ids.shape[1] == 1:
-            return cache  # The first step reads the token before it.
+            return cache  # The first decoding step reads the single prompt token.
         keys_values = tuple(read[f"memory_{i}"] for i in layers)
         return backbone.decode_with_cache(prompt_ids, read["memory_mask"], keys_values, cache, 0)[1]
 
     def _checked_arrays(self, inputs):
-        """Check ready arrays for `generate`, and give their types to them."""
+        """Check preprocessed arrays for `generate` and cast them."""
         inputs = self._named_arrays(inputs, ("encoder_token_ids", "decoder_token_ids"))
         checked = {
             **self._checked_rows(inputs, "encoder_"),
@@ -562,8 +565,9 @@ class TransformerSeq2SeqLM(WritingTask):
         }
         if len({len(x) for x in checked.values()}) > 1:
             raise ValueError(
-                f"There are {len(checked['encoder_token_ids'])} rows of encoder_token_ids and "
-                f"{len(checked['decoder_token_ids'])} of decoder_token_ids; give as many."
+                f"encoder_token_ids has {len(checked['encoder_token_ids'])} rows, and "
+                f"decoder_token_ids has {len(checked['decoder_token_ids'])}; they must have the "
+                "same number."
             )
         return {**inputs, **checked}
 
@@ -577,9 +581,10 @@ class TransformerSeq2SeqLM(WritingTask):
 
 
 class TargetScorer(keras.Model):
-    """The logarithm of the probability of each target, (B,).
+    """Model that computes the log-probability of each target, (B,).
 
-    Inputs are the model's, and `token_ids` and `padding_mask` (B, T) of what follows each token.
+    Inputs are the language model's, and the tokens to predict: `token_ids` and `padding_mask`
+    (B, T).
 
     Args:
         model: a `TransformerSeq2SeqLM`.
@@ -594,15 +599,15 @@ class TargetScorer(keras.Model):
     def call(self, inputs):
         outputs = self.backbone({name: inputs[name] for name in INPUTS})
         logits = self.lm_head(outputs["decoder_sequence_output"])  # (B, T, V)
-        # The plain form: a server has no operations of TensorFlow's gradient.
+        # The plain kernel, because serving lacks the operations of TensorFlow's custom gradient.
         scores = -backend.cross_entropy.plain(inputs["token_ids"], logits)
         return ops.sum(ops.where(inputs["padding_mask"] > 0, scores, 0.0), axis=-1)
 
 
 class _Writer:
-    """A model with a sampler, whose step is compiled as each backend does."""
+    """A model with one sampler, and its compiled `generate_step`."""
 
-    # As of `BertCausalLM`: not by inheritance.
+    # Borrowed rather than inherited, as in `BertCausalLM`.
     make_generate_function = keras_hub.models.CausalLM.make_generate_function
 
     def __init__(self, model, sampler):

@@ -1,6 +1,6 @@
-"""Transformer-XL: a language model that goes on from a memory of the text before.
+"""Transformer-XL: a language model with segment-level recurrence.
 
-B batch, T tokens, M tokens of the memory, L layers, D width, V tokens of the vocabulary.
+B batch, T tokens, M memory tokens, L layers, D width, V tokens in the vocabulary.
 """
 
 import math
@@ -28,26 +28,25 @@ from kerasbert.optimizers import AdamW
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerXLBackbone(PresetBackbone):
-    """Transformer-XL's layers, from token ids and a memory to vectors and the next memory.
+    """Transformer-XL's layers, from token ids and a memory to outputs and the next memory.
 
-    Inputs are a dict of `token_ids` (B, T) and `memory` (B, L, M, D), what every layer got of the M
-    tokens before; left out, there are none. Outputs are a dict of `sequence_output` (B, T, D) and
-    `memory`, with these tokens in it. Nothing is kept in the model, and no gradient goes through
-    the memory.
+    Inputs are a dict of `token_ids` (B, T) and, optionally, `memory` (B, L, M, D), each layer's
+    inputs at the M previous tokens. Outputs are a dict of `sequence_output` (B, T, D) and `memory`,
+    extended by these tokens. The model keeps no state, and the memory is detached from gradients.
 
     Args:
-        vocabulary_size: int. The most frequent tokens first, where there are `cutoffs`.
+        vocabulary_size: int. With `cutoffs`, ids must be sorted by frequency, most frequent first.
         num_layers: int.
-        num_heads: int. It divides `hidden_dim`.
+        num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int.
-        intermediate_dim: int. Width of the feed-forward.
-        dropout: float. Of embeddings, distances, outputs, and what each half of a layer adds.
-        attention_dropout: float.
+        intermediate_dim: int. Width of the feed-forward network.
+        dropout: float. Dropout on embeddings, position encodings, outputs and sublayer outputs.
+        attention_dropout: float. Dropout on the attention probabilities.
         embedding_dim, cutoffs, division: see `kerasbert.layers.adaptive.AdaptiveEmbedding`.
-        memory_length: int. The most tokens of the memory that it gives.
-        same_length: bool. Each token sees as many as `memory_length`, itself among them.
-        clamp_length: int. Distances beyond count as this one; `None` has no limit.
-        shares_biases: bool. All layers share the biases of their queries.
+        memory_length: int. Maximum number of tokens in the returned memory.
+        same_length: bool. Each token attends to `memory_length` tokens, itself included.
+        clamp_length: int. Larger distances between positions count as this; `None` for no limit.
+        shares_biases: bool. Share the query biases among all layers.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
         initializer_range: float.
@@ -104,7 +103,8 @@ class TransformerXLBackbone(PresetBackbone):
         check_heads(hidden_dim, num_heads)
         if same_length and not memory_length:
             raise ValueError(
-                "same_length=True has each token see memory_length=0 tokens; set it to 1 or more."
+                "same_length=True lets each token attend to memory_length=0 tokens; set "
+                "memory_length to 1 or more."
             )
 
         def initializer():
@@ -163,18 +163,18 @@ class TransformerXLBackbone(PresetBackbone):
         return keras.dtype_policies.get(dtype).compute_dtype
 
     def outputs_of(self, inputs):
-        """The outputs of inputs that may be symbols; without `memory` there is none."""
+        """Compute the outputs for inputs that may be symbolic; `memory` is optional."""
         outputs, got = self.outputs_and_states(inputs)
         memory = remember(got, inputs.get("memory"), self.memory_length)
         return {"sequence_output": outputs, "memory": memory}
 
     def outputs_and_states(self, inputs):
-        """The outputs (B, T, D), and a list of what each layer got (B, T, D)."""
+        """Return the outputs (B, T, D) and the list of each layer's inputs (B, T, D)."""
         memory = inputs.get("memory")
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(x, memory=memory)
         mask = context.pop("attention_mask")
-        context.pop("query_mask")  # There are no predictions apart from the tokens.
+        context.pop("query_mask")  # It masks a second stream, which Transformer-XL lacks.
         got = []
         for i, block in enumerate(self.transformer_layers):
             got.append(x)
@@ -188,11 +188,11 @@ class TransformerXLBackbone(PresetBackbone):
         return super().__call__(self.fill_in(inputs), *args, **kwargs)
 
     def call(self, inputs, training=None, mask=None, **kwargs):
-        # `fit` and `predict` on JAX come in here.
+        # On JAX, `fit` and `predict` call this method directly.
         return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
 
     def fill_in(self, inputs):
-        """Without a memory there is one of no tokens."""
+        """Add an empty memory where none is given."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
             inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
         if "memory" in inputs:
@@ -209,18 +209,16 @@ class TransformerXLBackbone(PresetBackbone):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerXLLM(BertTask):
-    """Predicts the next token or character, over texts of any length.
+    """Next-token prediction with Transformer-XL, for texts of any length.
 
-    The output is log-probabilities (B, T, V): of the token after each. `fit` takes `token_ids`
-    (B, T) and as labels the next ones (B, T), and sees no memory; for training with one, take
-    `read_on`, which gives it.
+    The output is log-probabilities (B, T, V) of the next tokens. `fit` takes `token_ids` (B, T) and
+    the next ones as labels (B, T), without a memory; to train with one, loop over `read_on`.
 
     Args:
         backbone: a `TransformerXLBackbone`.
-        characters: string. Those that the ids stand for, in their order, for a model of
-            characters.
+        characters: string. The characters that ids 0, 1, ... stand for, in a character-level model.
         tied_projections: see `kerasbert.layers.adaptive.AdaptiveSoftmax`.
-        preprocessor: `None`.
+        preprocessor: must be `None`.
 
     Example:
 
@@ -243,15 +241,15 @@ class TransformerXLLM(BertTask):
         check_value("characters", characters, "name?")
         if preprocessor is not None:
             raise ValueError(
-                f"preprocessor is a {type(preprocessor).__name__}, and a {type(self).__name__} "
-                "reads ids, or texts by its `characters`."
+                f"preprocessor must be None, got a {type(preprocessor).__name__}: "
+                f"{type(self).__name__} reads token ids, or texts by its `characters`."
             )
         if characters is not None and len(set(characters)) != len(characters):
-            raise ValueError("characters has one twice; each has one id.")
+            raise ValueError("characters contains one twice; each must have one id.")
         if characters is not None and len(characters) > backbone.vocabulary_size:
             raise ValueError(
-                f"There are {len(characters)} characters, and the backbone's vocabulary_size is "
-                f"{backbone.vocabulary_size}."
+                f"characters has {len(characters)} characters, more than the backbone's "
+                f"vocabulary_size of {backbone.vocabulary_size}."
             )
         # === Layers ===
         self.backbone = backbone
@@ -271,7 +269,7 @@ class TransformerXLLM(BertTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
-        """Configure training; "auto" takes AdamW at 5e-4. See `BertTask.compile`."""
+        """Configure training; the default optimizer is AdamW at 5e-4. See `BertTask.compile`."""
         if isinstance(optimizer, str) and optimizer == "auto":
             optimizer = AdamW(5e-4)
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
@@ -286,26 +284,26 @@ class TransformerXLLM(BertTask):
         return "lm_head/bias_0"
 
     def fill_in(self, inputs):
-        """Nothing: a text begins without a memory."""
+        """Return the inputs unchanged: a text starts without a memory."""
         return inputs
 
     def _needs_labels(self, is_raw):
         return not is_raw
 
     def default_loss(self):
-        """Cross-entropy, a mean over the tokens."""
+        """Return the cross-entropy, averaged over the tokens."""
         return TokenCrossEntropy()
 
     def default_metrics(self):
-        """Accuracy and perplexity over the tokens."""
+        """Return accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
 
     def read_on(self, inputs, memory=None):
-        """Log-probabilities, and the memory with which the next part of the texts may begin.
+        """Compute log-probabilities, and the memory for the next segment of the texts.
 
         Args:
             inputs: dict of `token_ids` (B, T).
-            memory: (B, L, M, D), what it gave of the part before; `None` at a beginning.
+            memory: (B, L, M, D), returned for the previous segment; `None` for the first.
 
         Returns:
             `(log_probabilities, memory)`.
@@ -317,46 +315,48 @@ class TransformerXLLM(BertTask):
         return self.lm_head(outputs["sequence_output"]), outputs["memory"]
 
     def ids_of(self, text):
-        """The ids (T,) of a text's characters, or ids as they are, checked."""
+        """Map a text's characters to ids (T,), or check an array of ids."""
         if isinstance(text, str):
             if self.characters is None:
                 raise ValueError(
-                    "A text was given to a model without `characters`; pass token ids, or make it "
-                    "with characters=... ."
+                    "This model has no `characters` and cannot read a text; pass token ids, or "
+                    "build it with characters=... ."
                 )
             place = {character: id for id, character in enumerate(self.characters)}
             for position, character in enumerate(text):
                 if character not in place:
                     raise ValueError(
-                        f"Character {position} of the text, {character!r}, is none of the model's "
-                        f"{len(place)}; replace it, or train with characters that have it."
+                        f"Character {position} of the text, {character!r}, is not among the "
+                        f"model's {len(place)} characters; replace it, or train a model with it."
                     )
             return np.array([place[character] for character in text], "int32")
         ids = np.asarray(text)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise ValueError(
-                f"evaluate_stream() takes one text, a string or its ids (T,), not an array of "
-                f"shape {ids.shape} and type {ids.dtype}."
+                f"text must be a string or an array of ids (T,), got an array of shape "
+                f"{ids.shape} and type {ids.dtype}."
             )
         count = self.backbone.vocabulary_size
         if ids.size and not 0 <= ids.min() <= ids.max() < count:
-            raise ValueError(f"The ids of the encoder's tokens are 0 to {count - 1}.")
+            raise ValueError(
+                f"text has ids from {ids.min()} to {ids.max()}; this model's are 0 to {count - 1}."
+            )
         return ids.astype("int32")
 
     def evaluate_stream(self, text, segment=128, memory=None):
-        """Bits that each character or token of a text takes, read part by part.
+        """Compute the mean bits per character or token of a text, segment by segment.
 
-        It costs memory for a part and what is remembered alone, however long the text is. The
-        first token has none before it and is not counted.
+        Memory use does not depend on the length of the text. The first token has no predecessor
+        and is not counted.
 
         Args:
             text: a string, or ids (T,).
-            segment: int. Tokens of a part.
-            memory: int. The most tokens that are remembered; by default the backbone's
+            segment: int. Number of tokens per segment.
+            memory: int. Maximum number of memory tokens; defaults to the backbone's
                 `memory_length`.
 
         Returns:
-            A float, -log2 of the probability, a mean.
+            A float, the mean of -log2 of the probability.
 
         Raises:
             ValueError: for a text of fewer than two tokens.
@@ -367,7 +367,7 @@ class TransformerXLLM(BertTask):
         ids = self.ids_of(text)
         if len(ids) < 2:
             raise ValueError(
-                f"The text has {len(ids)} tokens; the first predicts the second, so give two."
+                f"text has {len(ids)} tokens and needs at least two: the first predicts the second."
             )
         total, past = 0.0, None
         with backend.without_gradients():

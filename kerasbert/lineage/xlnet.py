@@ -1,6 +1,6 @@
-"""XLNet: an encoder by relative positions, with a stream for what is to be predicted.
+"""XLNet: an encoder with relative positions and two-stream attention for its pretraining.
 
-B batch, T tokens, P predictions, M tokens of the memory, L layers, D width.
+B batch, T tokens, P predictions, M memory tokens, L layers, D width.
 """
 
 import keras
@@ -15,7 +15,6 @@ from kerasbert.layers.relative_attention import RelativeAttention, RelativeConte
 from kerasbert.lineage.memory import check_memory, remember
 from kerasbert.models.backbone import BertBackbone
 
-# The settings of an `XLNetBackbone`.
 _NAMES = (
     *("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout"),
     *("activation", "layer_norm_epsilon", "is_causal", "clamp_length", "memory_length"),
@@ -24,9 +23,10 @@ _NAMES = (
 
 
 class _MaskEmbedding(keras.layers.Layer):
-    """Puts the one vector that stands for each token that is to be predicted behind the tokens.
+    """The learned embedding of the query stream, appended once for each prediction.
 
-    It is called without any as well: a weight of the model is one of a layer that it runs.
+    Calls without predictions return the tokens alone; they happen because Keras only tracks the
+    weights of layers that the model runs.
     """
 
     def build(self, inputs_shape):
@@ -50,7 +50,7 @@ class _MaskEmbedding(keras.layers.Layer):
 
 
 class _Predictions(keras.layers.Layer):
-    """The predictions (B, P, D), which stand behind the tokens."""
+    """Selects the predictions (B, P, D), which follow the tokens."""
 
     def call(self, inputs, mapping):
         return inputs[:, ops.shape(mapping)[2] :]
@@ -62,25 +62,26 @@ class _Predictions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetBackbone(BertBackbone):
-    """XLNet's encoder: Transformer-XL's attention, read in both directions.
+    """XLNet's encoder: Transformer-XL's attention, in both directions.
 
-    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T). Tokens are of
-    the same segment or of two, whatever the segments' numbers; there is no limit to T. The output
-    is a dict of `sequence_output` (B, T, D). `read_on` takes and gives a memory, and predicts.
+    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T), with T
+    unlimited. Attention only uses whether two tokens are of the same segment, not the segments'
+    numbers. The output is a dict of `sequence_output` (B, T, D). `read_on` takes and returns a
+    memory; `predict_targets` computes the second stream.
 
     Args:
         vocabulary_size: int.
         num_layers: int.
-        num_heads: int. It divides `hidden_dim`.
+        num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int.
-        intermediate_dim: int. Width of the feed-forward.
-        dropout: float. Of embeddings, distances, attention maps, and what each half of a layer
-            adds.
+        intermediate_dim: int. Width of the feed-forward network.
+        dropout: float. Dropout on embeddings, position encodings, attention probabilities and
+            sublayer outputs.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
         is_causal: bool. Left-to-right attention.
-        clamp_length: int. Distances beyond count as this one; `None` has no limit.
-        memory_length: int. The most tokens of the memory that `read_on` gives; 0 keeps all.
+        clamp_length: int. Larger distances between positions count as this; `None` for no limit.
+        memory_length: int. Maximum number of memory tokens that `read_on` returns; 0 keeps all.
         initializer_range: float.
         finetuning_learning_rate: float. See `BertBackbone`.
         dtype: string or policy.
@@ -96,7 +97,7 @@ class XLNetBackbone(BertBackbone):
     Source: Yang et al. 2019, arXiv 1906.08237.
     """
 
-    # What `BertBackbone` has as settings, and this one does not vary.
+    # Settings of `BertBackbone` that are fixed here.
     replaced_bases = (BertBackbone,)
     setting_names = _NAMES
     family = "xlnet"
@@ -175,18 +176,18 @@ class XLNetBackbone(BertBackbone):
         hidden_states, _ = self._encode(inputs)
         self.hidden_states = tuple(hidden_states)
         outputs = self._named_outputs(hidden_states)
-        # Not `BertBackbone`'s own: it would build BERT.
+        # Skips `BertBackbone.__init__`, which would build BERT.
         super(BertBackbone, self).__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
     def _encode(self, inputs, attention_scores=False, positions=None):
         if attention_scores:
-            raise ValueError("XLNetBackbone gives no attention maps; ask for hidden states alone.")
+            raise ValueError("XLNetBackbone returns no attention maps; ask for hidden states only.")
         return self._layers_of(inputs, positions=positions), []
 
     def _layers_of(
         self, inputs, memory=None, hidden_mask=None, target_mapping=None, positions=None
     ):
-        """Every layer's output, the embeddings first; with a mapping, predictions come last."""
+        """Return all layers' outputs, embeddings first, with predictions appended to the tokens."""
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(
             x,
@@ -217,23 +218,23 @@ class XLNetBackbone(BertBackbone):
         return hidden_states
 
     def predict_targets(self, inputs, hidden_mask, target_mapping):
-        """Vectors (B, P, D) of what is to be predicted.
+        """Compute the outputs (B, P, D) of the query stream, from which tokens are predicted.
 
         Args:
-            inputs: as of a call.
-            hidden_mask: (B, T, T), true or 1 where a token must not see another one.
-            target_mapping: (B, P, T), 1 at the place of each prediction.
+            inputs: as in a call.
+            hidden_mask: (B, T, T), true or 1 where a token must not attend to another one.
+            target_mapping: (B, P, T), 1 at the position of each prediction.
         """
         states = self._layers_of(inputs, hidden_mask=hidden_mask, target_mapping=target_mapping)
         return _Predictions(dtype=self.dtype_policy)(states[-1], mapping=target_mapping)
 
     def read_on(self, inputs, memory=None, hidden_mask=None):
-        """The outputs, and the memory with which the next part of the texts may begin.
+        """Compute the outputs, and the memory for the next segment of the texts.
 
         Args:
-            inputs: as of a call.
-            memory: (B, L, M, D), what it gave of the part before; `None` at a beginning.
-            hidden_mask: (B, T, T), true or 1 where a token must not see another one.
+            inputs: as in a call.
+            memory: (B, L, M, D), returned for the previous segment; `None` for the first.
+            hidden_mask: (B, T, T), true or 1 where a token must not attend to another one.
 
         Returns:
             `(outputs, memory)`.
@@ -248,4 +249,6 @@ class XLNetBackbone(BertBackbone):
         )
 
     def with_layers(self, layers):
-        raise ValueError("with_layers() copies layers of a BertBackbone; XLNetBackbone has none.")
+        raise ValueError(
+            "with_layers() copies layers of a BertBackbone, and XLNetBackbone does not support it."
+        )

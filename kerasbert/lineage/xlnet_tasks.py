@@ -1,6 +1,6 @@
-"""What XLNet is trained for: classes of texts, answers, and its own pre-training.
+"""XLNet's tasks: text classification, question answering and pretraining.
 
-B batch, T tokens, P predictions, D width, V tokens of the vocabulary.
+B batch, T tokens, P predictions, D width, V tokens in the vocabulary.
 """
 
 import keras
@@ -22,15 +22,15 @@ from kerasbert.preprocessors.xlnet import (
 
 
 def _of_predictions(task):
-    """The vector that stands for predictions, which only pre-training has."""
+    """Return the query stream's embedding, which only pretraining uses."""
     return task.backbone.mask_embedding.weights
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetTextClassifier(BertTextClassifier):
-    """A classifier of texts, or of pairs, by XLNet's last token, `<cls>`.
+    """Classifies texts or pairs of texts from XLNet's last token, `<cls>`.
 
-    A dense layer with tanh and the logits come after it. Methods and arguments are those of
+    The head is a dense layer with tanh, then the logits. Methods and arguments are those of
     `BertTextClassifier`, with an `XLNetBackbone` and an `XLNetTextClassifierPreprocessor`.
 
     Example:
@@ -53,7 +53,7 @@ class XLNetTextClassifier(BertTextClassifier):
 
 
 class _LastFirst(keras.layers.Layer):
-    """Rows `... <cls>`, padded anywhere around them, as `<cls> ...` with padding at the end."""
+    """Reorders rows `... <cls>`, padded on either side, to `<cls> ...` with padding at the end."""
 
     def call(self, inputs, padding_mask):
         mask = ops.cast(padding_mask, "int32")
@@ -72,13 +72,13 @@ class _LastFirst(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetQuestionAnswering(BertQuestionAnswering):
-    """Finds answers as `BertQuestionAnswering` does, with the simple head over XLNet's tokens.
+    """Extracts answers with a simple span head over XLNet's tokens.
 
-    Rows are `question <sep> window <sep> <cls>`. The logits (B, T) are in the order in which the
-    labels count: `<cls>`, which stands for no answer, first, then the others, then padding.
+    Rows are `question <sep> window <sep> <cls>`. The logits (B, T) are ordered as the labels are:
+    `<cls>`, which stands for no answer, then the other tokens, then padding.
 
-    Arguments and methods are those of `BertQuestionAnswering`, with an `XLNetBackbone`. The head
-    that XLNet's paper searches answers with by beams is not here.
+    Arguments and methods are those of `BertQuestionAnswering`, with an `XLNetBackbone`. The
+    beam-search head of XLNet's paper is not implemented.
 
     Example:
 
@@ -102,15 +102,16 @@ class XLNetQuestionAnswering(BertQuestionAnswering):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetPretrainer(BertTask):
-    """Predicts tokens in an order that is drawn, as XLNet is pre-trained.
+    """Permutation language modeling, XLNet's pretraining.
 
-    Inputs are the encoder's, `hidden_mask` (B, T, T), 1 where a token does not see another one, and
-    `target_mapping` (B, P, T), 1 at the place of each prediction; the output is logits (B, P, V).
-    `fit` and `evaluate` take raw texts; of ready arrays labels are token ids (B, P).
+    Inputs are the encoder's, `hidden_mask` (B, T, T), 1 where a token must not attend to another
+    one, and `target_mapping` (B, P, T), 1 at the position of each prediction; the output is logits
+    (B, P, V). `fit` and `evaluate` take raw texts, or preprocessed arrays with token ids (B, P) as
+    labels.
 
     Args:
         backbone: an `XLNetBackbone`.
-        preprocessor: an `XLNetPretrainerPreprocessor`, or `None` for ready arrays.
+        preprocessor: an `XLNetPretrainerPreprocessor`, or `None` for preprocessed arrays.
 
     Example:
 
@@ -164,9 +165,9 @@ class XLNetPretrainer(BertTask):
         return not is_raw
 
     def default_loss(self):
-        """Cross-entropy, a mean over the predictions."""
+        """Return the cross-entropy, averaged over the predictions."""
         return TokenCrossEntropy()
 
     def default_metrics(self):
-        """Accuracy and perplexity over the predictions."""
+        """Return accuracy and perplexity over the predictions."""
         return [TokenAccuracy(), Perplexity()]

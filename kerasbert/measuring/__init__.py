@@ -1,1 +1,1 @@
-"""Exported models against each other: how fast, how large, how far from the model."""
+"""Benchmarks of exported models: latency, throughput, size, and difference from the model."""

@@ -1,7 +1,7 @@
-"""`bench`: every format that this machine can run a model in, against each other on given texts.
+"""`bench`: compare the formats that this machine can run a model in, on given texts.
 
-Each format runs in a process of its own. All are made ready one after the other, then they run in
-rounds A B C A B C, one at a time, so that a slow minute of the machine falls on all of them.
+Each format has its own process. After all are prepared, they run one at a time in rounds
+A B C A B C, so that a slow minute of the machine affects all.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask
 from kerasbert.tasks.readers import read_inputs
 
-# Each with the extra that it needs, and the packages of that.
+# Each format's extra, and the packages in it.
 NEEDS = {
     "keras": None,
     "saved_model": None,
@@ -46,12 +46,12 @@ FORMATS = (
     "litert/float32",
     "litert/int8",
 )
-# So many texts are compared with the model's own answers, and so many at a time.
+# Number of texts compared with the model's own outputs, and batch size of that comparison.
 COMPARED = 256
 PART = 32
-# From so many OpenVINO's int8 takes the ranges of activations.
+# Number of texts from which OpenVINO's int8 calibrates the ranges of activations.
 CALIBRATED = 300
-# What is off by less, as a share of the largest output, is the model itself to whoever uses it.
+# Differences up to this share of the largest output count as exact.
 EXACT = 1e-3
 PERCENTILES = (50, 95, 99)
 
@@ -70,33 +70,33 @@ def bench(
     formats=None,
     verbose=True,
 ):
-    """Measure a model in every format and precision that this machine can run, on your texts.
+    """Benchmark a model on your texts in every format and precision that runs here.
 
-    Requests are raw texts: Keras answers them by the model's own method, as `classify`, on the
-    backend that runs; a SavedModel in a session, as TensorFlow Serving runs it; the others by
-    `tokenizers` and their runtime, up to the outputs of the network.
+    Requests are raw texts: Keras answers them by the model's own method, such as `classify`, on the
+    current backend; a SavedModel in a session, as in TensorFlow Serving; the others with
+    `tokenizers` and their runtime, up to the network's outputs.
 
     Args:
         model: string or model. A preset with a head: a directory, a handle or a name.
-        texts: string or list. A file of a text a line, or a table (see `columns`); in a `.jsonl`
-            lists such as a question and its context, too. Or the same as a list.
-        task: string. What to read the preset as, such as "text_embedder" for one without a head.
-        columns: list of strings. The columns of text in a table; two for pairs.
-        encoding: string. Of a file that is not UTF-8.
-        batch_size: int. Texts in a request of several.
+        texts: string or list. A file with one text per line, or a table (see `columns`); a `.jsonl`
+            file may also hold lists, such as a question and its context. Or the same as a list.
+        task: string. Task to read the preset as, such as "text_embedder" for one without a head.
+        columns: list of strings. Text columns of a table; two for pairs.
+        encoding: string. Encoding of a file that is not UTF-8.
+        batch_size: int. Texts per request for throughput.
         rounds: int.
-        seconds: float. How long a format answers single texts in a round, and then batches.
+        seconds: float. Time per format and round, for single texts and again for batches.
         threads: int. `None` takes all cores.
         formats: list of strings, such as "onnx" or "onnx/int8"; `None` takes all.
-        verbose: bool. Whether to say what is being done.
+        verbose: bool. Print progress.
 
     Returns:
         A dict: `model`, `texts` (their number), `batch_size`, `threads`, `machine`, `results`,
-        `left_out` (a sentence a format without its extra) and `advice`. A result has `format`,
-        `precision`, and either `error` or `latency_ms` (`p50`, `p95` and `p99` of one text),
-        `texts_per_second` in batches, `memory_mb` (the peak of the process), `size_mb` on the
-        disk, `difference` (the largest one of any output from the model's own), `share` (that of
-        the largest output) and `note`.
+        `left_out` (a sentence for each format whose extra is missing) and `advice`. A result has
+        `format`, `precision`, and either `error` or `latency_ms` (`p50`, `p95` and `p99` of single
+        texts), `texts_per_second` in batches, `memory_mb` (peak of the process), `size_mb` on disk,
+        `difference` (the largest of any output from the model's own), `share` (its ratio to the
+        largest output) and `note`.
 
     Raises:
         ValueError: for a model, texts or settings that cannot be measured.
@@ -143,14 +143,14 @@ def _cores():
 
 
 def _chosen(formats):
-    """The formats to run, and a sentence for each that cannot be."""
+    """Return the formats to run, and a sentence for each whose packages are missing."""
     names = list(NEEDS)
     wanted = [formats] if isinstance(formats, str) else list(formats or names)
     for name in wanted:
         if name not in (*names, *FORMATS):
             raise ValueError(
-                f"The format '{name}' is unknown"
-                + did_you_mean(name, (*names, *FORMATS), f"; use some of {', '.join(FORMATS)}.")
+                f"Unknown format '{name}' in formats"
+                + did_you_mean(name, (*names, *FORMATS), f"; choose from {', '.join(FORMATS)}.")
             )
     chosen, left_out = [], []
     for name in names:
@@ -167,38 +167,38 @@ def _chosen(formats):
 
 
 def _check_model(model, source):
-    """The `Served` of a model that can be measured."""
+    """Return the `Served` of a model that can be measured."""
     source = source if isinstance(source, (str, os.PathLike)) else "The model"
     if not isinstance(model, BertTask):
         raise ValueError(
-            f"'{source}' holds a {type(model).__name__}, which has no head that answers texts; "
-            "read it as another, such as --task text_embedder (in Python task=), or train one with "
-            "`kerasbert finetune`."
+            f"'{source}' holds a {type(model).__name__}, which has no head to answer texts; "
+            "read it as another task, such as --task text_embedder (in Python task=), or train one "
+            "with `kerasbert finetune`."
         )
     if not KINDS[model.kind].single:
         raise ValueError(
-            f"'{source}' holds a {type(model).__name__} of several heads; save and measure "
-            "each by itself."
+            f"'{source}' holds a {type(model).__name__} with several heads; save and measure each "
+            "head separately."
         )
     if model.preprocessor is None:
-        raise ValueError(f"'{source}' has no preprocessor, so it cannot take texts.")
+        raise ValueError(f"'{source}' has no preprocessor and cannot read texts; add one.")
     if quantization_modes(model):
         raise ValueError(
-            f"'{source}' is quantized, and other formats are made of float weights; measure the "
-            "model that it was made of."
+            f"'{source}' is quantized, but other formats are exported from float weights; measure "
+            "the original model."
         )
     return served(model, call="bench")
 
 
-# === What the processes need ===
+# === Input of the processes ===
 
 
 def _write_job(folder, task, signature, rows):
-    """Write the model, and its own answers to some of the texts; what there is to do, as a dict."""
+    """Write the model and its outputs for some texts; return the run's settings as a dict."""
     model = task.model
     preset = os.path.join(folder, "keras")
     method = KINDS[model.kind].usage.partition("(")[0]
-    # On the first text, so that what a method refuses is said once and in its own words.
+    # A first call reports the errors of the method once, in its own words.
     first = [column[0] for column in rows.values()]
     is_pair = len(first) > len(task.columns)
     try:
@@ -243,12 +243,14 @@ def _write_job(folder, task, signature, rows):
 
 
 def _export(model, folder, spec, job):
-    """Write a model in a format; the preset of Keras is there."""
+    """Export a model to a format; Keras reads the preset instead."""
     format, precision = spec.split("/")
     target = os.path.join(folder, format, precision)
     windows = hasattr(model.preprocessor, "doc_stride")
     if format not in ("keras", "saved_model") and windows:
-        raise ValueError("a program has to cut contexts into windows and find the answers itself")
+        raise ValueError(
+            "this format needs a program that splits contexts into windows and extracts answers"
+        )
     if format == "saved_model":
         if precision == "int8":
             model, _ = load(job["preset"], job["class"])
@@ -271,18 +273,18 @@ def _size(folder):
     )
 
 
-# === The race ===
+# === Measuring ===
 
 
 def _race(folder, model, specs, rounds, job, say):
-    """A dict of what was measured for each format."""
+    """Measure all formats: a list with one dict per format."""
     results, children = [], {}
     with contextlib.ExitStack() as stack:
         for spec in specs:
             format, precision = spec.split("/")
             result = {"format": format, "precision": precision}
             results.append(result)
-            say(f"{spec}: making it ready")
+            say(f"{spec}: preparing")
             try:
                 _export(model, folder, spec, job)
                 child = stack.enter_context(Child(folder, spec, job["threads"]))
@@ -318,12 +320,12 @@ def _summary(rounds, job):
 
 
 class Child:
-    """The process of a format, which ends with the block that it is used in."""
+    """The process of one format; a context manager that ends it."""
 
     def __init__(self, folder, spec, threads):
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         self._process = subprocess.Popen(
-            # Safe: a `keras.py` in the folder that we run in is not what it imports.
+            # -P, because a `keras.py` in the current folder would be imported instead of Keras.
             [sys.executable, "-P", "-m", "kerasbert.measuring.contestant", folder, spec],
             env=_environment(spec, threads),
             stdin=subprocess.PIPE,
@@ -343,17 +345,17 @@ class Child:
                 file.close()
 
     def run(self):
-        """One more round."""
+        """Run one more round and return its result."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("\n")
             self._process.stdin.flush()
         return self.answer()
 
     def answer(self):
-        """What it says next.
+        """Read the next message of the process.
 
         Raises:
-            RuntimeError: where it has ended, with its last words.
+            RuntimeError: if the process has ended, with its last line of output.
         """
         line = self._process.stdout.readline()
         if line:
@@ -362,8 +364,8 @@ class Child:
         self._errors.seek(0)
         said = [line for line in self._errors.read().splitlines() if line.strip()]
         if code < 0:
-            raise RuntimeError(f"it was killed by signal {-code}; is there enough memory?")
-        raise RuntimeError(said[-1] if said else f"its process ended with {code}")
+            raise RuntimeError(f"the process was killed by signal {-code}; it may lack memory")
+        raise RuntimeError(said[-1] if said else f"the process ended with exit code {code}")
 
 
 def _environment(spec, threads):
@@ -379,17 +381,17 @@ def _environment(spec, threads):
         "RAYON_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "true",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # All of them are there at once.
+        # The processes share the accelerator's memory.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
 
 
-# === What comes of it ===
+# === Results ===
 
 
 def advice(results, batch_size):
-    """One line: what to take for single texts and for batches, exact and rounded.
+    """Recommend formats for single texts and for batches, exact and approximate, in one line.
 
     >>> row = {"format": "onnx", "precision": "int8", "share": 0.1, "texts_per_second": 100.0}
     >>> advice([{**row, "latency_ms": {"p50": 2.0}}], 32)
@@ -419,8 +421,8 @@ def advice(results, batch_size):
     rounded = [row for row in fastest if row not in exact]
     most = max(row["difference"] for row in rounded)
     return (
-        f"{words(*best(exact))}. Where outputs may be off by {most:.2g}, which evaluation has to "
-        f"show, {_name(single)} ({single['latency_ms']['p50']:.1f} ms) and {_name(batch)} "
+        f"{words(*best(exact))}. If evaluation shows that differences of {most:.2g} do no harm, "
+        f"take {_name(single)} ({single['latency_ms']['p50']:.1f} ms) and {_name(batch)} "
         f"({batch['texts_per_second']:.0f} texts/s)."
     )
 
@@ -430,7 +432,7 @@ def _name(row):
 
 
 def _machine():
-    """The processor, and what of it int8 and bfloat16 rest on."""
+    """Describe the processor, with the features that int8 and bfloat16 depend on."""
     model, flags = platform.processor() or platform.machine(), []
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         lines = dict(map(str.strip, line.split(":", 1)) for line in file if ":" in line)

@@ -1,9 +1,9 @@
-"""A process of `bench`: one format, made ready, then a round each time it is told to.
+"""The process in which `bench` measures one format.
 
     python -m kerasbert.measuring.contestant FOLDER FORMAT/PRECISION
 
-Only what the format itself needs is imported, as its memory is measured too. `FOLDER/job.json` says
-what to do; each answer is a line of JSON, and each line of the input asks for another round.
+It imports only what the format needs, because its memory is measured, too. `FOLDER/job.json` holds
+its settings. Each line of input starts a round, and each result is a line of JSON.
 
 N texts, T tokens.
 """
@@ -22,13 +22,13 @@ from kerasbert._json import to_json
 from kerasbert._memory import peak_bytes
 from kerasbert.files import read_json
 
-# Of a round that is not counted, in which all sizes of texts occur: see `_warm`.
+# Number of texts, of all lengths, in the warm-up; see `_warm`.
 WARM = 9
 
 
 def main(folder, spec):
     job = read_json(os.path.join(folder, "job.json"))
-    # Libraries print: their output must not come between the answers.
+    # Libraries print to stdout; redirect that, so that it does not mix with the results.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -50,13 +50,13 @@ def main(folder, spec):
 
 
 def hold_to_cores(threads):
-    """Leave this process only so many of the cores that it has, where the system can."""
+    """Limit this process to a number of its cores, where the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 class Rows:
-    """The texts in an order that is the same for all, again and again.
+    """An endless stream of the texts, in the same random order for all formats.
 
     Args:
         columns: dict of name to list of N.
@@ -70,38 +70,38 @@ class Rows:
         self._order = order
 
     def by_length(self):
-        """The numbers of the texts, short ones first."""
+        """Return the indices of the texts, short ones first."""
         return sorted(
             range(self.count),
             key=lambda i: sum(len(str(column[i])) for column in self._columns.values()),
         )
 
     def at(self, places):
-        """A dict of columns of these texts."""
+        """Return these texts as a dict of columns."""
         places = list(places)
         return {name: [column[i] for i in places] for name, column in self._columns.items()}
 
     def take(self, size):
-        """The next `size` texts; batches and single texts go through all of them apart."""
+        """Return the next `size` texts; each size has its own position in the stream."""
         numbers = self._next.setdefault(size, itertools.cycle(self._order))
         return self.at(itertools.islice(numbers, size))
 
 
 def _warm(answer, rows, size):
-    """Some of each length once, as libraries make plans for the shapes that they see."""
+    """Answer texts of all lengths once, as libraries build plans for each new shape."""
     order = rows.by_length()
     places = {order[round(i)] for i in np.linspace(0, len(order) - 1, WARM)}
     for place in places:
         answer(rows.at([place]))
     for place in places:
-        # Texts of about one length, then mixed ones.
+        # A batch of similar lengths, then a mixed one.
         at = order.index(place)
         answer(rows.at(itertools.islice(itertools.cycle(order[max(0, at + 1 - size) :]), size)))
         answer(rows.take(size))
 
 
 def _timed(answer, rows, size, seconds):
-    """The seconds of each request of `size` texts, for so long."""
+    """Answer requests of `size` texts for some seconds and return the seconds of each request."""
     spent, end = [], perf_counter() + seconds
     while not spent or perf_counter() < end:
         texts = rows.take(size)
@@ -111,11 +111,11 @@ def _timed(answer, rows, size, seconds):
     return spent
 
 
-# === How far from the model ===
+# === Difference from the model ===
 
 
 def _difference(compute, folder, job):
-    """The largest difference of an output from the model's own, where an answer is possible."""
+    """Return the largest difference of any output from the model's own, where not masked out."""
     worst = 0.0
     with np.load(os.path.join(folder, "expected.npz")) as file:
         for i in range(job["batches"]):
@@ -135,9 +135,9 @@ def _difference(compute, folder, job):
 
 # === The formats ===
 #
-# Each loader takes the folder of its files, the precision and the job. It gives a function that
-# answers texts, a dict of columns, as a program would have to; one from token ids to outputs; and
-# a note for the reader.
+# Each loader takes the format's folder, the precision and the job. It returns a function that
+# answers texts (a dict of columns) as a user's program would, one from features to outputs, and a
+# note for the report.
 
 
 def _load_keras(_, precision, job):
@@ -167,7 +167,7 @@ def _load_saved_model(folder, precision, job):
 
 
 def _bytes(columns):
-    """Texts as a server gets them; lists of choices with "" at their ends."""
+    """Encode texts as in a request to a server; lists of choices are padded with ""."""
     found = {}
     for name, values in columns.items():
         if not isinstance(values[0], str):
@@ -197,13 +197,13 @@ def _load_graph(load, file):
 
 
 def _padded(rows, length):
-    """Rows (..., T) filled up with zeros to a length."""
+    """Pad rows (..., T) with zeros to a length."""
     missing = max(0, length - rows.shape[-1])
     return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
 
 
 def _packer(folder, job):
-    """From texts to what a graph takes, by `tokenizers`; and a note where rows are not ours."""
+    """Return a function from texts to a graph's inputs, and a note if tokens differ from ours."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
@@ -238,11 +238,11 @@ def _packer(folder, job):
     columns = {name: values[: len(ours)] for name, values in job["columns"].items()}
     rows = pack(columns)["token_ids"].tolist()
     others = sum(stripped(a, job["pad_id"]) != b for a, b in zip(rows, ours))
-    return pack, f"{others} of {len(ours)} texts have other tokens" if others else ""
+    return pack, f"{others} of {len(ours)} texts are tokenized differently" if others else ""
 
 
 def stripped(row, pad_id):
-    """Ids without the padding at their end; of lists of them all in one."""
+    """Return ids without padding at their end; nested lists are flattened."""
     if row and isinstance(row[0], list):
         return [id for one in row for id in stripped(one, pad_id)]
     end = len(row)

@@ -1,11 +1,11 @@
-"""The playground: a page on this machine on which models are tried out.
+"""The playground: a local web page for trying out models.
 
     kerasbert play my_classifier bert_mini_demo_en_uncased
 
-It is Starlette (7 packages, and it asks nobody) and a page of our own without a build: what one
-tries is pictures, attention on hover and layers on a slider, which Gradio (52 packages, and it
-looks for news of itself), Panel and NiceGUI have none of.
+It is built on Starlette (7 packages, no network access) with a page that needs no build step.
+Gradio (52 packages, checks for updates online), Panel and NiceGUI lack figures, attention on hover
+and a slider over layers.
 
-`page/` has the pictures in `pictures.js` and `pictures.css`, which know nothing of the playground,
-and its words in three languages in `strings.js`.
+In `page/`, `pictures.js` and `pictures.css` hold the figures, which do not depend on the
+playground, and `strings.js` the texts in three languages.
 """

@@ -1,7 +1,7 @@
-"""What the playground asks of a model, as plain data for its page.
+"""Answers to the playground's requests, as plain data for its page.
 
-A request is a dict that anybody may have written; what is wrong with it is a `ValueError` in one
-sentence. Spans count characters (code points).
+A request is an untrusted dict; anything wrong with it raises a one-line `ValueError`. Spans count
+characters (code points).
 
 T tokens, L layers, N heads.
 """
@@ -15,11 +15,11 @@ from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
 from kerasbert.visualize.tokens import is_readable
 
-# The most that a request may hold.
+# Limits of a request.
 MOST_CHARACTERS = 5_000
 MOST_TEXTS, MOST_SHORT_TEXTS = 2_000, 100
-MOST_TOKENS = 128  # Whose attention is drawn.
-_CHUNK = 32  # texts that are embedded between two looks at the progress
+MOST_TOKENS = 128  # For the attention panel.
+_CHUNK = 32  # Texts embedded between two updates of the progress.
 _OF_KINDS = {
     "masked_lm": ("fill",),
     "pretrainer": ("fill",),
@@ -35,11 +35,11 @@ _OF_KINDS = {
     "sparse_embedder": ("similar", "search"),
     "causal_lm": ("write",),
 }
-_PAIRS = ("next_sentence_predictor", "reranker")  # Whose second text has to be there.
+_PAIRS = ("next_sentence_predictor", "reranker")  # These require a second text.
 
 
 def describe(model):
-    """What the page has to know of a model: a dict."""
+    """Describe a model for the page: a dict."""
     encoder, kind = encoder_of(model), getattr(model, "kind", None)
     tokenizer = model.preprocessor.tokenizer
     panels = list(_OF_KINDS.get(kind, ()))
@@ -61,7 +61,7 @@ def describe(model):
 
 
 def answer(model, panel, ask):
-    """What the page shows of a request to a model: plain data.
+    """Answer a panel's request to a model, as plain data.
 
     Args:
         model: a task with a preprocessor.
@@ -69,7 +69,7 @@ def answer(model, panel, ask):
         ask: dict.
 
     Raises:
-        ValueError: for a request that makes no sense, or is too large.
+        ValueError: for a request that is invalid or too large.
     """
     check_choice("panel", panel, PANELS)
     if panel not in describe(model)["panels"]:
@@ -83,46 +83,46 @@ def answer(model, panel, ask):
 def _text(ask, name, most=MOST_CHARACTERS):
     text = ask.get(name)
     if not isinstance(text, str):
-        raise ValueError(f"{name} has to be a text, and is {text!r:.60}.")
+        raise ValueError(f"{name} must be a text, got {text!r:.60}.")
     if len(text) > most:
-        raise ValueError(f"{name} has {len(text):,} characters; the most are {most:,}.")
+        raise ValueError(f"{name} has {len(text):,} characters; the limit is {most:,}.")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} has half of a character; type it anew.") from None
+        raise ValueError(f"{name} has a broken character (half a pair); type it again.") from None
     return text
 
 
 def _filled(ask, name):
     text = _text(ask, name)
     if not text.strip():
-        raise ValueError(f"{name} is empty; write something.")
+        raise ValueError(f"{name} is empty; enter a text.")
     return text
 
 
 def check_texts(ask, name, most):
-    """A list of texts of a request, without those that are empty."""
+    """Return a request's list of texts, without empty ones."""
     texts = ask.get(name)
     if not isinstance(texts, list) or not texts:
-        raise ValueError(f"{name} has to be a list of texts, a line each.")
+        raise ValueError(f"{name} must be a list of texts, one per line.")
     if len(texts) > most:
-        raise ValueError(f"{name} has {len(texts):,} lines; the most are {most:,}.")
+        raise ValueError(f"{name} has {len(texts):,} lines; the limit is {most:,}.")
     texts = [_text({"a line": text}, "a line") for text in texts]
     texts = [text for text in texts if text.strip()]
     if not texts:
-        raise ValueError(f"{name} has no line with a text.")
+        raise ValueError(f"{name} has only empty lines; enter a text.")
     return texts
 
 
 def _whole(ask, name, least, most, default):
     value = ask.get(name, default)
     if not is_whole(value) or not least <= value <= most:
-        raise ValueError(f"{name}={value!r:.60} has to be a whole number from {least} to {most}.")
+        raise ValueError(f"{name}={value!r:.60} must be a whole number from {least} to {most}.")
     return int(value)
 
 
 def _pair(ask):
-    """A text, or a pair of them where there is a second one."""
+    """Return a text, or a pair if the request has a second one."""
     text, second = _filled(ask, "text"), ask.get("text_b") or ""
     return (text, _text({"text_b": second}, "text_b")) if second else text
 
@@ -153,7 +153,7 @@ def _fill(model, ask):
 
 
 def _readable(tokenizer, id, name):
-    """A token as a reader knows it: byte-pair vocabularies write spaces and accents otherwise."""
+    """Return a token as text, as byte-pair vocabularies encode spaces and accents."""
     if name.startswith("##") or id in tokenizer.special_token_ids:
         return name
     return tokenizer.detokenize([int(id)]).strip() or name
@@ -162,7 +162,7 @@ def _readable(tokenizer, id, name):
 def _classify(model, ask):
     text = _pair(ask)
     if model.kind in _PAIRS and isinstance(text, str):
-        raise ValueError("This model compares two texts; write the second one, too.")
+        raise ValueError("This model compares two texts; enter the second one, too.")
     method = ask.get("method", "integrated_gradients")
     check_choice("method", method, METHODS)
     found = _classes(model, text)
@@ -170,7 +170,7 @@ def _classify(model, ask):
     if target is not None:
         check_choice("target", target, [one["name"] for one in found["classes"]])
     if not is_readable(encoder_of(model)):
-        return found  # There is nothing that explains it.
+        return found  # Attributions do not support this encoder.
     if model.kind == "next_sentence_predictor" and target is not None:
         target = [one["name"] for one in found["classes"]].index(target)
     if found["one"]:
@@ -189,7 +189,7 @@ def _classify(model, ask):
 
 
 def _classes(model, text):
-    """The classes of a text with their probabilities; `one` for a score without classes."""
+    """Return a text's classes and probabilities; `one` marks a single score without classes."""
     if model.kind == "text_regressor":
         return {"one": True, "classes": [_class("score", model.score(text))]}
     if model.kind == "reranker":
@@ -222,7 +222,7 @@ def _answer(model, ask):
 
 
 def _scored(found, keys, digits):
-    """Some keys of what a model found, with rounded scores: a list of dicts."""
+    """Return some keys of a model's results, with rounded scores: a list of dicts."""
     return [
         {**{key: one[key] for key in keys}, "score": round(float(one["score"]), digits)}
         for one in found
@@ -232,7 +232,7 @@ def _scored(found, keys, digits):
 def _choose(model, ask):
     choices = check_texts(ask, "texts", 10)
     if len(choices) < 2:
-        raise ValueError("texts has one choice; write two or more, a line each.")
+        raise ValueError("texts has one choice; enter two or more, one per line.")
     found = model.choose(_filled(ask, "text"), choices)
     return {"scores": _round(found["scores"])}
 
@@ -248,13 +248,13 @@ def _write(model, ask):
 def _similar(model, ask):
     texts = check_texts(ask, "texts", MOST_SHORT_TEXTS)
     if len(texts) < 2:
-        raise ValueError("texts has one line; write two or more, to be compared.")
+        raise ValueError("texts has one line; enter two or more to compare.")
     found = _similarities(model, texts)
     return {"texts": texts, "similarities": _round(found, 3), "points": _round(_map(found), 3)}
 
 
 def _similarities(model, texts):
-    """How near texts are to each other, (N, N), each to itself by 1."""
+    """Compute pairwise similarities (N, N), with 1 on the diagonal."""
     if getattr(model, "pooling", None) == "tokens":  # Late interaction: the mean of MaxSim.
         rows = [_unit(row) for row in model.embed(texts)]
         found = np.array([[(a @ b.T).max(1).mean() for b in rows] for a in rows])
@@ -270,9 +270,9 @@ def _unit(vectors):
 
 
 def _map(similarities):
-    """Points (N, 2) whose distances are as near to the similarities as a plane allows.
+    """Project texts to points (N, 2) whose distances reflect the similarities.
 
-    Classical scaling (Torgerson 1952), which is PCA where similarities are cosines.
+    Classical scaling (Torgerson 1952), which for cosine similarities is PCA.
     """
     centred = similarities - similarities.mean(0) - similarities.mean(1)[:, None]
     values, vectors = np.linalg.eigh(centred + similarities.mean())
@@ -285,7 +285,7 @@ def _attention(model, ask):
     text = _pair(ask)
     layer = _whole(ask, "layer", 0, encoder_of(model).num_layers - 1, 0)
     if len(model.preprocessor.tokenizer.tokenize("".join(text))) > MOST_TOKENS:
-        raise ValueError(f"The text has more than {MOST_TOKENS} tokens; take a shorter one.")
+        raise ValueError(f"The text has more than {MOST_TOKENS} tokens; shorten it.")
     found = visualize.attention(model, text)
     return {"tokens": found.tokens, "weights": _round(found.weights[layer], 3)}
 
@@ -310,20 +310,20 @@ def _tokens(model, ask):
     }
 
 
-# === Search in a list ===
+# === Search ===
 
 
 def make_index(model, texts, progress):
-    """What `search` looks in: a `SearchIndex`, or the texts of a model that has no vectors.
+    """Build what `search` takes: a `SearchIndex`, or the texts if the model has no dense vectors.
 
     Args:
-        progress: function of how many texts are done.
+        progress: function of the number of texts done.
     """
     if model.kind != "text_embedder" or model.pooling == "tokens":
         if len(texts) > MOST_SHORT_TEXTS:
             raise ValueError(
-                f"A {type(model).__name__} reads all texts anew for each query, and takes up to "
-                f"{MOST_SHORT_TEXTS} of them; these are {len(texts):,}."
+                f"A {type(model).__name__} reads all texts again for each query, so it takes up to "
+                f"{MOST_SHORT_TEXTS} texts, got {len(texts):,}."
             )
         progress(len(texts))
         return texts
@@ -335,7 +335,7 @@ def make_index(model, texts, progress):
 
 
 def search(model, index, ask):
-    """The texts of an index that fit a query best."""
+    """Return the texts of an index that best match a query."""
     query = _filled(ask, "text")
     top_k = _whole(ask, "top_k", 1, 50, 5)
     if isinstance(index, SearchIndex):
@@ -360,7 +360,7 @@ PANELS = {
     "choose": _choose,
     "write": _write,
     "similar": _similar,
-    "search": None,  # In two steps, `make_index` and `search`.
+    "search": None,  # Takes two requests, for `make_index` and `search`.
     "attention": _attention,
     "tokens": _tokens,
 }

@@ -1,4 +1,4 @@
-"""Texts to begin with, by panel and language; "{mask}" stands for the mask token of a model."""
+"""Example texts by panel and language; "{mask}" stands for a model's mask token."""
 
 _EN_CONTEXT = (
     "The museum is open from ten to six every day but Monday. Tickets cost twelve euros, and "
@@ -41,7 +41,7 @@ _SENTENCE = {
     "ko": "로마의 오래된 박물관은 훌륭했지만 줄이 너무 길었다.",
     "ja": "ローマの古い博物館は素晴らしかったが、列が長すぎた。",
 }
-# By panel a list of dicts: `language` and what a request holds.
+# Lists of dicts by panel: `language` and the request's fields.
 EXAMPLES = {
     "fill": [
         {"language": "en", "text": "The capital of France is {mask}."},

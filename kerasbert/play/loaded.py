@@ -1,4 +1,4 @@
-"""The models of the playground, loaded one after the other while the page is there already."""
+"""Models of the playground, loaded one by one while the page is already up."""
 
 import os
 import threading
@@ -7,14 +7,14 @@ import warnings
 
 from kerasbert._errors import first_line, is_whole
 
-# Requests of a model that run or wait; one more is told to come back.
+# Maximum number of running and waiting requests per model; further ones are refused.
 MOST_WAITING = 8
-# What comes with the package and needs no network.
+# Presets that ship with the package and need no network.
 DEFAULTS = ("bert_mini_demo_en_uncased", "minilm_mini_demo_en", "bert_mini_demo_ko_ja")
 
 
 def _shown(preset):
-    """A preset's name for others to see: the end of a long path, not whose home it leads through.
+    """Return a preset's display name: the end of a long path, without the home folder.
 
     >>> _shown("/home/ann/runs/spam/model"), _shown("spam/model"), _shown("hf://org/name")
     ('spam/model', 'spam/model', 'hf://org/name')
@@ -25,15 +25,15 @@ def _shown(preset):
 
 
 class BusyError(Exception):
-    """As many requests as may wait for a model do."""
+    """A model has the maximum number of waiting requests."""
 
 
 class Loaded:
-    """Presets, and the models that they became: one thread loads them, others may look.
+    """Presets and their models, loaded by one thread and read by others.
 
     Args:
-        presets: list of what `from_preset` takes.
-        start: function that starts Keras, called first in the thread that loads.
+        presets: list of presets, as `from_preset` takes them.
+        start: function that starts Keras; the loading thread calls it first.
     """
 
     def __init__(self, presets, start=lambda: None):
@@ -47,7 +47,7 @@ class Loaded:
         self._lines = [threading.BoundedSemaphore(MOST_WAITING) for _ in self.presets]
 
     def load(self):
-        """Load all of them; what goes wrong stands in the `states`."""
+        """Load all presets; errors are recorded in `states`."""
         try:
             for place in range(len(self.presets)):
                 self._set(place, "starting" if place == 0 else "waiting")
@@ -59,7 +59,7 @@ class Loaded:
         for place, preset in enumerate(self.presets):
             try:
                 self._load(place, preset)
-            except Exception as error:  # Whatever is wrong with one preset, the others come.
+            except Exception as error:  # One broken preset must not stop the others.
                 self._set(place, "failed", error=first_line(error))
 
     def _load(self, place, preset):
@@ -77,7 +77,7 @@ class Loaded:
             warnings.simplefilter("ignore")
             model = cls.from_preset(preset)
             if isinstance(model, models.BertBackbone):
-                # An encoder by itself: its vectors and its attention.
+                # A bare encoder gets an embedder head, for embeddings and attention.
                 model = models.BertTextEmbedder(
                     model,
                     models.BertTextEmbedderPreprocessor(
@@ -86,7 +86,7 @@ class Loaded:
                     ),
                 )
         if getattr(model, "preprocessor", None) is None:
-            raise ValueError(f"'{preset}' is a {cls.__name__} that takes no text by itself.")
+            raise ValueError(f"'{preset}' is a {cls.__name__} without a preprocessor for texts.")
         self._models[place] = model
         self._set(place, "ready", **describe(model))
 
@@ -100,7 +100,7 @@ class Loaded:
         self._states[place] = {"name": self._names[place], "state": state, **more}
 
     def states(self):
-        """What the page shows of each preset: a list of dicts."""
+        """Return the state of each preset for the page: a list of dicts."""
         states, now = list(self._states), time.monotonic()
         for place, state in enumerate(states):
             if "seconds" not in state and self._began[place] is not None:
@@ -108,18 +108,18 @@ class Loaded:
         return states
 
     def use(self, place, function):
-        """What `function` gives of a model; one at a time.
+        """Call `function` with a model, one call at a time, and return its result.
 
         Raises:
-            ValueError: for a model that is not there.
-            BusyError: where too many wait for it.
+            ValueError: if there is no such model, or it is not loaded.
+            BusyError: if too many requests wait for it.
         """
         if not is_whole(place) or not 0 <= place < len(self.presets):
             raise ValueError(f"There is no model {place!r:.60}.")
         model, state = self._models[place], self._states[place]
         if model is None:
             raise ValueError(
-                f"'{state['name']}' is not there: {state.get('error', state['state'])}"
+                f"'{state['name']}' is not loaded: {state.get('error', state['state'])}"
             )
         if not self._lines[place].acquire(blocking=False):
             raise BusyError(

@@ -1,6 +1,6 @@
-"""The playground as a web application: the page, and a path a panel.
+"""The playground's web application: the page, and one endpoint per panel.
 
-It answers this machine alone, the pages it gave itself, and in what is small.
+It only accepts small requests, from this machine and from its own pages.
 """
 
 import collections
@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 MOST_BYTES = 2_000_000
 MOST_INDEXES = 8
 _HEADERS = {
-    # Nothing from elsewhere, and no script but the files of the page, whatever a text holds.
+    # Nothing is loaded from other hosts, and texts cannot inject scripts.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
         "img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -38,13 +38,13 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-# Seconds after which a request of a busy model may come again.
+# Seconds to wait before retrying when a model is busy.
 _RETRY = 2
 _log = logging.getLogger(__name__)
 
 
 class _Headers:
-    """Adds `_HEADERS` to each response."""
+    """Middleware that adds `_HEADERS` to each response."""
 
     def __init__(self, app):
         self.app = app
@@ -60,11 +60,12 @@ class _Headers:
 
 
 def application(loaded):
-    """The Starlette application for a `Loaded`."""
-    indexes = collections.OrderedDict()  # (model, index) by the name that the page gave it.
+    """Build the Starlette application for a `Loaded`."""
+    indexes = collections.OrderedDict()  # (model, index) by the name that the page chose.
     progress = collections.OrderedDict()
     lock = threading.Lock()
-    # Not the threads that read the page and its files. Those beyond what may wait refuse the rest.
+    # A pool of its own, so that busy models do not block the page and its files. The 4 extra
+    # threads refuse the requests beyond the limit.
     threads = anyio.CapacityLimiter(MOST_WAITING * len(loaded.presets) + 4)
 
     def states(request):
@@ -89,7 +90,7 @@ def application(loaded):
 
         name = ask.get("index")
         if not isinstance(name, str) or not 0 < len(name) <= 40:
-            raise ValueError("index has to be a short name.")
+            raise ValueError("index must be a name of 1 to 40 characters.")
         texts = answers.check_texts(ask, "texts", answers.MOST_TEXTS)
 
         def note(count):
@@ -112,7 +113,7 @@ def application(loaded):
         with lock:
             name = ask.get("index")
             if not isinstance(name, str) or name not in indexes:
-                raise ValueError("The list is not there any more; read it in anew.")
+                raise ValueError("The index does not exist any more; build it again.")
             place, made = indexes[name]
         return loaded.use(place, lambda model: answers.search(model, made, ask))
 
@@ -128,7 +129,7 @@ def application(loaded):
         ],
         middleware=[
             Middleware(_Headers),
-            # Another site's name that leads to this machine is no way in.
+            # Protects against DNS rebinding: other host names for this machine are refused.
             Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", HOST]),
         ],
     )
@@ -141,23 +142,23 @@ def _panel(loaded, path, ask):
 
 
 async def _respond(request, function, threads):
-    """JSON of what a function gives of a request's JSON, in one of the threads for these."""
+    """Call a function with a request's JSON in a worker thread and return its result as JSON."""
     origin = request.headers.get("origin")
     if origin not in (None, f"http://{request.headers.get('host')}"):
-        return _refused("This page is of another site.", 403)
+        return _refused("This request comes from another site.", 403)
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-        return _refused("The request has to be JSON.", 415)
+        return _refused("The request must be JSON.", 415)
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            return _refused(f"That is too much; the most are {MOST_BYTES:,} bytes.", 413)
+            return _refused(f"The request is too large; the limit is {MOST_BYTES:,} bytes.", 413)
     try:
         ask = json.loads(body)
     except (ValueError, RecursionError):
         ask = None
     if not isinstance(ask, dict):
-        return _refused("The request is no JSON object.", 400)
+        return _refused("The request must be a JSON object.", 400)
     try:
         found = await anyio.to_thread.run_sync(lambda: function(ask), limiter=threads)
         return JSONResponse(found)
@@ -179,11 +180,11 @@ def serve(loaded, port, ready):
 
     Args:
         loaded: a `Loaded`.
-        port: int. 0 takes any that is free.
-        ready: function of the page's address, called when the page is there.
+        port: int. 0 takes any free port.
+        ready: function of the page's URL, called when the page is up.
 
     Raises:
-        OSError: where another program has the port.
+        ValueError: if the port is in use.
     """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -192,12 +193,12 @@ def serve(loaded, port, ready):
     except OSError:
         listener.close()
         raise ValueError(
-            f"Another program has the port {port}; choose one by --port, 0 for any."
+            f"Port {port} is in use by another program; choose one with --port, or 0 for any."
         ) from None
     config = uvicorn.Config(
         application(loaded), log_level="warning", access_log=False, lifespan="off", ws="none"
     )
-    listener.listen()  # From now on a browser gets an answer, be it a moment later.
+    listener.listen()  # From here on, browsers can connect and wait for the server to start.
     ready(f"http://{HOST}:{listener.getsockname()[1]}/")
     threading.Thread(target=loaded.load, daemon=True).start()
     uvicorn.Server(config).run(sockets=[listener])

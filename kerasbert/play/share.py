@@ -1,4 +1,4 @@
-"""The playground as a folder of files: the page, with answers that were saved for it."""
+"""The playground as a static folder: its page with precomputed answers."""
 
 import os
 import shutil
@@ -13,24 +13,24 @@ _PAGE = os.path.join(os.path.dirname(__file__), "page")
 
 
 def share_folder(loaded, target, texts=None, note=print):
-    """Write a page that needs no server and no model, for any static host or the disk.
+    """Write a page that needs no server and no model, for a static host or the local disk.
 
     Args:
         loaded: a `Loaded` that has loaded its presets.
-        target: string. The folder to write; what is there is replaced by name, the rest stays.
-        texts: list of strings in place of the examples' single texts.
-        note: function of a line of progress.
+        target: string. Output folder; files of the same name are replaced, others are kept.
+        texts: list of strings that replace the examples' single texts.
+        note: function of a progress line.
 
     Raises:
-        ValueError: if no preset is there.
+        ValueError: if no preset could be loaded.
     """
     states = loaded.states()
     ready = [place for place, state in enumerate(states) if state["state"] == "ready"]
     if not ready:
-        raise ValueError(f"No model is there to share: {states[0].get('error', 'none given')}")
+        raise ValueError(f"No model could be loaded: {states[0].get('error', 'no preset given')}")
     examples, saved = _examples(texts), {}
     for place in ready:
-        note(f"{states[place]['name']}: saving its answers")
+        note(f"{states[place]['name']}: saving answers")
         for name, ask in _requests(place, states[place], examples):
             saved[_key(name, ask)] = loaded.use(place, lambda m, n=name, a=ask: _answer(m, n, a))
     content = {
@@ -62,7 +62,7 @@ def _examples(texts):
 
 
 def _requests(place, state, examples):
-    """The requests that the page makes for a model in a folder: pairs of a panel and a dict."""
+    """Yield the requests that the page can make for a model: pairs of a panel and a dict."""
     for panel in state["panels"]:
         name = "answer" if panel == "classify" and state["pair"] else panel
         for example in examples[name]:
@@ -88,6 +88,6 @@ def _answer(model, panel, ask):
 
 
 def _key(panel, ask):
-    """As `keyOf` of play.js."""
+    """Return the key of a request, like `keyOf` in play.js."""
     found = [panel, *([name, ask[name]] for name in sorted(ask))]
     return to_json(found, ensure_ascii=False, separators=(",", ":"))

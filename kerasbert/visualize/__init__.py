@@ -1,17 +1,17 @@
-"""Pictures for notebooks and papers: what a model looks at, finds and learns, and why.
+"""Figures for notebooks and papers: attention, predictions, attributions and training curves.
 
     attention = kerasbert.visualize.attention(model, "The cat sat on the mat.")
     kerasbert.visualize.attention_grid(attention)                   # every layer and head
-    kerasbert.visualize.attributions(classifier, "A fine film.")    # what each word adds
-    kerasbert.visualize.logit_lens(masked_lm, "A [MASK] film.")     # what each layer would say
-    kerasbert.visualize.entities(text, tagger.tag(text))            # in colour
+    kerasbert.visualize.attributions(classifier, "A fine film.")    # each word's contribution
+    kerasbert.visualize.logit_lens(masked_lm, "A [MASK] film.")     # each layer's predictions
+    kerasbert.visualize.entities(text, tagger.tag(text))            # highlighted
     kerasbert.visualize.answers(context, reader.answer(question, context))
     kerasbert.visualize.dependency_arcs(tree, probe.parse(tree.words))
     kerasbert.visualize.embedding_map(embedder.embed(texts), labels)
     kerasbert.visualize.training_curves(model.fit(...))
 
-A notebook shows what they return: a matplotlib `Figure` (`savefig` writes it; these need
-`pip install 'kerasbert[plot]'`), and of marked texts an `Html` (`save` writes it).
+A notebook displays what they return: a matplotlib `Figure` (write it with `savefig`; needs
+`pip install 'kerasbert[plot]'`) or, for highlighted texts, an `Html` (write it with `save`).
 """
 
 from kerasbert.visualize.advice import label_curves, reliability_diagram

@@ -1,11 +1,11 @@
-"""What `advise` draws: scores by the number of labels, and whether probabilities can be trusted."""
+"""Figures of `advise`: learning curves and reliability diagrams."""
 
 from kerasbert.visualize.figures import new_figure, style
 
 
 @style()
 def label_curves(curves, metric):
-    """Draw scores of several systems by how many labels they had, with intervals.
+    """Draw scores of several systems over the number of training labels, with intervals.
 
     Args:
         curves: dict of a title to a list of dicts of `labels` and of the metric, which is a dict
@@ -26,7 +26,7 @@ def label_curves(curves, metric):
         low, value, high = ([point[metric][x] for point in curve] for x in ("low", "value", "high"))
         (line,) = axes.plot(labels, value, "o-", markersize=3, label=title)
         axes.fill_between(labels, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    axes.set(xlabel="labels to learn from", ylabel=metric.replace("_f1", "-F1"), xscale="log")
+    axes.set(xlabel="training labels", ylabel=metric.replace("_f1", "-F1"), xscale="log")
     ticks = sorted({point["labels"] for curve in curves.values() for point in curve})
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.minorticks_off()
@@ -37,14 +37,14 @@ def label_curves(curves, metric):
 
 @style()
 def reliability_diagram(systems):
-    """Draw how often predictions of each confidence are right, a panel a system.
+    """Draw accuracy over confidence, one panel per system.
 
     Args:
-        systems: dict of a title to a dict of a name, such as "as it is", to what
-            `kerasbert.metrics.reliability` returns.
+        systems: dict of a title to a dict of a name, such as "as it is", to the result of
+            `kerasbert.metrics.reliability`.
 
     Returns:
-        A `Figure`. On the diagonal confidence is what it says.
+        A `Figure`. Perfectly calibrated confidence lies on the diagonal.
 
     >>> rows = [{"confidence": 0.9, "accuracy": 0.8, "share": 1.0}]
     >>> reliability_diagram({"TF-IDF": {"as it is": rows}}).axes[0].get_title()
@@ -58,10 +58,10 @@ def reliability_diagram(systems):
         for name, rows in lines.items():
             confidence, accuracy = ([row[x] for row in rows] for x in ("confidence", "accuracy"))
             (line,) = axes.plot(confidence, accuracy, "-", linewidth=1, label=name)
-            # How many predictions a point stands for.
+            # A point's size shows its number of predictions.
             sizes = [4 + 120 * row["share"] for row in rows]
             axes.scatter(confidence, accuracy, sizes, color=line.get_color(), alpha=0.7)
-        axes.set(title=title, xlabel="confidence", ylabel="share that is right")
+        axes.set(title=title, xlabel="confidence", ylabel="accuracy")
         axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names))

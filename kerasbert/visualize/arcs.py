@@ -1,4 +1,4 @@
-"""Trees over sentences, as arcs from word to word.
+"""Dependency trees drawn as arcs between words.
 
 W words.
 """
@@ -13,12 +13,12 @@ _MOST_INCHES = 40
 
 @style()
 def dependency_arcs(sentence, edges=None):
-    """Draw a sentence's tree above its words, and the edges that a probe found below them.
+    """Draw a sentence's dependency tree above its words, and a probe's edges below them.
 
     Args:
-        sentence: a `kerasbert.data.DependencyTree`, or a list of W words, which has no tree.
-        edges: list of pairs of places of words, from 0 on, as `BertStructuralProbe.parse` gives.
-            Those that are edges of the tree, too, are drawn through, the others dashed.
+        sentence: a `kerasbert.data.DependencyTree`, or a list of W words, without a tree.
+        edges: list of pairs of word positions from 0, as returned by `BertStructuralProbe.parse`.
+            Edges that are in the tree are solid, others dashed.
 
     Returns:
         A `Figure`.
@@ -34,8 +34,7 @@ def dependency_arcs(sentence, edges=None):
     words = list(sentence.words if has_tree else sentence)
     if not words or isinstance(sentence, (str, bytes)):
         raise ValueError(
-            f"sentence={sentence!r} is no list of words; pass one with at least one word, or a "
-            "tree."
+            f"sentence={sentence!r} must be a DependencyTree or a list of one word or more."
         )
     gold = set()
     if has_tree:
@@ -45,7 +44,7 @@ def dependency_arcs(sentence, edges=None):
             if head
         }
     found = _checked(edges or (), words)
-    # Each word is as wide as it is written, CJK characters twice.
+    # A word's width is its number of characters, where CJK characters count twice.
     widths = np.array([max(2, sum(1 + (ord(c) > 0x1100) for c in word)) + 1.5 for word in words])
     middles = np.cumsum(widths) - widths / 2
     total = float(widths.sum())
@@ -81,14 +80,14 @@ def dependency_arcs(sentence, edges=None):
 
 
 def _checked(edges, words):
-    """Edges as sorted pairs of ints."""
+    """Return the edges as sorted pairs of ints."""
     found = []
     for edge in edges:
         pair = tuple(sorted(int(place) for place in edge))
         if len(pair) != 2 or not 0 <= pair[0] < pair[1] < len(words):
             raise ValueError(
-                f"The edge {edge!r} is no pair of two of the {len(words)} words; their places are "
-                f"0 to {len(words) - 1}."
+                f"edges has {edge!r}, which must be a pair of different words; the {len(words)} "
+                f"words are numbered 0 to {len(words) - 1}."
             )
         found.append(pair)
     return sorted(found)

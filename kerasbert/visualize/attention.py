@@ -1,4 +1,4 @@
-"""What the heads of an encoder attend to.
+"""Attention maps: what the heads of an encoder attend to.
 
 L layers, N heads, T tokens.
 """
@@ -18,12 +18,12 @@ _MOST_INCHES = 20
 
 
 class Attention(typing.NamedTuple):
-    """The attention of an encoder over one text, or over any tokens.
+    """Attention weights of an encoder over one text, or over any tokens.
 
     Attributes:
         tokens: list of T strings.
-        weights: float32 (L, N, T, T). How much of each token's look (in a row) goes to each
-            token; rows add up to 1.
+        weights: float32 (L, N, T, T). Each row is a token's attention over all tokens, and sums
+            to 1.
     """
 
     tokens: list
@@ -31,18 +31,18 @@ class Attention(typing.NamedTuple):
 
 
 def attention(model, text, special_tokens=True):
-    """Run a model's encoder over a text and keep what its heads attend to.
+    """Run a model's encoder over a text and return its attention weights.
 
     Args:
         model: any task of `kerasbert.models` with a preprocessor.
-        text: string, or a pair of strings. What is beyond the preprocessor's length is cut off.
-            The mask token counts as one.
-        special_tokens: bool. `False` leaves out the likes of `[CLS]` and `[SEP]`, which take most
-            of the attention of many heads; the rest is not scaled up.
+        text: string, or a pair of strings, truncated to the preprocessor's length. A mask token in
+            it counts as one token.
+        special_tokens: bool. `False` leaves out special tokens such as `[CLS]` and `[SEP]`, which
+            take most of the attention of many heads; the other weights are not rescaled.
 
     Returns:
-        An `Attention`. A token goes by its characters in the text, with "##" before it where it
-        goes on with a word.
+        An `Attention`. Tokens are named by their characters in the text, with "##" before those
+        that continue a word.
 
     >>> from kerasbert.models import BertBackbone, BertTextEmbedder, BertTextEmbedderPreprocessor
     >>> from kerasbert.tokenizers import BertTokenizer
@@ -58,7 +58,6 @@ def attention(model, text, special_tokens=True):
     read = read_text(model, text, "attention()")
     inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
     maps = inside(read.features, training=False)["attentions"]
-    # (L, N, T, T), without padding.
     weights = np.stack([keras.ops.convert_to_numpy(keras.ops.cast(x[0], "float32")) for x in maps])
     kept = np.arange(len(read.tokens))
     if not special_tokens:
@@ -69,15 +68,15 @@ def attention(model, text, special_tokens=True):
 
 @style()
 def attention_map(attention, layer=-1, head=None):
-    """Draw where each token looks, in one head.
+    """Draw the attention map of one head.
 
     Args:
-        attention: an `Attention`, or what can stand for it: a pair of tokens and weights.
-        layer: int, from 0; negative ones count from the last.
-        head: int. `None` is the mean of all heads.
+        attention: an `Attention`, or a pair of tokens and weights.
+        layer: int, from 0; negative numbers count from the last.
+        head: int. `None` averages all heads.
 
     Returns:
-        A `Figure` with a row for each token that looks, and a column for each looked at.
+        A `Figure` with a row for each attending token, and a column for each attended token.
 
     >>> figure = attention_map((["a", "b"], np.full((1, 1, 2, 2), 0.5)), head=0)
     >>> figure.axes[0].get_title()
@@ -86,7 +85,7 @@ def attention_map(attention, layer=-1, head=None):
     tokens, weights = _checked(attention)
     layer = _index(layer, len(weights), "layer")
     if head is None:
-        image, title = weights[layer].mean(axis=0), f"layer {layer}, mean of the heads"
+        image, title = weights[layer].mean(axis=0), f"layer {layer}, mean of heads"
     else:
         head = _index(head, weights.shape[1], "head")
         image, title = weights[layer, head], f"layer {layer}, head {head}"
@@ -94,24 +93,24 @@ def attention_map(attention, layer=-1, head=None):
     figure = new_figure(side + 1.6, side + 1)
     axes = figure.subplots()
     shown = axes.imshow(image, cmap=_COLORS, vmin=0, vmax=max(image.max(), 1e-9))
-    figure.colorbar(shown, label="share of the attention", shrink=0.7)
-    axes.set(title=title, xlabel="looked at", ylabel="looks")
+    figure.colorbar(shown, label="attention weight", shrink=0.7)
+    axes.set(title=title, xlabel="attended to", ylabel="attending")
     close_grid(axes, tokens, tokens, _font_size(side / len(tokens), 10))
     return figure
 
 
 @style()
 def attention_grid(attention, layers=None, heads=None):
-    """Draw many heads beside each other: a row for each layer, a column for each head.
+    """Draw a grid of attention maps, with a row per layer and a column per head.
 
-    Each map has colours of its own, up to its strongest attention.
+    Each map has its own color scale, up to its maximum.
 
     Args:
         attention: see `attention_map`.
         layers, heads: lists of ints; `None` takes all.
 
     Returns:
-        A `Figure`, with the tokens along its left and lower sides where there is room for them.
+        A `Figure`, with the tokens at its left and bottom edges where they fit.
 
     >>> figure = attention_grid((["a", "b"], np.full((2, 3, 2, 2), 0.5)), heads=[0, 2])
     >>> len(figure.axes)
@@ -141,17 +140,17 @@ def attention_grid(attention, layers=None, heads=None):
 
 @style()
 def attention_lines(attention, layer=-1, heads=None, token=None):
-    """Draw attention as lines from the tokens that look, at the left, to those looked at.
+    """Draw attention as lines from attending tokens, on the left, to attended tokens.
 
     Args:
         attention: see `attention_map`.
         layer: int, as there.
-        heads: int or list of ints, a colour each; `None` takes all.
-        token: int or string. The only token whose looks are drawn, by its place or as it stands
-            in `attention.tokens`.
+        heads: int or list of ints, each in its own color; `None` takes all.
+        token: int or string. The only attending token to draw, given by its position or as in
+            `attention.tokens`.
 
     Returns:
-        A `Figure`. The stronger the attention, the stronger the line.
+        A `Figure`. Stronger attention gives stronger lines.
 
     >>> figure = attention_lines((["a", "b"], np.full((1, 1, 2, 2), 0.5)), token="b")
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -167,7 +166,7 @@ def attention_lines(attention, layer=-1, heads=None, token=None):
     if token is not None:
         if isinstance(token, str):
             if token not in tokens:
-                raise ValueError(f"token={token!r} is none of the tokens: {', '.join(tokens)}.")
+                raise ValueError(f"token={token!r} is not among the tokens: {', '.join(tokens)}.")
             token = tokens.index(token)
         looking = [_index(token, len(tokens), "token")]
     height = min(max(2.0, 0.3 * len(tokens)), _MOST_INCHES)
@@ -178,7 +177,7 @@ def attention_lines(attention, layer=-1, heads=None, token=None):
         weight = "bold" if len(looking) == 1 and place == looking[0] else "normal"
         axes.text(-0.02, place, name, ha="right", va="center", fontsize=size, weight=weight)
         axes.text(1.02, place, name, ha="left", va="center", fontsize=size)
-    # The heads' lines end beside each other.
+    # Lines of different heads end at different heights, so that all are visible.
     ends = np.linspace(-0.35, 0.35, len(heads) + 2)[1:-1]
     width = np.clip(50 * height / len(tokens) / len(heads), 0.8, 2)
     for number, (head, end) in enumerate(zip(heads, ends)):
@@ -201,22 +200,22 @@ def attention_lines(attention, layer=-1, heads=None, token=None):
 
 
 def _checked(attention):
-    """Tokens and weights that fit."""
+    """Return tokens and weights with matching shapes."""
     tokens, weights = attention
     tokens, weights = list(tokens), np.asarray(weights)
     if weights.ndim != 4 or weights.shape[2:] != (len(tokens), len(tokens)) or not weights.size:
         raise ValueError(
-            f"Attention over {len(tokens)} tokens has the shape (layers, heads, {len(tokens)}, "
-            f"{len(tokens)}), and this is {weights.shape}."
+            f"attention must have weights of shape (layers, heads, {len(tokens)}, {len(tokens)}) "
+            f"for its {len(tokens)} tokens, got {weights.shape}."
         )
     return tokens, weights
 
 
 def _index(value, count, what):
     if not is_whole(value):
-        raise ValueError(f"{what}={value!r} is not a whole number.")
+        raise ValueError(f"{what}={value!r} must be a whole number.")
     if not -count <= value < count:
-        raise ValueError(f"There is no {what} {value}; the {count} are numbered from 0.")
+        raise ValueError(f"{what}={value} is out of range; the {count} are numbered from 0.")
     return int(value) % count
 
 
@@ -225,11 +224,11 @@ def _indices(values, count, what):
         return list(range(count))
     found = [_index(value, count, what) for value in values]
     if not found:
-        raise ValueError(f"{what}s=[] leaves nothing to draw; None takes all.")
+        raise ValueError(f"{what}s=[] leaves nothing to draw; use None for all.")
     return found
 
 
 def _font_size(inches, most):
-    """The font size for lines so far apart, in points; 0 where it is too small to read."""
+    """Return the font size in points for lines at this distance; 0 if it were unreadable."""
     points = 72 * inches * 0.75
     return min(points, most) if points >= 4 else 0

@@ -1,6 +1,6 @@
-"""Which words of a text made a model say what it says.
+"""Attributions: how much each word of a text contributes to a model's output.
 
-T tokens, W words, E width of the token embeddings, R rows that are computed at a time, S steps.
+T tokens, W words, E width of the token embeddings, R rows per batch, S steps.
 """
 
 import contextlib
@@ -21,32 +21,32 @@ from kerasbert.visualize.tokens import read_text
 
 METHODS = ("integrated_gradients", "gradient_x_input", "attention_rollout")
 BASELINES = ("mask", "pad", "zero")
-# So many tokens at a time: the gradient of 12 layers of 768 keeps about 120 kB a token and layer.
+# Tokens per batch: the gradient of 12 layers of 768 keeps about 120 kB per token and layer.
 _TOKENS = 1024
-_FOR, _AGAINST = "#2f6fd0", "#d9641a"  # Told apart by those who see no red or no green, too.
+_FOR, _AGAINST = "#2f6fd0", "#d9641a"  # Distinguishable with red-green color blindness.
 
 
 @dataclasses.dataclass
 class Attributions:
-    """What each word and each token of a text adds to an output of a model.
+    """The contribution of each word and token of a text to an output of a model.
 
-    A notebook shows the text with the words for the output in blue, those against it in orange.
+    A notebook displays the text, with words that raise the output in blue and others in orange.
 
     Attributes:
         texts: tuple of one or two strings.
         words: list of W strings.
-        spans: int array (W, 3): of each word the text (0 or 1), its start and its end there, in
+        spans: int array (W, 3): each word's text (0 or 1), and its start and end there in
             characters.
-        scores: float array (W,). The sums over the words' tokens.
-        tokens: list of T strings, with the likes of `[CLS]`.
+        scores: float array (W,). Sums over each word's tokens.
+        tokens: list of T strings, with special tokens such as `[CLS]`.
         token_scores: float array (T,).
-        target: string. The output that is explained.
+        target: string. The explained output.
         method: string.
-        output: float. The value of this output: of classes a logit, unless the model has an
-            activation. `None` for attention, which explains no output.
-        baseline_output: float. Its value for the baseline; with integrated gradients alone.
-        error: float. By how much the sum of `token_scores` misses `output - baseline_output`; with
-            integrated gradients alone. More steps make it smaller.
+        output: float. The value of this output: for classes a logit, unless the model has an
+            activation. `None` for attention rollout.
+        baseline_output: float. Its value at the baseline (integrated gradients only).
+        error: float. How much the sum of `token_scores` differs from `output - baseline_output`
+            (integrated gradients only). More steps reduce it.
     """
 
     texts: tuple
@@ -86,7 +86,7 @@ class Attributions:
 
 
 def _tint(share):
-    """A colour of CSS, from white at 0 to blue at 1 and orange at -1."""
+    """Return a CSS color, from white at 0 to blue at 1 and orange at -1."""
     color = _FOR if share > 0 else _AGAINST
     return f"{color}{round(min(abs(share), 1) * 160):02x}"
 
@@ -100,37 +100,36 @@ def attributions(
     baseline=None,
     steps=32,
 ):
-    """Share out an output of a model among the words of its text.
+    """Attribute an output of a model to the words of its text.
 
     Integrated gradients follow the token embeddings on a straight line from a baseline to the
-    text. They add up to the difference of the two outputs; `error` says how exactly. The gradient
-    times the input is their cheap relative, of one step and without that sum: where the gradient
-    bends on the way, it may have a word's sign wrong. Attention rollout
-    says how much of each token reaches the one that is read, by the attention of all layers; it
-    asks for no target and has no sign.
+    text, and sum to the difference of the two outputs; `error` says how exactly. Gradient times
+    input is a cheap approximation in one step, which has no such sum and may get a word's sign
+    wrong where the gradient changes along the line. Attention rollout estimates from all layers'
+    attention how much of each token reaches the position that is read, without target and sign.
 
     Args:
-        model: a task of `kerasbert.models` with a preprocessor: a classifier of texts or of
-            tokens, regressor, reranker, next-sentence predictor, masked language model or reader
-            of questions. `attention_rollout` takes any task on a `BertBackbone`.
-        text: string, or a pair of strings; of a reader `(question, context)`.
-        target: the output to explain: the name or number of a class, or of a masked language model
-            a token or its id. `None` takes the likeliest.
-        at: where the output is read. Of a classifier of tokens a place in the text, in characters;
-            of a masked language model the number of the mask, from 0; of a reader the answer's
-            `(start, end)` in the context. `None` takes the first, of a reader the best one.
+        model: a task of `kerasbert.models` with a preprocessor: a text or token classifier,
+            regressor, reranker, next-sentence predictor, masked language model or question
+            answering model. `attention_rollout` takes any task on a `BertBackbone`.
+        text: string, or a pair of strings; `(question, context)` for question answering.
+        target: the output to explain: the name or number of a class, or a token or its id for a
+            masked language model. `None` takes the most probable one.
+        at: position of the output: a character position for a token classifier, the index of a
+            mask for a masked language model, the answer's `(start, end)` in the context for
+            question answering. `None` takes the first, or the best answer.
         method: "integrated_gradients", "gradient_x_input" or "attention_rollout".
-        baseline: "mask" puts the mask token in place of each token of the texts, "pad" the padding
-            token, "zero" a vector of zeros; the likes of `[CLS]` stay. By default "mask", which
-            says "there is a word, and nobody knows which" in what the encoder was trained on,
-            where it never saw the other two; "pad" where the vocabulary has no mask.
-        steps: int. Of integrated gradients: points of a Gauss-Legendre quadrature.
+        baseline: what replaces all tokens but special ones: "mask", the mask token; "pad", the
+            padding token; or "zero", a vector of zeros. Defaults to "mask", which means "an unknown
+            word" to an encoder that never saw the other two in training, or to "pad" where the
+            vocabulary has no mask.
+        steps: int. Number of Gauss-Legendre quadrature points of integrated gradients.
 
     Returns:
         `Attributions`.
 
     Raises:
-        ValueError: for a target, place or task that has no such output.
+        ValueError: if the task has no such target or position.
 
     >>> from kerasbert.models import BertBackbone, BertTextClassifier
     >>> from kerasbert.models import BertTextClassifierPreprocessor
@@ -177,12 +176,12 @@ def attributions(
     other[0, :length][~read.framing()] = blank
     points, shares = np.polynomial.legendre.leggauss(steps)
     points, shares = (points + 1) / 2, shares / 2
-    # The two ends of the line are two rows more, which count nothing.
+    # The ends of the line have weight 0; they are only evaluated for their outputs.
     points, shares = np.append(points, [0, 1]), np.append(shares, [0, 0])
     rows = max(1, min(_TOKENS // vectors.shape[1], len(points)))
     ends, gradient = [], np.zeros(vectors.shape[1:], "float64")
     for first in range(0, len(points), rows):
-        # As many rows each time: JAX compiles for their number.
+        # All batches have the same number of rows, because JAX compiles for each shape.
         part = np.resize(points[first : first + rows], rows)
         weight = np.zeros(rows)
         weight[: len(shares[first : first + rows])] = shares[first : first + rows]
@@ -197,7 +196,7 @@ def attributions(
 
 
 def _blank(embedding, tokenizer, baseline, vectors):
-    """The vector (E,) of the baseline."""
+    """Return the embedding (E,) that the baseline puts in place of a token."""
     if baseline == "zero":
         return np.zeros(vectors.shape[-1], "float32")
     token = tokenizer.mask_token_id if baseline == "mask" else tokenizer.pad_token_id
@@ -222,24 +221,25 @@ _LOCK = threading.RLock()
 
 @contextlib.contextmanager
 def giving(embedding, vectors):
-    """A context in which an embedding layer gives these vectors (R, T, E), in this thread alone.
+    """Replace an embedding layer's output by vectors (R, T, E), in this thread only.
 
-    A model goes from token ids to outputs, and a gradient has to begin behind the ids.
+    A gradient cannot start at token ids, so it starts at these vectors.
     """
     here = threading.get_ident()
     with _LOCK:
-        # A layer that is quantized runs the second.
+        # A quantized layer runs `quantized_call`.
         usual = {name: getattr(embedding, name) for name in ("call", "quantized_call")}
 
         def instead(name):
             def call(inputs, *args, **kwargs):
-                if args or kwargs or threading.get_ident() != here:  # Back from vectors to tokens.
+                # Further arguments ask for the reverse direction, from vectors to logits.
+                if args or kwargs or threading.get_ident() != here:
                     return usual[name](inputs, *args, **kwargs)
                 return ops.cast(vectors, embedding.compute_dtype)
 
             return call
 
-        # Past Keras, which would track them.
+        # Set in `__dict__`, because Keras would track attributes.
         embedding.__dict__.update({name: instead(name) for name in usual})
         try:
             yield
@@ -248,7 +248,7 @@ def giving(embedding, vectors):
                 del embedding.__dict__[name]
 
 
-# === What is explained ===
+# === The explained output ===
 
 
 @dataclasses.dataclass
@@ -257,9 +257,9 @@ class Output:
 
     Attributes:
         name: string.
-        read: function of what the model gives for R rows: floats (R,).
-        arrays: dict of int arrays (1, ...): what the model takes.
-        place: int. The token where it is read.
+        read: function from the model's outputs for R rows to floats (R,).
+        arrays: dict of int arrays (1, ...): the model's inputs.
+        place: int. Position of the token where it is read.
     """
 
     name: str
@@ -268,38 +268,38 @@ class Output:
     place: int = 0
 
     def features(self, rows):
-        """What the model takes for so many rows that differ in their vectors alone."""
+        """Return the model's inputs repeated for rows that only differ in their vectors."""
         return {name: np.repeat(x, rows, axis=0) for name, x in self.arrays.items()}
 
 
 def output_of(model, read, target, at):
-    """The `Output` of a task that a caller asks for."""
+    """Return the `Output` that the arguments of `attributions` select."""
     kind = getattr(model, "kind", None)
     if kind not in _OUTPUTS:
         raise ValueError(
-            f"attributions() has no output of a {type(model).__name__} to explain; it takes "
-            f"{', '.join(_OUTPUTS)}; method='attention_rollout' takes any."
+            f"attributions() does not support a {type(model).__name__}; it supports "
+            f"{', '.join(_OUTPUTS)}, and method='attention_rollout' any task."
         )
     if kind in _OF_PAIRS and len(read.texts) != 2:
-        raise ValueError(f"A {type(model).__name__} takes a pair of texts, and was given one.")
+        raise ValueError(f"A {type(model).__name__} takes a pair of texts, got one.")
     return _OUTPUTS[kind](model, read, target, at)
 
 
 def _chosen(target, names, values):
-    """The number of the class that a caller names, or else of the largest of values (C,)."""
+    """Return the number of the given class, or of the largest of the values (C,)."""
     if target is None:
         return int(np.argmax(values))
     if isinstance(target, str):
         check_choice("target", target, names)
         return names.index(target)
     if not is_whole(target) or not 0 <= target < len(names):
-        raise ValueError(f"target={target!r} is no class; they are {', '.join(names)}.")
+        raise ValueError(f"target={target!r} is not a class; the classes are {', '.join(names)}.")
     return int(target)
 
 
 def _no_place(at):
     if at is not None:
-        raise ValueError(f"at={at!r}: this model has one output for a whole text; leave it out.")
+        raise ValueError(f"at={at!r}: this model has one output for the whole text; omit at.")
 
 
 def _class(model, read, target, at):
@@ -313,7 +313,7 @@ def _class(model, read, target, at):
 def _number(model, read, target, at):
     _no_place(at)
     if target is not None:
-        raise ValueError(f"target={target!r}: this model has one output; leave it out.")
+        raise ValueError(f"target={target!r}: this model has one output; omit target.")
     return Output("score", lambda outputs: outputs, read.features)
 
 
@@ -323,11 +323,11 @@ def _token_class(model, read, target, at):
         there = inside[:1]
     else:
         if not is_whole(at):
-            raise ValueError(f"at={at!r} is no place in the text, counted in characters.")
+            raise ValueError(f"at={at!r} must be a character position in the text.")
         _, starts, ends = read.spans[inside].T
         there = inside[(starts <= at) & (at < ends)][:1]
     if not len(there):
-        raise ValueError(f"There is no token at={at} of {read.texts[0][:40]!r} to explain.")
+        raise ValueError(f"at={at}: no token to explain there in {read.texts[0][:40]!r}.")
     place = int(there[0])
     names = list(model.label_names)
     number = _chosen(target, names, _array(model(read.features, training=False))[0, place])
@@ -341,8 +341,8 @@ def _hidden_word(model, read, target, at):
     number = 0 if at is None else at
     if not is_whole(number) or not 0 <= number < len(masks):
         raise ValueError(
-            f"There is no mask of number {number!r} in the text; put {tokenizer.mask_token} where "
-            f"a word is to be explained. It has {len(masks)}."
+            f"at={number!r}: the text has {len(masks)} mask tokens, numbered from 0; put "
+            f"{tokenizer.mask_token} where a word is to be explained."
         )
     place = int(masks[number])
     arrays = {**read.features, "mask_positions": np.array([[place]], "int32")}
@@ -360,25 +360,25 @@ def _hidden_word(model, read, target, at):
 
 
 def _token(tokenizer, target):
-    """The id of a token that a caller names by what stands in the vocabulary, or in a text."""
+    """Return the id of a token given by its name in the vocabulary or its text."""
     if is_whole(target):
-        tokenizer.id_to_token(int(target))  # A ValueError for one that is not there.
+        tokenizer.id_to_token(int(target))  # Raises ValueError for an unknown id.
         return int(target)
     if not isinstance(target, str):
-        raise ValueError(f"target={target!r} is no token and no id of one.")
+        raise ValueError(f"target={target!r} must be a token or a token id.")
     if target in tokenizer.get_vocabulary():
         return tokenizer.token_to_id(target)
     ids = tokenizer.tokenize(target)
     if len(ids) != 1:
         raise ValueError(
-            f"target={target!r} is {len(ids)} tokens, and a mask stands for one; name one token."
+            f"target={target!r} is {len(ids)} tokens, but a mask stands for one; name one token."
         )
     return int(ids[0])
 
 
 def _answer(model, read, target, at):
     if target is not None:
-        raise ValueError(f"target={target!r}: the answer of a reader is given by at=(start, end).")
+        raise ValueError(f"target={target!r}: choose the answer with at=(start, end) instead.")
     inside = np.flatnonzero(read.spans[:, 0] == 1)
     starts, ends = read.spans[inside, 1], read.spans[inside, 2]
     if at is None:
@@ -390,11 +390,13 @@ def _answer(model, read, target, at):
         try:
             start, end = map(int, at)
         except (TypeError, ValueError):
-            raise ValueError(f"at={at!r} is no pair (start, end) of the context.") from None
+            raise ValueError(
+                f"at={at!r} must be a pair (start, end) of character positions in the context."
+            ) from None
         there = np.flatnonzero((ends > start) & (starts < end))
         first, last = (there[0], there[-1]) if len(there) else (0, -1)
     if last < first or not len(inside):
-        raise ValueError(f"The context has no tokens at={at!r}, or they were cut off.")
+        raise ValueError(f"The context has no tokens at={at!r}, or they were truncated.")
     name = read.texts[1][starts[first] : ends[last]]
     first, last = int(inside[first]), int(inside[last])
 
@@ -418,12 +420,12 @@ _OF_PAIRS = ("next_sentence_predictor", "reranker", "question_answering")
 
 
 def _rollout(model, read, at):
-    """How much of each token reaches the one that is read: floats (T,) that add up to 1."""
+    """Compute how much of each token reaches the position that is read: floats (T,), sum 1."""
     inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
     maps = [_array(x)[0].mean(axis=0) for x in inside(read.features, training=False)["attentions"]]
     by_place = model.kind in ("token_classifier", "masked_lm", "pretrainer", "question_answering")
     length = len(read.tokens)
-    # The first token has seen nothing else where each sees those before it.
+    # With causal attention, only the last token attends to the whole text.
     is_last = encoder_of(model).is_causal or getattr(model, "pooling", None) == "last"
     place = length - 1 if is_last else 0
     if by_place:
@@ -432,22 +434,22 @@ def _rollout(model, read, at):
         return np.zeros(0)
     reached = np.eye(length)[place]
     for image in reversed(maps):
-        # Half of a token goes past the attention, by the residual connection.
+        # The residual connection passes half of a token around the attention.
         step = image[:length, :length].astype("float64") + np.eye(length)
         reached = reached @ (step / step.sum(-1, keepdims=True))
     return reached
 
 
-# === Pictures ===
+# === Figures ===
 
 
 @style()
 def attribution_bars(attributions, top=None):
-    """Draw what each word adds to the output, a bar a word, in the order of the text.
+    """Draw each word's contribution to the output as a bar, in the order of the text.
 
     Args:
         attributions: `Attributions`.
-        top: int. The words that weigh most alone; `None` draws all.
+        top: int. Number of words to draw, those with the largest scores; `None` draws all.
 
     Returns:
         A `Figure`.
@@ -461,7 +463,7 @@ def attribution_bars(attributions, top=None):
     """
     count = len(attributions.words)
     if not count:
-        raise ValueError("There are no words to draw; the text is empty.")
+        raise ValueError("attributions has no words to draw: the text is empty.")
     places = np.arange(count)
     if top is not None:
         check_whole("top", top)

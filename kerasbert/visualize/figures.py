@@ -1,4 +1,4 @@
-"""What all pictures share: matplotlib, imported late, its fonts, and files."""
+"""Shared by all figures: style and fonts, lazy import of matplotlib, and saving."""
 
 import contextlib
 import functools
@@ -8,7 +8,7 @@ import warnings
 
 from kerasbert.files import new_file
 
-# Fonts with the letters of Korean, Japanese and Chinese, which matplotlib's own has not.
+# Fonts with Korean, Japanese and Chinese characters, which matplotlib's default font lacks.
 _FONTS = (
     "Noto Sans CJK KR",
     "Noto Sans CJK JP",
@@ -42,9 +42,9 @@ _DPI = 120
 
 @contextlib.contextmanager
 def style():
-    """Draw with fonts that have all letters, if there are any, and do not warn of missing letters.
+    """Draw with the installed fonts that have CJK glyphs, without warnings about missing glyphs.
 
-    As a decorator it is that of a whole function.
+    Also a decorator for functions.
 
     Raises:
         ImportError: without matplotlib.
@@ -54,7 +54,7 @@ def style():
         from matplotlib import font_manager
     except ImportError as error:
         raise ImportError(
-            "Pictures need matplotlib; run `pip install 'kerasbert[plot]'`."
+            "Figures need matplotlib; run `pip install 'kerasbert[plot]'`."
         ) from error
     there = {font.name for font in font_manager.fontManager.ttflist}
     settings = {
@@ -62,7 +62,7 @@ def style():
         "axes.titlesize": "medium",
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "text.parse_math": False,  # A dollar in a text is a dollar.
+        "text.parse_math": False,  # A dollar sign in a text must not start a formula.
     }
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level
@@ -77,7 +77,7 @@ def style():
 
 
 def new_figure(width, height):
-    """An empty figure, in inches; to be called inside `style`."""
+    """Create an empty figure, sized in inches; call it inside `style`."""
     return _figure_class()(figsize=(width, height), layout="constrained")
 
 
@@ -86,7 +86,7 @@ def _figure_class():
     from matplotlib.figure import Figure
 
     class StyledFigure(Figure):
-        """A figure that a notebook shows, and that is drawn in our style whenever it is."""
+        """A figure that notebooks display, and that is always rendered inside `style`."""
 
         def draw(self, renderer):
             with style():
@@ -97,7 +97,7 @@ def _figure_class():
                 return super().get_tightbbox(*args, **kwargs)
 
         def _repr_png_(self):
-            # For notebooks that have not imported pyplot.
+            # Without pyplot, notebooks have no display hook for figures.
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=_DPI)
             return file.getvalue()
@@ -106,13 +106,13 @@ def _figure_class():
 
 
 def save(figure, path):
-    """Write a PNG that is there as a whole or not at all."""
+    """Write a figure atomically as a PNG file."""
     with new_file(path) as file:
         figure.savefig(file, format="png", dpi=_DPI)
 
 
 def close_grid(axes, labels_x, labels_y, size):
-    """Name the columns and rows of an image, without a frame; a size of 0 leaves names out."""
+    """Label an image's columns and rows and remove its frame; a size of 0 omits the labels."""
     labels_x, labels_y = (labels if size else [] for labels in (labels_x, labels_y))
     axes.set_xticks(range(len(labels_x)), labels_x, rotation=90, fontsize=size or None)
     axes.set_yticks(range(len(labels_y)), labels_y, fontsize=size or None)

@@ -1,6 +1,6 @@
-"""What each layer would say in the place of the last one.
+"""Logit lens: the tokens that each layer of a masked language model would predict.
 
-L layers, T tokens, K best tokens, V tokens of the vocabulary, D width.
+L layers, T tokens, K best tokens, V tokens in the vocabulary, D width.
 """
 
 import dataclasses
@@ -15,22 +15,22 @@ from kerasbert.parts import encoder_of
 from kerasbert.visualize.figures import new_figure, style
 from kerasbert.visualize.tokens import read_text
 
-# Places whose logits of the whole vocabulary are there at a time.
+# Positions per batch, which bounds the memory for logits over the whole vocabulary.
 _AT_ONCE = 128
 
 
 @dataclasses.dataclass
 class LogitLens:
-    """The tokens that each layer would put at each place of a text.
+    """The tokens that each layer predicts at each position of a text.
 
-    A notebook shows a table, a row a layer.
+    A notebook displays a table with a row per layer.
 
     Attributes:
-        tokens: list of T strings, those of the text.
-        best: list (L + 1) of lists (T) of K strings, the likeliest first. The first layer are the
-            embeddings.
+        tokens: list of T strings.
+        best: list (L + 1) of lists (T) of K strings, the most probable first. The first layer is
+            the embeddings.
         token_ids: int array (L + 1, T, K).
-        scores: float array (L + 1, T, K). Their probabilities.
+        scores: float array (L + 1, T, K). Probabilities.
     """
 
     tokens: list
@@ -61,23 +61,23 @@ def _layer(number):
 
 
 def logit_lens(model, text, top_k=5, places=None):
-    """Read every layer of a masked language model by its head, as the head reads the last one.
+    """Apply a masked language model's head to the output of every layer.
 
-    A layer's states go through the norm at the end of encoders that have one (`norm_first`, as in
-    ModernBERT), then through the head. So the last layer says what the model says.
+    A final norm (`norm_first`, as in ModernBERT) is applied before the head, so the last layer
+    gives the model's own predictions.
 
     Args:
         model: a `BertMaskedLM` or `BertPretrainer` with a preprocessor.
         text: string, with or without mask tokens, or a pair of strings.
         top_k: int. K.
-        places: "masks" for the mask tokens alone; `None` for all tokens.
+        places: "masks" for mask tokens only; `None` for all tokens.
 
     Returns:
         A `LogitLens`.
 
     Raises:
-        ValueError: for a model without the head of a masked language model, and for
-            `places="masks"` of a text without a mask token.
+        ValueError: if the model has no masked language modeling head, or if `places="masks"` and
+            the text has no mask token.
 
     >>> from kerasbert.models import BertBackbone, BertMaskedLM, BertMaskedLMPreprocessor
     >>> from kerasbert.tokenizers import BertTokenizer
@@ -95,8 +95,8 @@ def logit_lens(model, text, top_k=5, places=None):
     head = getattr(model, "mlm_head", None)
     if not isinstance(head, MaskedLMHead) or isinstance(head, WordWeights):
         raise ValueError(
-            f"logit_lens() reads layers by the head of a masked language model, which a "
-            f"{type(model).__name__} has none of; load a BertMaskedLM."
+            f"logit_lens() needs the head of a masked language model, and a "
+            f"{type(model).__name__} has none; load a BertMaskedLM."
         )
     check_whole("top_k", top_k)
     read = read_text(model, text, "logit_lens()")
@@ -106,7 +106,7 @@ def logit_lens(model, text, top_k=5, places=None):
         kept = np.flatnonzero(read.ids == tokenizer.mask_token_id)
         if not len(kept):
             raise ValueError(
-                f"The text has no {tokenizer.mask_token}; places=None reads all tokens."
+                f"text has no {tokenizer.mask_token}; use places=None to read all tokens."
             )
     elif places is not None:
         raise ValueError(f"places={places!r} is unknown; use 'masks' or None.")
@@ -114,7 +114,7 @@ def logit_lens(model, text, top_k=5, places=None):
     norm = encoder.final_layer_norm
     ids, scores = [], []
     for number, x in enumerate(states):
-        # The encoder has normalized the last layer itself.
+        # The last layer's states are normalized already.
         if norm is not None and number < len(states) - 1:
             x = norm(x)
         parts = [kept[i : i + _AT_ONCE] for i in range(0, len(kept), _AT_ONCE)]
@@ -127,9 +127,9 @@ def logit_lens(model, text, top_k=5, places=None):
 
 
 def _best(head, x, places, count, vocabulary_size):
-    """The ids (P, K) of the likeliest tokens at P places of (1, T, D), and their probabilities."""
+    """Return the ids (P, K) and probabilities of the best tokens at P positions of (1, T, D)."""
     logits = head(x, mask_positions=ops.convert_to_tensor(places[None], "int32"))[0]
-    # Encoders may have more rows than there are tokens.
+    # An encoder's embedding may have more rows than the tokenizer has tokens.
     logits = ops.convert_to_numpy(logits).astype("float64")[:, :vocabulary_size]
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     odds /= odds.sum(-1, keepdims=True)
@@ -139,13 +139,13 @@ def _best(head, x, places, count, vocabulary_size):
 
 @style()
 def logit_lens_grid(lens):
-    """Draw a `LogitLens`: a row a layer, the last at the top, and a column a token.
+    """Draw a `LogitLens` with a row per layer, the last at the top, and a column per token.
 
     Args:
         lens: a `LogitLens`.
 
     Returns:
-        A `Figure`. The darker a token, the more probable.
+        A `Figure`. Darker cells are more probable.
 
     >>> ids, scores = np.zeros((2, 1, 1), int), np.ones((2, 1, 1))
     >>> lens = LogitLens(["[MASK]"], [[["a"]], [["b"]]], ids, scores)

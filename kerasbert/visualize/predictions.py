@@ -1,6 +1,6 @@
-"""What a model says: classes that it takes for others, its words for a gap, its vectors.
+"""Figures of predictions: confusion matrices, fill-mask probabilities and embedding maps.
 
-N texts, C classes, D width of a vector.
+N texts, C classes, D width of an embedding.
 """
 
 import textwrap
@@ -9,21 +9,21 @@ import numpy as np
 
 from kerasbert.visualize.figures import new_figure, style
 
-_MOST_NUMBERS = 20  # With more classes the squares have no room for them.
-_MOST_NAMES = 60  # Of points on a map.
+_MOST_NUMBERS = 20  # With more classes the cells are too small for numbers.
+_MOST_NAMES = 60  # Points of a map.
 
 
 @style()
 def confusion_matrix(gold, predictions, labels):
-    """Draw which classes are taken for which.
+    """Draw a confusion matrix.
 
     Args:
-        gold: list of N names of classes.
-        predictions: the same.
-        labels: list of C strings. The classes in their order.
+        gold: list of N class names.
+        predictions: list of N class names.
+        labels: list of C strings. The classes in order.
 
     Returns:
-        A `Figure`; colours are shares of the class, numbers are counts.
+        A `Figure`; colors are shares of the true class, numbers are counts.
 
     >>> figure = confusion_matrix(["a", "b"], ["a", "a"], labels=["a", "b"])
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -38,7 +38,7 @@ def confusion_matrix(gold, predictions, labels):
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, label="share of the class", shrink=0.8)
-    axes.set(xlabel="predicted", ylabel="right")
+    axes.set(xlabel="predicted", ylabel="true")
     places = range(len(labels))
     axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor")
     axes.set_yticks(places, labels)
@@ -51,14 +51,14 @@ def confusion_matrix(gold, predictions, labels):
 
 @style()
 def masked_words(found):
-    """Draw the probabilities of the words for a gap.
+    """Draw the probabilities of the words predicted for masks.
 
     Args:
-        found: what `fill_mask` gave for one text: a list of dicts of `token` and `score`, or, for
-            a text with several gaps, a list of such lists.
+        found: the result of `fill_mask` for one text: a list of dicts of `token` and `score`, or,
+            for a text with several masks, a list of such lists.
 
     Returns:
-        A `Figure` with a panel for each gap.
+        A `Figure` with a panel for each mask.
 
     >>> figure = masked_words([{"token": "noon", "score": 0.7}, {"token": "home", "score": 0.1}])
     >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
@@ -66,7 +66,7 @@ def masked_words(found):
     """
     gaps = [found] if found and isinstance(found[0], dict) else list(found)
     if not all(gaps) or not gaps:
-        raise ValueError("There are no words to draw; pass what fill_mask gave for one text.")
+        raise ValueError("found has no words to draw; pass the result of fill_mask for one text.")
     figure = new_figure(4.5 * len(gaps), 0.8 + 0.32 * max(map(len, gaps)))
     for axes, words in zip(figure.subplots(1, len(gaps), squeeze=False)[0], gaps):
         scores = [word["score"] for word in words]
@@ -77,24 +77,24 @@ def masked_words(found):
         axes.set_yticks(places, [word["token"] for word in words])
         axes.set(xlim=(0, max(scores) * 1.2), xlabel="probability", ylim=(len(words) - 0.5, -0.5))
         axes.tick_params(axis="y", length=0)
-        axes.locator_params(axis="x", nbins=5)  # Long numbers run into each other.
+        axes.locator_params(axis="x", nbins=5)  # More labels would overlap.
     return figure
 
 
 @style()
 def embedding_map(vectors, labels=None, names=None, method="pca", seed=0):
-    """Draw vectors as points on a plane.
+    """Draw embeddings as points in two dimensions.
 
     Args:
-        vectors: (N, D), for example of `BertTextEmbedder.embed`.
-        labels: list of N classes, a colour each.
-        names: list of N strings to stand beside the points, for up to 60.
-        method: string. "pca", the two directions in which they differ most, or "tsne", which
-            keeps neighbours together, with distances that mean nothing.
-        seed: int. Of "tsne".
+        vectors: (N, D), for example from `BertTextEmbedder.embed`.
+        labels: list of N classes, each drawn in its own color.
+        names: list of N strings to write beside up to 60 points.
+        method: string. "pca", the two directions of greatest variance, or "tsne", which keeps
+            neighbors together, with meaningless distances.
+        seed: int. For "tsne".
 
     Returns:
-        A `Figure`. With "pca" the axes say how much of the variance they show.
+        A `Figure`. With "pca" the axis labels give the explained variance.
 
     >>> figure = embedding_map(np.eye(4)[:, :3], labels=["a", "a", "b", "b"])
     >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
@@ -103,14 +103,15 @@ def embedding_map(vectors, labels=None, names=None, method="pca", seed=0):
     vectors = np.asarray(vectors, "float64")
     if vectors.ndim != 2 or len(vectors) < 3 or vectors.shape[1] < 2:
         raise ValueError(
-            f"A map takes 3 or more vectors (N, D) of 2 or more numbers; these are {vectors.shape}."
+            "vectors must be an array (N, D) with N of 3 or more and D of 2 or more, got the shape "
+            f"{vectors.shape}."
         )
     if not np.isfinite(vectors).all():
         row = np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0]
-        raise ValueError(f"The vector at position {row} has a number that is not finite.")
+        raise ValueError(f"vectors has a number that is not finite at position {row}.")
     for what, values in (("labels", labels), ("names", names)):
         if values is not None and len(values) != len(vectors):
-            raise ValueError(f"There are {len(vectors)} vectors and {len(values)} {what}.")
+            raise ValueError(f"Expected {len(vectors)} {what}, one per vector, got {len(values)}.")
     points, titles = _on_a_plane(vectors, method, seed)
     figure = new_figure(7, 5.5)
     axes = figure.subplots()
@@ -119,7 +120,7 @@ def embedding_map(vectors, labels=None, names=None, method="pca", seed=0):
     size = float(np.clip(3000 / len(points), 6, 40))
     for number, kind in enumerate(kinds):
         here = points[[label == kind for label in labels]]
-        marker = "osD^vPX"[number // 10 % 7]  # There are ten colours.
+        marker = "osD^vPX"[number // 10 % 7]  # The color cycle has ten colors.
         style = {"color": f"C{number % 10}", "marker": marker, "s": size, "alpha": 0.75}
         axes.scatter(*here.T, label=kind, linewidths=0, **style)
     if names is not None and len(points) <= _MOST_NAMES:
@@ -142,7 +143,7 @@ def embedding_map(vectors, labels=None, names=None, method="pca", seed=0):
 
 
 def _on_a_plane(vectors, method, seed):
-    """Points (N, 2), and what the axes are."""
+    """Return points (N, 2) and the axis labels."""
     if method == "pca":
         from sklearn.decomposition import PCA
 

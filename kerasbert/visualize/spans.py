@@ -1,6 +1,6 @@
-"""Marked text: entities in colour, answers in their context, as HTML.
+"""Highlighted text as HTML: entities, and answers in their context.
 
-Positions are those of characters (code points) in the text, as `tag` and `answer` give them.
+Positions are characters (code points) in the text, as returned by `tag` and `answer`.
 """
 
 import html
@@ -9,7 +9,7 @@ import os
 
 from kerasbert.files import write_text
 
-# Light enough for black letters, each well apart from the one before.
+# Light enough for black text, and consecutive ones are easy to tell apart.
 _COLORS = (
     "#ffd6a5",
     "#a0e8af",
@@ -22,7 +22,7 @@ _COLORS = (
     "#c9e265",
     "#f3b0e3",
 )
-# Each paragraph runs in the direction of its own letters; black on white in dark notebooks too.
+# Paragraphs follow their own text direction; black on white also in dark notebooks.
 BOX = (
     "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext;text-align:start;"
     "line-height:1.9;padding:0.6em 0.8em;background:#fff;color:#111;"
@@ -35,7 +35,7 @@ _NAME = (
 
 
 class Html:
-    """A piece of HTML that a notebook shows; `str` gives it, `save` writes a page of it."""
+    """HTML that a notebook displays; `str` returns it and `save` writes it as a page."""
 
     def __init__(self, content):
         self.content = content
@@ -50,7 +50,7 @@ class Html:
         return f"<Html of {len(self.content)} characters; show it in a notebook, or save() it>"
 
     def save(self, path):
-        """Write it as a page of its own.
+        """Write a standalone HTML page.
 
         Args:
             path: path of the file.
@@ -62,14 +62,14 @@ class Html:
 
 
 def entities(text, entities, colors=None):
-    """Show the entities of a text in colour, each with its label.
+    """Highlight the entities of a text, each with its label.
 
     Args:
         text: a string, or a list of words.
-        entities: what `BertTokenClassifier.tag` found in it: dicts of `start`, `end`, `label`, and
-            perhaps `score`, which shows where the mouse rests. Tuples `(start, end, label)` will
-            do. They may overlap: the first one gives the colour, the others a line below.
-        colors: dict of label to a colour of CSS, for some or all labels.
+        entities: the result of `BertTokenClassifier.tag`: dicts of `start`, `end`, `label`, and
+            optionally `score`, shown as a tooltip; or tuples `(start, end, label)`. Where they
+            overlap, the first one sets the color and others are underlined.
+        colors: dict of label to a CSS color, for some or all labels.
 
     Returns:
         An `Html`.
@@ -97,16 +97,16 @@ def entities(text, entities, colors=None):
 
 
 def answers(context, answers, question=None):
-    """Show answers in the text that they come from.
+    """Highlight answers in their context.
 
     Args:
         context: string.
-        answers: what `BertQuestionAnswering.answer` gave for it: dicts of `start`, `end` and
-            `score`, best first, where `start=None` is no answer.
-        question: string, to stand above.
+        answers: the result of `BertQuestionAnswering.answer`: dicts of `start`, `end` and `score`,
+            best first, where `start=None` means no answer.
+        question: string, shown above the context.
 
     Returns:
-        An `Html`; the best answer is dark, the others the lighter the less probable.
+        An `Html`; the best answer is darkest, less probable ones are lighter.
 
     >>> found = [{"answer": "noon", "start": 9, "end": 13, "score": 0.9, "null_score": -5.0}]
     >>> "noon</mark>" in str(answers("Lunch at noon.", found, "When?"))
@@ -138,7 +138,7 @@ def answers(context, answers, question=None):
 
 
 def marked(text, spans):
-    """The text with its spans as HTML: dicts of `start`, `end`, `label`, `hint` and `color`."""
+    """Return a text as HTML with its spans: dicts of `start`, `end`, `label`, `hint`, `color`."""
     for span in spans:
         _check(span, len(text), "characters")
     edges = sorted({0, len(text), *(span[side] for span in spans for side in ("start", "end"))})
@@ -148,7 +148,7 @@ def marked(text, spans):
         piece = html.escape(text[begin:end])
         if over:
             look = f"background:{over[0]['color']};{_MARK}"
-            if len(over) > 1:  # One below the other, as many as there are.
+            if len(over) > 1:  # One underline for each further span, below each other.
                 lines = (f"0 {3 * i}px 0 {span['color']}" for i, span in enumerate(over[1:], 1))
                 look += f"box-shadow:{','.join(lines)};"
             hint = html.escape(", ".join(span["hint"] for span in over))
@@ -156,7 +156,7 @@ def marked(text, spans):
         parts.append(piece)
         for span in spans:
             if span["end"] == end and span["label"]:
-                # Isolated, so that it does not turn the direction of what is around it.
+                # Isolated, so that a label does not change the direction of the text around it.
                 look = html.escape(_NAME + span["color"])
                 parts.append(
                     f'<bdi style="{look};user-select:none">{html.escape(span["label"])}</bdi>'
@@ -174,8 +174,8 @@ def _check(span, length, unit):
     start, end = span["start"], span["end"]
     if not 0 <= start < end <= length:
         raise ValueError(
-            f"The span {start}:{end} ({span['label']!r}) is not in a text of {length} {unit}; "
-            "is it the same text?"
+            f"The span {start}:{end} ({span['label']!r}) is outside the text of {length} {unit}; "
+            "pass the text that it was found in."
         )
 
 

@@ -1,4 +1,4 @@
-"""A text as an encoder reads it: its tokens, where each stands in the text, and their words.
+"""A text as an encoder reads it: its tokens, their positions in the text, and their words.
 
 T tokens, W words.
 """
@@ -16,15 +16,15 @@ from kerasbert.preprocessors.packing import BertPreprocessor
 
 @dataclasses.dataclass
 class ReadText:
-    """One row of an encoder, without padding.
+    """One encoder input, without padding.
 
     Attributes:
         texts: tuple of one or two strings.
-        features: dict of int arrays (1, T), padded: what the encoder takes.
-        tokens: list of T strings. A token goes by its characters in the text, with "##" before it
-            where it goes on with a word.
-        spans: int array (T, 3): which text a token is of, its start and its end in characters;
-            -1 for the likes of `[CLS]`, which frame the texts.
+        features: dict of int arrays (1, T), padded: the encoder's inputs.
+        tokens: list of T strings. Tokens are named by their characters in the text, with "##"
+            before those that continue a word.
+        spans: int array (T, 3): each token's text, and its start and end in characters; -1 for
+            special tokens around the texts, such as `[CLS]`.
         begins: bool array (T,). Whether a token begins a word.
         ids: int array (T,).
     """
@@ -37,17 +37,17 @@ class ReadText:
     ids: np.ndarray
 
     def framing(self):
-        """Which tokens are of no text: bool (T,)."""
+        """Return which tokens belong to no text: bool (T,)."""
         return self.spans[:, 0] < 0
 
     def words(self, of_tokens):
-        """The words of the texts, with the sums of what their tokens have.
+        """Sum the values of tokens over words.
 
         Args:
             of_tokens: floats (T,).
 
         Returns:
-            Their spans, int (W, 3), and the sums (W,).
+            The words' spans, int (W, 3), and sums (W,).
         """
         spans, sums = [], []
         for (text, start, end), begins, value in zip(self.spans, self.begins, of_tokens):
@@ -63,21 +63,21 @@ class ReadText:
 
 
 def is_readable(encoder):
-    """Whether an encoder frames texts and attends as BERT does, as XLNet's does not."""
+    """Return whether an encoder has BERT's input format and attention, unlike XLNet's."""
     return isinstance(encoder, BertBackbone) and BertBackbone not in getattr(
         encoder, "replaced_bases", ()
     )
 
 
 def read_text(model, text, caller):
-    """Read a text, or a pair of texts, as the preprocessor of a task does.
+    """Read a text or a pair of texts as a task's preprocessor does.
 
-    What is beyond its length is cut off. The mask token counts as one.
+    Texts are truncated to its length. A mask token in them counts as one token.
 
     Args:
         model: a task of `kerasbert.models` with a preprocessor.
         text: string, or a pair of strings.
-        caller: string. Who says so where that is impossible.
+        caller: string. Name of the calling function, for errors.
 
     Returns:
         A `ReadText`.
@@ -85,10 +85,10 @@ def read_text(model, text, caller):
     preprocessor = getattr(model, "preprocessor", None)
     if preprocessor is None or not is_readable(encoder_of(model)):
         raise ValueError(
-            f"{caller} takes a task model with a preprocessor, not a {type(model).__name__} "
-            "without one; load one with from_preset, such as BertTextEmbedder."
+            f"{caller} needs a task model with a preprocessor, which this {type(model).__name__} "
+            "does not have; load one with from_preset, such as BertTextEmbedder."
             if preprocessor is None
-            else f"{caller} takes a task on a BertBackbone, and the encoder of this "
+            else f"{caller} needs a task on a BertBackbone, and the encoder of this "
             f"{type(model).__name__} is a {type(encoder_of(model)).__name__}."
         )
     try:
@@ -96,19 +96,19 @@ def read_text(model, text, caller):
     except TypeError:
         texts = ()
     if len(texts) not in (1, 2) or not all(isinstance(one, str) for one in texts):
-        raise ValueError(f"text={text!r} is no string and no pair of strings.")
+        raise ValueError(f"text={text!r} must be a string or a pair of strings.")
     tokenizer = preprocessor.tokenizer.with_special_tokens()
     edges = tokenizer.word_edges()
     special = set(tokenizer.special_token_ids)
     found = [tokenizer.tokenize_with_offsets(one) for one in texts]
     counts = [tf.RaggedTensor.from_row_splits(ids, [0, len(ids)]) for ids, _, _ in found]
     kept = [int(count[0]) for count in BertPreprocessor._kept(preprocessor, counts)]
-    rows = []  # Of each token: its id, name, text, start, end, and whether it begins a word.
+    rows = []  # Per token: its id, name, text, start, end, and whether it begins a word.
 
     def frame(token):
         rows.append((tokenizer.token_to_id(token), token, -1, -1, -1, True))
 
-    # A left-to-right language model has no frame, or its first token alone.
+    # A left-to-right language model has no special tokens, or only a start token.
     is_framed = not hasattr(preprocessor, "add_start_token")
     if is_framed or preprocessor.add_start_token:
         frame(tokenizer.start_token)

@@ -1,4 +1,4 @@
-"""How a training went: its losses and scores over time."""
+"""Training curves: losses and scores over steps or epochs."""
 
 import os
 
@@ -7,7 +7,7 @@ import numpy as np
 from kerasbert.files import read_log
 from kerasbert.visualize.figures import new_figure, style
 
-# What the rows of a log say beside losses and scores.
+# Fields of a log's rows that are neither losses nor scores.
 _FACTS = (
     "epoch",
     "learning_rate",
@@ -22,15 +22,15 @@ _HELD_OUT = ("val_", "held_out_")
 
 @style()
 def training_curves(history):
-    """Draw losses and scores of a training, a panel for each kind of them.
+    """Draw the losses and scores of a training run, with a panel for each kind.
 
     Args:
-        history: what `fit` returns; the `output` folder of `kerasbert.pretrain`, or its
-            `log.jsonl`; a list of dicts, one a step or epoch; or a dict of lists, as in
+        history: the result of `fit`; the `output` folder of `kerasbert.pretrain`, or its
+            `log.jsonl`; a list of dicts, one per step or epoch; or a dict of lists, as in
             `History.history`.
 
     Returns:
-        A `Figure`. Held-out values are dashed. Where a loss has parts, the parts are drawn.
+        A `Figure`. Held-out values are dashed; a loss with parts is drawn as its parts.
 
     >>> figure = training_curves({"loss": [2.0, 1.0], "val_loss": [2.1, 1.5], "f1": [0.2, 0.6]})
     >>> [axes.get_ylabel() for axes in figure.axes]
@@ -44,7 +44,7 @@ def training_curves(history):
         if name not in _FACTS and is_number:
             panels.setdefault(name.rpartition("_")[2], []).append(name)
     if not panels:
-        raise ValueError("The history has no losses or scores to draw.")
+        raise ValueError("history has no losses or scores to draw.")
     kinds = sorted(panels, key=lambda kind: kind != "loss")
     across = min(len(kinds), 3)
     down = -(-len(kinds) // across)
@@ -76,7 +76,7 @@ def training_curves(history):
 
 
 def _rows(history):
-    """A list of dicts, each with its step or epoch."""
+    """Return a list of dicts, each with its step or epoch."""
     epochs = getattr(history, "epoch", None)
     history = getattr(history, "history", history)
     if isinstance(history, (str, os.PathLike)):
@@ -84,7 +84,9 @@ def _rows(history):
         if os.path.isdir(path):
             path = os.path.join(path, "log.jsonl")
         if not os.path.isfile(path):
-            raise ValueError(f"There is no log '{path}'.")
+            raise ValueError(
+                f"There is no log '{path}'; pass the output folder of pretrain, or its log.jsonl."
+            )
         rows = read_log(path)
     elif isinstance(history, dict):
         count = max((len(values) for values in history.values()), default=0)
@@ -95,7 +97,7 @@ def _rows(history):
     else:
         rows = [dict(row) for row in history]
     if not rows:
-        raise ValueError("There is nothing to draw: the history is empty.")
+        raise ValueError("history is empty; there is nothing to draw.")
     if not all("step" in row or "epoch" in row for row in rows):
         numbers = range(len(rows)) if not epochs else epochs
         rows = [{**row, "epoch": number + 1} for row, number in zip(rows, numbers)]
@@ -114,11 +116,11 @@ def _plain(name):
 
 @style()
 def finetuning_curves(runs, best, metric):
-    """Draw the training loss and the score on dev of all runs of a search, the best in colour.
+    """Draw training loss and validation score of all runs of a search, the best in color.
 
     Args:
-        runs: list of dicts of `run` and `history`, as `kerasbert.finetune` returns them.
-        best: string. The name of the best run.
+        runs: list of dicts of `run` and `history`, as returned by `kerasbert.finetune`.
+        best: string. The best run.
         metric: string. The score.
 
     Returns:
@@ -127,7 +129,7 @@ def finetuning_curves(runs, best, metric):
     >>> history = [{"epoch": 1, "loss": 0.5, "losses": [], "scores": {"f1": 0.8}}]
     >>> figure = finetuning_curves([{"run": "seed0", "history": history}], "seed0", "f1")
     >>> figure.axes[1].get_ylabel()
-    'f1 on dev'
+    'validation f1'
     """
     figure = new_figure(10, 4)
     loss, score = figure.subplots(1, 2)
@@ -139,7 +141,7 @@ def finetuning_curves(runs, best, metric):
         label = run["run"] if is_best else None
         score.plot(*zip(*dev), marker="o", label=label, **line)
     loss.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
-    score.set(xlabel="epoch", ylabel=f"{metric} on dev")
+    score.set(xlabel="epoch", ylabel=f"validation {metric}")
     score.xaxis.get_major_locator().set_params(integer=True)
     score.legend()
     for axes in (loss, score):
@@ -148,7 +150,7 @@ def finetuning_curves(runs, best, metric):
 
 
 def _losses(history):
-    """`(epoch, loss)` of the parts of each epoch; of one with a single step, of its end."""
+    """Yield `(epoch, loss)` within each epoch, or only at its end if it had a single step."""
     for row in history:
         steps = [(count, value) for count, value in row["losses"] if value is not None]
         if not steps:

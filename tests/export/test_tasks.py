@@ -464,7 +464,7 @@ def test_arguments(export, tmp_path):
         (tagger, {"top_k": 1}, "top_k=1 is no setting of this model; it takes max_windows"),
         (reader, {"labels": ["a"]}, "this model has no classes to name"),
         (tagger, {"labels": ["a"]}, "has to name the model's 5 classes"),
-        (tagger, {"labels": [*"abcde"]}, "has to say of the model's own .* with the same 'B-'"),
+        (tagger, {"labels": [*"abcde"]}, "must rename the types of the model's own .* same 'B-'"),
         (
             tagger,
             {"signatures": ["pair"]},

@@ -256,7 +256,7 @@ def test_what_is_missing(browser, site):
     (folder / "model.onnx").unlink()
     with tab(browser, folder) as page:
         page.wait_for_selector("[role=alert]")
-        assert "model.onnx did not come" in page.inner_text("[role=alert]")
+        assert "model.onnx could not be loaded" in page.inner_text("[role=alert]")
         assert page.is_disabled("button.go")
 
 
@@ -284,7 +284,9 @@ def test_pieces_are_checked(site, monkeypatch):
     monkeypatch.setattr(web, "PROBES", ["lower"])
     content = (folder / "tokenizer.json").read_text()
     (folder / "tokenizer.json").write_text(content.replace('"e r"', '"r e"'))
-    with pytest.raises(RuntimeError, match="cuts 'lower' otherwise than the RobertaTokenizer"):
+    with pytest.raises(
+        RuntimeError, match="tokenizes 'lower' differently from the RobertaTokenizer"
+    ):
         web._check_pieces(model, str(folder), False)
 
 
@@ -321,9 +323,9 @@ def test_command(monkeypatch):
 
 
 def test_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="no page for a BertTextEmbedder"):
+    with pytest.raises(ValueError, match="does not support a BertTextEmbedder; it supports"):
         export_web(tiny.task("TextEmbedder"), tmp_path / "page")
-    with pytest.raises(ValueError, match="no page for a BertMaskedLM without a preprocessor"):
+    with pytest.raises(ValueError, match="not support a BertMaskedLM without a preprocessor"):
         export_web(models.BertMaskedLM(tiny.encoder()), tmp_path / "page")
     pairs = tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>")
     with pytest.raises(ValueError, match="this BertTokenClassifier has a RobertaTokenizer"):
@@ -332,12 +334,12 @@ def test_refused(tmp_path, monkeypatch):
         export_web(tiny.task("MaskedLM"), tmp_path / "page", precision="int4")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match="needs npm, which is not here; install Node.js"):
+    with pytest.raises(RuntimeError, match="needs npm, which is not installed; install Node.js"):
         export_web(tiny.task("MaskedLM"), tmp_path / "page")
     npm = tmp_path / "npm"
     for script, said in (
-        ("echo npm error network >&2; exit 1", "npm did not give onnxruntime-web@.*: npm error"),
-        ("echo x > a.tgz", "another onnxruntime-web@.* than was tested: its SHA-512 is"),
+        ("echo npm error network >&2; exit 1", "npm could not fetch onnxruntime-web@.*: npm error"),
+        ("echo x > a.tgz", "npm returned onnxruntime-web@.* with the SHA-512 .*, expected"),
     ):
         npm.write_text(f"#!/bin/sh\n{script}\n")
         npm.chmod(0o755)

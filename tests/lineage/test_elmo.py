@@ -227,12 +227,12 @@ def test_wrong_use(tmp_path):
         ("num_highways", 1.5),
         ("skip_connections", "no"),
     ):
-        with pytest.raises(ValueError, match=f"{name}=.* has to be"):
+        with pytest.raises(ValueError, match=f"{name}=.* (has to|must) be"):
             make(**{name: wrong})
     for call in (embedder.quantize, embedder.backbone.quantize):
         with pytest.raises(ValueError, match="ELMo's convolutions and LSTMs"):
             call("int8")
-    with pytest.raises(ValueError, match="attention, and ELMo has none"):
+    with pytest.raises(ValueError, match="attention projections, and ELMo has none"):
         embedder.backbone.enable_lora(2)
     with pytest.raises(ValueError, match="backbone is a BertBackbone, and a ElmoEmbedder needs"):
         ElmoEmbedder(tiny_backbone())
@@ -242,7 +242,7 @@ def test_wrong_use(tmp_path):
             kerasbert.convert(source, tmp_path / "theirs")
     ids, mask = character_ids([["a"]] * 3)
     _, states = embedder.backbone.read_on({"character_ids": ids[:2], "padding_mask": mask[:2]})
-    with pytest.raises(ValueError, match="states are of 2 texts, and there are 3"):
+    with pytest.raises(ValueError, match="states are of 2 texts.* have 3"):
         embedder.backbone.read_on({"character_ids": ids, "padding_mask": mask}, states)
     embedder.backbone.to_files(tmp_path / "options.json", tmp_path / "w.hdf5")
     with pytest.raises(FileNotFoundError, match="none.hdf5' is missing; fetch it again"):

@@ -138,13 +138,13 @@ def test_vocabulary():
 def test_wrong_use():
     model = make()
     model.run_eagerly = True
-    with pytest.raises(ValueError, match="begins with .'a'., and has to begin with .'<S>', '</S>'"):
+    with pytest.raises(ValueError, match="with .'a'. and must start with .'<S>', '</S>'"):
         make(["a"])
-    with pytest.raises(ValueError, match="has 'a' more than once"):
+    with pytest.raises(ValueError, match="'a' more than once"):
         make(["<S>", "</S>", "<UNK>", "a", "a"])
     with pytest.raises(ValueError, match="vocabulary_size=2 "):
         word_vocabulary(["a"], 2)
-    with pytest.raises(ValueError, match="One sentence was given where a list is needed"):
+    with pytest.raises(ValueError, match="sentences must be a list, got one string"):
         model.fit("A dog")
     with pytest.raises(ValueError, match="position 1 is 3"):
         model.perplexity(["a", 3])

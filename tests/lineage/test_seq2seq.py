@@ -403,7 +403,10 @@ def test_wrong_use():
         (lambda: bare.generate({"encoder_token_ids": [[1]]}, stop_token_ids=0), "decoder_token"),
         (lambda: bare.generate(cut("decoder_padding_mask"), stop_token_ids=0), "both have to be"),
         (lambda: bare.generate(cut("encoder_padding_mask"), stop_token_ids=0), "both have to be"),
-        (lambda: bare.generate({**sources(), **fewer}, stop_token_ids=0), "3 rows of .* and 2 of"),
+        (
+            lambda: bare.generate({**sources(), **fewer}, stop_token_ids=0),
+            "encoder_token_ids has 3.*decoder_token_ids has 2",
+        ),
         (lambda: bare.generate(sources(), stop_token_ids=1.5), "stop_token_ids has 1.5"),
         (lambda: TransformerSeq2SeqLM(tiny_backbone()), "needs a TransformerSeq2SeqBackbone"),
         (lambda: bare.predict({**features(), "encoder_token_ids": np.full((3, 7), 40)}), "40 at"),

@@ -246,14 +246,14 @@ def test_what_the_server_refuses(address):
         (400, "Invalid host", ("/api/fill", ask, {"Host": "evil.example"})),
         (403, "another site", ("/api/fill", ask, {"Origin": "http://evil.example"})),
         (403, "another site", ("/api/fill", ask, {"Origin": "null"})),
-        (415, "has to be JSON", ("/api/fill", ask, {"Content_Type": "text/plain"})),
-        (400, "no JSON object", ("/api/fill", "[" * 100_000, {})),
-        (400, "no JSON object", ("/api/fill", b"\xff\xfe", {})),
+        (415, "must be JSON", ("/api/fill", ask, {"Content_Type": "text/plain"})),
+        (400, "a JSON object", ("/api/fill", "[" * 100_000, {})),
+        (400, "a JSON object", ("/api/fill", b"\xff\xfe", {})),
         (400, "There is no model 99", ("/api/fill", ask, {})),
         (400, "There is no model", ("/api/fill", "{}", {})),
-        (400, "index has to be a short name", ("/api/index", '{"index": 7}', {})),
-        (400, "not there any more", ("/api/search", '{"index": "x"}', {})),
-        (400, "not there any more", ("/api/search", '{"index": []}', {})),
+        (400, "index must be a name", ("/api/index", '{"index": 7}', {})),
+        (400, "build it again", ("/api/search", '{"index": "x"}', {})),
+        (400, "build it again", ("/api/search", '{"index": []}', {})),
     ):
         found = post(address, path, body, **headers)
         assert found[0] == status and words in found[1], found
@@ -272,7 +272,7 @@ def test_it_listens_to_this_machine_alone(address):
     assert listening == ["0100007F"]
     command = [sys.executable, "-m", "kerasbert", "play", "--port", str(port)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=os.getcwd())
-    assert done.returncode == 2 and f"Another program has the port {port}" in done.stderr
+    assert done.returncode == 2 and f"Port {port} is in use" in done.stderr
 
 
 def test_shared_folder(browser, tmp_path):

@@ -530,7 +530,7 @@ def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     notes = []
     assert search_of(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
-    assert notes == ["Pictures need matplotlib; run `pip install 'kerasbert[plot]'`."]
+    assert notes == ["Figures need matplotlib; run `pip install 'kerasbert[plot]'`."]
 
 
 def test_less_is_better_of_errors(tmp_path):

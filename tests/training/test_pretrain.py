@@ -134,7 +134,7 @@ def test_text_to_preset(corpus, tmp_path):
     card = open(os.path.join(done["preset"], "README.md"), encoding="utf-8").read()
     assert "46 updates" in card and "Brown" in card and '"learning_rate": 0.01' in card
     assert presets.finetuning_learning_rate(done["preset"]) == 7e-4
-    assert "fine-tune it with: 0.0007" in card
+    assert "for fine-tuning: 0.0007" in card
     # The same call finds that all is done.
     again = kerasbert.pretrain(corpus, output, **arguments)
     assert again["scores"] == scores and log_of(output) == log

@@ -47,11 +47,11 @@ def test_words_alone(tmp_path):
 
 @pytest.mark.parametrize("edge", [(0, 4), (1, 1), (-1, 0), (0, 1, 2)])
 def test_what_is_no_edge(edge):
-    with pytest.raises(ValueError, match="4 words; their places are 0 to 3"):
+    with pytest.raises(ValueError, match="4 words are numbered 0 to 3"):
         dependency_arcs(TREE, [edge])
 
 
 @pytest.mark.parametrize("sentence", [[], "a b"])
 def test_what_is_no_sentence(sentence):
-    with pytest.raises(ValueError, match="is no list of words"):
+    with pytest.raises(ValueError, match="must be a DependencyTree or a list"):
         dependency_arcs(sentence)

@@ -69,11 +69,11 @@ def test_pictures_and_errors():
     ]
     assert figure._repr_png_().startswith(b"\x89PNG")
     model = masked_lm()
-    with pytest.raises(ValueError, match="has no .MASK.; places=None"):
+    with pytest.raises(ValueError, match="has no .MASK.; use places=None"):
         visualize.logit_lens(model, "the film", places="masks")
     with pytest.raises(ValueError, match="places='all' is unknown"):
         visualize.logit_lens(model, "the film", places="all")
-    with pytest.raises(ValueError, match="which a BertTextEmbedder has none of"):
+    with pytest.raises(ValueError, match="a BertTextEmbedder has none; load"):
         visualize.logit_lens(models.BertTextEmbedder(model.backbone), "the film")
     with pytest.raises(ValueError, match="task model with a preprocessor"):
         visualize.logit_lens(models.BertMaskedLM(model.backbone), "the film")

@@ -59,10 +59,10 @@ def test_embedding_map():
     broken = vectors.copy()
     broken[3, 1] = np.nan
     for arguments, message in (
-        ((vectors[:2],), r"3 or more vectors .* these are \(2, 5\)"),
-        ((vectors[0],), "these are"),
+        ((vectors[:2],), r"N of 3 or more .*, got the shape \(2, 5\)"),
+        ((vectors[0],), r"got the shape \(5,\)"),
         ((broken,), "position 3"),
-        ((vectors, ["a"]), "12 vectors and 1 labels"),
+        ((vectors, ["a"]), "Expected 12 labels.* got 1"),
         ((vectors, None, None, "umap"), "method='umap' is unknown"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -110,7 +110,7 @@ def test_answers():
 
 def test_spans_of_another_text_are_told():
     for span in ((0, 9, "A"), (-1, 2, "A"), (2, 2, "A")):
-        with pytest.raises(ValueError, match=r"is not in a text of 4 characters"):
+        with pytest.raises(ValueError, match="outside the text of 4 characters"):
             entities("Rome", [span])
     with pytest.raises(ValueError, match="text of 1 words"):
         entities(["Rome"], [(0, 2, "A")])

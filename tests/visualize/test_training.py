@@ -72,9 +72,9 @@ def test_training_curves(tmp_path):
     assert lines(loss) == {"training": [[4, 2], [5, 1]], "held out": [[4, 2.5], [5, 1.5]]}
     assert lines(f1) == {"training": [[4, 0.5], [5, 0.75]]}
     for empty in ([], {}, {"loss": []}):
-        with pytest.raises(ValueError, match="the history is empty"):
+        with pytest.raises(ValueError, match="history is empty"):
             visualize.training_curves(empty)
-    with pytest.raises(ValueError, match="no log '.*missing.jsonl'"):
+    with pytest.raises(ValueError, match="no log '.*missing.jsonl'; pass"):
         visualize.training_curves(tmp_path / "missing.jsonl")
     with pytest.raises(ValueError, match="no losses or scores"):
         visualize.training_curves([{"step": 1, "seconds": 2.0}])

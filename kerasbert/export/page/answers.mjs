@@ -1,7 +1,7 @@
-// What a model says of a text, from its graph and its tokenizer; spans count code points, as Python's do.
-// It knows neither the page nor how files get here: worker.mjs gives it both libraries' objects.
+// Computes a model's answers with its graph and tokenizer; spans count code points, as in Python.
+// Independent of the page and of how files are loaded: worker.mjs passes in both libraries' objects.
 
-// A request that makes no sense, by its key in strings.js.
+// An invalid request, with the key of its message in strings.js.
 export class Refusal extends Error {
   constructor(key, values = {}) {
     super(key);
@@ -12,7 +12,7 @@ export class Refusal extends Error {
 
 export const MOST_CHARACTERS = 20000;
 const CJK = /[\u{3400}-\u{4DBF}\u{4E00}-\u{9FFF}\u{F900}-\u{FAFF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2CEAF}\u{2F800}-\u{2FA1F}]/u;
-// As `kerasbert.data.word_spans`: white space ends a word, punctuation and CJK characters are words, marks go along.
+// As `kerasbert.data.word_spans`: white space ends a word, punctuation and CJK characters are words of their own, and marks belong to the character before.
 const MARK = "\\p{M}\\p{Cf}\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f";
 const ALONE = "\\p{P}$+<=>^`|~" + CJK.source.slice(1, -1);
 const WORD = new RegExp(`[${MARK}]*[${ALONE}][${MARK}]*|[^${ALONE}\\p{Z}\\t-\\r\\x1c-\\x1f\\x85]+`, "gu");
@@ -27,13 +27,13 @@ function softmax(logits) {
   return odds.map((x) => x / sum);
 }
 
-// Windows {begin, size} over `length` tokens that begin `stride` apart, until one reaches the end.
+// Windows {begin, size} over `length` tokens, `stride` apart, up to the one that reaches the end.
 function windows(length, room, stride) {
   const step = Math.min(stride, room);
   return range(1 + Math.max(0, Math.ceil((length - room) / step))).map((i) => ({ begin: i * step, size: Math.min(room, length - i * step) }));
 }
 
-// The window of each token in which it has the most context; of equals the first.
+// For each token, the window in which it has most context; the first window wins ties.
 function mostContext(length, cuts) {
   const chosen = Array(length).fill(null), most = Array(length).fill(-1);
   cuts.forEach(({ begin, size }, window) => {
@@ -45,7 +45,7 @@ function mostContext(length, cuts) {
   return chosen;
 }
 
-// `content` is tokenizer.json, of which `tokenizer` was made; `run(feeds)` computes the graph's outputs {data, dims}.
+// `content` is the tokenizer.json behind `tokenizer`; `run(feeds)` computes the graph's outputs {data, dims}.
 export function makeAnswerer(task, tokenizer, content, run) {
   const isWordPiece = content.model.type === "WordPiece";
   const special = content.added_tokens.map((token) => token.content).sort((a, b) => b.length - a.length);
@@ -58,14 +58,14 @@ export function makeAnswerer(task, tokenizer, content, run) {
   const normalizers = content.normalizer ? content.normalizer.normalizers || [content.normalizer] : [];
   const has = (type) => normalizers.some((one) => one.type === type);
   if (has("Precompiled")) {
-    // The library makes U+200D, which joins emoji, a space, and small sigmas by their place; the model's maps do not.
+    // Unlike the model's normalizer, the library turns U+200D, which joins emoji, into a space, and lowercases sigma by its position.
     const own = tokenizer.normalizer;
     const small = (text) => (has("Lowercase") ? text.replaceAll("Σ", "σ") : text);
     tokenizer.normalizer = (text) => small(text).split("\u200d").map((part) => own(part)).join("\u200d");
   }
 
-  // The ids of a text's tokens and, of word pieces, their characters [start, end). The library gives no places,
-  // so each character is normalized by itself here, by the library's normalizer.
+  // The ids of a text's tokens and, for WordPiece, their characters [start, end). The library returns no offsets,
+  // so its normalizer is applied to each character separately here.
   function pieces(text) {
     if (!isWordPiece) return { ids: tokenizer.encode(text, { add_special_tokens: false }).ids.map(Number), starts: null, ends: null };
     const found = { ids: [], starts: [], ends: [] };
@@ -86,13 +86,13 @@ export function makeAnswerer(task, tokenizer, content, run) {
 
   function inWords(points, at, add) {
     let clean = "", last = -1, unit = 0;
-    const source = [], ends = []; // Of each unit of `clean`, its character, and where that ends with its accents.
-    // A sigma that ends a word has a small letter of its own. No other letter looks at its neighbours.
+    const source = [], ends = []; // For each unit of `clean`: its character, and the end of that character including accents.
+    // Sigma is lowercased differently at the end of a word; no other letter depends on its neighbors.
     const small = points.join("").replaceAll("İ", "I").toLowerCase();
     points.forEach((point, i) => {
       const letter = point === "Σ" && content.normalizer?.lowercase ? small[unit] : point;
       unit += point.length;
-      // The library deletes characters of private use, and knows no CJK characters of two units.
+      // The library deletes private-use characters, and does not recognize CJK characters of two UTF-16 units.
       let normal = tokenizer.normalizer && !/\p{Co}/u.test(point) ? tokenizer.normalizer(letter) : letter;
       if (point.length > 1 && CJK.test(point) && content.normalizer?.handle_chinese_chars !== false) normal = ` ${normal} `;
       for (let k = 0; k < normal.length; k++) {
@@ -108,14 +108,14 @@ export function makeAnswerer(task, tokenizer, content, run) {
       from = clean.indexOf(word, from);
       const prefix = content.model.continuing_subword_prefix.length;
       tokenizer.model([word]).forEach((token, i, tokens) => {
-        const size = tokens.length === 1 ? word.length : token.length - (i ? prefix : 0); // A word that is unknown is one token.
+        const size = tokens.length === 1 ? word.length : token.length - (i ? prefix : 0); // An unknown word is one token.
         add(token, source[from], ends[from + size - 1]);
         from += size;
       });
     }
   }
 
-  // A row of the network of the ids of a text or of two: `begins` is where each of them begins.
+  // A network input from the ids of one or two texts; `begins` holds the first position of each.
   function row(...texts) {
     const made = { ids: [], segments: [], begins: [] };
     const parts = template ? (texts.length > 1 ? template.pair : template.single) : [{ Sequence: { id: "A", type_id: 0 } }];
@@ -148,7 +148,7 @@ export function makeAnswerer(task, tokenizer, content, run) {
     const places = range(ids.length).filter((place) => ids[place] === task.mask_id);
     if (!places.length) throw new Refusal("no_mask", { mask: task.mask });
     const size = room(1), gaps = [];
-    // In a text that is too long each mask stands in the middle of a window of its own.
+    // In a text that is too long, each mask gets a window of its own, around it.
     const cuts = ids.length <= size ? [[0, places]] : places.map((place) => [Math.min(Math.max(place - (size >> 1), 0), ids.length - size), [place]]);
     for (const [first, inside] of cuts) {
       const made = row(ids.slice(first, first + size));
@@ -162,13 +162,13 @@ export function makeAnswerer(task, tokenizer, content, run) {
     return { gaps };
   }
 
-  // A token as a reader knows it: byte-pair vocabularies write spaces and accents otherwise.
+  // A token as readable text, as byte-pair vocabularies encode spaces and accents.
   function name(id) {
     const token = tokenizer.id_to_token(id) ?? String(id);
     return isWordPiece || isSpecial.has(token) ? token : tokenizer.decode([id]).trim() || token;
   }
 
-  // Of a text or a pair what fits, as `BertPreprocessor` cuts it.
+  // A text or pair, truncated as by `BertPreprocessor`.
   function cut([a, b]) {
     const most = room(b ? 2 : 1);
     if (!b) return [a.slice(0, most)];
@@ -203,7 +203,7 @@ export function makeAnswerer(task, tokenizer, content, run) {
     return { spans: entities(units) };
   }
 
-  // What takes one label: words, or by `label_pieces` "all" pieces, of which those that share a character are one.
+  // The units that get one label: words, or with `label_pieces` "all" pieces, where those that share a character are one.
   function unitsOf(text, starts, ends) {
     const units = [];
     if (task.label_pieces === "all") {
@@ -225,7 +225,7 @@ export function makeAnswerer(task, tokenizer, content, run) {
       const of = units.find((one) => one.end > start);
       if (of && of.start < ends[piece]) of.pieces.push(piece);
     });
-    // A word that the tokenizer deletes is none; one that shares its piece with the word before belongs to that.
+    // Words that the tokenizer deletes are dropped; a word that shares a piece with the previous one is merged into it.
     const found = [];
     for (const one of units) {
       if (one.pieces.length) found.push(one);
@@ -272,7 +272,7 @@ export function makeAnswerer(task, tokenizer, content, run) {
       const found = await outputs(made);
       logits.push(["start_logits", "end_logits"].map((key) => Array.from(found[key].data)));
     }
-    // As `kerasbert.models.spans.best_spans`: all tokens of a row have a rank, and those of the context count.
+    // As `kerasbert.models.spans.best_spans`: all tokens of a row are ranked, but only those of the context are valid.
     const spansOf = (count) => cuts.flatMap(({ begin, size }, window) => {
       const [start, end] = logits[window];
       const ranked = (values) => best(values, count).filter((place) => place >= shift && place < shift + size);

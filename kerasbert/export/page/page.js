@@ -1,4 +1,4 @@
-// The page: it shows what worker.mjs finds. Texts get into it as text alone.
+// The page: it shows the answers of worker.mjs. Texts are only inserted as text, never as HTML.
 "use strict";
 
 (() => {

@@ -1,10 +1,10 @@
-// Computes beside the page, so that it goes on answering to fingers. All files come from this folder.
+// Runs the model in a worker, so that the page stays responsive. All files come from this folder.
 import * as ort from "./onnxruntime-web/ort.wasm.bundle.min.mjs";
 import { Tokenizer } from "./tokenizers/tokenizers.min.mjs";
 import { makeAnswerer, Refusal } from "./answers.mjs";
 
 const here = (name) => new URL(name, import.meta.url).href;
-ort.env.wasm.numThreads = 1; // More would need headers that a plain file server does not send.
+ort.env.wasm.numThreads = 1; // Threads need headers that a plain file server does not send.
 ort.env.wasm.wasmPaths = { wasm: here("onnxruntime-web/ort-wasm-simd-threaded.wasm") };
 
 async function got(name) {
@@ -31,7 +31,7 @@ async function withProgress(name) {
 async function load() {
   const json = (name) => got(name).then((response) => response.json());
   const asked = ["task.json", "tokenizer.json", "tokenizer_config.json"].map(json);
-  asked.forEach((one) => one.catch(() => {})); // What fails is said where it is awaited.
+  asked.forEach((one) => one.catch(() => {})); // Errors are reported where the files are awaited.
   const task = await asked[0];
   postMessage({ task });
   const [bytes, content, config] = await Promise.all([withProgress("model.onnx"), ...asked.slice(1)]);
@@ -43,7 +43,7 @@ async function load() {
 const said = (error) => (error instanceof Refusal ? { refused: error.key, values: error.values } : { refused: "broken", values: { error: String(error && error.message ? error.message : error) } });
 const loaded = load();
 loaded.then(() => postMessage({ ready: true }), (error) => postMessage({ failed: said(error) }));
-let last = loaded.catch(() => {}); // One after the other.
+let last = loaded.catch(() => {}); // Requests are answered one at a time.
 onmessage = ({ data: { number, ask } }) => {
   last = last.then(async () => {
     const began = performance.now();
