@@ -32,6 +32,7 @@ MAY_IMPORT_BY_NAME = {
     "backend/__init__.py",
     "backend/tensorflow.py",
     "data/corpus.py",
+    "data/text_files.py",
     "kinds.py",
 }
 
@@ -93,8 +94,8 @@ TESTED_IN = {
     "models/test_sparse_embedder.py": "preprocessors/sparse_embedder",
     "models/test_text_regressor.py": "preprocessors/text_regressor",
     "tasks/test_readers.py": (
-        "tasks/multiple_choice tasks/own tasks/question_answering tasks/reranker tasks/tables"
-        " tasks/text_classifier tasks/text_regressor tasks/token_classifier"
+        "tasks/annotations tasks/multiple_choice tasks/own tasks/question_answering tasks/reranker"
+        " tasks/tables tasks/text_classifier tasks/text_regressor tasks/token_classifier"
     ),
     "tasks/test_tasks.py": (
         "tasks/conll tasks/examples tasks/glue tasks/japanese tasks/korean tasks/squad tasks/swag"

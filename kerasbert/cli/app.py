@@ -137,6 +137,16 @@ def text_columns(text, text_b):
     return [name for name in (text, text_b) if name is not None] or None
 
 
+def label_columns(label):
+    """The option --label as a column, or as a list of the columns of several classes.
+
+    >>> label_columns("label"), label_columns("food,travel"), label_columns(None)
+    ('label', ['food', 'travel'], None)
+    """
+    names = [] if label is None else label.split(",")
+    return names if len(names) > 1 else label
+
+
 def numbers(option, text, kind):
     """Numbers with commas between them."""
     if text is None:
