@@ -366,9 +366,8 @@ def _sample_weights(task, y, class_weights):
     if class_weights is None:
         return None
     if not task.has_one_class:
-        raise ValueError(
-            f"class_weights are for one class per text, which '{task.name}' does not have."
-        )
+        what = "any number per text" if task.head == "text_classifier" else "none"
+        raise ValueError(f"class_weights are for classes of texts, and '{task.name}' has {what}.")
     if class_weights == "balanced":
         names, counts = np.unique(y, return_counts=True)
         class_weights = dict(zip(names.tolist(), len(y) / (len(names) * counts)))
