@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kerasbert._errors import PRECISIONS
+from kerasbert._errors import EXTRAS, PRECISIONS, how_to_install
 from kerasbert._process import silent_tensorflow
 from kerasbert._triton import import_triton
 
@@ -100,12 +100,15 @@ def start_keras(backend):
         os.environ["KERAS_BACKEND"] = backend
     chosen = os.environ.get("KERAS_BACKEND")
     if chosen and importlib.util.find_spec(chosen) is None:
-        raise ValueError(
-            f"The backend {chosen} is not installed: pip install 'kerasbert[{chosen}]'."
-        )
+        raise ValueError(f"The backend {chosen} is not installed; run {_backend_advice(chosen)}.")
     with silent_tensorflow():
         import_triton()
         import keras_hub  # noqa: F401
+
+
+def _backend_advice(name):
+    # TensorFlow is no extra: kerasbert depends on it.
+    return how_to_install(name) if name in EXTRAS else "`pip install tensorflow tensorflow-text`"
 
 
 def show(*tables):

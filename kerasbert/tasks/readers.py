@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from kerasbert._errors import first_line
+from kerasbert._errors import first_line, how_to_install
 from kerasbert.data.tables import (
     TABLES,
     find_name,
@@ -457,7 +457,8 @@ def from_datasets(dataset, split, name, page):
         import datasets
     except ImportError:
         raise ValueError(
-            f"The data of '{name}' have to come from somewhere: {way_out}, or pip install datasets."
+            f"The data of '{name}' must come from somewhere: {way_out}, or run "
+            f"{how_to_install('data')}."
         ) from None
     named = dataset[-1] if isinstance(dataset[-1], dict) else {}
     try:

@@ -11,7 +11,7 @@
     kerasbert.visualize.training_curves(model.fit(...))
 
 A notebook shows what they return: a matplotlib `Figure` (`savefig` writes it; these need
-`pip install 'kerasbert[plot]'`), and of marked texts an `Html` (`save` writes it).
+`pip install matplotlib`), and of marked texts an `Html` (`save` writes it).
 """
 
 from kerasbert.visualize.advice import label_curves, reliability_diagram
