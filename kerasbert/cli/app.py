@@ -112,11 +112,30 @@ def _backend_advice(name):
 
 
 def show(*tables):
-    """Print rich tables; a pipe has no width to fit, so that every row stays whole."""
-    console = Console()
-    console = Console(width=console.width if console.is_terminal else 200)
+    """Print rich tables whose columns stand in the order of their importance.
+
+    No name is broken or cut: where a terminal is too narrow, the last columns are left out, and
+    that is said. What goes to a pipe or a file is whole.
+    """
+    is_terminal = sys.stdout.isatty()
     for table in tables:
-        console.print(table)
+        left_out = []
+        while is_terminal and len(table.columns) > 1 and _width(table) > Console().width:
+            left_out.insert(0, str(table.columns.pop().header).replace("\n", " ").strip())
+        Console(width=_width(table)).print(table)
+        if left_out:
+            print(
+                "Not shown, for want of width: "
+                + ", ".join(filter(None, left_out))
+                + ". A wider terminal or a pipe has all."
+            )
+
+
+def _width(table):
+    """The characters that a table needs with each of its cells in one line."""
+    for column in table.columns:
+        column.no_wrap = True
+    return max(Console(width=10_000).measure(table).maximum, Console().width)
 
 
 def settings(option, texts):

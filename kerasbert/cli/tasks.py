@@ -64,7 +64,7 @@ def tasks(as_json: JsonOption = False):
     if as_json:
         print(to_json([task.as_dict() for task in found], indent=1, ensure_ascii=False))
         return
-    table = Table("task", "", "kind", "score", "splits", "licence", "page")
+    table = Table("task", "title", "kind", "score", "splits", "license", "page")
     for task in found:
         source = task.source
         table.add_row(
