@@ -74,6 +74,8 @@ def as_lists(values):
     >>> as_lists(["['a', 'b']", "[]", ""])
     [['a', 'b'], [], '']
     """
+    # As Label Studio writes several choices beside single ones.
+    values = [_loads(x) if isinstance(x, str) and x.startswith('{"choices"') else x for x in values]
     values = [x["choices"] if isinstance(x, dict) and set(x) == {"choices"} else x for x in values]
     texts = [x for x in values if isinstance(x, str) and x.strip()]
     if not texts or not all(x.strip().startswith("[") for x in texts):
@@ -86,14 +88,18 @@ _NO_LIST = object()
 
 
 def _list_in(text):
-    for read in (json.loads, ast.literal_eval):  # As JSON, or as Python and pandas write it.
+    found = _loads(text.strip())
+    return found if isinstance(found, list) else _NO_LIST
+
+
+def _loads(text):
+    """What a text writes, as JSON or as Python and pandas write it; else the text."""
+    for read in (json.loads, ast.literal_eval):
         try:
-            found = read(text.strip())
+            return read(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        if isinstance(found, (list, tuple)):
-            return list(found)
-    return _NO_LIST
+    return text
 
 
 def spans_in(value):

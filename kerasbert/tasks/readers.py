@@ -309,6 +309,7 @@ DOCUMENT = "-DOCSTART-"
 # those of tokens of several words and of words that are not in the text.
 CONLLU_WORD, CONLLU_TAG, CONLLU_WIDTH = 1, 3, 10
 _NO_WORD = re.compile("[0-9]+[-.][0-9]+")
+_NAMED = re.compile("#+ [^\t]")
 
 
 @dataclass
@@ -392,7 +393,8 @@ def read_columns(path, comment=None, encoding=None):
     for number, line in enumerate([*lines, ""], start=1):
         if comment is not None and line.startswith(comment):
             continue
-        if has_tabs and line.startswith("#") and "\t" not in line:
+        # A comment, which has no tabs, or as KLUE's of a sentence's name and its text.
+        if has_tabs and line.startswith("#") and ("\t" not in line or _NAMED.match(line)):
             continue
         first = line.split()[:1]
         if first and first != [DOCUMENT]:

@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from collections import Counter
 
 import numpy as np
 
@@ -230,8 +231,11 @@ def _classes(task, given):
 def _warn_of_joined(names, source):
     """Say that names look like several ones that are joined, which are classes of their own."""
     parts = {name: _SEPARATORS.split(name) for name in names}
+    counts = Counter(part for several in parts.values() for part in set(several))
     joined = [
-        name for name, several in parts.items() if len(several) > 1 and set(several) <= set(names)
+        name
+        for name, several in parts.items()
+        if len(several) > 1 and all(part and counts[part] > 1 for part in several)
     ]
     if joined:
         one = min(joined)

@@ -219,6 +219,11 @@ def _with_columns(task, columns, label):
             f"The task '{task.name}' reads {len(task.columns)} columns of text "
             f"({', '.join(task.columns)}), and {len(columns)} were named."
         )
+    if isinstance(label, (list, tuple)) and not task.model.get("multi_label"):
+        raise ValueError(
+            f"label={list(label)!r} is a column for each class, of models with several classes per "
+            f"text; the files of '{task.name}' have one column of labels."
+        )
     if isinstance(label, (list, tuple)) or (label is not None and isinstance(task.label, tuple)):
         # Lists, or columns of 0 and 1, whichever the other files have.
         task = replace(task, label=label if isinstance(label, str) else tuple(label))

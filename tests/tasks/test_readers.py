@@ -513,7 +513,7 @@ def test_datasets_by_name(monkeypatch):
     with pytest.raises(ValueError, match=message):
         get_task("rte").read("dev")
     monkeypatch.setitem(sys.modules, "datasets", None)  # Not installed.
-    with pytest.raises(ValueError, match="https://github.com/KLUE.* or pip install datasets"):
+    with pytest.raises(ValueError, match="https://github.com/KLUE.* or run `pip install datasets"):
         get_task("klue_nli").read("dev")
     with pytest.raises(
         ValueError, match="come from a folder with jnli-v1.3/train-v1.3.json; get it"
@@ -762,6 +762,11 @@ SEVERAL += [{"text": "c", "label": ["y"]}]
         ("a.csv", ["text,X,y", "a,TRUE,1.0", "b,FALSE,0", "c,false,true"], ["x", "y"]),
         ("a.jsonl", lines(*({"text": t, "l": {"x": t == "a", "y": t != "b"}} for t in "abc")), ""),
         ("a.json", json.dumps([{**x, "label": {"choices": x["label"]}} for x in SEVERAL]), None),
+        (
+            "a.csv",
+            ["text,label", 'a,"{""choices"": [""x"", ""y""]}"', 'b,"{""choices"": []}"', "c,y"],
+            None,
+        ),
     ],
 )
 def test_several_classes_per_text(tmp_path, name, content, label):
@@ -819,6 +824,9 @@ def test_joined_classes_are_said(tmp_path):
         with pytest.warns(UserWarning, match="1 of the 3 classes of .* others joined, such as 'x"):
             task = file_task(str(tmp_path / "a.csv"))
         assert len(task.labels) == 3
+    put(tmp_path, "c.csv", ["text,label", "a,x#y", "b,y#z", "c,x#z"])
+    with pytest.warns(UserWarning, match="3 of the 3 classes"):
+        file_task(str(tmp_path / "c.csv"))
     put(tmp_path, "b.csv", ["text,label", 'a,"Paris, Texas"', "b,Paris"])
     file_task(str(tmp_path / "b.csv"))  # Without a warning.
 
@@ -857,6 +865,10 @@ WORDS = ([["Ann", "runs"], ["Rome"]], [["B-PER", "O"], ["B-LOC"]])
         ("a.conll", ["# sent_id = 1", "Ann B-PER", "runs O", "", "# newdoc", "Rome B-LOC"]),
         ("a.conll", ["#id=1", "Ann\tB-PER\t", "runs\tO", "", "# newdoc", "Rome\tB-LOC"]),
         ("a.conll", b"Ann B-PER\rruns O\r\rRome B-LOC\r"),
+        (
+            "a.tsv",
+            ["## klue-1\tAnn runs", "Ann\tB-PER", "runs\tO", "", "## klue-2\tR", "Rome\tB-LOC"],
+        ),
     ],
 )
 def test_words_of_tables(tmp_path, name, content):
@@ -1010,3 +1022,9 @@ def test_missing_values_are_empty(tmp_path):
     put(tmp_path, "b.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": NaN}\n')
     with pytest.raises(ValueError, match="row 2: the label '' is unknown; known are '1'"):
         file_task(str(tmp_path / "b.jsonl")).read("train")
+
+
+def test_choices_in_a_cell(tmp_path):
+    put(tmp_path, "a.csv", ["prompt,choices,label", "p,\"['a', 'b']\",1"])
+    train = file_task(str(tmp_path / "a.csv"), head="multiple_choice").read("train")
+    assert train.x == (["p"], [["a", "b"]]) and train.y == [1]
