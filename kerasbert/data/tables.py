@@ -177,6 +177,14 @@ def delimiter_of(line, ending, wanted=()):
     return best if is_sure else usual
 
 
+def _parts(lines):
+    for line in lines:
+        if "\r" in line:
+            yield from filter(None, re.split("(?<=\r)(?!\n)", line))
+        else:
+            yield line
+
+
 def _cells(lines, mark, quotes, skipped, source):
     """Yield `(line, values)` of each row; blank lines are none."""
     if not quotes:
@@ -189,8 +197,7 @@ def _cells(lines, mark, quotes, skipped, source):
     number = skipped + 1
     try:
         # The csv module takes no line end within what it is given at once.
-        parts = (part for line in lines for part in re.split("(?<=\r)(?!\n)", line) if part)
-        reader = csv.reader(parts, delimiter=mark, strict=True)
+        reader = csv.reader(_parts(lines), delimiter=mark, strict=True)
         for cells in reader:
             if cells:
                 yield number, cells

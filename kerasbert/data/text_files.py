@@ -171,11 +171,15 @@ def text_lines(path, encoding=None, name=None, **settings):
     held, size, number = [], 0, 1
     for chunk in text_chunks(path, encoding, name, **settings):
         *whole, rest = chunk.split("\n")
+        # A line within a chunk is short enough, as chunks are.
         for line in whole:
-            size += len(line)
-            check_line(size, name or path, f"line {number}")
-            yield "".join([*held, line, "\n"])
-            held, size, number = [], 0, number + 1
+            if held:
+                size += len(line)
+                check_line(size, name or path, f"line {number}")
+                line = "".join([*held, line])
+                held, size = [], 0
+            number += 1
+            yield line + "\n"
         held.append(rest)
         size += len(rest)
         check_line(size, name or path, f"line {number}")

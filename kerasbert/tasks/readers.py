@@ -130,18 +130,23 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
         )
         rows = [(number, cells) for number, cells in rows if len(cells) == width]
     # Values beyond the header have no name.
-    rows = [(number, _plain([*cells, *[""] * width][:width])) for number, cells in rows]
+    if broken:
+        rows = [(number, [*cells, *[""] * width][:width]) for number, cells in rows]
     columns = {}
     for place, name in enumerate(header):
         values = [cells[place] for _, cells in rows]
-        columns |= _table_of([{name: value} for value in values], source).columns
+        if unit == "row":  # Of Parquet, whose cells may be arrays and objects.
+            inner = _table_of([{name: _plain(value)} for value in values], source)
+            columns |= inner.columns
+        else:
+            columns[name] = values
     repeated = frozenset(name for name in header if header.count(name) > 1)
     return Table(columns, source, [number for number, _ in rows], unit, repeated)
 
 
 def _is_blank(cells):
     """Whether a row of several columns holds nothing."""
-    return len(cells) > 1 and all(value is None or not str(value).strip() for value in cells)
+    return len(cells) > 1 and not any(x is not None and str(x).strip() for x in cells)
 
 
 def read_lines(path, columns, encoding=None):
