@@ -52,6 +52,10 @@ def find_name(names, wanted):
     return found.pop() if len(found) == 1 else None
 
 
+class EmptyTableError(ValueError):
+    """A file of a table that holds nothing."""
+
+
 def open_table(
     path,
     *,
@@ -99,18 +103,25 @@ def open_table(
 def records(path, **settings):
     """Yield `(number, row)` of a table, numbers from 1: a dict, or what a line of JSON has.
 
+    An empty file has none: of the files of a corpus some may be.
+
     Args:
         path, **settings: see `open_table`.
 
     Raises:
         ValueError: as `open_table`; also for a wanted column that the file has twice.
     """
-    header, rows, _ = open_table(path, **settings)
+    try:
+        header, rows, _ = open_table(path, **settings)
+        rows = enumerate(rows, start=1)
+        first = next(rows, None)  # JSON is opened by its first row.
+    except EmptyTableError:
+        return
     if header is not None:
         for wanted in settings.get("wanted", ()):
             if header.count(find_name(header, wanted)) > 1:
                 raise ValueError(twice(f"'{settings.get('name') or path}'", wanted))
-    for number, (_, row) in enumerate(rows, start=1):
+    for number, (_, row) in itertools.chain([first] if first else (), rows):
         yield (
             number,
             row if header is None else dict(itertools.zip_longest(header, row[: len(header)])),
@@ -137,7 +148,7 @@ def _delimited(lines, ending, source, wanted, names, quotes):
             break
         skipped += 1
     else:
-        raise ValueError(f"{source} is empty.")
+        raise EmptyTableError(f"{source} is empty.")
     quotes = ending == ".csv" or mark is not None if quotes is None else quotes
     mark = mark or delimiter_of(line, ending, wanted)
     rows = _cells(itertools.chain([line], lines), mark, quotes, skipped, source)
@@ -223,7 +234,7 @@ def _json_rows(lines, source):
             if first.strip():
                 break
     if not first.strip():
-        raise ValueError(f"{source} is empty.")
+        raise EmptyTableError(f"{source} is empty.")
     row = _loads(first)
     if row is _NO_JSON or _is_list_of_rows(row):
         # One list, or one object, over several lines.
@@ -359,7 +370,7 @@ def _sheet_table(path, name, opened):
         sheets = {x: book.get_sheet_by_name(x) for x in book.sheet_names}
         filled = [x for x, sheet in sheets.items() if sheet.height]
         if not filled:
-            raise ValueError(f"'{name}' is empty.")
+            raise EmptyTableError(f"'{name}' is empty.")
         rows = sheets[filled[0]].to_python(skip_empty_area=False)
     except (python_calamine.CalamineError, OSError) as error:
         raise ValueError(

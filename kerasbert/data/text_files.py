@@ -22,6 +22,14 @@ COMPRESSED = {
     ".lzma": "lzma",
     ".zst": "backports.zstd",  # Python 3.14 has it itself
 }
+# How files begin that are given the ending of a text by mistake.
+_NO_TEXT = {
+    b"PK\x03\x04": "spreadsheets (.xlsx, .ods) and archives",
+    b"\xd0\xcf\x11\xe0": "spreadsheets of Excel 97 (.xls)",
+    b"PAR1": "Parquet files (.parquet)",
+    b"\x1f\x8b": "gzip files (.gz)",
+    b"SQLite format 3": "databases",
+}
 _NAME_IT = (
     "name its encoding, such as --encoding {} or {} (in Python encoding=), or save it again as"
     " UTF-8"
@@ -112,6 +120,12 @@ def text_chunks(
     whole = whole and os.path.splitext(path)[1].lower() in COMPRESSED
     with unpacked(path, opened) as (file, _):
         marked, chunk = split_mark(file.read(CHUNK))
+        for start, usual in _NO_TEXT.items():
+            if chunk.startswith(start):
+                raise ValueError(
+                    f"'{name}' is no text, but begins as {usual} do; give it that ending, or save "
+                    "it as text."
+                )
         found = marked or codec or "utf-8"
         is_settled = codec is None or marked is not None
         decoder = text_decoder(found, errors)

@@ -80,6 +80,15 @@ def test_columns_by_name(tmp_path):
         list(documents(path))
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json"])
+def test_an_empty_file_of_a_corpus_has_no_rows(tmp_path, name):
+    path = write(tmp_path, name, "\n \n")
+    assert list(records(path)) == []
+    with pytest.raises(ValueError, match=f"{name}' is empty"):
+        read_table(path)
+    assert list(records(write(tmp_path, "b.csv", "text\n"))) == []
+
+
 def test_delimiters():
     assert delimiter_of("text, kurz;label", ".csv", ["text, kurz"]) == ";"
     assert delimiter_of("This is text, and label\n", ".tsv", ["text", "label"]) == "\t"

@@ -83,3 +83,20 @@ def test_compressed(tmp_path, ending, pack):
     path = tmp_path / f"a.csv.{ending}"
     path.write_bytes(pack.compress("\ufeffx\r\n".encode()))
     assert read_text(path) == "x\n" and ending_of(path) == ".csv"
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (b"PK\x03\x04", "spreadsheets"),
+        (b"\xd0\xcf\x11\xe0", "Excel 97"),
+        (b"PAR1", "Parquet"),
+        (gzip.compress(b"text,label"), "gzip"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path, start, kind):
+    path = tmp_path / "a.csv"
+    path.write_bytes(start + b"\0\xff" * 9)
+    for encoding in (None, "cp949"):
+        with pytest.raises(ValueError, match=f"a.csv' is no text, but begins as .*{kind}"):
+            read_text(path, encoding)
