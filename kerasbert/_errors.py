@@ -225,10 +225,49 @@ def check_fields(config, kinds, where):
             check_value(name, config[name], kind, where)
 
 
+# What each extra of pyproject.toml installs, with the limits that hold its packages back. The name
+# "kerasbert" is not on PyPI, so no advice may install it from there.
+EXTRAS = {
+    "beam": ("apache-beam", "sentencepiece<0.2.3"),
+    "data": ("datasets", "pandas", "pyarrow"),
+    "deduplicate": ("datasketch",),
+    "excel": ("python-calamine",),
+    "faiss": ("faiss-cpu",),
+    "gcs": ("gcsfs",),
+    "jax": ("jax",),
+    "litert": ("ai-edge-litert",),
+    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "openvino": ("nncf", "onnx", "openvino", "tf2onnx"),
+    "play": ("starlette", "uvicorn"),
+    "plot": ("matplotlib",),
+    "rank": ("keras-rs",),
+    "s3": ("s3fs",),
+    "tensorboard": ("tensorboard",),
+    "torch": ("torch",),
+    "usearch": ("usearch",),
+    "zst": ("backports.zstd",),
+}
+
+
+def how_to_install(extra):
+    """What to run for the packages of an extra, the end of a sentence.
+
+    >>> how_to_install("play")
+    '`pip install starlette uvicorn`, or in a checkout of kerasbert `pip install -e ".[play]"`'
+    """
+    names = " ".join(f"'{name}'" if "<" in name else name for name in EXTRAS[extra])
+    return f'`pip install {names}`, or in a checkout of kerasbert `pip install -e ".[{extra}]"`'
+
+
 def need_packages(what, extra, *packages):
-    """Raise an `ImportError` unless the packages of an extra are installed."""
+    """Raise an `ImportError` unless packages of an extra are installed.
+
+    Args:
+        what: string. What needs them.
+        extra: string.
+        *packages: strings. The names by which they are imported.
+    """
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise ImportError(
-                f"{what} needs the package {package}; run `pip install 'kerasbert[{extra}]'`."
-            )
+            name = package.replace("_", "-")
+            raise ImportError(f"{what} needs the package {name}; run {how_to_install(extra)}.")

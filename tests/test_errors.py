@@ -4,8 +4,11 @@ import gzip
 import json
 import lzma
 import os
+import pathlib
+import re
 import shutil
 import struct
+import tomllib
 import zipfile
 import zlib
 
@@ -13,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from kerasbert._errors import first_line, reading
+from kerasbert._errors import EXTRAS, first_line, how_to_install, need_packages, reading
 from kerasbert.data import documents
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.search import SearchIndex, read_beir, read_sts
@@ -147,3 +150,43 @@ def test_facts_of_a_checkpoint(tmp_path):
     save_file({"x": np.zeros(1)}, path, metadata={"kerasbert": "{"})
     with pytest.raises(ValueError, match="checkpoint-1.safetensors' is damaged.*remove it"):
         checkpoint_facts(path)
+
+
+ROOT = pathlib.Path(__file__).parent.parent
+FOR_DEVELOPERS = {"test", "peers", "docs", "style"}
+
+
+def test_extras_are_those_of_the_project():
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        listed = tomllib.load(file)["project"]["optional-dependencies"]
+    packages = {
+        extra: tuple(re.sub(">=.*", "", name) for name in names)
+        for extra, names in listed.items()
+        if extra not in FOR_DEVELOPERS
+    }
+    assert packages == EXTRAS
+
+
+def test_a_missing_package_is_named_with_what_installs_it():
+    message = (
+        "'a.xlsx' needs the package no-such-package; run `pip install python-calamine`, or in a "
+        'checkout of kerasbert `pip install -e ".[excel]"`.'
+    )
+    with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
+        need_packages("'a.xlsx'", "excel", "json", "no_such_package")
+    assert "'sentencepiece<0.2.3'" in how_to_install("beam")  # A shell would read "<".
+
+
+def test_nothing_installs_the_package_by_a_name_that_is_not_ours():
+    """The name is not registered at PyPI: whoever takes it would run on our readers' machines."""
+    by_name = re.compile(r"""pip3? install[^\n`"]*["' ]kerasbert\b|kerasbert\[\w""")
+    folders = [ROOT / name for name in ("kerasbert", "docs", "examples", "benchmarks")]
+    paths = [path for folder in folders for path in folder.rglob("*")] + list(ROOT.glob("*.md"))
+    endings = {".py", ".md", ".ipynb", ".html", ".js", ".txt"}
+    texts = [path for path in paths if path.suffix in endings]
+    assert len(texts) > 300
+    wrong = [path for path in texts if by_name.search(path.read_text(encoding="utf-8"))]
+    assert wrong == []
+    assert by_name.search("pip install 'kerasbert[play]'") and by_name.search(
+        "pip install kerasbert"
+    )

@@ -32,6 +32,7 @@ MAY_IMPORT_BY_NAME = {
     "backend/__init__.py",
     "backend/tensorflow.py",
     "data/corpus.py",
+    "data/text_files.py",
     "kinds.py",
 }
 

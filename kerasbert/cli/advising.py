@@ -25,7 +25,7 @@ _training = functools.partial(typer.Option, rich_help_panel="The fine-tuning")
 @app.command()
 def advise(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A table: .csv .tsv .jsonl .json or .parquet.")
+        str, typer.Argument(metavar="DATA", help="A table: .csv .tsv .jsonl .json .parquet .xlsx.")
     ],
     output: Annotated[
         str, typer.Argument(metavar="OUTPUT", help="The folder for all that comes out.")

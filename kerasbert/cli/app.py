@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kerasbert._errors import PRECISIONS
+from kerasbert._errors import EXTRAS, PRECISIONS, how_to_install
 from kerasbert._process import silent_tensorflow
 from kerasbert._triton import import_triton
 
@@ -100,20 +100,42 @@ def start_keras(backend):
         os.environ["KERAS_BACKEND"] = backend
     chosen = os.environ.get("KERAS_BACKEND")
     if chosen and importlib.util.find_spec(chosen) is None:
-        raise ValueError(
-            f"The backend {chosen} is not installed: pip install 'kerasbert[{chosen}]'."
-        )
+        raise ValueError(f"The backend {chosen} is not installed; run {_backend_advice(chosen)}.")
     with silent_tensorflow():
         import_triton()
         import keras_hub  # noqa: F401
 
 
+def _backend_advice(name):
+    # TensorFlow is no extra: kerasbert depends on it.
+    return how_to_install(name) if name in EXTRAS else "`pip install tensorflow tensorflow-text`"
+
+
 def show(*tables):
-    """Print rich tables; a pipe has no width to fit, so that every row stays whole."""
-    console = Console()
-    console = Console(width=console.width if console.is_terminal else 200)
+    """Print rich tables whose columns stand in the order of their importance.
+
+    No name is broken or cut: where a terminal is too narrow, the last columns are left out, and
+    that is said. What goes to a pipe or a file is whole.
+    """
+    is_terminal = sys.stdout.isatty()
     for table in tables:
-        console.print(table)
+        left_out = []
+        while is_terminal and len(table.columns) > 1 and _width(table) > Console().width:
+            left_out.insert(0, str(table.columns.pop().header).replace("\n", " ").strip())
+        Console(width=_width(table)).print(table)
+        if left_out:
+            print(
+                "Not shown, for want of width: "
+                + ", ".join(filter(None, left_out))
+                + ". A wider terminal or a pipe has all."
+            )
+
+
+def _width(table):
+    """The characters that a table needs with each of its cells in one line."""
+    for column in table.columns:
+        column.no_wrap = True
+    return max(Console(width=10_000).measure(table).maximum, Console().width)
 
 
 def settings(option, texts):
@@ -135,6 +157,16 @@ def text_columns(text, text_b):
     if text is None and text_b is not None:
         raise ValueError("--text-b needs --text, the column of the first text.")
     return [name for name in (text, text_b) if name is not None] or None
+
+
+def label_columns(label):
+    """The option --label as a column, or as a list of the columns of several classes.
+
+    >>> label_columns("label"), label_columns("food,travel"), label_columns(None)
+    ('label', ['food', 'travel'], None)
+    """
+    names = [] if label is None else label.split(",")
+    return names if len(names) > 1 else label
 
 
 def numbers(option, text, kind):

@@ -47,13 +47,13 @@ def presets(
             highlight=False,
         )
         raise typer.Exit(2)
-    table = Table("preset", "family", "languages", "parameters", "licence", "handle")
+    table = Table("preset", "languages", "parameters", "family", "license", "handle")
     for preset in found:
         table.add_row(
             preset["name"],
-            preset["family"],
             " ".join(preset["languages"]),
             f"{preset['parameters']:,}",
+            preset["family"],
             preset["license"] or "see its page",
             preset["handle"],
         )

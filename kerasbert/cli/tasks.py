@@ -17,6 +17,7 @@ from kerasbert.cli.app import (
     RunnerOption,
     app,
     command,
+    label_columns,
     numbers,
     settings,
     show,
@@ -63,7 +64,7 @@ def tasks(as_json: JsonOption = False):
     if as_json:
         print(to_json([task.as_dict() for task in found], indent=1, ensure_ascii=False))
         return
-    table = Table("task", "", "kind", "score", "splits", "licence", "page")
+    table = Table("task", "title", "kind", "score", "splits", "license", "page")
     for task in found:
         source = task.source
         table.add_row(
@@ -95,7 +96,8 @@ def finetune(
         ),
     ] = None,
     train: Annotated[
-        str | None, _own(help="File to train on: .csv .tsv .jsonl .json .parquet or words a line.")
+        str | None,
+        _own(help="File to train on: .csv .tsv .jsonl .json .parquet .xlsx or words a line."),
     ] = None,
     dev: Annotated[
         str | None, _own(help="File to choose by; by default a tenth of --train.")
@@ -114,7 +116,9 @@ def finetune(
         str | None, _own(help="Column of the text, the question, the prompt or the words.")
     ] = None,
     text_b: Annotated[str | None, _own(help="Column of the second text, or the context.")] = None,
-    label: Annotated[str | None, _own(help="Column of the labels.")] = None,
+    label: Annotated[
+        str | None, _own(help="Column of the labels; or a,b,c, of 0 and 1 for each class.")
+    ] = None,
     choices: Annotated[
         str | None, _own(help="Columns of the choices: a,b,c, or one that has lists of them.")
     ] = None,
@@ -224,7 +228,7 @@ def finetune(
         columns = text_columns(text, text_b)
         own = {
             "columns": columns,
-            "label": label,
+            "label": label_columns(label),
             "choices": None if choices is None else choices.split(","),
             "choice_start": choice_start,
             "id": id_column,
@@ -286,7 +290,9 @@ def evaluate(
     split: Annotated[str, typer.Option(help="Which split of a folder.")] = "dev",
     text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of labels, if another one.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column of the labels; or a,b,c, of 0 and 1 for each class.")
+    ] = None,
     encoding: EncodingOption = None,
     batch_size: BatchOption = 32,
     limit: LimitOption = None,
@@ -312,7 +318,7 @@ def evaluate(
             task=task,
             split=split,
             columns=text_columns(text, text_b),
-            label=label,
+            label=label_columns(label),
             encoding=encoding,
             batch_size=batch_size,
             precision=None if precision is None else str(precision),

@@ -22,6 +22,7 @@ import threading
 import uuid
 import zlib
 
+from kerasbert._errors import how_to_install
 from kerasbert._json import to_json
 from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import REPORT, as_paths, check_found, part_documents, parts
@@ -116,7 +117,7 @@ def need_beam():
         import apache_beam  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "The pipeline needs Apache Beam; run `pip install 'kerasbert[beam]'`."
+            f"The pipeline needs Apache Beam; run {how_to_install('beam')}."
         ) from error
 
 

@@ -14,29 +14,33 @@ import os
 import re
 
 from kerasbert._errors import need_packages, reading
-from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
+from kerasbert.data.encodings import codec_of, likely_encoding, split_mark
+from kerasbert.data.tables import (
+    JSON,
+    PARQUET,
+    SPREADSHEETS,
+    find_name,
+    open_parquet,
+    parquet_rows,
+    records,
+)
+from kerasbert.data.text_files import (
+    CHUNK,
+    COMPRESSED,
+    LONGEST_LINE,
+    check_line,
+    ending_of,
+    unpacked,
+)
 from kerasbert.files import as_path
 from kerasbert.storage import find, join, open_file, read_json
 
 # The report of `deduplicate` in its output folder, hidden from readers of that folder.
 REPORT = ".duplicates.json"
-CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1 << 23  # bytes of a text document; longer ones are split
-LONGEST_LINE = 1 << 26  # bytes of what must be read at once: a JSON line, a row of a table
-# The largest compression ratio of files above that size: text reaches 3 to 20, and a file of one
-# repeated letter 1,000.
-MOST_PACKED = 50
 DOCUMENT_ENDS = ("empty_line", "line", "file")
-JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-PARQUET = ".parquet"
+TABLES = (".csv", ".tsv", PARQUET, *SPREADSHEETS)  # of which a column has the texts
 ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip")
-COMPRESSED = {
-    ".gz": "gzip",
-    ".bz2": "bz2",
-    ".xz": "lzma",
-    ".lzma": "lzma",
-    ".zst": "backports.zstd",  # Python 3.14 has it itself
-}
 # sentencex takes the square of the time for long Chinese or Japanese paragraphs: they go to it in
 # parts of about this many characters.
 PART = 1000
@@ -72,10 +76,11 @@ def documents(
 ):
     """Read the documents of a corpus, one after the other.
 
-    Files are text or JSON lines (`.jsonl`, `.ndjson`, `.json`), plain or compressed (`.gz`, `.bz2`,
-    `.xz`, and `.zst` with the package `backports.zstd`), or Parquet (`.parquet`, with the package
-    `pyarrow`). The order is always the same: paths as given, those of a folder or a pattern sorted.
-    Hidden files of a folder are left out.
+    Files are text, JSON lines (`.jsonl`, `.ndjson`, `.json`) or tables (`.csv`, `.tsv`), plain or
+    compressed (`.gz`, `.bz2`, `.xz`, and `.zst` with the package `backports.zstd`), Parquet
+    (`.parquet`, with the package `pyarrow`) or spreadsheets (`.xlsx`, with `python-calamine`). The
+    order is always the same: paths as given, those of a folder or a pattern sorted. Hidden files of
+    a folder are left out.
 
     Args:
         corpus: path of a file, of a folder (with all folders in it), a pattern such as
@@ -83,7 +88,7 @@ def documents(
             `kerasbert.storage`.
         document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
             `"line"`, or only with the `"file"`. `None` is `"file"` for the files of a folder and
-            `"empty_line"` for others. A JSON line, and a row of Parquet, is always a document.
+            `"empty_line"` for others. A JSON line, and a row of a table, is always a document.
             Text documents of more than 8 MiB are split; a JSON line or a row of Parquet may have
             up to 64 MiB.
         sentences: string. `"lines"` takes each line for a sentence, `"split"` splits running prose
@@ -94,7 +99,7 @@ def documents(
         wrapped: bool. Whether lines of prose are broken at some width, so that a sentence goes on
             in the next one. `None` looks at the lengths of the file's first lines, or of each
             document's where it ends elsewhere than at an empty line.
-        text_key: string. Where in a JSON line the text is, or its column of Parquet: a string, or a
+        text_key: string. Where in a JSON line the text is, or its column of a table: a string, or a
             list of strings, one a line. Given, every other file has JSON lines; `None` is `"text"`.
         encoding: string. Of the files without a byte-order mark.
         errors: `"strict"`, or `"replace"` or `"ignore"` for what is not in the encoding.
@@ -248,7 +253,7 @@ class Piece:
 
     path: str
     line: int  # from byte `start` on
-    kind: str  # "json", "parquet", or where a document ends
+    kind: str  # "json", "table", or where a document ends
     data: bytes
     sentences: str = "split"
     wrapped: bool | None = None
@@ -256,7 +261,7 @@ class Piece:
 
     def at(self, line):
         """How an error names a line."""
-        name = "row" if self.kind == "parquet" else "line"
+        name = "row" if self.kind == "table" else "line"
         after = f", counted from byte {self.start:,}," if self.start else ""
         return f"{name} {line}{after}"
 
@@ -275,7 +280,7 @@ class _Settings:
         _one_of("document_end", self.document_end, (None, *DOCUMENT_ENDS))
         _one_of("sentences", self.sentences, (None, "lines", "split"))
         _one_of("errors", self.errors, ("strict", "replace", "ignore"))
-        check_encoding(self.encoding)
+        codec_of(self.encoding)
 
 
 READING = tuple(field.name for field in dataclasses.fields(_Settings))
@@ -350,30 +355,13 @@ def _files(corpus, settings):
 
 
 def _kind(path, settings, place):
-    """What a file is: "parquet", "json", or where a document of its text ends."""
+    """What a file is: "table", "json", or where a document of its text ends."""
     name = os.path.basename(path).lower()
-    if name.endswith(PARQUET):
-        return "parquet"
-    for ending in COMPRESSED:
-        name = name.removesuffix(ending)
-    if settings.text_key is not None or name.endswith(JSON_ENDINGS):
+    if ending_of(name) in TABLES:
+        return "table"
+    if settings.text_key is not None or ending_of(name) in JSON:
         return "json"
     return settings.document_end or ("file" if place == "folder" else "empty_line")
-
-
-@contextlib.contextmanager
-def _unpacked(path, opened):
-    """`(file, raw)`: the file's content, and the file itself for how far it is read."""
-    package = COMPRESSED.get(os.path.splitext(path)[1].lower())
-    try:
-        module = importlib.import_module(package) if package else None
-    except ImportError:
-        raise ImportError(
-            f"'{path}' needs the package '{package}': `pip install {package}`."
-        ) from None
-    with opened(path) as raw, reading(path, what="cut short or damaged"):
-        with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
-            yield file, raw
 
 
 def packed(file, name):
@@ -389,7 +377,7 @@ def packed(file, name):
 def _chunks(path, settings, size, part=None, opened=open_file):
     """Yield `(data, position)`: UTF-8 whose lines end in newlines alone, and the bytes read."""
     start, end = part or (0, None)
-    with _unpacked(path, opened) as (file, raw):
+    with unpacked(path, opened) as (file, raw):
         if start:
             file.seek(start)
 
@@ -400,7 +388,7 @@ def _chunks(path, settings, size, part=None, opened=open_file):
         marked = None
         if not start:
             marked, chunk = split_mark(chunk)
-        encoding = marked or codecs.lookup(settings.encoding).name
+        encoding = marked or codec_of(settings.encoding)
         is_utf8 = encoding == "utf-8"
         decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)(settings.errors)
         line, held = 1, b""
@@ -431,7 +419,7 @@ def _cut(path, kind, settings, part, opened):
         return (0, None) if start == 0 else None
     with opened(path) as file:
         marked, _ = split_mark(file.read(4))
-        encoding = marked or codecs.lookup(settings.encoding).name
+        encoding = marked or codec_of(settings.encoding)
         if kind not in ENDS_OF_DOCUMENTS or encoding != "utf-8":
             return (0, None) if start == 0 else None
         start, end = (_next_end(file, place, kind) for place in part)
@@ -457,17 +445,46 @@ def _next_end(file, place, kind):
 
 
 def _rows(path, settings, part, opened):
-    """Yield `(data, position)` of a file of Parquet: each row of the text's column a JSON line."""
-    need_packages(f"'{path}'", "data", "pyarrow")
+    """Yield `(data, position)` of a table: each row of the text's column a JSON line."""
     key = settings.text_key or "text"
-    start, end = part or (0, None)
+    found = _parquet_texts if ending_of(path) == PARQUET else _table_texts
+    lines, size, position = [], 0, 0
+    for position, text in found(path, key, settings, part or (0, None), opened):
+        # An absent text is as an empty one.
+        line = json.dumps({key: "" if text is None else text}, default=repr) + "\n"
+        lines.append(line.encode())
+        size += len(line)
+        if size >= CHUNK:
+            yield b"".join(lines), position
+            lines, size = [], 0
+    yield b"".join(lines), position
+
+
+def _table_texts(path, key, settings, part, opened):
+    """Yield `(position, text)` of a table, all of which belongs to the first part."""
+    if part[0]:
+        return
+    is_utf8 = codec_of(settings.encoding) == "utf-8"
+    reading = {"encoding": None if is_utf8 else settings.encoding, "opened": opened}
+    if ending_of(path) not in SPREADSHEETS:
+        reading["errors"] = settings.errors
+    name = None
+    for number, row in records(path, wanted=[key], **reading):
+        name = find_name(row, key) if number == 1 else name
+        if name is None:
+            raise _no_column(path, row, key)
+        yield 0, row[name] if row[name] is None else str(row[name])
+
+
+def _parquet_texts(path, key, settings, part, opened):
+    """Yield `(position, text)` of the row groups that begin in a part."""
+    need_packages(f"'{path}'", "data", "pyarrow")
+    start, end = part
     with reading(path, what="no intact Parquet file"), opened(path) as raw:
         with open_parquet(raw) as file:
-            if key not in file.schema_arrow.names:
-                has = ", ".join(map(repr, file.schema_arrow.names))
-                raise ValueError(
-                    f"'{path}' has the columns {has}; name the text's with text_key, now {key!r}."
-                )
+            name = find_name(file.schema_arrow.names, key)
+            if name is None:
+                raise _no_column(path, file.schema_arrow.names, key)
             rows = 0
             for place in range(file.num_row_groups):
                 group, before = file.metadata.row_group(place), rows
@@ -476,84 +493,15 @@ def _rows(path, settings, part, opened):
                 begin = column.dictionary_page_offset or column.data_page_offset
                 if begin < start or (end is not None and begin >= end):
                     continue
-                lines, size = [], 0
-                for _, (text,) in parquet_rows(file, path, place, [key], before):
-                    # An absent text is as an empty one.
-                    line = json.dumps({key: "" if text is None else text}, default=repr) + "\n"
-                    lines.append(line.encode())
-                    size += len(line)
-                    if size >= CHUNK:
-                        yield b"".join(lines), begin
-                        lines, size = [], 0
-                yield b"".join(lines), begin
+                for _, (text,) in parquet_rows(file, path, place, [name], before):
+                    yield begin, text
 
 
-def open_parquet(source):
-    """A `pyarrow.parquet.ParquetFile` that holds repeated texts in memory only once.
-
-    Args:
-        source: path, or a file that is open for reading.
-    """
-    import pyarrow.parquet
-
-    schema = pyarrow.parquet.read_schema(source)
-    texts = [x.name for x in schema if str(x.type).startswith(("string", "large_string", "dict"))]
-    if not isinstance(source, str):
-        source.seek(0)
-    return pyarrow.parquet.ParquetFile(source, read_dictionary=texts)
-
-
-def parquet_rows(file, path, group, names, before):
-    """Yield `(number, values)` for each row of a row group.
-
-    Sizes are checked first, since a few bytes may stand for many large rows.
-
-    Args:
-        file: a file as `open_parquet` returns it.
-        path: string. Its path, for errors.
-        group: int. The number of the row group.
-        names: list of strings. The columns to read.
-        before: int. The number of rows in earlier row groups.
-    """
-    found = file.metadata.row_group(group)
-    for place in range(found.num_columns):
-        column = found.column(place)
-        if column.path_in_schema.split(".")[0] in names:
-            check_packed(column.total_uncompressed_size, column.total_compressed_size, path)
-    for batch in file.iter_batches(1024, row_groups=[group], columns=names):
-        columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
-        for values in zip(*columns):
-            before += 1
-            values = [value.as_py() for value in values]
-            size = sum(len(x) if isinstance(x, (str, bytes, list)) else 0 for x in values)
-            check_line(size, path, f"row {before}")
-            yield before, values
-
-
-def check_line(size, path, where):
-    """Raise if a line or a row is too long to be read at once.
-
-    Raises:
-        ValueError: in a sentence.
-    """
-    if size > LONGEST_LINE:
-        raise ValueError(
-            f"'{path}' has more than {LONGEST_LINE >> 20} MiB in {where}, which is read at once; "
-            "split it, or remove it."
-        )
-
-
-def check_packed(size, stored, path, where=""):
-    """Raise if compressed data expand more than any text does.
-
-    Raises:
-        ValueError: in a sentence.
-    """
-    if size > max(LONGEST_LINE, MOST_PACKED * stored):
-        raise ValueError(
-            f"'{path}' expands from {stored:,} to more than {size:,} bytes{where}, which no text "
-            "does; fetch it again."
-        )
+def _no_column(path, names, key):
+    has = ", ".join(map(repr, names))
+    return ValueError(
+        f"'{path}' has the columns {has}; name the text's with text_key, now {key!r}."
+    )
 
 
 def _undecodable(path, where, encoding, raw=b""):
@@ -572,7 +520,7 @@ def _pieces(path, kind, size, settings, part=None, opened=open_file):
     """Yield `(piece, bytes read)`; pieces of about `size` bytes, cut at the ends of documents."""
     # No more than the longest document, so that documents do not depend on the size of blocks.
     size = min(size, LONGEST)
-    if kind == "parquet":
+    if kind == "table":
         chunks, form, start = _rows(path, settings, part, opened), ("split", None), 0
     else:
         if part is not None and (part := _cut(path, kind, settings, part, opened)) is None:
@@ -585,7 +533,7 @@ def _pieces(path, kind, size, settings, part=None, opened=open_file):
         data += chunk
         while len(data) >= size:
             end = _last_end(data, kind, searched)
-            if end < 0 and kind not in ("json", "parquet") and len(data) >= LONGEST:
+            if end < 0 and kind not in ("json", "table") and len(data) >= LONGEST:
                 end = _any_end(data[:LONGEST])
             if end < 0:
                 searched = max(0, data.rfind(b"\n"))
@@ -635,7 +583,7 @@ def describe_files(corpus, **settings):
             how = "prose of wrapped lines, joined and split into sentences"
         ends = {
             "json": "a document is a line of JSON",
-            "parquet": "a document is a row of Parquet",
+            "table": "a document is a row of the table",
             "file": "a document is a file",
             "line": "a document is a line",
             "empty_line": "documents end at empty lines",
@@ -652,7 +600,7 @@ def _last_end(data, kind, start):
 
     Not behind where one that is too long is cut, so that this does not depend on what was read.
     """
-    if kind in ("json", "parquet"):
+    if kind in ("json", "table"):
         return data.rfind(b"\n", start) + 1 or -1
     end = data.rfind(b"\n", start, LONGEST)
     if kind == "line":
@@ -700,7 +648,7 @@ def _lines_of_documents(piece, settings):
     except UnicodeDecodeError as error:
         where = piece.at(piece.line + piece.data.count(b"\n", 0, error.start))
         raise _undecodable(piece.path, where, "utf-8", piece.data) from None
-    if piece.kind in ("json", "parquet"):
+    if piece.kind in ("json", "table"):
         for number, line in enumerate(lines, piece.line):
             if line.strip():
                 yield _json_text(line, piece.at(number), piece.path, settings)

@@ -32,8 +32,9 @@ from kerasbert.data.beam import (
     whole_file,
     write_whole,
 )
-from kerasbert.data.corpus import CHUNK, REPORT, NoTextError, as_paths, blocks, packed
+from kerasbert.data.corpus import CHUNK, REPORT, TABLES, NoTextError, as_paths, blocks, packed
 from kerasbert.data.shards import found_here, own_names
+from kerasbert.data.text_files import ending_of
 from kerasbert.files import check_name, is_url, new_file, new_folder, output_folder
 from kerasbert.storage import check_writable, find, join, read_json, write_text
 from kerasbert.storage import new_file as new_file_at
@@ -158,7 +159,7 @@ def _files(corpus, document_end, found_of):
         sizes |= paths
         end = document_end or ("file" if kind == "folder" else "empty_line")
         for path in paths:
-            if path.lower().endswith(".parquet"):
+            if ending_of(path) in TABLES:
                 raise ValueError(
                     f"'{path}' is a table, and deduplicate writes text and JSON lines; make JSON "
                     "lines of it."

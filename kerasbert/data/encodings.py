@@ -12,14 +12,45 @@ BYTE_ORDER_MARKS = (
 )
 
 
-def check_encoding(name):
-    """Raise a `ValueError` for an encoding that Python does not know."""
+# What files are really written in that are said to be in one of these: as browsers do, the superset
+# is read, which differs in a few characters that nearly no font tells apart.
+_SUPERSETS = {
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "euc_jp": "euc_jis_2004",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "cp950",
+    "iso8859-1": "cp1252",
+}
+# Names of theirs that Python does not know.
+_ALIASES = {
+    "windows-31j": "cp932",
+    "x-sjis": "cp932",
+    "windows-949": "cp949",
+    "x-windows-949": "cp949",
+    "windows-936": "gb18030",
+}
+
+
+def codec_of(name):
+    """The name of the codec to read an encoding with, the superset where there is one.
+
+    Raises:
+        ValueError: for an encoding of text that Python does not know.
+
+    >>> codec_of("Shift_JIS"), codec_of("euc-kr"), codec_of("utf8")
+    ('cp932', 'cp949', 'utf-8')
+    """
     try:
-        codecs.lookup(name)
-    except LookupError:
+        known = _ALIASES.get(str(name).lower().replace("_", "-"), name)
+        found = codecs.lookup(known).name
+        "".encode(found)  # Raises for base64 and its like, which are codecs of bytes.
+    except (LookupError, TypeError, ValueError):
         raise ValueError(
             f"encoding={name!r} is not known; 'utf-8', 'cp949', 'shift_jis' and 'gb18030' are."
         ) from None
+    return _SUPERSETS.get(found, found)
 
 
 def split_mark(raw):
@@ -32,6 +63,24 @@ def split_mark(raw):
         if raw.startswith(mark):
             return encoding, raw[len(mark) :]
     return None, raw
+
+
+def text_decoder(encoding, errors="strict"):
+    """A decoder that takes the bytes of a text part by part."""
+    return codecs.getincrementaldecoder(encoding)(errors)
+
+
+def is_utf8(data):
+    """Whether this is UTF-8 and nothing else; a character or two of cp949 may look like it.
+
+    Args:
+        data: bytes, which may end within a character.
+    """
+    try:
+        text = text_decoder("utf-8").decode(data)
+    except UnicodeDecodeError:
+        return False
+    return sum(not character.isascii() for character in text) >= 8
 
 
 def likely_encoding(raw):

@@ -34,7 +34,7 @@ class BertReranker(HeadedTask):
     are 0 and 1, or what is between; with `compile(loss="mse")` any numbers. Lists train as well:
     queries, a list of any number of texts for each, and a list of grades, such as 0 to 3. Then
     the output is (B, C), -1e9 where a text is missing, and losses and metrics of keras-rs
-    (`pip install 'kerasbert[rank]'`) take it as it is:
+    (`pip install keras-rs`) take it as it is:
 
         reranker = BertReranker.from_preset("bert_base_en_uncased", new_head=True)
         reranker.compile(loss=keras_rs.losses.ListMLELoss(), metrics=[keras_rs.metrics.NDCG(k=10)])

@@ -7,9 +7,7 @@ made in many.
 N rows of a shard, D width of a vector.
 """
 
-import csv
 import functools
-import gzip
 import io
 import itertools
 import json
@@ -17,12 +15,13 @@ import os
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, first_line, need_packages
+from kerasbert._errors import check_choice, check_whole, need_packages, reading
 from kerasbert._json import to_json
 from kerasbert.data.beam import need_beam, once_a_worker
-from kerasbert.data.corpus import LONGEST_LINE, check_line, open_parquet, parquet_rows
 from kerasbert.data.manifest import describe_tokenizer
 from kerasbert.data.shards import read_shards, weights_digest, write_shards
+from kerasbert.data.tables import TABLES, find_name, records
+from kerasbert.data.text_files import ending_of, text_lines
 from kerasbert.files import check_regular
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.search.index import embed_in_role
@@ -59,8 +58,8 @@ def embed_corpus(
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
-            (`.csv`, `.tsv`, `.parquet`), JSON lines (`.jsonl`, `.ndjson`) of objects or strings, or
-            plain text with a text a line; all but `.parquet` also as `.gz`. Blank texts are left
+            (`.csv`, `.tsv`, `.parquet`, `.xlsx`), JSON (`.jsonl`, `.json`) of objects or strings,
+            or plain text with a text a line; text may be compressed (`.gz`). Blank texts are left
             out. A line, a field or a row may have up to 64 MiB.
         output: path of the folder.
         preset: a name or a folder of a `BertTextEmbedder`, or, without `options`, one itself.
@@ -321,76 +320,37 @@ def _read(name, path, settings):
 
 def _rows(name, path, settings):
     """Yield `(id, text)` of a file's rows that are not blank."""
-    for number, row in _records(name, path):
+    columns = settings["text"]
+    wanted = [x for x in [*columns, settings["id"]] if x is not None]
+    for number, row in _records(name, path, wanted):
         if isinstance(row, str):
             text, id = row, None
         else:
-            columns = settings["text"]
-            missing = [x for x in [*columns, settings["id"]] if x is not None and x not in row]
+            names = {x: find_name(row, x) for x in [*wanted, *_IDS]}
+            missing = [x for x in wanted if names[x] is None]
             if missing:
                 raise ValueError(
                     f"'{name}', row {number}, has no column '{missing[0]}'; its columns are "
                     f"{', '.join(map(repr, row))}."
                 )
-            text = " ".join(str(row[x]) for x in columns if row[x] not in (None, ""))
-            own = settings["id"] or next((x for x in _IDS if x in row), None)
-            id = row.get(own)
+            values = [row[names[x]] for x in columns]
+            text = " ".join(str(x) for x in values if x not in (None, ""))
+            own = settings["id"] or next((x for x in _IDS if names[x] is not None), None)
+            id = None if own is None else row[names[own]]
         if text.strip():
             yield f"{name}:{number}" if id is None else str(id), text
 
 
-def _records(name, path):
+def _records(name, path, wanted):
     """Yield `(number, row)` from 1: a dict, or a string of a text alone."""
-    ending = os.path.splitext(name.removesuffix(".gz"))[1].lower()
     check_regular(path)
-    number, limit = 0, csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    try:
-        if ending == ".parquet":
-            for number, row in _parquet_records(name, path):
-                yield number, row
+    with reading(name):
+        if ending_of(name) not in TABLES or ending_of(name) == ".txt":
+            lines = text_lines(path, name=name, way_out="save it as UTF-8")
+            for number, line in enumerate(lines, start=1):
+                yield number, line.removesuffix("\n")
             return
-        opened = gzip.open if name.endswith(".gz") else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            lines = _lines(file, name)
-            if ending in (".csv", ".tsv"):
-                rows = csv.DictReader(lines, delimiter="," if ending == ".csv" else "\t")
-            elif ending in (".jsonl", ".ndjson"):
-                rows = (_json(line) for line in lines if line.strip())
-            else:
-                rows = (line.rstrip("\r\n") for line in lines)
-            for number, row in enumerate(rows, start=1):
-                yield number, row
-    except Exception as error:  # gzip, zlib, csv, json and pyarrow raise many kinds.
-        if f"'{name}'" in str(error) or isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ValueError(
-            f"'{name}' cannot be read after row {number} ({first_line(error)})."
-        ) from None
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _lines(file, name):
-    """Yield the lines of a file, and raise for one that is too long to be read at once."""
-    number = 0
-    while line := file.readline(LONGEST_LINE + 1):
-        number += 1
-        check_line(len(line), name, f"line {number}")
-        yield line
-
-
-def _parquet_records(name, path):
-    need_packages(f"'{name}'", "data", "pyarrow")
-    with open_parquet(path) as file:
-        names, before = file.schema_arrow.names, 0
-        for group in range(file.num_row_groups):
-            for number, values in parquet_rows(file, name, group, names, before):
-                yield number, dict(zip(names, values))
-            before += file.metadata.row_group(group).num_rows
-
-
-def _json(line):
-    row = json.loads(line)
-    if not isinstance(row, (str, dict)):
-        raise json.JSONDecodeError("neither an object nor a string", line, 0)
-    return row
+        for number, row in records(path, name=name, wanted=wanted, way_out="save it as UTF-8"):
+            if not isinstance(row, (str, dict)):
+                raise ValueError(f"'{name}', row {number}, is neither an object nor a string.")
+            yield number, row

@@ -1,5 +1,6 @@
 """Choices of how a text goes on."""
 
+from kerasbert.tasks.annotations import as_lists
 from kerasbert.tasks.tables import Data, column_of, examples_of, ids_of, texts_of, written
 
 
@@ -17,7 +18,7 @@ class MultipleChoice(Data):
     def examples(self, task, table, split):
         (prompts,) = (texts_of(table, column_of(task, table, name)) for name in task.columns)
         if len(task.choices) == 1:
-            rows = column_of(task, table, task.choices[0])
+            rows = as_lists(column_of(task, table, task.choices[0]))
             choices = [self._list(row, table, i) for i, row in enumerate(rows)]
         else:
             columns = [texts_of(table, column_of(task, table, name)) for name in task.choices]

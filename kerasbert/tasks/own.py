@@ -31,9 +31,12 @@ def file_task(
 ):
     """Make a task of your own files.
 
-    Tables are `.csv`, `.tsv`, `.jsonl`, `.json` or `.parquet` (see `readers.read_table`).
-    Questions may be in SQuAD's JSON, and words with tags in CoNLL's columns, one word a line, in a
-    file of any other ending.
+    Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx` (see
+    `readers.read_table`). Questions may be in SQuAD's JSON. Words with tags may be in CoNLL's
+    columns, one word a line, in a file of any other ending; in a table with a word a row and a
+    column "sentence" with the number of its sentence; or as lists. Texts with spans, a list of
+    `[start, end, type]` each, are tagged by characters. Exports of doccano and Label Studio are
+    read as they are.
 
     Args:
         train, dev, test: strings, the paths of files, at least one of them.
@@ -53,7 +56,8 @@ def file_task(
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one chooses models.
         settings: a `Settings`; by default of one run, with the middle of the papers' values.
         quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
-        encoding: string. Of files that are not UTF-8, such as "cp949" or "shift_jis".
+        encoding: string. Of files that are not UTF-8, such as "cp949" or "shift_jis", which is
+            read as its superset cp932 (and "euc-kr" as cp949).
         name: string.
 
     Returns:
@@ -68,7 +72,15 @@ def file_task(
     kind = KINDS[head].load("tasks")
     columns = [columns] if isinstance(columns, (str, int)) else columns
     columns = kind.columns if columns is None else tuple(map(str, columns))
-    label = kind.label if label is None else str(label)
+    if isinstance(label, (list, tuple)):
+        if head != "text_classifier":
+            raise ValueError(
+                f"label={list(label)!r} is for classes of texts, a column of 0 and 1 each; a "
+                f"{head} has one column of labels."
+            )
+        label = tuple(map(str, label))
+    else:
+        label = kind.label if label is None else str(label)
     if len(columns) not in kind.column_counts:
         raise ValueError(
             f"A {head} reads {' or '.join(map(str, kind.column_counts))} columns of text, not "
@@ -77,7 +89,8 @@ def file_task(
     for metric in metrics or ():
         check_choice("metrics", metric, METRICS)
     # Numbers of CoNLL's columns.
-    numbers = {text: int(text) for text in (*columns, label) if text.lstrip("-").isdecimal()}
+    given = (*columns, label) if isinstance(label, str) else columns
+    numbers = {text: int(text) for text in given if text.lstrip("-").isdecimal()}
     task = Task(
         name=name,
         title=name,
@@ -115,8 +128,6 @@ def model_task(model):
         raise ValueError(
             f"A {type(model).__name__} gives no answers that could be scored; take one of {known}."
         )
-    if getattr(model, "multi_label", False):
-        raise ValueError("The model gives each text any number of classes, and no task does so.")
     kind = KINDS[head].load("tasks")()
     task = Task(
         name="own",

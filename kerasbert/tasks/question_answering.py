@@ -1,12 +1,12 @@
 """Questions that a context answers."""
 
 import math
-import os
 import re
 import warnings
 from dataclasses import replace
 
 from kerasbert._json import to_json
+from kerasbert.data.text_files import ending_of
 from kerasbert.metrics import METRICS, with_threshold
 from kerasbert.tasks import readers
 from kerasbert.tasks.tables import Data, column_of, examples_of, ids_of, is_test, texts_of
@@ -27,8 +27,11 @@ class QuestionAnswering(Data):
         return {"settings": replace(task.settings, sequence_length=384)}
 
     def open(self, task, path, split):
-        if os.path.splitext(path)[1].lower() == ".json":
-            return readers.read_squad(path, task.source.encoding)
+        encoding = task.source.encoding
+        if ending_of(path) == ".json" and (
+            not task.has_own_files or readers.is_squad(path, encoding)
+        ):
+            return readers.read_squad(path, encoding)
         return super().open(task, path, split)
 
     def examples(self, task, table, split):
@@ -36,7 +39,7 @@ class QuestionAnswering(Data):
             texts_of(table, column_of(task, table, name)) for name in task.columns
         )
         ids = ids_of(task, table)
-        if is_test(split) and task.label not in table.columns:
+        if is_test(split) and table.find(task.label) is None:
             return examples_of((questions, contexts), None, ids)
         rows = [
             self._answers(row, context, table, position)
@@ -64,6 +67,8 @@ class QuestionAnswering(Data):
         """A dict of `text` and `answer_start`, lists; `None` where the data hold no answers."""
         if row is None:
             return None
+        if isinstance(row, list) and all(isinstance(one, dict) for one in row):
+            row = {name: [one.get(name) for one in row] for name in ("text", "answer_start")}
         if isinstance(row, str):  # A column of a plain table: where it stands is to be found.
             return {"text": [row] if row else [], "answer_start": [max(context.find(row), 0)]}
         if isinstance(row, dict) and {"text", "answer_start"} <= set(row):

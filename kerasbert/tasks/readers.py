@@ -1,20 +1,24 @@
-"""Files to columns: tables, SQuAD's JSON, CoNLL's columns, and the `datasets` library.
+"""Files to columns: tables, SQuAD's JSON, CoNLL's columns, and the `datasets` library."""
 
-Bytes are UTF-8, or what a byte-order mark or the caller says; lines end as on Unix or Windows.
-"""
-
-import csv
-import gzip
-import io
 import json
 import os
+import re
 import warnings
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
-from kerasbert._errors import first_line, reading
-from kerasbert.data.corpus import CHUNK, check_packed
-from kerasbert.data.encodings import check_encoding, likely_encoding, split_mark
-from kerasbert.files import check_name, check_regular
+from kerasbert._errors import first_line, how_to_install
+from kerasbert.data.tables import (
+    TABLES,
+    find_name,
+    json_lines,
+    open_table,
+    plain_name,
+    twice,
+)
+from kerasbert.data.text_files import ending_of, read_text
+from kerasbert.files import check_name
+from kerasbert.tasks.annotations import flat_annotations
 
 
 @dataclass
@@ -38,22 +42,31 @@ class Table:
     def __len__(self):
         return len(self.numbers)
 
+    def find(self, name):
+        """How the table writes the name of a column, or `None`; see `tables.find_name`."""
+        return find_name(self.columns, name)
+
     def column(self, name, wanted=""):
         """The values of a column.
 
         Raises:
             ValueError: where there is none, with those that there are, and where there are two.
         """
-        if name in self.repeated:
+        found = self.find(name)
+        if found in self.repeated:
+            raise ValueError(twice(self.source, found, wanted))
+        if found is not None:
+            return self.columns[found]
+        alike = [x for x in self.columns if plain_name(x) == plain_name(name)]
+        if alike:
             raise ValueError(
-                f"{self.source} has more than one column '{name}'{wanted}; rename all but one of "
-                "them."
+                f"{self.source} has the columns {' and '.join(map(repr, alike))}, and no "
+                f"'{name}'{wanted}; name the one that is meant."
             )
-        if name in self.columns:
-            return self.columns[name]
         raise ValueError(
             f"{self.source} has no column '{name}'{wanted}; its columns are "
             f"{', '.join(map(repr, self.columns)) or 'none'}."
+            + (" Its first line must name the columns." if self.unit == "line" else "")
         )
 
     def place(self, position):
@@ -64,10 +77,12 @@ class Table:
 def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encoding=None):
     """Read a file of columns.
 
-    `.tsv` and `.txt` are split at tabs, `.csv` at commas, semicolons or tabs: at what gives its
-    header the wanted columns, or else the first of them that it has. `.jsonl` and `.json` hold
-    dicts, one a line or in a list, whose inner ones give columns such as "labels.score", and
-    `.parquet` is read by pandas.
+    `.csv` is split at commas, semicolons, tabs or `|`: at what gives its header the wanted columns,
+    or else the first of them that it has; `.tsv` and `.txt` at tabs, or at what gives it all of the
+    wanted columns. `.jsonl` and `.json` hold dicts, one a line or in a list, whose inner ones give
+    columns such as "labels.score"; exports of Label Studio are read as the data of their tasks with
+    a column "label". `.parquet` needs pyarrow, and `.xlsx` and `.ods` python-calamine, which read
+    the first sheet. Text may be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
 
     Args:
         path: string.
@@ -75,9 +90,10 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
         wanted: list of strings. If they are not all in the first line, and `names` are given, the
             first line is a row.
         quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
-        keep_broken: bool. Keep rows with too few values, with "" for these, as files do that are
-            answered row by row; by default they are left out, with a warning.
-        encoding: string. See `read_text`.
+        keep_broken: bool. Keep rows with too few values, with "" for these, and blank ones, as
+            files do that are answered row by row; by default broken rows are left out, with a
+            warning, and blank ones without.
+        encoding: string. See `text_files.text_chunks`.
 
     Returns:
         A `Table`.
@@ -85,35 +101,26 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
     Raises:
         ValueError: for an empty file, one that is not what its name says, or not UTF-8.
     """
-    ending = os.path.splitext(path)[1].lower()
     source = f"'{path}'"
-    if ending == ".parquet":
-        return _read_parquet(path, source)
-    text = read_text(path, encoding)
-    if ending in (".json", ".jsonl", ".ndjson"):
-        return _json_table(text, source)
-    if ending == ".csv":
-        quotes, delimiter = quotes is None or quotes, _delimiter(text, wanted)
-    elif ending in (".tsv", ".txt", ".tab"):
-        quotes, delimiter = bool(quotes), "\t"
-    else:
+    if ending_of(path) not in TABLES:
         raise ValueError(
-            f"{source} ends in '{ending}'; kerasbert reads .csv, .tsv, .txt, .json, .jsonl and "
-            ".parquet."
+            f"{source} ends in '{ending_of(path)}'; kerasbert reads .csv, .tsv, .txt, .json, "
+            ".jsonl, .parquet and .xlsx."
         )
-    rows = list(_rows(text, delimiter, quotes, source))
-    first = rows[0][1]
-    if names and not set(wanted) <= set(first) and len(first) == len(names):
-        header = list(names)
-    else:
-        header, rows = first, rows[1:]
+    header, rows, unit = open_table(
+        path, encoding=encoding, wanted=wanted, names=names, quotes=quotes, whole=True
+    )
+    if header is None:
+        return _json_table([row for _, row in rows], source)
+    rows = [(number, cells) for number, cells in rows if keep_broken or not _is_blank(cells)]
     if not rows:
         raise ValueError(f"{source} has a header but no rows.")
-    broken = [number for number, cells in rows if len(cells) != len(header)]
+    width = len(header)
+    broken = [number for number, cells in rows if len(cells) != width]
     if 2 * len(broken) > len(rows):
         raise ValueError(
             f"{source} is no table: {len(broken)} of its {len(rows)} rows do not have the "
-            f"{len(header)} values of its header, the first one in line {broken[0]}."
+            f"{width} values of its header, the first one in line {broken[0]}."
         )
     if broken and not keep_broken:
         warnings.warn(
@@ -121,29 +128,44 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
             f"one is line {broken[0]}.",
             stacklevel=2,
         )
-        rows = [(number, cells) for number, cells in rows if len(cells) == len(header)]
+        rows = [(number, cells) for number, cells in rows if len(cells) == width]
     # Values beyond the header have no name.
-    width = len(header)
-    cells = [(cells + [""] * width)[:width] for _, cells in rows]
-    columns = {name: [row[place] for row in cells] for place, name in enumerate(header)}
-    repeated = frozenset(name for name in columns if header.count(name) > 1)
-    return Table(columns, source, [number for number, _ in rows], repeated=repeated)
+    if broken:
+        rows = [(number, [*cells, *[""] * width][:width]) for number, cells in rows]
+    columns = {}
+    for place, name in enumerate(header):
+        values = [cells[place] for _, cells in rows]
+        if unit == "row":  # Of Parquet, whose cells may be arrays and objects.
+            inner = _table_of([{name: _plain(value)} for value in values], source)
+            columns |= inner.columns
+        else:
+            columns[name] = values
+    repeated = frozenset(name for name in header if header.count(name) > 1)
+    return Table(columns, source, [number for number, _ in rows], unit, repeated)
+
+
+def _is_blank(cells):
+    """Whether a row of several columns holds nothing."""
+    return len(cells) > 1 and not any(x is not None and str(x).strip() for x in cells)
 
 
 def read_lines(path, columns, encoding=None):
     """Read plain text, an example a line, to be answered line by line.
 
     Args:
-        path: string. Where its first line names the columns, with tabs between, it is a table.
+        path: string. Where its first line names the columns, with tabs or `|` between, it is a
+            table.
         columns: list of strings. Of several, each line has as many texts, with tabs between.
-        encoding: string. See `read_text`.
+        encoding: string. See `text_files.text_chunks`.
 
     Returns:
         A `Table`, also of the empty lines.
     """
     lines = read_text(path, encoding).rstrip("\n").split("\n")
-    if set(columns) <= set(lines[0].split("\t")):
-        return read_table(path, (), columns, keep_broken=True, encoding=encoding)
+    for mark in "\t|":
+        cells = lines[0].split(mark)
+        if all(find_name(cells, name) is not None for name in columns):
+            return read_table(path, (), columns, keep_broken=True, encoding=encoding)
     rows = [[line] if len(columns) == 1 else line.split("\t") for line in lines]
     table = Table({}, f"'{path}'", list(range(1, len(rows) + 1)))
     for position, row in enumerate(rows):
@@ -164,7 +186,7 @@ def read_inputs(path, columns=("text",), encoding=None):
             between. In a `.jsonl` a line may be a string or a list, such as a question and its
             context.
         columns: list of strings.
-        encoding: string. See `read_text`.
+        encoding: string. See `text_files.text_chunks`.
 
     Returns:
         List of strings, of several columns of lists of them. Blank ones are left out.
@@ -172,142 +194,35 @@ def read_inputs(path, columns=("text",), encoding=None):
     Raises:
         ValueError: where there are none.
     """
-    if path.endswith(".jsonl") and not (text := read_text(path, encoding)).lstrip().startswith("{"):
-        return list(json_lines(text, f"'{path}'"))
-    if path.endswith((".csv", ".json", ".jsonl", ".parquet")):
-        table = read_table(path, encoding=encoding)
+    ending = ending_of(path)
+    if ending in (".jsonl", ".ndjson"):
+        text = read_text(path, encoding)
+        if not text.lstrip().startswith("{") and not _is_list_of_objects(text):
+            lines = text.removesuffix("\n").split("\n")
+            return [row for _, row in json_lines(lines, f"'{path}'")]
+    if ending in TABLES and ending != ".txt":
+        table = read_table(path, (), columns, encoding=encoding)
     else:
         table = read_lines(path, columns, encoding)
-    rows = list(zip(*(table.column(name) for name in columns)))
+    rows = list(zip(*(_texts(table.column(name)) for name in columns)))
     rows = [row for row in rows if any(str(value).strip() for value in row)]
     if not rows:
         raise ValueError(f"'{path}' has no texts.")
     return [row[0] if len(columns) == 1 else list(row) for row in rows]
 
 
-def read_text(path, encoding=None):
-    """The text of a file, with `\\n` at the ends of lines.
-
-    Args:
-        path: string. Of what ends with `.gz` the content is read.
-        encoding: string. Of a file that is not UTF-8 and has no byte-order mark; Excel writes
-            one with UTF-8 and UTF-16. It is not guessed: wrong text would come without a word.
-
-    Raises:
-        ValueError: where it is empty, or in another encoding, with the one that it may be.
-    """
-    if encoding is not None:
-        check_encoding(encoding)
-    check_regular(path)
-    if str(path).endswith(".gz"):
-        with reading(path, what="no intact gzip file"):
-            raw = _unpacked(path)
-    else:
-        with open(path, "rb") as file:
-            raw = file.read()
-    marked, data = split_mark(raw)
-    found = marked or ("utf-8" if encoding is None or _is_utf8(data) else encoding)
-    wrong = None
-    try:
-        text = data.decode(found)
-        # Of ASCII alone they are UTF-8, too.
-        if text.count("\0") > 0.1 * len(text) or "\x1b$" in text:
-            wrong = "zeros or escapes are in it"
-    except UnicodeDecodeError as error:
-        wrong = f"byte {error.start}"
-    if wrong:
-        likely = None if marked or encoding else likely_encoding(raw)
-        guess = f"it may be {likely}, then pass --encoding {likely}. Else " if likely else ""
-        raise ValueError(
-            f"'{path}' is no {found.upper()} text ({wrong}); {guess}name its encoding, such as "
-            "--encoding cp949 or shift_jis (in Python encoding=), or save it again as UTF-8."
-        )
-    if not text.strip():
-        raise ValueError(f"'{path}' is empty.")
-    return text.replace("\r\n", "\n")
+def _texts(values):
+    return ["" if value is None else value for value in values]
 
 
-def _unpacked(path):
-    """The decompressed bytes of a gzip file; raises if it expands more than any text does."""
-    stored, found, size, line = os.path.getsize(path), [], 0, 1
-    with gzip.open(path) as file:
-        while chunk := file.read(CHUNK):
-            found.append(chunk)
-            size += len(chunk)
-            line += chunk.count(b"\n")
-            check_packed(size, stored, path, f" (in line {line:,})")
-    return b"".join(found)
+def _is_list_of_objects(text):
+    return re.match(r"\s*\[\s*\{", text) is not None
 
 
-def _is_utf8(data):
-    """Whether this is UTF-8 and nothing else; a character or two of cp949 may look like it."""
-    try:
-        return sum(not character.isascii() for character in data.decode()) >= 8
-    except UnicodeDecodeError:
-        return False
-
-
-def _delimiter(text, wanted):
-    header = text.partition("\n")[0]
-    marks = [mark for mark in ",;\t" if mark in header]
-    # A name of one column may hold the mark of another kind of table.
-    return max(marks, key=lambda mark: len(_cells(header, mark) & set(wanted)), default=",")
-
-
-def _cells(line, delimiter):
-    return set(next(csv.reader([line], delimiter=delimiter), ()))
-
-
-def _rows(text, delimiter, quotes, source):
-    """`(line, values)` of each row; blank lines are none."""
-    if not quotes:
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line:
-                yield number, line.split(delimiter)
-        return
-    limit = csv.field_size_limit(2**31 - 1)  # A text may be longer than the module's default.
-    try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        number = 1
-        for cells in reader:
-            if cells:
-                yield number, cells
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(
-            f"{source} is no {delimiter!r}-separated table at line {number} ({error}); write a "
-            'quote within quotes as "", or save it as .tsv.'
-        ) from None
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _json_table(text, source):
-    try:
-        rows = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"{source} is nested deeper than JSON is read here.") from None
-    except ValueError:
-        rows = list(json_lines(text, source))
-    if isinstance(rows, dict):
-        rows = rows["data"] if isinstance(rows.get("data"), list) else [rows]
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+def _json_table(rows, source):
+    if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{source} has to hold objects, one a line or in a list.")
-    return _table_of(rows, source)
-
-
-def json_lines(text, source):
-    """What each line of a text holds in JSON, but for empty ones.
-
-    Raises:
-        ValueError: for a line that is none, with its number.
-    """
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{source}, line {number} is no JSON ({error}).") from None
+    return _table_of(flat_annotations(rows, source), source)
 
 
 def _table_of(rows, source):
@@ -326,22 +241,6 @@ def _flat(row, prefix=""):
             yield from _flat(value, f"{prefix}{name}.")
 
 
-def _read_parquet(path, source):
-    try:
-        import pandas
-
-        frame = pandas.read_parquet(path)
-    except ImportError as error:
-        raise ValueError(
-            f"{source} needs pandas and pyarrow: pip install pandas pyarrow ({first_line(error)})."
-        ) from error
-    except Exception as error:  # pyarrow and pandas raise many kinds.
-        raise ValueError(f"{source} is no Parquet file ({first_line(error)}).") from error
-    if not len(frame):
-        raise ValueError(f"{source} has no rows.")
-    return _table_of(_plain(frame.to_dict("records")), source)
-
-
 def _plain(value):
     """Arrays, of arrays too, as lists; a missing value as `None`."""
     if hasattr(value, "tolist"):
@@ -357,6 +256,12 @@ def _plain(value):
 # === SQuAD ===
 
 
+def is_squad(path, encoding=None):
+    """Whether a file is an object with its articles under "data", as SQuAD's; not rows of JSON."""
+    text = read_text(path, encoding)
+    return not text.lstrip().startswith("[") and re.search(r'"data"\s*:', text) is not None
+
+
 def read_squad(path, encoding=None):
     """Read SQuAD's JSON, of 1.1 or 2.0 or another language, in an encoding, see `read_text`.
 
@@ -369,7 +274,8 @@ def read_squad(path, encoding=None):
         articles = json.loads(read_text(path, encoding))["data"]
         rows = [
             {
-                "id": str(qa["id"]),
+                # KLUE calls it "guid".
+                "id": str(qa["guid"] if "id" not in qa and "guid" in qa else qa["id"]),
                 "question": qa["question"],
                 "context": paragraph["context"],
                 "answers": _answers(qa),
@@ -404,28 +310,104 @@ def _answers(qa):
 DOCUMENT = "-DOCSTART-"
 
 
+# The numbers of CoNLL-U's columns of words and of their parts of speech, of all that it has, and
+# those of tokens of several words and of words that are not in the text.
+CONLLU_WORD, CONLLU_TAG, CONLLU_WIDTH = 1, 3, 10
+_NO_WORD = re.compile("[0-9]+[-.][0-9]+")
+_NAMED = re.compile("#+ [^\t]")
+
+
+@dataclass
+class Columns:
+    """Words a line, with their tags in columns.
+
+    Args:
+        documents: list of documents, each a list of sentences, each a list of `(line, cells)`.
+        source: string. The file, for errors.
+        is_conllu: bool. Whether they are the ten columns of CoNLL-U.
+        has_tabs: bool. Whether tabs stand between them, so that words may hold spaces.
+    """
+
+    documents: list
+    source: str
+    is_conllu: bool = False
+    has_tabs: bool = False
+
+    def rows(self):
+        """Yield `(line, cells)` of all words."""
+        for document in self.documents:
+            for sentence in document:
+                yield from sentence
+
+    def checked(self, label):
+        """The same without comments, with as many columns in each line.
+
+        Args:
+            label: int. The number of the column of tags.
+
+        Raises:
+            ValueError: for a line with more or fewer columns, whose tag or word would be another
+                one: a word with a space in it.
+        """
+        usual = Counter(len(cells) for _, cells in self.rows()).most_common(1)[0][0]
+
+        def is_word(number, cells):
+            if len(cells) == usual:
+                return cells not in (["#", "newdoc"], ["#", "newpar"])
+            if cells[0].startswith("#"):
+                return False
+            is_misread = label < 0 or len(cells) > usual and not self.has_tabs
+            if len(cells) > 1 and is_misread:
+                raise ValueError(
+                    f"{self.source}, line {number}, has {len(cells)} columns, where most lines "
+                    f"have {usual}: {' '.join(cells)!r}. Write tabs between the columns, so that a "
+                    "word may hold spaces."
+                )
+            return True
+
+        documents = [
+            [[row for row in sentence if is_word(*row)] for sentence in document]
+            for document in self.documents
+        ]
+        return replace(self, documents=[list(filter(None, x)) for x in documents])
+
+
 def read_columns(path, comment=None, encoding=None):
     """Read one word a line, with its tags beside it, and an empty line after each sentence.
 
     Columns are separated by tabs, or else by any white space. A line of `-DOCSTART-` begins a new
-    document, and is no word.
+    document, and is no word. Of CoNLL-U, comments and tokens of several words are left out.
 
     Args:
         path: string.
         comment: string. What lines to leave out begin with.
-        encoding: string. See `read_text`.
+        encoding: string. See `text_files.text_chunks`.
 
     Returns:
-        List of documents, each a list of sentences, each a list of `(line, cells)`.
+        A `Columns`.
     """
+    lines = read_text(path, encoding).split("\n")
+    words = [line.split("\t") for line in lines if line.strip() and not line.startswith("#")]
+    is_conllu = bool(words) and all(
+        len(cells) == CONLLU_WIDTH and cells[0].replace("-", "").replace(".", "").isdecimal()
+        for cells in words
+    )
+    comment = "#" if is_conllu else comment
+    has_tabs = 2 * sum(len(cells) > 1 for cells in words) > len(words)
     documents, sentence = [[]], []
-    for number, line in enumerate([*read_text(path, encoding).split("\n"), ""], start=1):
+    for number, line in enumerate([*lines, ""], start=1):
         if comment is not None and line.startswith(comment):
+            continue
+        # A comment, which has no tabs, or as KLUE's of a sentence's name and its text.
+        if has_tabs and line.startswith("#") and ("\t" not in line or _NAMED.match(line)):
             continue
         first = line.split()[:1]
         if first and first != [DOCUMENT]:
             cells = line.split("\t") if "\t" in line else line.split()
-            sentence.append((number, [cells[0], *(cell.strip() for cell in cells[1:])]))
+            while len(cells) > 1 and not cells[-1].strip():
+                cells.pop()
+            if not is_conllu or not _NO_WORD.fullmatch(cells[0]):
+                sentence.append((number, [cells[0], *(cell.strip() for cell in cells[1:])]))
             continue
         if sentence:
             documents[-1].append(sentence)
@@ -435,7 +417,7 @@ def read_columns(path, comment=None, encoding=None):
     documents = [document for document in documents if document]
     if not documents:
         raise ValueError(f"'{path}' holds no words.")
-    return documents
+    return Columns(documents, f"'{path}'", is_conllu, has_tabs)
 
 
 # === Where the files are ===
@@ -482,7 +464,8 @@ def from_datasets(dataset, split, name, page):
         import datasets
     except ImportError:
         raise ValueError(
-            f"The data of '{name}' have to come from somewhere: {way_out}, or pip install datasets."
+            f"The data of '{name}' must come from somewhere: {way_out}, or run "
+            f"{how_to_install('data')}."
         ) from None
     named = dataset[-1] if isinstance(dataset[-1], dict) else {}
     try:

@@ -18,7 +18,7 @@ class Reranking(Data):
 
     def fields_of_files(self, task, given):
         table = first_table(task)
-        if task.label not in table.columns and "train" not in task.source.files:
+        if table.find(task.label) is None and "train" not in task.source.files:
             return {"range": (0.0, 1.0)}
         values = column_of(task, table, task.label)
         grades = [self._label(task, value, table, i) for i, value in enumerate(values)]

@@ -3,9 +3,11 @@
 N examples. One class a kind, in a file of its name, all of the same methods and none with a state.
 """
 
+import math
 import warnings
 
 from kerasbert._errors import did_you_mean
+from kerasbert.data.text_files import ending_of
 from kerasbert.metrics import METRICS
 from kerasbert.tasks import readers
 from kerasbert.tasks.examples import Examples
@@ -44,7 +46,7 @@ class Data:
         """A file as a `readers.Table`, or as what `examples` takes."""
         source = task.source
         wanted = [source.columns.get(name, name) for name in task.columns]
-        if is_test(split) and path.lower().endswith(".txt"):
+        if is_test(split) and ending_of(path) == ".txt":
             return readers.read_lines(path, wanted, source.encoding)
         return readers.read_table(
             path,
@@ -83,7 +85,7 @@ class Data:
     def _labels(self, task, table, split):
         """The labels of all rows; `None` where a test set has none."""
         name = name_in(task, table, task.label)
-        if is_test(split) and all(v in (None, "") for v in table.columns.get(name, ())):
+        if is_test(split) and _is_empty(table, name):
             return None
         return [
             self._label(task, value, table, position)
@@ -91,6 +93,12 @@ class Data:
                 table.column(name, f" for the labels of '{task.name}'")
             )
         ]
+
+
+def _is_empty(table, name):
+    """Whether a table has no such column, or nothing in it."""
+    found = table.find(name)
+    return found is None or all(written(value) == "" for value in table.columns[found])
 
 
 def is_test(split):
@@ -105,7 +113,7 @@ def column_of(task, table, name):
 def name_in(task, table, name):
     """How a table calls a column: as the task's files do, or else by the task's own name."""
     there = task.source.columns.get(name, name)
-    return name if there not in table.columns and name in table.columns else there
+    return name if table.find(there) is None and table.find(name) is not None else there
 
 
 def texts_of(table, values):
@@ -114,7 +122,7 @@ def texts_of(table, values):
         if isinstance(value, (list, dict)):
             raise ValueError(f"{table.place(position)}: {value!r} is no text.")
         # A table says of a text that is missing what it says of an empty one.
-        texts.append(value if isinstance(value, str) else "" if value is None else str(value))
+        texts.append(value if isinstance(value, str) else written(value))
     return texts
 
 
@@ -122,10 +130,13 @@ def ids_of(task, table):
     """What the examples are called; they are counted where that is not said, or not clear."""
     given, counted = task.source.id, list(range(len(table)))
     if not task.has_own_files:  # Of the papers' tasks the numbers are what is handed in.
-        return table.columns.get(given) or counted
-    name = given or "id"
-    if name in table.columns:
-        ids = table.column(name) if given else table.columns[name]
+        found = table.find(given)
+        return counted if found is None else table.columns[found] or counted
+    # KLUE's files call it "guid".
+    names = [given] if given else ["id", "guid"]
+    name = next((x for x in names if table.find(x) is not None), None)
+    if name is not None:
+        ids = table.column(name) if given else table.columns[table.find(name)]
         is_clear = len(set(map(str, ids))) == len(ids) and not any(i in (None, "") for i in ids)
         # Answers go by their ids: of two with one id, one would be lost.
         if is_clear or (given and task.head != "question_answering"):
@@ -134,7 +145,7 @@ def ids_of(task, table):
             return counted
         lack = f"whose column '{name}' gives not each of them a name of its own"
     elif given:
-        lack = f"which has no column '{name}'"
+        lack = f"which has no column '{given}'"
     else:
         return counted
     warnings.warn(f"The examples of {table.source}, {lack}, are counted from 0.", stacklevel=2)
@@ -147,10 +158,23 @@ def examples_of(x, y, ids=None, gold=None, sentences=None):
 
 
 def written(value):
-    """A label as a file writes it: 1.0, which pandas makes of 1 beside missing ones, is "1"."""
+    """A label as a file writes it: 1.0, which pandas makes of 1 beside missing ones, is "1".
+
+    >>> written(1.0), written(" ham "), written(None), written(math.nan)
+    ('1', 'ham', '', '')
+    """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return "" if value is None else str(value).strip()
+    is_missing = value is None or isinstance(value, float) and math.isnan(value)
+    return "" if is_missing else str(value).strip()
+
+
+def by_size(text):
+    """A key to sort labels by: numbers by their size, before names."""
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
 
 
 def unknown_value(what, value, known):

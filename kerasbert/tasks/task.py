@@ -110,7 +110,7 @@ class Task:
         columns: tuple. The columns of text: one, or two for pairs; question and context; the
             prompt; query and text; the words and nothing else.
         metrics: tuple. Names in `kerasbert.metrics.METRICS`, the first one to choose models by.
-        label: string. The column of labels.
+        label: string. The column of labels; or a tuple of them, one of 0 and 1 for each class.
         labels: tuple. The names of the classes in their order, or the types of entities.
         choices: tuple. Of multiple choice: the columns of the choices, or the one column of lists.
         choice_start: string. A column that all choices begin with.
@@ -240,6 +240,11 @@ class Task:
     def mode(self):
         """ "max", or "min" where less is better, as Keras' callbacks call it."""
         return "min" if self.main_metric.endswith("error") else "max"
+
+    @property
+    def has_one_class(self):
+        """Whether each text has one class, as most tasks of a text classifier have it."""
+        return self.head == "text_classifier" and not self.model.get("multi_label")
 
     @property
     def model_class(self):

@@ -1,44 +1,148 @@
 """Classes of texts."""
 
+import json
+import re
+import warnings
+from collections import Counter
+
+import numpy as np
+
+from kerasbert.tasks.annotations import as_lists
 from kerasbert.tasks.tables import (
     Data,
+    by_size,
     first_table,
     index_file,
+    is_test,
+    name_in,
     scores_of,
     unknown_value,
     written,
 )
 from kerasbert.tasks.task import Source
 
+# The scores of any number of classes per text, by rows of 0 and 1.
+_OF_SEVERAL = ("macro_f1", "accuracy")
+_SEPARATORS = re.compile(r"\s*[|;,#]\s*")
+
 
 class TextClassification(Data):
-    """Names of classes."""
+    """Names of classes: one for each text, or with `multi_label` of the model any number.
+
+    Labels of several classes are lists of names, or a column of 0 and 1 for each class.
+    """
 
     column_counts = (1, 2)
     metrics = ("accuracy", "macro_f1", "matthews")
 
     def fields_of_files(self, task, given):
-        return {"labels": tuple(given["labels"] or _classes(task))}
+        found, is_several = _classes(task, given["labels"])
+        fields = {"labels": tuple(map(str, given["labels"] or found))}
+        if not is_several:
+            return fields
+        if isinstance(task.label, tuple) and set(fields["labels"]) != set(task.label):
+            raise ValueError(
+                f"labels={list(fields['labels'])!r} are not the columns of labels, "
+                f"{', '.join(map(repr, task.label))}; leave `labels` out."
+            )
+        metrics = given["metrics"] or _OF_SEVERAL
+        for name in metrics:
+            if name not in _OF_SEVERAL:
+                raise ValueError(
+                    f"metrics={name!r} is for one class per text, and these have any number; use "
+                    "'macro_f1', the mean over the classes, or 'accuracy', the share of texts all "
+                    "of whose classes are right."
+                )
+        return {**fields, "metrics": tuple(metrics), "model": {"multi_label": True}}
 
     def fields_of_model(self, model):
-        if model.labels is not None:
-            return {}
-        # Of classes without names, files write the numbers.
-        return {"source": Source(values=tuple(map(str, range(len(model.label_names)))))}
+        fields = {}
+        if model.multi_label:
+            fields = {"metrics": _OF_SEVERAL, "model": {"multi_label": True}}
+        if model.labels is None:
+            # Of classes without names, files write the numbers.
+            numbers = tuple(map(str, range(len(model.label_names))))
+            fields["source"] = Source(values=numbers)
+        return fields
 
     def settings(self, task):
         return {"labels": list(task.labels)}
 
+    def _labels(self, task, table, split):
+        if isinstance(task.label, tuple):
+            return self._of_columns(task, table, split)
+        name = name_in(task, table, task.label)
+        found = table.find(name)
+        if found is not None and found not in table.repeated:
+            table.columns[found] = as_lists(table.columns[found])
+        return super()._labels(task, table, split)
+
+    def _of_columns(self, task, table, split):
+        """The classes of each text, from a column of 0 and 1 for each class."""
+        if set(task.label) != set(task.labels):
+            raise ValueError(
+                f"The columns of labels are {', '.join(map(repr, task.label))}, but the classes of "
+                f"'{task.name}' are {', '.join(map(repr, task.labels))}; name a column for each."
+            )
+        names = [name_in(task, table, name) for name in task.label]
+        columns = [table.columns.get(table.find(name), ()) for name in names]
+        if is_test(split) and not any(written(value) for column in columns for value in column):
+            return None
+        columns = [table.column(name, f" for the labels of '{task.name}'") for name in names]
+        rows = [[] for _ in range(len(table))]
+        for name, column in zip(task.label, columns):
+            for position, value in enumerate(column):
+                text = written(value).lower()
+                if text not in _YES | _NO:
+                    raise ValueError(
+                        f"{table.place(position)}: the label {value!r} in the column '{name}' must "
+                        "be 0 or 1."
+                    )
+                if text in _YES:
+                    rows[position].append(name)
+        return rows
+
     def _label(self, task, value, table, position):
+        place = table.place(position)
+        if task.has_one_class:
+            if isinstance(value, list) and len(value) == 1:  # As annotation tools write one class.
+                value = value[0]
+            if isinstance(value, list):
+                raise ValueError(
+                    f"{place}: the label is {value!r}, and the texts of '{task.name}' have one "
+                    "class each."
+                )
+            return self._class(task, value, place)
+        if value is None or isinstance(value, str) and not value.strip():
+            raise ValueError(
+                f"{place}: the label is missing; write [] for a text of no class, or leave the "
+                "row out."
+            )
+        rows = value if isinstance(value, list) else [value]
+        chosen = {self._class(task, one, place) for one in rows}
+        return [name for name in task.labels if name in chosen]
+
+    def _class(self, task, value, place):
+        if isinstance(value, (list, dict)):
+            raise ValueError(
+                f"{place}: the label {value!r} is no name of a class; give a name, a list of "
+                "names, or a column of 0 and 1 for each class."
+            )
         text = written(value)
         if text in task.labels:
             return text
         if text in task.source.values:
             return task.labels[task.source.values.index(text)]
         known = [*task.source.values, *task.labels]
-        raise ValueError(unknown_value(f"{table.place(position)}: the label", text, known))
+        raise ValueError(unknown_value(f"{place}: the label", text, known))
 
     def check_model(self, task, model):
+        if model.multi_label == task.has_one_class:
+            kinds = ("one class per text", "any number of classes per text")
+            raise ValueError(
+                f"The model gives {kinds[model.multi_label]}, and '{task.name}' has "
+                f"{kinds[not model.multi_label]}; take a model that was trained on it."
+            )
         if sorted(self._names(task, model)) != sorted(task.labels):
             raise ValueError(
                 f"The model's classes are {', '.join(model.label_names)}, but those of "
@@ -53,10 +157,15 @@ class TextClassification(Data):
     def answers(self, task, model, data, batch_size):
         names = self._names(task, model)
         rows = model.predict_proba(data.x, batch_size)
-        predictions = [names[i] for i in rows.argmax(axis=-1)]
+        if model.multi_label:
+            predictions = [[x for x, p in zip(names, row) if p > 0.5] for row in rows.tolist()]
+        else:
+            predictions = [names[i] for i in rows.argmax(axis=-1)]
         return predictions, [dict(zip(names, row)) for row in rows.tolist()]
 
     def scores(self, task, data, predictions):
+        if not task.has_one_class:
+            return _scores_of_several(task, data.gold, predictions)
         number = {name: number for number, name in enumerate(task.labels)}
         for name in predictions:
             if name not in number:
@@ -65,21 +174,74 @@ class TextClassification(Data):
         return scores_of(task.metrics, *columns)
 
     def files(self, task, data, predictions, threshold):
-        written = dict(zip(task.labels, task.source.values or task.labels))
-        return index_file(task, data, [written[name] for name in predictions])
+        names = dict(zip(task.labels, task.source.values or task.labels))
+        if task.has_one_class:
+            return index_file(task, data, [names[name] for name in predictions])
+        rows = [[names[name] for name in row] for row in predictions]
+        return index_file(task, data, [json.dumps(row, ensure_ascii=False) for row in rows])
 
 
-def _classes(task):
-    """The names of the classes in the training file, numbers by size."""
+_YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
+
+
+def _scores_of_several(task, gold, predictions):
+    """Scores of lists of names."""
+    from sklearn.metrics import f1_score
+
+    rows = [
+        np.array([[name in row for name in task.labels] for row in column], int)
+        for column in (gold, predictions)
+    ]
+    scores = {
+        "macro_f1": lambda y, found: f1_score(y, found, average="macro", zero_division=0),
+        "accuracy": lambda y, found: np.mean((y == found).all(axis=-1)),
+    }
+    return {name: float(scores[name](*rows)) for name in task.metrics}
+
+
+def _classes(task, given):
+    """The names of the classes in the training file, and whether a text has any number of them."""
     table = first_table(task)
-    values = {written(value) for value in table.column(task.label, " for the labels")} - {""}
-    if not values:
+    if isinstance(task.label, tuple):
+        for name in task.label:
+            table.column(name, " for the labels")
+        return task.label, True
+    if given and table.find(task.label) is None:  # A test set without labels.
+        return given, False
+    values = as_lists(table.column(name_in(task, table, task.label), " for the labels"))
+    lists = [value for value in values if isinstance(value, list)]
+    # Annotation tools write the one class of a text as a list, too.
+    is_several = bool(lists) and any(len(value) != 1 for value in lists)
+    flat = [x for value in values for x in (value if isinstance(value, list) else [value])]
+    for position, value in enumerate(values):
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, (list, dict)):
+                raise ValueError(
+                    f"{table.place(position)}: the label {value!r} is no name of a class; give a "
+                    "name, a list of names, or a column of 0 and 1 for each class."
+                )
+    found = set(map(written, flat)) - {""}
+    if not found:
         raise ValueError(f"The column '{task.label}' of {table.source} holds no labels.")
+    if not is_several:
+        _warn_of_joined(found, table.source)
+    return sorted(found, key=by_size), is_several
 
-    def by_size(text):
-        try:
-            return 0, float(text), text
-        except ValueError:
-            return 1, 0.0, text
 
-    return sorted(values, key=by_size)
+def _warn_of_joined(names, source):
+    """Say that names look like several ones that are joined, which are classes of their own."""
+    parts = {name: _SEPARATORS.split(name) for name in names}
+    counts = Counter(part for several in parts.values() for part in set(several))
+    joined = [
+        name
+        for name, several in parts.items()
+        if len(several) > 1 and all(part and counts[part] > 1 for part in several)
+    ]
+    if joined:
+        one = min(joined)
+        warnings.warn(
+            f"{len(joined)} of the {len(names)} classes of {source} are others joined, such as "
+            f"{one!r}, and count as classes of their own. For several classes per text write lists "
+            f"({parts[one]}), or a column of 0 and 1 for each class.",
+            stacklevel=2,
+        )

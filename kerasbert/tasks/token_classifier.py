@@ -1,26 +1,36 @@
 """Tags of words, and entities."""
 
 import itertools
-import os
 import re
 
+from kerasbert.data.tables import JSON, PARQUET, SPREADSHEETS, find_name
 from kerasbert.data.tagging import OUTSIDE, TagSet, tag_names
+from kerasbert.data.text_files import ending_of, text_lines
 from kerasbert.metrics import METRICS
 from kerasbert.tasks import readers
+from kerasbert.tasks.annotations import as_lists, spans_in
 from kerasbert.tasks.tables import (
     Data,
+    by_size,
     column_of,
     examples_of,
     first_file,
-    first_table,
     is_test,
-    name_in,
     scores_of,
     unknown_value,
+    written,
 )
 
 # The scores of labels that make up no entities.
 _PLAIN = ("accuracy", "macro_f1")
+# What tables call words, tags, and the sentences of words, where a column is not named.
+_WORDS = ("tokens", "words", "token", "word", "form", "text", "sentence")
+_TAGS = ("tags", "ner_tags", "tag", "ner_tag", "labels", "label", "entities", "spans")
+_ROWS = ("token", "word", "form")  # Of one word a row.
+_SENTENCES = (
+    *("sentence", "sentence_id", "sent_id", "sentence #", "sentence_number", "sentence id"),
+    *("문장", "문장번호", "문장 번호", "文", "文番号", "文id"),
+)
 
 
 class TokenClassification(Data):
@@ -31,8 +41,17 @@ class TokenClassification(Data):
     metrics = ("entities",)
 
     def fields_of_files(self, task, given):
-        labels = given["labels"]
-        fields = _scheme(_tags(task) if labels is None else labels)
+        labels = None if given["labels"] is None else tuple(map(str, given["labels"]))
+        found, is_spans = _tags(task, labels)
+        if is_spans:
+            if given["metrics"] not in (None, ["klue_entities"], ("klue_entities",)):
+                raise ValueError(
+                    f"metrics={list(given['metrics'])!r} are for tags of words; spans of texts are "
+                    "scored by 'klue_entities'."
+                )
+            names = tuple(labels or sorted(found - {OUTSIDE}))
+            return {"labels": names, "scheme": "BIO", "metrics": ("klue_entities",), **_SPANS}
+        fields = _scheme(_sorted_tags(task, found) if labels is None else labels)
         is_plain = given["metrics"] is None and fields["scheme"] is None
         return {**fields, "metrics": _PLAIN} if is_plain else fields
 
@@ -44,17 +63,21 @@ class TokenClassification(Data):
         return {"labels": list(task.labels), **scheme}
 
     def open(self, task, path, split):
-        if _is_table(path):
-            return super().open(task, path, split)
         source = task.source
-        return readers.read_columns(path, source.comment, source.encoding), f"'{path}'"
+        if _is_table(path, task):
+            names = [_named(task, name) for name in (*task.columns, task.label)]
+            return readers.read_table(path, (), names, source.quotes, encoding=source.encoding)
+        if is_test(split) and task.units == "characters" and ending_of(path) == ".txt":
+            return readers.read_lines(path, ["text"], source.encoding)
+        return readers.read_columns(path, source.comment, source.encoding)
 
     def examples(self, task, table, split):
-        documents = (
-            self._of_table(task, table)
-            if isinstance(table, readers.Table)
-            else self._of_lines(task, *table, split)
-        )
+        if isinstance(table, readers.Columns):
+            documents = self._of_lines(task, table, split)
+        elif (form := _form(task, table))[0] == "spans":
+            return self._of_spans(task, table, *form[1:])
+        else:
+            documents = self._of_table(task, table, form, split)
         if task.units == "characters":
             return self._of_characters(task, documents)
         groups = (
@@ -70,13 +93,14 @@ class TokenClassification(Data):
         y = [[tag for row in group for tag in row] for group in tags]
         return examples_of(x, y, gold=[row for group in tags for row in group], sentences=sentences)
 
-    def _of_lines(self, task, documents, source, split):
+    def _of_lines(self, task, columns, split):
         """Documents of `(words, tags, other cells)`, one a sentence."""
-        (word,), columns = task.columns, task.source.columns
-        word, label = columns.get(word, 0), columns.get(task.label, -1)
+        word, label = _places(task, columns)
+        source, documents = columns.source, columns.documents
         needed = max(word, label) + 1 if label >= 0 else max(word + 1, 2)
         if is_test(split) and self._is_prose(task, documents, label):
             return [self._of_texts(document) for document in documents]
+        documents = columns.checked(label).documents
         result = []
         for document in documents:
             result.append([])
@@ -114,24 +138,62 @@ class TokenClassification(Data):
         """Each line a sentence without tags."""
         return [(cells, None, [[word] for word in cells]) for rows in document for _, cells in rows]
 
-    def _of_table(self, task, table):
-        labels = table.columns.get(name_in(task, table, task.label)) or [None] * len(table)
+    def _of_table(self, task, table, form, split):
+        """Documents as `_of_lines`, each of one sentence."""
+        form, words, labels = form
         result = []
-        for position, (words, tags) in enumerate(
-            zip(column_of(task, table, task.columns[0]), labels)
-        ):
-            place = table.place(position)
-            if not isinstance(words, list) or (tags is not None and len(tags) != len(words)):
+        for row, tags, positions in _sentences(table, form, words, labels):
+            place = table.place(positions[0])
+            if not isinstance(row, list) or not (tags is None or isinstance(tags, list)):
                 raise ValueError(
-                    f"{place}: there have to be a list of words and one of as many labels."
+                    f"{place}: there must be a list of words and one of as many labels."
                 )
-            if words:
-                tags = None if tags is None else self._tags(task, tags, [place] * len(words))
-                result.append([(words, tags, [[word] for word in words])])
+            if tags is not None and len(tags) != len(row):
+                raise ValueError(
+                    f"{place}: there are {len(row)} words but {len(tags)} labels; give one each."
+                )
+            row = [written(word) for word in row]
+            if "" in row:
+                raise ValueError(f"{place}: a word is empty; leave it out, with its label.")
+            if row:
+                places = [table.place(x) for x in positions] * (len(row) // len(positions))
+                tags = None if tags is None else self._tags(task, tags, places)
+                result.append([(row, tags, [[word] for word in row])])
+        if labels is None and not is_test(split):
+            column_of(task, table, task.label)  # Says which columns there are.
         return result
+
+    def _of_spans(self, task, table, words, labels):
+        """Texts with spans, or without."""
+        if task.units != "characters":
+            raise ValueError(
+                f"{table.source} has texts with spans, and '{task.name}' has lists of words with "
+                "tags; give files of one kind."
+            )
+        if labels is None or all(value is None for value in labels):
+            return examples_of(words, None)
+        y = []
+        for position, (text, value) in enumerate(zip(words, labels)):
+            place, spans = table.place(position), spans_in(value)
+            if spans is None:
+                raise ValueError(
+                    f"{place}: the spans are {value!r}; give a list of [start, end, type], [] for "
+                    "a text without any."
+                )
+            for start, end, type in spans:
+                if not 0 <= start < end <= len(text):
+                    raise ValueError(
+                        f"{place}: the span {[start, end, type]} is not within the {len(text)} "
+                        "characters of its text."
+                    )
+                if type not in task.labels:
+                    raise ValueError(unknown_value(f"{place}: the type", type, task.labels))
+            y.append(spans)
+        return examples_of(words, y, gold=y)
 
     def _tags(self, task, tags, places):
         """The tags, in the task's scheme, checked."""
+        tags = [written(tag) for tag in tags]
         if task.scheme == "BIO" and task.units == "words":
             tags = as_bio(tags)
         known = tag_names(task.labels, task.scheme)
@@ -215,32 +277,136 @@ class TokenClassification(Data):
             yield [*cells[place], *([] if right is None else [right[place]]), tag]
 
 
-def _is_table(path):
-    return os.path.splitext(path)[1].lower() in (".json", ".jsonl", ".parquet")
+# A task of spans in texts, which may begin and end within a word.
+_SPANS = {"units": "characters", "model": {"label_pieces": "all"}}
 
 
-def _tags(task):
-    """The tags of the training file, sorted."""
-    path, source = first_file(task), task.source
-    if _is_table(path):
-        rows = first_table(task).column(task.label, " for the tags")
-        found = {tag for row in rows for tag in row or ()}
-    else:
-        place = source.columns.get(task.label, -1)
-        found = {
-            cells[place]
-            for document in readers.read_columns(path, encoding=source.encoding)
-            for sentence in document
-            for _, cells in sentence
-            if len(cells) > max(place, 1)
-        }
-    if not found:
+def _is_table(path, task):
+    """Whether a file has named columns; one of words a line begins with a word."""
+    ending = ending_of(path)
+    if ending in (".csv", *JSON, PARQUET, *SPREADSHEETS):
+        return True
+    if ending not in (".tsv", ".tab", ".txt") or task.source.comment is not None:
+        return False
+    first = next(iter(text_lines(path, task.source.encoding)), "")
+    names = [cell.strip() for cell in first.split("\t")]
+    given = [str(task.source.columns.get(x, x)) for x in (*task.columns, task.label)]
+    words, tags, sentences = (
+        any(find_name(names, name) is not None for name in known)
+        for known in ((given[0], *_WORDS[:-2]), (given[1], *_TAGS), _SENTENCES)
+    )
+    return words and (tags or sentences)
+
+
+def _places(task, columns):
+    """The numbers of the columns of words and of tags."""
+    (word,), named = task.columns, task.source.columns
+    usual = (readers.CONLLU_WORD, readers.CONLLU_TAG) if columns.is_conllu else (0, -1)
+    return named.get(word, usual[0]), named.get(task.label, usual[1])
+
+
+def _form(task, table):
+    """How a table has words and tags: `(form, words, tags)`, the last `None` where it has none.
+
+    "lists" has a row a sentence, "rows" a row a word, "spans" texts and lists of spans.
+    """
+    (name,), own = task.columns, TokenClassification
+    known = _WORDS if name == own.columns[0] else ()
+    words = next((x for x in (_named(task, name), name, *known) if table.find(x)), None)
+    if words is None:
+        column_of(task, table, name)  # Says which columns there are.
+    known = _TAGS if task.label == own.label else ()
+    tags = (_named(task, task.label), task.label, *known)
+    tags = next((x for x in tags if table.find(x) and table.find(x) != table.find(words)), None)
+    is_word = table.find(words) in map(table.find, _ROWS) or _sentence_column(table, words)
+    words = as_lists(table.column(words))
+    labels = None if tags is None else as_lists(table.column(tags))
+    if all(isinstance(row, list) for row in words):
+        return "lists", words, labels
+    words = ["" if row is None else str(row) for row in words]
+    if labels is None and task.units == "characters":
+        return "spans", words, None
+    if labels is None:
+        return ("rows", words, None) if is_word else ("lists", [x.split() for x in words], None)
+    if any(isinstance(row, list) and spans_in(row) is not None for row in labels):
+        return "spans", words, labels
+    # Words with white space between them, and their tags likewise, or as a list.
+    tags = [row if isinstance(row, list) else written(row).split() for row in labels]
+    rows = [text.split() for text in words]
+    if max(map(len, rows)) > 1 and all(len(a) == len(b) for a, b in zip(rows, tags)):
+        return "lists", rows, tags
+    return "rows", words, labels
+
+
+def _named(task, name):
+    """How the files call a column; numbers are of CoNLL's columns."""
+    return str(task.source.columns.get(name, name))
+
+
+def _sentence_column(table, words):
+    """The column that says which sentence a word is of, or `None`."""
+    found = (table.find(name) for name in _SENTENCES)
+    return next((name for name in found if name not in (None, table.find(words))), None)
+
+
+def _sentences(table, form, words, labels):
+    """Yield `(words, tags, positions)` of each sentence."""
+    if form == "lists":
+        for position, row in enumerate(words):
+            yield row, None if labels is None else labels[position], [position]
+        return
+    name = _sentence_column(table, _WORDS[3])
+    starts, numbers = [0], table.numbers
+    current, *names = map(written, table.columns[name] if name else [""] * len(table))
+    for position, sentence in enumerate(names, start=1):
+        # A name may stand at the first word alone; an empty line ends a sentence, too.
+        is_new = sentence not in ("", current)
+        if is_new or numbers[position] > numbers[position - 1] + 1:
+            starts.append(position)
+        current = sentence or current
+    if len(starts) == 1 and name is None and len(table) > 1:
         raise ValueError(
-            f"'{path}' holds no tags beside its words: write a word and its tag a line, with a tab "
-            "or a space between them, and an empty line after each sentence; or name the column "
-            "of the tags (label)."
+            f"{table.source} has a word a row, and nothing says where a sentence ends: add a "
+            "column 'sentence' with its number, or an empty line after each sentence."
         )
-    return sorted(map(str, found))
+    for start, end in itertools.pairwise([*starts, len(table)]):
+        tags = None if labels is None else labels[start:end]
+        yield words[start:end], tags, list(range(start, end))
+
+
+def _tags(task, given):
+    """The tags of the training file, or the types of its spans, and whether they are spans."""
+    table = TokenClassification().open(task, first_file(task), "train")
+    if isinstance(table, readers.Columns) and given is not None:
+        return set(given), False
+    if isinstance(table, readers.Columns):
+        label = _places(task, table)[1]
+        return {
+            cells[label] for _, cells in table.checked(label).rows() if len(cells) > max(label, 1)
+        }, False
+    form, words, labels = _form(task, table)
+    if labels is None and given is not None:  # A test set without labels.
+        return set(given), False
+    if labels is None:
+        column_of(task, table, task.label)  # Says which columns there are.
+    if form == "spans":
+        spans = [spans_in(value) or () for value in labels]
+        return {label for row in spans for _, _, label in row}, True
+    return {
+        written(tag)
+        for _, tags, _ in _sentences(table, form, words, labels)
+        for tag in (tags if isinstance(tags, list) else ())
+    }, False
+
+
+def _sorted_tags(task, found):
+    if not found - {""}:
+        raise ValueError(
+            f"'{first_file(task)}' holds no tags beside its words: write a word and its tag a "
+            "line, with a tab or a space between them, and an empty line after each sentence; or "
+            "name the column of the tags (label)."
+        )
+    return sorted(found - {""}, key=by_size)
 
 
 def _scheme(tags):

@@ -2,8 +2,8 @@
 
 import re
 
+from kerasbert.data.text_files import read_text
 from kerasbert.data.trees import DependencyTree
-from kerasbert.tasks.readers import read_text
 
 COLUMNS = 10
 ID, FORM, TAG, HEAD, RELATION = 0, 1, 3, 6, 7

@@ -43,7 +43,8 @@ def evaluate(
             not known, the one that it does, on a file.
         split: string. Which split to read from a folder or the library.
         columns: list of strings. The columns of text in the file, where they are other ones.
-        label: string. The column of labels there, where it is another one.
+        label: string. The column of labels there, where it is another one; or a list of columns
+            of 0 and 1, one for each class.
         encoding: string. Of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
         precision: string. "mixed_bfloat16", for example; `None` is Keras' own setting.
@@ -218,7 +219,15 @@ def _with_columns(task, columns, label):
             f"The task '{task.name}' reads {len(task.columns)} columns of text "
             f"({', '.join(task.columns)}), and {len(columns)} were named."
         )
-    if label is not None:
+    if isinstance(label, (list, tuple)) and not task.model.get("multi_label"):
+        raise ValueError(
+            f"label={list(label)!r} is a column for each class, of models with several classes per "
+            f"text; the files of '{task.name}' have one column of labels."
+        )
+    if isinstance(label, (list, tuple)) or (label is not None and isinstance(task.label, tuple)):
+        # Lists, or columns of 0 and 1, whichever the other files have.
+        task = replace(task, label=label if isinstance(label, str) else tuple(label))
+    elif label is not None:
         names[task.label] = label
     # Numbers of CoNLL's columns.
     names = {name: int(v) if v.lstrip("-").isdecimal() else v for name, v in names.items()}

@@ -265,10 +265,13 @@ def _best_rate(grid, mode):
 
 def _check_setfit(task, train):
     """Refuse what SetFit does not train on."""
-    if task.head != "text_classifier":
+    if not task.has_one_class:
+        what = f"is for a {task.head}"
+        if task.head == "text_classifier":
+            what = "has any number of classes per text"
         raise ValueError(
-            f"method='setfit' is for classes of texts, and '{task.name}' is for a {task.head}; use "
-            "'full', 'lora' or 'frozen'."
+            f"method='setfit' is for one class per text, and '{task.name}' {what}; use 'full', "
+            "'lora' or 'frozen'."
         )
     if isinstance(train.x, tuple):
         raise ValueError(
@@ -283,7 +286,7 @@ def _check_classes(task, train, method):
         "setfit": "SetFit compares texts of two classes or more",
         "frozen": "a regression tells two classes or more apart",
     }
-    if task.head != "text_classifier" or method not in needs:
+    if not task.has_one_class or method not in needs:
         return
     if len(set(map(str, train.y))) == 1:
         raise ValueError(
@@ -362,8 +365,9 @@ def _sample_weights(task, y, class_weights):
     """What each training example counts, `None` for all the same."""
     if class_weights is None:
         return None
-    if task.head != "text_classifier":
-        raise ValueError(f"class_weights are for classes of texts, and '{task.name}' has none.")
+    if not task.has_one_class:
+        what = "any number per text" if task.head == "text_classifier" else "none"
+        raise ValueError(f"class_weights are for classes of texts, and '{task.name}' has {what}.")
     if class_weights == "balanced":
         names, counts = np.unique(y, return_counts=True)
         class_weights = dict(zip(names.tolist(), len(y) / (len(names) * counts)))

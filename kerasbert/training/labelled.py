@@ -144,7 +144,12 @@ def read_labelled(data, settings):
     x = tuple(texts_of(table, column_of(task, table, name)) for name in task.columns)
     every = Rows(x, list(table.numbers), unit, task.columns)
     values = table.column(name_in(task, table, task.label), " for the labels")
-    labels = [written(value) for value in values]
+    if not task.has_one_class:
+        raise ValueError(
+            f"{table.source} has lists of labels, and advise compares classes, one per text; train "
+            "on several classes per text by `kerasbert finetune`."
+        )
+    labels = [written(*value) if isinstance(value, list) else written(value) for value in values]
 
     blank = [i for i, texts in enumerate(zip(*x)) if not any(text.strip() for text in texts)]
     if blank:

@@ -120,14 +120,15 @@ class SetFit(Features):
         return -(-len(self.data[1]) // self.point["batch_size"])
 
 
-def method_of(name, head):
-    """The class for a method's name and a kind of head.
+def method_of(name, task):
+    """The class for a method's name and a task.
 
-    >>> method_of("frozen", "text_classifier").__name__
+    >>> from kerasbert.tasks import get_task
+    >>> method_of("frozen", get_task("rte")).__name__
     'Features'
     """
     if name == "frozen":
-        return Features if head == "text_classifier" else HeadAlone
+        return Features if task.has_one_class else HeadAlone
     return SetFit if name == "setfit" else Whole
 
 

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from kerasbert import backend
-from kerasbert._errors import check_whole
+from kerasbert._errors import check_whole, how_to_install
 from kerasbert._finite import NonFiniteError, StopAtNonFinite, check_weights
 from kerasbert._json import to_json
 from kerasbert._process import handled_signals
@@ -709,7 +709,7 @@ def _write_preset(model, output, log, scores, settings, card, line):
     place = os.path.join(output, "preset")
     curves = draw_curves(log, os.path.join(output, CURVES))
     if not curves:
-        line.say("no picture of the curves: that needs matplotlib, `pip install 'kerasbert[plot]'`")
+        line.say(f"no picture of the curves: that needs matplotlib, {how_to_install('plot')}")
     found = {
         "description": "An encoder that `kerasbert.pretrain` trained.",
         "recipe": _recipe(settings, log, curves),

@@ -52,7 +52,7 @@ def grid_table(results):
     """A rich table of the points of the grid, the one of the best run marked."""
     metric, best = results["metric"], results["best"]
     table = Table(title=f"{metric} on dev, method {results['method']}")
-    for name in ("batch", "rate", "epochs", "seeds", "mean", "deviation", "best", ""):
+    for name in ("batch", "rate", "epochs", "mean", "", "seeds", "deviation", "best"):
         table.add_column(name, justify="left" if not name else "right")
     for row in results["grid"]:
         is_best = all(row[name] == best[name] for name in _SETTING)
@@ -61,9 +61,10 @@ def grid_table(results):
             str(row["batch_size"]),
             f"{row['learning_rate']:g}",
             str(row["epochs"]),
-            f"{row['seeds']}{diverged}",
-            *(_number(row[name]) for name in ("mean", "deviation", "best")),
+            _number(row["mean"]),
             f"best, with seed {best['seed']}" if is_best else "",
+            f"{row['seeds']}{diverged}",
+            *(_number(row[name]) for name in ("deviation", "best")),
             style="bold" if is_best else None,
         )
     return table

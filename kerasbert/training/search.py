@@ -257,7 +257,7 @@ class Search:
         keras.utils.set_random_seed(point["seed"])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
-            method = method_of(self.shared["method"], self.task.head)(self, point)
+            method = method_of(self.shared["method"], self.task)(self, point)
         steps = method.steps()
         for examples in (self.dev, self.test):  # What is wrong shows before anything is written.
             if examples is not None:
@@ -374,7 +374,7 @@ class Search:
             figures["learning_curve.png"] = finetuning_curves(
                 runs, best["run"], self.task.main_metric
             )
-            if self.task.head == "text_classifier":
+            if self.task.has_one_class:
                 figures["confusion.png"] = confusion_matrix(
                     self.dev.gold, dev_predictions, self.task.labels
                 )

@@ -435,7 +435,7 @@ class FinetuneSettings:
         given = {x: value for x, value in vars(self).items() if x in names and value is not None}
         own = _SETFIT if self.method == "setfit" else {}
         if self.method == "frozen":
-            own = _AT_ONCE if task.head == "text_classifier" else _HEAD
+            own = _AT_ONCE if task.has_one_class else _HEAD
         for name in ("learning_rates", "epochs") if own is _AT_ONCE else ():
             if name in given:
                 raise ValueError(

@@ -11,7 +11,7 @@
     kerasbert.visualize.training_curves(model.fit(...))
 
 A notebook displays what they return: a matplotlib `Figure` (write it with `savefig`; needs
-`pip install 'kerasbert[plot]'`) or, for highlighted texts, an `Html` (write it with `save`).
+`pip install matplotlib`) or, for highlighted texts, an `Html` (write it with `save`).
 """
 
 from kerasbert.visualize.advice import label_curves, reliability_diagram

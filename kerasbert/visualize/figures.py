@@ -6,6 +6,7 @@ import io
 import logging
 import warnings
 
+from kerasbert._errors import how_to_install
 from kerasbert.files import new_file
 
 # Fonts with Korean, Japanese and Chinese characters, which matplotlib's default font lacks.
@@ -53,9 +54,7 @@ def style():
         import matplotlib.figure
         from matplotlib import font_manager
     except ImportError as error:
-        raise ImportError(
-            "Figures need matplotlib; run `pip install 'kerasbert[plot]'`."
-        ) from error
+        raise ImportError(f"Figures need matplotlib; run {how_to_install('plot')}.") from error
     there = {font.name for font in font_manager.fontManager.ttflist}
     settings = {
         "font.family": ["DejaVu Sans", *(name for name in _FONTS if name in there)],

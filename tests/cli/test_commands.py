@@ -1,6 +1,7 @@
 """What all commands promise: quick help, one sentence for a mistake, results alone on stdout."""
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -9,10 +10,12 @@ import sys
 import keras
 import pytest
 import typer
+from rich.table import Table
 from typer.testing import CliRunner
 
 from kerasbert.cli import app
-from kerasbert.cli.app import command, settings
+from kerasbert.cli.app import command, settings, show
+from kerasbert.presets import builtin_presets
 from kerasbert.tasks.readers import read_inputs
 
 # A process each, of which one backend is enough.
@@ -143,3 +146,63 @@ def test_inputs_to_warm_up_with_are_named_by_their_lines(tmp_path):
         read_inputs(str(path))
     path.write_text('"a text"\n\n["a", "pair"]\n')
     assert read_inputs(str(path)) == ["a text", ["a", "pair"]]
+
+
+# === Tables ===
+
+
+class Screen(io.StringIO):
+    """A terminal of some width."""
+
+    def isatty(self):
+        return True
+
+
+def shown(monkeypatch, width, *tables):
+    """What a terminal shows of tables, `None` for a pipe."""
+    screen = Screen() if width else io.StringIO()
+    monkeypatch.setenv("COLUMNS", str(width or 80))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", screen)
+    show(*tables)
+    return screen.getvalue()
+
+
+def wide_table():
+    names = [f"a_name_of_{i}_{'long_' * 6}words" for i in range(3)]
+    table = Table("name", "second\nline", "third", "last", title="A title " * 12)
+    for name in names:
+        table.add_row(name, "x" * 20, "several words in a cell", "y" * 150)
+    return table, names
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"), [(None, 4), (300, 4), (100, 3), (80, 2), (60, 1), (20, 1)]
+)
+def test_names_never_break(monkeypatch, width, columns):
+    table, names = wide_table()
+    said = shown(monkeypatch, width, table)
+    assert all(f" {name} " in said for name in names) and "…" not in said
+    parts = ["x" * 20, "several words in a cell", "y" * 150]
+    assert [part in said for part in parts] == [columns > 1, columns > 2, columns > 3]
+    left_out = ["second line", "third", "last"][columns - 1 :]
+    assert (f"Not shown, for want of width: {', '.join(left_out)}. A" in said) == bool(left_out)
+    if width and columns > 1:
+        rows = [line for line in said.splitlines() if "│" in line]
+        assert max(map(len, rows)) <= width
+
+
+@pytest.mark.parametrize("command", ["presets", "tasks"])
+def test_lists_at_80_columns(monkeypatch, command):
+    names = [row["name"] for row in json.loads(kerasbert(command, "--json").stdout)]
+    piped = kerasbert(command).stdout
+    tables = []
+    module = "kerasbert.cli.checkpoints" if command == "presets" else "kerasbert.cli.tasks"
+    monkeypatch.setattr(f"{module}.show", lambda *given: tables.extend(given))
+    kerasbert(command)
+    said = shown(monkeypatch, 80, *tables)
+    for text in (piped, said):
+        words = set(text.split())
+        assert set(names) <= words and "…" not in text
+    assert "Not shown" in said and "Not shown" not in piped
+    assert all(row["handle"] in piped for row in builtin_presets().values()) or command == "tasks"

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from kerasbert._errors import how_to_install
 from kerasbert.data import read_examples
 from tests.cli.test_commands import kerasbert
 
@@ -99,7 +100,7 @@ def test_tensorboard_is_missing(text, tmp_path, monkeypatch):
     done = kerasbert("pretrain", text, "-o", tmp_path / "out", *given, "--tensorboard")
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     (line,) = done.stderr.splitlines()
-    assert line.endswith("run `pip install 'kerasbert[tensorboard]'`.")
+    assert line.endswith(f"run {how_to_install('tensorboard')}.")
     assert not (tmp_path / "out").exists()
 
 

@@ -137,6 +137,21 @@ def other_tasks(folder):
     choices = [["it was", "a film", "good", "bad", "old", "in", 0], ["who", "is", *"abcd", 3]] * 6
     names = ["sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
     table(folder / "choices.csv", names, choices)
+    rows = [
+        ("a good film", ["good"]),
+        ("bad", ["bad"]),
+        ("it was", []),
+        ("good bad", ["good", "bad"]),
+    ]
+    (folder / "several.jsonl").write_text(
+        "".join(json.dumps({"text": text, "label": names}) + "\n" for text, names in rows * 4)
+    )
+    cells = [[text, "good" in names, "bad" in names] for text, names in rows * 4]
+    table(folder / "several.csv", ["text", "good", "bad"], cells)
+    cells = [(i, *row) for i in range(8) for row in (("ann", "B-PER"), ("runs", "O"))]
+    table(folder / "words.csv", ["sentence", "word", "tag"], cells)
+    row = json.dumps({"id": 1, "text": "ann was good", "label": [[0, 3, "PER"]]}) + "\n"
+    (folder / "spans.jsonl").write_text(row * 8)
     return {
         "pairs": (
             ["--train", "pairs.csv", "--text", "question", "--text-b", "answer", "--label", "score"]
@@ -159,11 +174,19 @@ def other_tasks(folder):
             + ["--choices", "ending0,ending1,ending2,ending3", "--choice-start", "sent2"],
             "predictions.tsv",
         ),
+        "several": (["--train", "several.jsonl"], "predictions.tsv"),
+        "columns": (["--train", "several.csv", "--label", "good,bad"], "predictions.tsv"),
+        "word rows": (["--train", "words.csv", "--head", "token_classifier"], "predictions.tsv"),
+        "spans": (["--train", "spans.jsonl", "--head", "token_classifier"], "predictions.tsv"),
     }
 
 
+OTHERS = ["pairs", "queries", "words", "questions", "choices"]
+OTHERS += ["several", "columns", "word rows", "spans"]
+
+
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["pairs", "queries", "words", "questions", "choices"])
+@pytest.mark.parametrize("name", OTHERS)
 def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
     options, submission = other_tasks(tmp_path)[name]
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ import lzma
 import pytest
 
 from kerasbert._memory import peak_bytes
-from kerasbert.data import corpus, documents
+from kerasbert.data import corpus, documents, text_files
 from kerasbert.tasks.readers import read_inputs
 
 # What is read is the same on every backend.
@@ -21,9 +21,9 @@ SHORT = 1 << 16
 @pytest.fixture
 def short(monkeypatch):
     """64 kB where there are 64 MiB, so that the tests are quick."""
-    monkeypatch.setattr(corpus, "LONGEST_LINE", SHORT)
-    monkeypatch.setattr(corpus, "CHUNK", SHORT // 4)
-    monkeypatch.setattr(MODULE, "LONGEST_LINE", SHORT)
+    for module in (corpus, text_files):
+        monkeypatch.setattr(module, "LONGEST_LINE", SHORT)
+        monkeypatch.setattr(module, "CHUNK", SHORT // 4)
 
 
 def rows_of(path):
@@ -72,7 +72,7 @@ def test_embed_corpus(short, tmp_path, kind, ending):
     assert len(rows_of(path)) == 3
     if kind == "csv":  # One field of many lines.
         write('"' + "word\n" * (SHORT // 2) + '"')
-        with pytest.raises(ValueError, match="cannot be read after row 1 .*field limit"):
+        with pytest.raises(ValueError, match="table at line 3 .*field .*limit"):
             rows_of(path)
 
 

@@ -78,13 +78,13 @@ def test_models_that_cannot_be_measured():
 def test_missing_extras(monkeypatch):
     def need(what, extra, *packages):
         if extra != "litert":
-            raise ImportError(f"{what} needs kerasbert[{extra}]")
+            raise ImportError(f"{what} needs the extra {extra}")
 
     monkeypatch.setattr(room, "need_packages", need)
     chosen, left_out = room._chosen(["keras/bfloat16", "onnx", "openvino", "litert"])
     assert chosen == ["keras/bfloat16", "litert/float32", "litert/int8"]
-    assert left_out == ["onnx needs kerasbert[onnx]", "openvino needs kerasbert[openvino]"]
-    with pytest.raises(ValueError, match="onnx needs kerasbert.onnx"):
+    assert left_out == ["onnx needs the extra onnx", "openvino needs the extra openvino"]
+    with pytest.raises(ValueError, match="onnx needs the extra onnx"):
         room._chosen(["onnx"])
 
 

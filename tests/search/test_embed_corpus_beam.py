@@ -21,7 +21,7 @@ from tests.search.test_embed_corpus import (  # noqa: F401  Fixtures.
 
 def test_without_beam(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(ImportError, match=r"pip install 'kerasbert\[beam\]'"):
+    with pytest.raises(ImportError, match="pip install apache-beam"):
         beam_options("DirectRunner", ())
 
 

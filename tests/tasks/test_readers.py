@@ -269,7 +269,7 @@ def test_conll_errors(tmp_path):
 
 def test_documents_without_words_are_none(tmp_path):
     put(tmp_path, "a.txt", ["-DOCSTART- O", "", "-DOCSTART- O", "", "a O", "-DOCSTART- O", "b O"])
-    documents = read_columns(tmp_path / "a.txt")
+    documents = read_columns(tmp_path / "a.txt").documents
     assert [[len(sentence) for sentence in document] for document in documents] == [[1], [1]]
 
 
@@ -513,7 +513,7 @@ def test_datasets_by_name(monkeypatch):
     with pytest.raises(ValueError, match=message):
         get_task("rte").read("dev")
     monkeypatch.setitem(sys.modules, "datasets", None)  # Not installed.
-    with pytest.raises(ValueError, match="https://github.com/KLUE.* or pip install datasets"):
+    with pytest.raises(ValueError, match="https://github.com/KLUE.* or run `pip install datasets"):
         get_task("klue_nli").read("dev")
     with pytest.raises(
         ValueError, match="come from a folder with jnli-v1.3/train-v1.3.json; get it"
@@ -585,12 +585,17 @@ def test_bad_places(tmp_path):
             {"columns": ["a", "b", "c"]},
             "reads 1 or 2 columns of text",
         ),
-        ("a.xlsx", "x", {}, "ends in '.xlsx'; kerasbert reads .csv"),
+        ("a.docx", "x", {}, "ends in '.docx'; kerasbert reads .csv"),
         ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl', line 2 is no JSON"),
         ("a.json", "[1, 2]", {}, "has to hold objects"),
         ("a.jsonl", '{"text": ["x"], "label": 1}', {}, r"row 1: \['x'\] is no text"),
         ("a.txt", "one two\n", {"head": "token_classifier", "label": 3}, "holds no tags"),
-        ("a.csv", "word,tag\none,O\n", {"head": "token_classifier"}, "with a tab or a space"),
+        (
+            "a.csv",
+            "word,tag\none,O\ntwo,O\n",
+            {"head": "token_classifier"},
+            "nothing says where a sentence ends: add a column 'sentence'",
+        ),
         (
             "a.jsonl",
             '{"prompt": "x", "choices": "a b", "label": 0}',
@@ -678,7 +683,7 @@ def test_another_encoding_is_named_and_then_read(tmp_path, rows, encoding, likel
 
 def test_a_wrong_encoding_is_no_text(tmp_path):
     path = of_excel(tmp_path / "a.csv", JAPANESE, "shift_jis")
-    with pytest.raises(ValueError, match="is no EUC_JP text .byte .*; name its encoding"):
+    with pytest.raises(ValueError, match="is no EUC_JP text .byte .*it may be cp932, then pass"):
         file_task(path, encoding="euc_jp")
     with pytest.raises(ValueError, match="encoding='sjis-x' is not known"):
         file_task(path, encoding="sjis-x")
@@ -733,3 +738,293 @@ def test_json_that_is_nested_deeply(tmp_path, name):
     path.write_text('{"data": ' + "[" * 99_999 + "]" * 99_999 + "}\n")
     with pytest.raises(ValueError, match="nested deeper|RecursionError|is no JSON"):
         (read_squad if name == "squad.json" else read_table)(str(path))
+
+
+# === Several classes per text ===
+
+
+def lines(*rows):
+    return [json.dumps(row, ensure_ascii=False) for row in rows]
+
+
+SEVERAL = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": []}]
+SEVERAL += [{"text": "c", "label": ["y"]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "label"),
+    [
+        ("a.jsonl", lines(*SEVERAL), None),
+        ("a.json", json.dumps(SEVERAL), None),
+        ("a.csv", ["text,label", "a,\"['x', 'y']\"", "b,[]", "c,\"['y']\""], None),
+        ("a.csv", ["text,label", 'a,"[""x"", ""y""]"', "b,[]", 'c,"[""y""]"'], None),
+        ("a.csv", ["text,x,y", "a,1,1", "b,0,0", "c,0,1"], ["x", "y"]),
+        ("a.csv", ["text,X,y", "a,TRUE,1.0", "b,FALSE,0", "c,false,true"], ["x", "y"]),
+        ("a.jsonl", lines(*({"text": t, "l": {"x": t == "a", "y": t != "b"}} for t in "abc")), ""),
+        ("a.json", json.dumps([{**x, "label": {"choices": x["label"]}} for x in SEVERAL]), None),
+        (
+            "a.csv",
+            ["text,label", 'a,"{""choices"": [""x"", ""y""]}"', 'b,"{""choices"": []}"', "c,y"],
+            None,
+        ),
+    ],
+)
+def test_several_classes_per_text(tmp_path, name, content, label):
+    path = put(tmp_path, name, content) + f"/{name}"
+    label = ["l.x", "l.y"] if label == "" else label
+    task = file_task(path, test=path, label=label)
+    train, (one, other) = task.read("train"), task.labels
+    assert task.model == {"multi_label": True} and not task.has_one_class
+    assert train.x == ["a", "b", "c"] and train.y == [[one, other], [], [other]]
+    assert task.model_settings()["multi_label"] and task.main_metric == "macro_f1"
+    assert task.score(train, train.y) == {"macro_f1": 1.0, "accuracy": 1.0}
+    assert task.score(train, [[one], [], [other]])["accuracy"] == pytest.approx(2 / 3)
+    (file,) = task.write(tmp_path / "out", train, train.y)
+    with open(file, encoding="utf-8") as opened:
+        assert opened.read().splitlines()[1:3] == [f'0\t["{one}", "{other}"]', "1\t[]"]
+    assert type(task).from_dict(json.loads(json.dumps(task.as_dict()))).label == task.label
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "message"),
+    [
+        ("a.csv", ["text,x,y", "a,1,2"], {"label": ["x", "y"]}, "'2' in the column 'y' must be 0"),
+        ("a.csv", ["text,x", "a,1"], {"label": ["x", "z"]}, "has no column 'z' for the labels"),
+        ("a.csv", ["text,x", "a,"], {"label": ["x"]}, "line 2: the label '' in the column 'x'"),
+        ("a.csv", ["text,x", "a,1"], {"label": ["x"], "labels": ["q"]}, "leave `labels` out"),
+        ("a.jsonl", lines({"text": "a", "label": {"x": 1}}), {}, "row 1: the label .* is no name"),
+        ("a.jsonl", lines({"text": "a", "label": [["x"]]}), {}, "row 1: the label .* is no name"),
+        ("a.jsonl", lines(*SEVERAL), {"metrics": ["f1"]}, "'f1' is for one class per text"),
+        ("a.jsonl", lines(*SEVERAL, {"text": "d", "label": None}), {}, "row 4: the label is miss"),
+        ("a.jsonl", lines(*SEVERAL), {"labels": ["x"]}, "row 1: the label 'y' is unknown"),
+        ("a.csv", ["text,x", "a,1"], {"label": ["x"], "head": "text_regressor"}, "one column of l"),
+    ],
+)
+def test_bad_labels_of_several(tmp_path, name, content, settings, message):
+    path = put(tmp_path, name, content) + f"/{name}"
+    with pytest.raises(ValueError, match=message):
+        file_task(path, **settings).read("train")
+
+
+def test_one_class_in_a_list(tmp_path):
+    rows = [{"text": "a", "label": ["pos"]}, {"text": "b", "label": ["neg"]}]
+    path = put(tmp_path, "train.jsonl", lines(*rows)) + "/train.jsonl"
+    dev = put(tmp_path, "dev.jsonl", lines(rows[0], {"text": "c", "label": ["pos", "neg"]}))
+    task = file_task(path, f"{dev}/dev.jsonl")
+    assert task.read("train").y == ["pos", "neg"] and task.has_one_class
+    with pytest.raises(ValueError, match="dev.jsonl', row 2: the label is .* have one class each"):
+        task.read("dev")
+
+
+def test_joined_classes_are_said(tmp_path):
+    for mark in "|;,#":
+        rows = [("text", "label"), ("a", f"x{mark}y"), ("b", "x"), ("c", "y")]
+        with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+        with pytest.warns(UserWarning, match="1 of the 3 classes of .* others joined, such as 'x"):
+            task = file_task(str(tmp_path / "a.csv"))
+        assert len(task.labels) == 3
+    put(tmp_path, "c.csv", ["text,label", "a,x#y", "b,y#z", "c,x#z"])
+    with pytest.warns(UserWarning, match="3 of the 3 classes"):
+        file_task(str(tmp_path / "c.csv"))
+    put(tmp_path, "b.csv", ["text,label", 'a,"Paris, Texas"', "b,Paris"])
+    file_task(str(tmp_path / "b.csv"))  # Without a warning.
+
+
+# === Words and spans, as people and tools write them ===
+
+
+def tagged(folder, name, content, encoding="utf-8", **settings):
+    path = put(folder, name, content, encoding) + f"/{name}"
+    task = file_task(path, head="token_classifier", **settings)
+    return task, task.read("train")
+
+
+WORDS = ([["Ann", "runs"], ["Rome"]], [["B-PER", "O"], ["B-LOC"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", ["sentence,word,tag", "1,Ann,B-PER", "1,runs,O", "2,Rome,B-LOC"]),
+        (
+            "a.csv",
+            ["Sentence #,Word,POS,Tag", "S: 1,Ann,N,B-PER", ",runs,V,O", "S: 2,Rome,N,B-LOC"],
+        ),
+        ("a.csv", ["token;label", "Ann;B-PER", "runs;O", "", "Rome;B-LOC"]),
+        ("a.csv", ["token,label", "Ann,B-PER", "runs,O", ",", "Rome,B-LOC"]),
+        ("a.tsv", ["word\ttag", "Ann\tB-PER", "runs\tO", "", "Rome\tB-LOC"]),
+        ("a.tsv", ["문장\tword\ttag", "1\tAnn\tB-PER", "1\truns\tO", "2\tRome\tB-LOC"]),
+        ("a.csv", ["sentence,tags", "Ann runs,B-PER O", "Rome,B-LOC"]),
+        (
+            "a.csv",
+            ["tokens,ner_tags", "\"['Ann', 'runs']\",\"['B-PER', 'O']\"", "['Rome'],['B-LOC']"],
+        ),
+        ("a.jsonl", lines(*({"words": w, "labels": t} for w, t in zip(*WORDS)))),
+        ("a.jsonl", lines(*({"text": " ".join(w), "tags": t} for w, t in zip(*WORDS)))),
+        ("a.conll", ["# sent_id = 1", "Ann B-PER", "runs O", "", "# newdoc", "Rome B-LOC"]),
+        ("a.conll", ["#id=1", "Ann\tB-PER\t", "runs\tO", "", "# newdoc", "Rome\tB-LOC"]),
+        ("a.conll", b"Ann B-PER\rruns O\r\rRome B-LOC\r"),
+        (
+            "a.tsv",
+            ["## klue-1\tAnn runs", "Ann\tB-PER", "runs\tO", "", "## klue-2\tR", "Rome\tB-LOC"],
+        ),
+    ],
+)
+def test_words_of_tables(tmp_path, name, content):
+    task, train = tagged(tmp_path, name, content)
+    assert (train.x, train.y) == WORDS and (task.labels, task.scheme) == (("LOC", "PER"), "BIO")
+
+
+def test_numbers_as_tags(tmp_path):
+    rows = [{"tokens": ["a", "b"], "tags": [0, 11]}, {"tokens": ["c", 5], "tags": [2, 0.0]}]
+    task, train = tagged(tmp_path, "a.jsonl", lines(*rows))
+    assert task.labels == ("0", "2", "11") and train.y == [["0", "11"], ["2", "0"]]
+    assert train.x[1] == ["c", "5"]
+    task, train = tagged(tmp_path, "a.jsonl", lines(*rows), labels=[0, 1, 2, 11])
+    assert train.y[0] == ["0", "11"]
+
+
+def test_words_with_spaces(tmp_path):
+    rows = ["Rome B-LOC", "is O", "New York B-LOC"]
+    with pytest.raises(ValueError, match="line 3, has 3 columns, where most lines have 2: 'New Yo"):
+        tagged(tmp_path, "a.conll", rows)
+    _, train = tagged(tmp_path, "a.conll", [row.replace(" B", "\tB") for row in rows[::2]])
+    assert train.x == [["Rome", "New York"]]
+    # Of files whose columns are named by number, too.
+    with pytest.raises(ValueError, match="line 2, has 4 columns, where most lines have 3"):
+        rows = ["Rome NNP B-LOC", "New York NNP B-LOC", "is VBZ O"]
+        tagged(tmp_path, "a.conll", rows, columns=[0], label=2)
+
+
+def test_hash_signs_are_words(tmp_path):
+    _, train = tagged(tmp_path, "a.conll", ["# # O", "1 CD O", "", "#tag # B-X"], label=1)
+    assert train.x == [["#", "1"], ["#tag"]] and train.y == [["#", "CD"], ["#"]]
+
+
+def test_conllu(tmp_path):
+    word = "{}\t{}\tx\t{}\t_\t_\t0\troot\t_\tSpaceAfter=No"
+    rows = ["# text = vámonos ya", word.format("1-2", "vámonos", "_")]
+    rows += [word.format(1, "vamos", "VERB"), word.format(2, "nos", "PRON"), ""]
+    rows += ["# newpar", word.format(1, "ya", "ADV"), word.format("1.1", "x", "X")]
+    task, train = tagged(tmp_path, "a.conllu", rows)
+    assert train.x == [["vamos", "nos"], ["ya"]] and train.y == [["VERB", "PRON"], ["ADV"]]
+    assert tagged(tmp_path, "a.conllu", rows, columns=[2], label=0)[1].x == [["x", "x"], ["x"]]
+
+
+STUDIO = {"from_name": "label", "to_name": "text", "type": "labels"}
+SPAN = {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", lines({"id": 7, "text": "Ann in Rome", "label": [[0, 3, "PER"]]})),
+        ("a.jsonl", lines({"id": 7, "text": "Ann in Rome", "labels": [[0, 3, "PER"]], "meta": {}})),
+        (
+            "a.jsonl",
+            lines(
+                {
+                    "id": 7,
+                    "text": "Ann in Rome",
+                    "relations": [],
+                    "entities": [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}],
+                }
+            ),
+        ),
+        ("a.json", json.dumps([{"id": 7, "text": "Ann in Rome", "label": [SPAN], "annotator": 1}])),
+        (
+            "a.json",
+            json.dumps(
+                [
+                    {
+                        "id": 7,
+                        "data": {"text": "Ann in Rome"},
+                        "annotations": [
+                            {"was_cancelled": True, "result": []},
+                            {"result": [{**STUDIO, "value": SPAN}]},
+                        ],
+                    }
+                ]
+            ),
+        ),
+        (
+            "a.csv",
+            [
+                "id,text,label",
+                '7,Ann in Rome,"[{""start"": 0, ""end"": 3, ""labels"": [""PER""]}]"',
+            ],
+        ),
+    ],
+)
+def test_spans_of_annotation_tools(tmp_path, name, content):
+    task, train = tagged(tmp_path, name, content)
+    assert (task.units, task.scheme, task.labels) == ("characters", "BIO", ("PER",))
+    assert train.x == ["Ann in Rome"] and train.y == [[(0, 3, "PER")]]
+    assert task.score(train, train.y) == {"entity_f1": 1.0, "char_f1": 1.0}
+    # The same task reads texts alone.
+    put(tmp_path, "new.txt", ["Ben in Oslo", "Ann"])
+    again = task.with_files(test=str(tmp_path / "new.txt")).read("test")
+    assert again.x == ["Ben in Oslo", "Ann"] and again.y is None
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ([[0, 99, "PER"]], "row 2: the span .* is not within the 3 characters"),
+        ([[2, 2, "PER"]], "row 2: the span .* is not within"),
+        (["PER"], "row 2: the spans are .* give a list of .start, end, type."),
+        ([[0, 3, "LOC"]], "row 2: the type 'LOC' is unknown"),
+    ],
+)
+def test_bad_spans(tmp_path, label, message):
+    rows = [{"text": "Ann", "label": [[0, 3, "PER"]]}, {"text": "Ben", "label": label}]
+    with pytest.raises(ValueError, match=message):
+        tagged(tmp_path, "a.jsonl", lines(*rows), labels=["PER"])
+
+
+def test_choices_of_label_studio(tmp_path):
+    def task_of(number, text, *choices):
+        result = [{"from_name": "mood", "type": "choices", "value": {"choices": list(choices)}}]
+        return {"id": number, "data": {"text": text}, "annotations": [{"result": result}]}
+
+    rows = [task_of(7, "a", "pos"), task_of(8, "b", "neg")]
+    put(tmp_path, "a.json", json.dumps(rows))
+    train = file_task(str(tmp_path / "a.json")).read("train")
+    assert (train.x, train.y, train.ids) == (["a", "b"], ["pos", "neg"], [7, 8])
+    rows[0]["annotations"] *= 2
+    put(tmp_path, "a.json", json.dumps([*rows, task_of(9, "c", "pos", "neg")]))
+    with pytest.warns(UserWarning, match="1 of the 3 tasks of .* have several annotations"):
+        train = file_task(str(tmp_path / "a.json"), label="mood").read("train")
+    assert train.y == [["pos"], ["neg"], ["neg", "pos"]]
+
+
+def test_ids_of_klue(tmp_path):
+    rows = [{"guid": f"g{i}", "title": "x", "label": i} for i in range(2)]
+    path = put(tmp_path, "a.json", json.dumps(rows)) + "/a.json"
+    assert file_task(path, columns="title").read("train").ids == ["g0", "g1"]
+    content = article([answer("Rome", 0)])
+    qa = content["data"][0]["paragraphs"][0]["qas"][0]
+    qa["guid"] = f"klue-{qa.pop('id')}"
+    path = put(tmp_path, "squad.json", content) + "/squad.json"
+    assert file_task(path, head="question_answering").read("train").ids == [qa["guid"]]
+    rows = [{"guid": "g", "question": "q", "context": "In Rome"}]
+    rows[0]["answers"] = [{"text": "Rome", "answer_start": 3}]
+    path = put(tmp_path, "list.json", json.dumps(rows)) + "/list.json"
+    train = file_task(path, head="question_answering").read("train")
+    assert train.ids == ["g"] and train.y == [(3, 7)]
+
+
+def test_missing_values_are_empty(tmp_path):
+    put(tmp_path, "a.jsonl", '{"text": NaN, "label": 1.0}\n{"text": null, "label": true}\n')
+    train = file_task(str(tmp_path / "a.jsonl")).read("train")
+    assert train.x == ["", ""] and train.y == ["1", "True"]
+    put(tmp_path, "b.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": NaN}\n')
+    with pytest.raises(ValueError, match="row 2: the label '' is unknown; known are '1'"):
+        file_task(str(tmp_path / "b.jsonl")).read("train")
+
+
+def test_choices_in_a_cell(tmp_path):
+    put(tmp_path, "a.csv", ["prompt,choices,label", "p,\"['a', 'b']\",1"])
+    train = file_task(str(tmp_path / "a.csv"), head="multiple_choice").read("train")
+    assert train.x == (["p"], [["a", "b"]]) and train.y == [1]

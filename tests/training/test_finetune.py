@@ -15,6 +15,7 @@ import pytest
 
 import kerasbert
 from kerasbert import presets
+from kerasbert._errors import how_to_install
 from kerasbert.files import in_use
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tasks import Settings, Task, file_task, get_task
@@ -530,7 +531,7 @@ def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     notes = []
     assert search_of(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
-    assert notes == ["Figures need matplotlib; run `pip install 'kerasbert[plot]'`."]
+    assert notes == [f"Figures need matplotlib; run {how_to_install('plot')}."]
 
 
 def test_less_is_better_of_errors(tmp_path):

@@ -32,9 +32,7 @@ def test_labels_and_the_pool(tmp_path):
     assert found.rows.x == ([text for text, _ in given[:6]],)
     assert found.rows.places == [2, 3, 4, 5, 6, 7] and found.rows.unit == "line"
     assert found.pool.x == (["new"],) and found.pool.places == [8]
-    assert any(
-        "2 rows without text are left out, the first one in line 11" in x for x in found.notes
-    )
+    assert any("1 row without text is left out, the first one in line" in x for x in found.notes)
     assert any("2 rows without a label are the same" in x for x in found.notes)
 
 
@@ -129,3 +127,10 @@ def test_missing_columns(tmp_path):
         read(path, columns=["a", "b", "c"])
     with pytest.raises(ValueError, match="There is no file"):
         read(str(tmp_path / "no.csv"))
+
+
+def test_lists_of_labels_are_for_finetune(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": ["x"]}\n')
+    with pytest.raises(ValueError, match="has lists of labels, and advise compares classes"):
+        read(str(path))

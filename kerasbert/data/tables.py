@@ -1,0 +1,403 @@
+"""Tables of every form as rows: text with delimiters, JSON, Parquet, and spreadsheets.
+
+All commands read their tables here, row by row, so that a file may be larger than memory.
+"""
+
+import csv
+import datetime
+import io
+import itertools
+import json
+import re
+import unicodedata
+import warnings
+import zipfile
+
+from kerasbert._errors import first_line, need_packages, reading
+from kerasbert.data import text_files
+from kerasbert.data.text_files import check_line, check_packed, ending_of, text_lines
+from kerasbert.storage import open_file
+
+JSON = (".json", ".jsonl", ".ndjson")
+PARQUET = ".parquet"
+SPREADSHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+# What may stand between the values of a file of that ending, the usual one first.
+DELIMITERS = {".csv": ",;\t|", ".tsv": "\t|;,", ".tab": "\t|;,", ".txt": "\t|;,"}
+TABLES = (*DELIMITERS, *JSON, PARQUET, *SPREADSHEETS)
+# What Excel writes, and reads, in front of the header.
+_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;|\t ]*', re.IGNORECASE)
+
+
+def plain_name(name):
+    """A column's name without what people do not see as a difference.
+
+    >>> plain_name(" Text ") == plain_name("text")
+    True
+    """
+    return unicodedata.normalize("NFC", str(name)).strip("\ufeff \t\r\n\xa0").casefold()
+
+
+def find_name(names, wanted):
+    """The name of a column that is meant, or `None`.
+
+    The one that is equal, or else the only one that differs in case, in blanks around it or in the
+    form of its Unicode alone, as decomposed names from macOS do.
+
+    >>> find_name(["Text", "label"], "text"), find_name(["text", "Text"], "Text")
+    ('Text', 'Text')
+    """
+    if wanted in names:
+        return wanted
+    found = {name for name in names if plain_name(name) == plain_name(wanted)}
+    return found.pop() if len(found) == 1 else None
+
+
+class EmptyTableError(ValueError):
+    """A file of a table that holds nothing."""
+
+
+def open_table(
+    path,
+    *,
+    encoding=None,
+    wanted=(),
+    names=(),
+    quotes=None,
+    name=None,
+    opened=open_file,
+    **reading_text,
+):
+    """Open a table.
+
+    Args:
+        path: string.
+        encoding: string. See `text_files.text_chunks`.
+        wanted: list of strings. Columns that say, where they are in the first line, what stands
+            between the values.
+        names: list of strings. The names of all columns, for a file whose first line is a row.
+        quotes: bool. Whether `"` may stand around a value; by default in `.csv` alone.
+        name: string. What the file is called in errors, by default its path.
+        opened: function of the path, that opens the file to read bytes from.
+        **reading_text: further settings of `text_files.text_chunks`.
+
+    Returns:
+        `(header, rows, unit)`: a list of names, or `None` where rows are what JSON has; an
+        iterator over `(number, values)`, or `(number, row)`, with the number of the line or row;
+        and "line" or "row". Blank rows at the end of a sheet are left out.
+
+    Raises:
+        ValueError: for a file that is empty, or is not what its name says.
+    """
+    name = path if name is None else name
+    ending, source = ending_of(name), f"'{name}'"
+    if ending == PARQUET:
+        return _parquet_table(path, name, opened)
+    if ending in SPREADSHEETS:
+        return _sheet_table(path, name, opened)
+    lines = text_lines(path, encoding, name, opened=opened, **reading_text)
+    if ending in JSON:
+        return None, _json_rows(lines, source), "row"
+    return (*_delimited(lines, ending, source, wanted, names, quotes), "line")
+
+
+def records(path, **settings):
+    """Yield `(number, row)` of a table, numbers from 1: a dict, or what a line of JSON has.
+
+    An empty file has none: of the files of a corpus some may be.
+
+    Args:
+        path, **settings: see `open_table`.
+
+    Raises:
+        ValueError: as `open_table`; also for a wanted column that the file has twice.
+    """
+    try:
+        header, rows, _ = open_table(path, **settings)
+        rows = enumerate(rows, start=1)
+        first = next(rows, None)  # JSON is opened by its first row.
+    except EmptyTableError:
+        return
+    if header is not None:
+        for wanted in settings.get("wanted", ()):
+            if header.count(find_name(header, wanted)) > 1:
+                raise ValueError(twice(f"'{settings.get('name') or path}'", wanted))
+    for number, (_, row) in itertools.chain([first] if first else (), rows):
+        yield (
+            number,
+            row if header is None else dict(itertools.zip_longest(header, row[: len(header)])),
+        )
+
+
+def twice(source, name, wanted=""):
+    """The sentence about a column that a table has more than once."""
+    return f"{source} has more than one column '{name}'{wanted}; rename all but one of them."
+
+
+# === Text with delimiters ===
+
+
+def _delimited(lines, ending, source, wanted, names, quotes):
+    """`(header, rows)`."""
+    skipped, mark = 0, None
+    for line in lines:
+        line = line.lstrip("\ufeff") if not skipped else line
+        separator = _SEPARATOR.fullmatch(line.rstrip("\n"))
+        if separator and mark is None:
+            mark = separator[1]
+        elif line.strip("\n \r"):
+            break
+        skipped += 1
+    else:
+        raise EmptyTableError(f"{source} is empty.")
+    quotes = ending == ".csv" or mark is not None if quotes is None else quotes
+    mark = mark or delimiter_of(line, ending, wanted)
+    rows = _cells(itertools.chain([line], lines), mark, quotes, skipped, source)
+    number, first = next(rows)
+    if names and len(first) == len(names) and any(find_name(first, x) is None for x in wanted):
+        return list(names), itertools.chain([(number, first)], rows)
+    header = first
+    while len(header) > 1 and not header[-1].strip():  # Commas at the ends of lines.
+        header.pop()
+    return header, _trimmed(rows, len(header))
+
+
+def _trimmed(rows, width):
+    for number, cells in rows:
+        while len(cells) > width and not cells[-1].strip():
+            cells.pop()
+        yield number, cells
+
+
+def delimiter_of(line, ending, wanted=()):
+    """What stands between the values of a header: what gives most of the wanted columns.
+
+    >>> delimiter_of("text;label, or none", ".csv", ["text"])
+    ';'
+    """
+    usual, *others = DELIMITERS.get(ending, "\t")
+    if ending != ".csv" and usual in line:
+        return usual
+    counts = {}
+    for mark in (usual, *others):
+        if mark in line:
+            cells = next(csv.reader([line.rstrip("\n")], delimiter=mark), [])
+            counts[mark] = sum(find_name(cells, name) is not None for name in wanted)
+    best = max(counts, key=counts.get, default=usual)
+    # Texts hold commas, so that a file of tabs has to have all of its columns by another mark.
+    is_sure = ending == ".csv" or (wanted and counts.get(best) == len(wanted))
+    return best if is_sure else usual
+
+
+def _parts(lines):
+    for line in lines:
+        if "\r" in line:
+            yield from filter(None, re.split("(?<=\r)(?!\n)", line))
+        else:
+            yield line
+
+
+def _cells(lines, mark, quotes, skipped, source):
+    """Yield `(line, values)` of each row; blank lines are none."""
+    if not quotes:
+        for number, line in enumerate(lines, start=skipped + 1):
+            if line := line.removesuffix("\n"):
+                yield number, line.split(mark)
+        return
+    # A text may be longer than the module's default.
+    limit = csv.field_size_limit(max(csv.field_size_limit(), text_files.LONGEST_LINE))
+    number = skipped + 1
+    try:
+        # The csv module takes no line end within what it is given at once.
+        reader = csv.reader(_parts(lines), delimiter=mark, strict=True)
+        for cells in reader:
+            if cells:
+                yield number, cells
+            number = skipped + reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{source} is no {mark!r}-separated table at line {number} ({error}); write a "
+            'quote within quotes as "", or save it as .tsv.'
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+# === JSON ===
+
+
+def _json_rows(lines, source):
+    """Yield `(number, row)` of lines of JSON, or of one list of them."""
+    number, first = 0, ""
+    for first in lines:
+        if first := first.lstrip("\ufeff"):
+            number += 1
+            if first.strip():
+                break
+    if not first.strip():
+        raise EmptyTableError(f"{source} is empty.")
+    row = _loads(first)
+    if row is _NO_JSON or _is_list_of_rows(row):
+        # One list, or one object, over several lines.
+        rest = list(lines)
+        whole = row if row is not _NO_JSON and not rest else _loads("".join([first, *rest]))
+        if whole is _NO_JSON:
+            lines = rest
+        else:
+            row = whole["data"] if _is_list_of_rows(whole) and isinstance(whole, dict) else whole
+            yield from enumerate(row if isinstance(row, list) else [row], start=1)
+            return
+    yield from (
+        (place, row)
+        for place, (_, row) in enumerate(
+            json_lines(itertools.chain([first], lines), source, number), start=1
+        )
+    )
+
+
+_NO_JSON = object()
+
+
+def _loads(text):
+    """What a text is in JSON, with missing values for the numbers that JSON does not have."""
+    try:
+        return json.loads(text, parse_constant=lambda name: None)
+    except (ValueError, RecursionError):
+        return _NO_JSON
+
+
+def _is_list_of_rows(row):
+    """Whether this is the list of all rows, or an object with it under "data"."""
+    rows = row.get("data") if isinstance(row, dict) else row
+    return isinstance(rows, list) and bool(rows) and all(isinstance(one, dict) for one in rows)
+
+
+def json_lines(lines, source, start=1):
+    """Yield `(line, value)` of each line in JSON, but for empty ones.
+
+    Args:
+        lines: strings.
+        source: string. What the file is called.
+        start: int. The number of the first line.
+
+    Raises:
+        ValueError: for a line that is none, with its number.
+    """
+    for number, line in enumerate(lines, start=start):
+        if line.strip():
+            try:
+                yield number, json.loads(line, parse_constant=lambda name: None)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{source}, line {number} is no JSON ({error}).") from None
+
+
+# === Parquet ===
+
+
+def _parquet_table(path, name, opened):
+    need_packages(f"'{name}'", "data", "pyarrow")
+
+    def rows():
+        with reading(name, what="no Parquet file"), opened(path) as raw, open_parquet(raw) as file:
+            names, before = file.schema_arrow.names, 0
+            for group in range(file.num_row_groups):
+                yield from parquet_rows(file, name, group, names, before)
+                before += file.metadata.row_group(group).num_rows
+
+    with reading(name, what="no Parquet file"), opened(path) as raw, open_parquet(raw) as file:
+        names = file.schema_arrow.names
+    return names, rows(), "row"
+
+
+def open_parquet(source):
+    """A `pyarrow.parquet.ParquetFile` that holds repeated texts in memory only once.
+
+    Args:
+        source: path, or a file that is open for reading.
+    """
+    import pyarrow.parquet
+
+    schema = pyarrow.parquet.read_schema(source)
+    texts = [x.name for x in schema if str(x.type).startswith(("string", "large_string", "dict"))]
+    if not isinstance(source, str):
+        source.seek(0)
+    return pyarrow.parquet.ParquetFile(source, read_dictionary=texts)
+
+
+def parquet_rows(file, path, group, names, before):
+    """Yield `(number, values)` for each row of a row group.
+
+    Sizes are checked first, since a few bytes may stand for many large rows.
+
+    Args:
+        file: a file as `open_parquet` returns it.
+        path: string. Its path, for errors.
+        group: int. The number of the row group.
+        names: list of strings. The columns to read.
+        before: int. The number of rows in earlier row groups.
+    """
+    found = file.metadata.row_group(group)
+    for place in range(found.num_columns):
+        column = found.column(place)
+        if column.path_in_schema.split(".")[0] in names:
+            check_packed(column.total_uncompressed_size, column.total_compressed_size, path)
+    for batch in file.iter_batches(1024, row_groups=[group], columns=names):
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+        for values in zip(*columns):
+            before += 1
+            values = [value.as_py() for value in values]
+            size = sum(len(x) if isinstance(x, (str, bytes, list)) else 0 for x in values)
+            check_line(size, path, f"row {before}")
+            yield before, values
+
+
+# === Spreadsheets ===
+
+
+def _sheet_table(path, name, opened):
+    """The first sheet of a workbook that has anything in it."""
+    need_packages(f"'{name}'", "excel", "python_calamine")
+    import python_calamine
+
+    with opened(path) as file:
+        data = io.BytesIO(file.read())
+    if zipfile.is_zipfile(data):
+        with zipfile.ZipFile(data) as archive:
+            unpacked = sum(part.file_size for part in archive.infolist())
+        check_packed(unpacked, data.getbuffer().nbytes, name)
+    data.seek(0)
+    try:
+        book = python_calamine.CalamineWorkbook.from_filelike(data)
+        sheets = {x: book.get_sheet_by_name(x) for x in book.sheet_names}
+        filled = [x for x, sheet in sheets.items() if sheet.height]
+        if not filled:
+            raise EmptyTableError(f"'{name}' is empty.")
+        rows = sheets[filled[0]].to_python(skip_empty_area=False)
+    except (python_calamine.CalamineError, OSError) as error:
+        raise ValueError(
+            f"'{name}' is no spreadsheet that can be read ({first_line(error)})."
+        ) from None
+    if len(filled) > 1:
+        warnings.warn(
+            f"Of the {len(filled)} sheets of '{name}' the first one, '{filled[0]}', is read.",
+            stacklevel=2,
+        )
+    rows = [(number, [_shown(x) for x in row]) for number, row in enumerate(rows, start=1)]
+    filled_rows = [row for row in rows if any(x not in (None, "") for x in row[1])]
+    header = filled_rows[0][1]
+    while header[-1] in (None, ""):
+        header.pop()
+    after = [row for row in rows if filled_rows[0][0] < row[0] <= filled_rows[-1][0]]
+    return [str(x) for x in header], iter([(n, row[: len(header)]) for n, row in after]), "row"
+
+
+def _shown(value):
+    """A cell as people see it: 3.0 is "3", and a day has no time."""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
+        value = value.date()
+    if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
+        return value.isoformat(*[" "] * isinstance(value, datetime.datetime))
+    return value

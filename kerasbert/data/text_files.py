@@ -1,0 +1,213 @@
+"""Text files: compressed or not, in any encoding, with any line ends, read as they come."""
+
+import contextlib
+import importlib
+import os
+import re
+
+from kerasbert._errors import reading
+from kerasbert.data.encodings import codec_of, is_utf8, likely_encoding, split_mark, text_decoder
+from kerasbert.files import check_regular
+from kerasbert.storage import open_file
+
+CHUNK = 1 << 20  # bytes read at a time
+LONGEST_LINE = 1 << 26  # bytes of what must be read at once: a JSON line, a row of a table
+# The largest compression ratio of files above that size: text reaches 3 to 20, and a file of one
+# repeated letter 1,000.
+MOST_PACKED = 50
+COMPRESSED = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".xz": "lzma",
+    ".lzma": "lzma",
+    ".zst": "backports.zstd",  # Python 3.14 has it itself
+}
+# How files begin that are given the ending of a text by mistake.
+_NO_TEXT = {
+    b"PK\x03\x04": "spreadsheets (.xlsx, .ods) and archives",
+    b"\xd0\xcf\x11\xe0": "spreadsheets of Excel 97 (.xls)",
+    b"PAR1": "Parquet files (.parquet)",
+    b"\x1f\x8b": "gzip files (.gz)",
+    b"SQLite format 3": "databases",
+}
+_NAME_IT = (
+    "name its encoding, such as --encoding {} or {} (in Python encoding=), or save it again as"
+    " UTF-8"
+)
+
+
+def ending_of(path):
+    """How a file's name ends, in lower case, without the ending of its compression.
+
+    >>> ending_of("a/B.CSV"), ending_of("b.jsonl.gz"), ending_of("words")
+    ('.csv', '.jsonl', '')
+    """
+    stem, ending = os.path.splitext(os.path.basename(path).lower())
+    return os.path.splitext(stem)[1] if ending in COMPRESSED else ending
+
+
+@contextlib.contextmanager
+def unpacked(path, opened=open_file):
+    """`(file, raw)`: the file's content, and the file itself for how far it is read."""
+    package = COMPRESSED.get(os.path.splitext(path)[1].lower())
+    try:
+        module = importlib.import_module(package) if package else None
+    except ImportError:
+        raise ImportError(
+            f"'{path}' needs the package '{package}': `pip install {package}`."
+        ) from None
+    with opened(path) as raw, reading(path, what="cut short or damaged"):
+        with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
+            yield file, raw
+
+
+def check_line(size, path, where):
+    """Raise if a line or a row is too long to be read at once.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    if size > LONGEST_LINE:
+        raise ValueError(
+            f"'{path}' has more than {LONGEST_LINE >> 20} MiB in {where}, which is read at once; "
+            "split it, or remove it."
+        )
+
+
+def check_packed(size, stored, path, where=""):
+    """Raise if compressed data expand more than any text does.
+
+    Raises:
+        ValueError: in a sentence.
+    """
+    if size > max(LONGEST_LINE, MOST_PACKED * stored):
+        raise ValueError(
+            f"'{path}' expands from {stored:,} to more than {size:,} bytes{where}, which no text "
+            "does; fetch it again."
+        )
+
+
+def text_chunks(
+    path,
+    encoding=None,
+    name=None,
+    *,
+    way_out=_NAME_IT,
+    whole=False,
+    errors="strict",
+    opened=open_file,
+):
+    """Yield the text of a file in parts, with `\\n` at the ends of lines.
+
+    Args:
+        path: string.
+        encoding: string. Of a file that is not UTF-8 and has no byte-order mark; Excel writes
+            one with UTF-8 and UTF-16. It is not guessed: wrong text would come without a word.
+        name: string. What the file is called in errors, by default its path.
+        way_out: string. What to do about another encoding.
+        whole: bool. Whether all of it will be in memory, and so must not expand beyond measure.
+        errors: string. As of `codecs`: what to do about bytes that are not in the encoding.
+        opened: function of the path, that opens the file to read bytes from.
+
+    Raises:
+        ValueError: for a file in another encoding, with the one that it may be.
+    """
+    name = path if name is None else name
+    codec = None if encoding is None else codec_of(encoding)
+    if os.path.exists(path):
+        check_regular(path)
+    line_end, held, size, line = None, "", 0, 1
+    whole = whole and os.path.splitext(path)[1].lower() in COMPRESSED
+    with unpacked(path, opened) as (file, _):
+        marked, chunk = split_mark(file.read(CHUNK))
+        for start, usual in _NO_TEXT.items():
+            if chunk.startswith(start):
+                raise ValueError(
+                    f"'{name}' is no text, but begins as {usual} do; give it that ending, or save "
+                    "it as text."
+                )
+        found = marked or codec or "utf-8"
+        is_settled = codec is None or marked is not None
+        decoder = text_decoder(found, errors)
+        while chunk:
+            more = file.read(CHUNK)
+            if not is_settled and not chunk.isascii():
+                is_settled = True
+                if is_utf8(chunk):  # What is said of other files does not change this one.
+                    found, decoder = "utf-8", text_decoder("utf-8", errors)
+            try:
+                text = decoder.decode(chunk, not more)
+                # Text of ASCII alone is UTF-8, too.
+                is_text = text.count("\0") <= 0.1 * len(text) and "\x1b$" not in text
+                wrong = None if is_text else "zeros or escapes are in it"
+            except UnicodeDecodeError as error:
+                kept = len(error.object) - len(chunk)  # The start of a cut character.
+                wrong = f"byte {size - kept + error.start}"
+            if wrong:
+                called = encoding if found == codec else found
+                raw = None if marked else chunk
+                raise _undecodable(name, found, called, wrong, raw, way_out)
+            size += len(chunk)
+            text, held = held + text, ""
+            if more:  # The newline may come with the next chunk.
+                kept = len(text) - len(text.rstrip("\r"))
+                text, held = text[: len(text) - kept], text[len(text) - kept :]
+            text = re.sub("\r+\n", "\n", text)
+            if line_end is None and (first := re.search("[\r\n]", text)):
+                line_end = first[0]
+            if line_end == "\r":  # Of an old Mac: no other line end comes before the first one.
+                text = text.replace("\r", "\n")
+            if whole:
+                line += text.count("\n")
+                check_packed(size, os.path.getsize(path), name, f" (in line {line:,})")
+            yield text
+            chunk = more
+
+
+def _undecodable(name, found, called, wrong, raw, way_out):
+    likely = None if raw is None else likely_encoding(raw)
+    guess = ""
+    if likely not in (None, found):
+        guess = f"it may be {likely}, then pass --encoding {likely}. Else "
+        if way_out is not _NAME_IT:
+            guess = f"it may be {likely}; "
+    examples = [x for x in ("cp949", "shift_jis", "utf-16") if codec_of(x) != found]
+    said = way_out.format(*examples)
+    return ValueError(f"'{name}' is no {called.upper()} text ({wrong}); {guess}{said}.")
+
+
+def text_lines(path, encoding=None, name=None, **settings):
+    """Yield the lines of a file, each with the `\\n` that ends it; see `text_chunks`.
+
+    Raises:
+        ValueError: for a line that is too long to be read at once, too.
+    """
+    held, size, number = [], 0, 1
+    for chunk in text_chunks(path, encoding, name, **settings):
+        *whole, rest = chunk.split("\n")
+        # A line within a chunk is short enough, as chunks are.
+        for line in whole:
+            if held:
+                size += len(line)
+                check_line(size, name or path, f"line {number}")
+                line = "".join([*held, line])
+                held, size = [], 0
+            number += 1
+            yield line + "\n"
+        held.append(rest)
+        size += len(rest)
+        check_line(size, name or path, f"line {number}")
+    if size:
+        yield "".join(held)
+
+
+def read_text(path, encoding=None):
+    """The text of a file, with `\\n` at the ends of lines; see `text_chunks`.
+
+    Raises:
+        ValueError: where it is empty, or in another encoding, with the one that it may be.
+    """
+    text = "".join(text_chunks(path, encoding, whole=True))
+    if not text.strip("\ufeff \n\t\r"):
+        raise ValueError(f"'{path}' is empty.")
+    return text.lstrip("\ufeff")
