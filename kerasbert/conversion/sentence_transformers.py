@@ -188,6 +188,8 @@ def read_checkpoint(directory):
         source=directory,
         head={**checkpoint.head, kind: head},
         preprocessor={kind: reading},
+        # What a text is cut to for its vector binds no new head.
+        longest=None if kind == "text_embedder" else checkpoint.longest,
         tokenizer=make,
         refused=refused,
         **more,

@@ -254,3 +254,27 @@ def test_names_without_an_id(tmp_path):
     tokenizer = BertTokenizer.from_files(tmp_path)
     assert {"[E1]", "[E2]", "[e3]"} <= set(tokenizer.control_tokens)
     assert tokenizer.token_to_id("[E2]") not in tokenizer("the[E2]")
+
+
+def test_added_tokens_in_a_saved_model(tmp_path):
+    from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
+
+    flags = {"single_word": True, "normalized": True, "lstrip": True}
+    added = [{"content": "[E1]", "rstrip": True}, {"content": "e1", **flags}]
+    tokenizer = BertTokenizer([*TOKENS, *MARKERS, "e1"], lowercase=True, added_tokens=added)
+    texts = ["the [E1] fox", "E1 e1e the", ""]
+    module = tf.Module()
+    module.run = tf.function(
+        lambda texts: tokenizer.tokenize(texts).to_tensor(-1),
+        input_signature=[tf.TensorSpec([None], "string")],
+    )
+    graph = module.run.get_concrete_function().graph
+    ops = {op.type for op in graph.get_operations()}
+    for function in graph.as_graph_def().library.function:
+        ops |= {node.op for node in function.node_def}
+    assert ops <= TENSORFLOW_OPS | TENSORFLOW_TEXT_OPS
+    tf.saved_model.save(module, str(tmp_path))
+    found = tf.saved_model.load(str(tmp_path)).run(tf.constant(texts)).numpy().tolist()
+    assert [[id for id in row if id >= 0] for row in found] == tokenizer(texts)
+    assert tokenizer.token_to_id("e1") in tokenizer("E1 the")
+    assert tokenizer.token_to_id("e1") not in tokenizer("e1e")
