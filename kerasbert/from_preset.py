@@ -51,7 +51,9 @@ class FromPreset(ChecksKeywords):
             **kwargs: override settings of the class, for example `dtype="bfloat16"`. A task takes
                 its own (`num_classes` or `labels` make a new head, where there are no classes
                 `new_head=True`), its preprocessor's `sequence_length` and `truncate`, and those
-                of its encoder that it does not have.
+                of its encoder that it does not have. With `special_tokens_in_strings=True` tasks,
+                preprocessors and tokenizers find control tokens such as `[SEP]`, and markers such
+                as `[unused1]`, in texts, which otherwise are text like any other.
 
         Raises:
             ValueError: if the preset is unknown, or its weights do not fit, with both lists.

@@ -8,6 +8,13 @@ def encoder_of(model):
     return getattr(model, "backbone", model)
 
 
+def tells_segments(model):
+    """Whether the second text of a pair is another segment, for its encoder and preprocessor."""
+    count = encoder_of(model).num_segments
+    given = getattr(getattr(model, "preprocessor", None), "num_segments", None)
+    return (count if given is None else min(count, given)) > 1
+
+
 def head_weights(model):
     """Return the weights of a task that are not its encoder's."""
     inner = {id(weight) for weight in encoder_of(model).weights}
@@ -63,6 +70,8 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
             f"{backbone.max_sequence_length} or less."
         )
     config = {**preprocessor.get_config(), "tokenizer": preprocessor.tokenizer}
-    settings["num_segments"] = min(backbone.num_segments, 2)
+    count = min(backbone.num_segments, 2)
+    # A preprocessor whose pairs have one segment keeps that.
+    settings["num_segments"] = min(count, 1) if preprocessor.num_segments == 1 else count
     config.update((name, value) for name, value in settings.items() if name in config)
     return type(preprocessor).from_config(config)

@@ -28,6 +28,8 @@ class Checkpoint:
         head: dict of a head's kind to arguments of its class that hold for a new head too, or to
             a function that gives them.
         preprocessor: dict of a head's kind to arguments of its preprocessor.
+        longest: number. The most tokens of a row that its tokenizer says; `None` for no limit.
+        num_segments: int. How many segments its tokenizer tells apart, of those of the encoder.
         classes: function that gives the arguments of `BertTextClassifier` that say its classes.
         tied: dict of a tensor that only repeats another one to that one.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
@@ -46,6 +48,8 @@ class Checkpoint:
     head_maps: dict = field(default_factory=dict)
     head: dict = field(default_factory=dict)
     preprocessor: dict = field(default_factory=dict)
+    longest: float = None
+    num_segments: int = 2
     classes: Callable = dict
     tied: dict = field(default_factory=dict)
     is_head: Callable = lambda name: False

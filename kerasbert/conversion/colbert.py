@@ -7,7 +7,6 @@ Facts follow PyLate 1.6 and the `artifact.metadata` that colbert-ai 0.2 writes.
 
 import os
 import string
-import warnings
 
 from kerasbert._errors import check_fields
 from kerasbert.conversion.name_map import NameMap
@@ -53,13 +52,6 @@ def width(directory):
     config = json_in(directory, STANFORD)
     check_fields(config, {"dim": "count"}, os.path.join(directory, STANFORD))
     return config.get("dim", 128)
-
-
-def tokenizer(make, **settings):
-    """The tokenizer that `make` gives; that of roles are added tokens is not to be warned of."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* has added tokens such as ")
-        return make(**settings)
 
 
 def read_settings(directory, longest):

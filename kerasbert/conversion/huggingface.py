@@ -14,7 +14,7 @@ from kerasbert.conversion.huggingface_tables import ACTIVATIONS, SPECIAL_IDS, TA
 from kerasbert.conversion.lineage import LINEAGE_TABLES
 from kerasbert.conversion.name_map import NameMap
 from kerasbert.conversion.sizes import check_layers
-from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS
+from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS, get_family
 from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS
 
@@ -75,6 +75,19 @@ REFUSED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
+# Fields of generation_config.json that `generate` of transformers follows and ours does not, with
+# the values that change nothing.
+GENERATION = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1.0, None)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, None)),
+    **dict.fromkeys(("min_length", "min_new_tokens"), (0, None)),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), (None, [])),
+    **dict.fromkeys(("forced_bos_token_id", "exponential_decay_length_penalty"), (None,)),
+    **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), (None,)),
+    **dict.fromkeys(("guidance_scale", "penalty_alpha"), (None, 1.0, 0.0)),
+}
+# The same, for models that do not read these two.
+_GENERATION_OF_CAUSAL = {"bad_words_ids": (None, []), "forced_eos_token_id": (None,)}
 # What checkpoints of a family were called before transformers had it.
 FIRST_TYPES = {"new": "gte"}
 # Model types that look like one of ours: why they are none, and the way out.
@@ -195,11 +208,14 @@ def read_checkpoint(directory):
         },
         head={kind: read_head_settings(table, kind, config, path) for kind in KINDS},
         preprocessor={"reranker": _length(directory, encoder)},
+        longest=tokenizer_length(directory),
+        num_segments=_num_segments(directory, encoder),
         classes=functools.partial(_classes, config, path),
         tied=repeated,
         is_head=lambda name: name.startswith(table.head_names or _HEADS),
-        tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, family, **settings),
+        tokenizer=functools.partial(_tokenizer, directory, family, table, encoder),
         refused=_no_single_label(config, path)
+        | _no_generation(directory)
         | {
             kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
             f"{fine!r} can be loaded for the head '{kind}'. Pass new_head=True for a new one."
@@ -350,8 +366,44 @@ def tokenizer_length(directory):
     """The most tokens that a directory's tokenizer takes, if it says so."""
     config = json_in(directory, "tokenizer_config.json")
     path = os.path.join(directory, "tokenizer_config.json")
-    check_fields(config, {"model_max_length": "length?"}, path)
-    return config.get("model_max_length")
+    check_fields(config, {"model_max_length": "length?", "max_len": "length?"}, path)
+    # The second is the name of early files.
+    return config.get("model_max_length", config.get("max_len"))
+
+
+def _num_segments(directory, encoder):
+    """1 where the tokenizer has one segment for both texts of a pair, else 2."""
+    if encoder.get("num_segments", 2) < 2:
+        return 2  # The encoder's own number is less.
+    config = json_in(directory, "tokenizer_config.json")
+    path = os.path.join(directory, "tokenizer_config.json")
+    check_fields(config, {"model_input_names": "names?"}, path)
+    names = config.get("model_input_names")
+    if names and "token_type_ids" not in names:
+        return 1
+    frame = json_in(directory, "tokenizer.json").get("post_processor") or {}
+    pair = frame.get("pair") if isinstance(frame, dict) else None
+    second = {"Sequence": {"id": "B", "type_id": 0}}
+    return 1 if isinstance(pair, list) and second in pair else 2
+
+
+def _tokenizer(directory, family, table, encoder, **settings):
+    """The tokenizer of a directory, whose padding must not move the positions of its tokens."""
+    side = json_in(directory, "tokenizer_config.json").get("padding_side")
+    padding = json_in(directory, "tokenizer.json").get("padding") or {}
+    side = str(side or padding.get("direction") or "right").lower()
+    tokenizer = tokenizers.tokenizer_from_files(directory, family, **settings)
+    settings = {**get_family(family).encoder, **encoder}
+    learned = settings.get("position_embedding", "learned") == "learned"
+    moves = learned and not table.starts_at_padding and not settings.get("is_causal")
+    if side != "right" and moves and not getattr(tokenizer, "marks_last", False):
+        raise ValueError(
+            f"The tokenizer in '{directory}' pads rows at the {side} (padding_side), which in "
+            "transformers moves the positions of their tokens, and kerasbert pads at the right; "
+            "set it to 'right' if the model was not trained so, or load it with "
+            "preprocessor=None and pass token ids."
+        )
+    return tokenizer
 
 
 def label_count(config):
@@ -368,6 +420,23 @@ def _no_single_label(config, path):
         "reranker": f"'{path}' has {count} labels, and a BertReranker has one score; load it with "
         "BertTextClassifier, or pass new_head=True for a new head."
     }
+
+
+def _no_generation(directory):
+    """Why generation_config.json cannot be followed: a dict by kind of head."""
+    config, refused = json_in(directory, "generation_config.json"), {}
+    path = os.path.join(directory, "generation_config.json")
+    ends = config.get("eos_token_id")
+    for kind in ("seq2seq_lm", "causal_lm"):  # The second has a few more.
+        fine = GENERATION if kind == "seq2seq_lm" else GENERATION | _GENERATION_OF_CAUSAL
+        names = [name for name, values in fine.items() if config.get(name) not in values]
+        names += ["eos_token_id"] if isinstance(ends, list) and len(ends) > 1 else []
+        if names:
+            refused[kind] = (
+                f"'{path}' has {names[0]}={reprlib.repr(config[names[0]])}, which generate() here "
+                "does not do; take it out if you do not need it, or load the encoder alone."
+            )
+    return refused
 
 
 def _tied(table, encoder, config):

@@ -92,6 +92,11 @@ _TRANSFORMER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
+# Further settings there, which change what the encoder reads.
+_REFUSED = (
+    *("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args"),
+    *("query_length", "document_length", "query_expansion"),
+)
 
 
 def is_mine(directory):
@@ -138,6 +143,13 @@ def read_checkpoint(directory):
     settings, name = next(filter(lambda pair: pair[0], found), ({}, ""))
     kinds = {"max_seq_length": "count?", "do_lower_case": "flag?"}
     check_fields(settings, kinds, os.path.join(folder, name))
+    for field in _REFUSED:
+        if settings.get(field):
+            raise ValueError(
+                f"'{os.path.join(folder, name)}' has {field}={settings[field]!r}, which changes "
+                "how texts are read and which kerasbert does not follow; write it into "
+                "tokenizer_config.json or config.json where these have it, and take it out."
+            )
     make = checkpoint.tokenizer
     lengths = (settings.get("max_seq_length"), huggingface.tokenizer_length(folder))
     length = next((length for length in lengths if length is not None), float("inf"))
@@ -166,7 +178,6 @@ def read_checkpoint(directory):
         if not any(_kind(module) == "Pooling" for module in modules):
             longest = checkpoint.encoder["max_sequence_length"]
             reading = colbert.read_settings(directory, longest)
-            make = functools.partial(colbert.tokenizer, make)
     if os.path.exists(os.path.join(directory, _SETFIT_HEAD)):
         refused = {**refused, "text_classifier": _SETFIT_REFUSAL.format(directory)}
     head = functools.partial(read, directory, modules)
@@ -177,6 +188,8 @@ def read_checkpoint(directory):
         source=directory,
         head={**checkpoint.head, kind: head},
         preprocessor={kind: reading},
+        # What a text is cut to for its vector binds no new head.
+        longest=None if kind == "text_embedder" else checkpoint.longest,
         tokenizer=make,
         refused=refused,
         **more,

@@ -21,7 +21,7 @@ from kerasbert.conversion.writing import (
     values_of,
 )
 from kerasbert.files import write_files, write_json
-from kerasbert.parts import encoder_of, head_weights
+from kerasbert.parts import encoder_of, head_weights, tells_segments
 from kerasbert.tokenizers.transformers_files import transformers_files
 
 REMEDY = "Set them otherwise with encoder={...} where that is meant, or use format='kerasbert'."
@@ -81,7 +81,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
             tokenizer,
             family,
             _longest(model, settings),
-            encoder.num_segments > 1,
+            tells_segments(model),
             finds_special=hasattr(model, "fill_mask"),
             also=sentence_transformers.role_tokens(model),
         )

@@ -195,6 +195,14 @@ def _tokenizer(tokenizer, prefix):
             f"KerasHub's {cls.__name__} cannot hold this {name} with the special tokens "
             f"{', '.join(special)}; convert with tokenizer=False, or use format='huggingface'."
         )
+    found = [t["content"] for t in tokenizer.added_tokens if not tokenizer._is_control(t)]
+    found += tokenizer.markers()
+    if found:
+        raise ValueError(
+            f"KerasHub's {cls.__name__} does not look for added tokens in texts, and this one "
+            f"finds {', '.join(map(repr, found[:3]))}{', ...' if len(found) > 3 else ''}; convert "
+            "with tokenizer=False, or use format='huggingface'."
+        )
     if base == "GPT2":
         vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
         return cls(vocabulary, list(tokenizer.merges))

@@ -29,7 +29,7 @@ from kerasbert.export.serving import (
 )
 from kerasbert.files import names_in, output_folder, put, scratch, write_files, write_json
 from kerasbert.models.spans import MASKED
-from kerasbert.parts import encoder_of
+from kerasbert.parts import encoder_of, tells_segments
 from kerasbert.tokenizers.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
@@ -354,7 +354,7 @@ def _write_as_transformers(tokenizer, task, folder):
         encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
         # Truncates texts at the same length as the model.
         length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
-        has_segments = encoder.num_segments > 1
+        has_segments = tells_segments(model)
         write_files(folder, transformers_files(tokenizer, encoder.family, length, has_segments))
     task.write_as_transformers(folder)
 
@@ -370,7 +370,7 @@ def _write_tokenizer(tokenizer, model, folder, length):
         tokenizer,
         encoder.family,
         min(most, length or most),
-        encoder.num_segments > 1,
+        tells_segments(model),
         finds_special=hasattr(model, "fill_mask"),
         padded_to=length or "batch",
     )

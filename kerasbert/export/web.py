@@ -125,6 +125,9 @@ def _check_pieces(model, folder, has_spans):
     if hasattr(model, "fill_mask"):
         tokenizer = tokenizer.with_special_tokens()
     texts = [*PROBES, f"{PROBES[0]} {tokenizer.mask_token}, {tokenizer.mask_token}."]
+    for token in tokenizer.added_tokens:
+        name = token["content"]
+        texts.append(f"{PROBES[0]} {name} x{name}y, {name.upper()} {name.lower()}.")
     command = [_program("node"), os.path.join(_HERE, "cut_by_page.mjs"), folder]
     settings = {"capture_output": True, "encoding": "utf-8"}
     done = subprocess.run(command, input=to_json(texts), **settings)

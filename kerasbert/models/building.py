@@ -47,7 +47,8 @@ def _preprocessor_arguments(cls):
     if cls.preprocessor_cls is None:
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
-    return arguments_of(cls.preprocessor_cls) - others
+    its = arguments_of(cls.preprocessor_cls)
+    return its - others | ({"special_tokens_in_strings"} if "tokenizer" in its else set())
 
 
 def _split_arguments(cls, kwargs):

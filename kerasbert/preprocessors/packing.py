@@ -143,15 +143,16 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         settings = checkpoint.encoder_settings()
         parameters = inspect.signature(cls.__init__).parameters
         length = parameters["sequence_length"].default
+        longest = min(length, settings.get("max_sequence_length", 512))
         known = {
-            "sequence_length": min(length, settings.get("max_sequence_length", 512)),
-            "num_segments": min(settings.get("num_segments", 2), 2),
+            "sequence_length": int(min(longest, checkpoint.longest or longest)),
+            "num_segments": min(settings.get("num_segments", 2), checkpoint.num_segments),
             **checkpoint.preprocessor.get(getattr(cls, "kind", None), {}),
         }
         known = {name: value for name, value in known.items() if name in parameters}
-        return cls(
-            kwargs.pop("tokenizer", None) or checkpoint.make_tokenizer(), **{**known, **kwargs}
-        )
+        settings = _tokenizer_settings(cls, kwargs)
+        tokenizer = kwargs.pop("tokenizer", None) or checkpoint.make_tokenizer(**settings)
+        return cls(tokenizer, **{**known, **kwargs})
 
     @classmethod
     def from_own_preset(cls, directory, **kwargs):
@@ -180,6 +181,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                     f"'{directory}' has neither preprocessor.json nor tokenizer.json; name a "
                     "directory that `save_to_preset` wrote, or pass `tokenizer`."
                 )
+        settings = _tokenizer_settings(cls, kwargs)
+        if settings:
+            saved = config["tokenizer"]
+            config["tokenizer"] = {**saved, "config": {**saved["config"], **settings}}
         preprocessor = saved_cls.from_config({**config, **kwargs})
         if "tokenizer" not in kwargs:
             preprocessor.load_preset_assets(directory)
@@ -466,6 +471,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             longest = None if buckets else tf.reduce_max(self.packed_lengths(segments))
             return self.assemble(segments, length=longest)
 
+        for column in columns:
+            self.tokenizer.report_control(column)
         with tf.device("cpu"):
             packed = self.traced(("texts", buckets, len(columns)), pack)
             batch = packed(*map(tf.constant, columns))
@@ -541,6 +548,16 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         names = dict.fromkeys((*BertPreprocessor.settings, *self.settings))
         key = (name, self.tokenizer, *(repr(getattr(self, setting)) for setting in names))
         return traces.setdefault(key, Traced(function))
+
+
+def _tokenizer_settings(cls, kwargs):
+    """Take the settings of the tokenizer out of the arguments of `from_preset`."""
+    name = "special_tokens_in_strings"
+    if name not in kwargs:
+        return {}
+    if "tokenizer" in kwargs:
+        raise ValueError(f"Set {name} on the tokenizer that you pass, not beside it.")
+    return {name: kwargs.pop(name)}
 
 
 def as_tensors(outputs):

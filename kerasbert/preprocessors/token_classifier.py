@@ -284,6 +284,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             A dict of arrays: `ids` and `ends` of all pieces, and `lengths`, how many each text has;
             `units`, int64 (2, U), and `unit_counts`; and what `units_of_pieces` returns.
         """
+        self.tokenizer.report_control(texts)
         with tf.device("cpu"):
             tokenize = self.tokenizer.graph("_tokenize_with_offsets")
 

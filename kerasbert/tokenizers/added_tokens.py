@@ -3,8 +3,10 @@
 import re
 import unicodedata
 
+from kerasbert._errors import check_value
+from kerasbert._keywords import check_keyword
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
-from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, valid_utf8
+from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, once, valid_utf8
 
 # N texts, S segments of all texts (added tokens and what is between them), P pieces of a text,
 # C code points of all texts.
@@ -17,6 +19,12 @@ STAND_IN = "\ufffe"
 NUL = "\ufdd0"
 # Goes with the character before it, and leaves nothing behind.
 FILLER = "\uffff"
+# What a word is made of where an added token must be a word by itself.
+WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]"
+# How vocabularies write tokens that are no words: [unused1], <S>, <|endoftext|>.
+MARKER = re.compile(r"\[[\w-]+\]|</?[\w-]+>|<\|[\w-]+\|>")
+# The fields of an added token. `transformers` has all but the last two.
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special", "control", "extra")
 # Characters that a normal form may join to the one before them.
 MARK = rf"[\p{{M}}\x{{1160}}-\x{{11FF}}\x{{D7B0}}-\x{{D7FF}}{FILLER}]"
 # How Unicode's names of characters begin in scripts that put no spaces between words.
@@ -41,13 +49,19 @@ class AddedTokensTokenizer(SubwordTokenizer):
     """Base of the tokenizers that `transformers` gives "added tokens".
 
     Args:
-        added_tokens: list of dicts with `content` and, if true, `lstrip`, `rstrip` (the token
-            takes the white space there), `normalized` (look for it after the normalization) and
-            `special`. Found in the text before words are split; special ones only when asked.
-        special_tokens_in_strings: bool. Map special tokens written in a text to their ids. By
+        added_tokens: list of dicts with `content` and, if true, `single_word` (no letter stands
+            beside the token), `lstrip`, `rstrip` (the token takes the white space there),
+            `normalized` (look for it after the normalization), `special` (`transformers` leaves it
+            out of decoded text) and `control` (the model's own, like the special tokens). Found in
+            the text before words are split; the model's own only when asked.
+        special_tokens_in_strings: bool. Map the model's control tokens written in a text, such as
+            `[SEP]`, to their ids, and so other markers of the vocabulary, such as `[unused1]`. By
             default they are text like any other.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
         **kwargs: `name`, and so on.
+
+    Raises:
+        ValueError: for an added token without `content`, or with another field or a wrong type.
 
     Subclasses define `_normalize(text)`, (S,) to (S,), `_split(segments, known)`, (S,) to ragged
     (S, pieces) ids, starts and ends in bytes of the segment, and `_as_text(token)`, with a space
@@ -75,11 +89,11 @@ class AddedTokensTokenizer(SubwordTokenizer):
             **kwargs,
         )
         for token in added_tokens:
-            if token.get("single_word"):
-                raise ValueError(
-                    f"The added token {token['content']!r} has single_word=True, which cannot "
-                    "run in the graph: set it to false in the checkpoint's files."
-                )
+            check_value("an added token", token, "object")
+            check_value("the content of an added token", token.get("content"), "name")
+            for name in token.keys() - {"content"}:
+                check_keyword(f"The added token {token['content']!r}", name, FLAGS)
+                check_value(f"{name} of the added token {token['content']!r}", token[name], "flag")
         self.added_tokens = added_tokens
 
     def get_config(self):
@@ -93,20 +107,46 @@ class AddedTokensTokenizer(SubwordTokenizer):
         begins, ends = (char.isspace() or stands_alone(char) for char in (text[0], text[-1]))
         return begins, ends
 
+    def _is_control(self, token):
+        """Whether an added token is one of the model's own, which users must not write by chance"""
+        return bool(token.get("control")) or token["content"] in self.special_tokens
+
+    @property
+    def control_tokens(self):
+        """The tokens that texts hold only with `special_tokens_in_strings`, each once."""
+        added = [t["content"] for t in self.added_tokens if self._is_control(t)]
+        return list(dict.fromkeys(self.special_tokens + added))
+
+    def markers(self):
+        """Tokens such as `[unused1]`, which no text becomes, with `special_tokens_in_strings`."""
+        if not self.special_tokens_in_strings or self._only_control:
+            return []
+        known = {*self.control_tokens, *(token["content"] for token in self.added_tokens)}
+        found = [t for t in self.vocabulary if MARKER.fullmatch(t) and t not in known]
+        return [token for token in found if not self._is_piece(token)]
+
+    def _is_piece(self, token):
+        """Whether a text may become a token whose name looks like a marker's."""
+        return False
+
+    @once
     def _added_tokens(self):
         """Added tokens to look for, with all their settings."""
-        defaults = {"lstrip": False, "rstrip": False, "normalized": False, "special": False}
+        defaults = dict.fromkeys(FLAGS, False)
         tokens = {}
         if self.special_tokens_in_strings:
-            for token in self.special_tokens:
-                own = {"content": token, "lstrip": token == self.mask_token, "special": True}
+            for token in (*self.markers(), *self.control_tokens):
+                own = {"content": token, "lstrip": self._strips_left(token), "special": True}
                 tokens[token] = defaults | own
         for token in self.added_tokens:
-            special = token.get("special") or token["content"] in self.special_tokens
-            if self.special_tokens_in_strings or not special:
-                tokens[token["content"]] = defaults | token
-        tokens = [token for token in tokens.values() if token["content"] in self._token_ids]
+            if self.special_tokens_in_strings or not self._is_control(token):
+                tokens[token["content"]] = defaults | dict(token)
+        tokens = [t for t in tokens.values() if t["content"] and t["content"] in self._token_ids]
         return [token | {"id": self._token_ids[token["content"]]} for token in tokens]
+
+    def _strips_left(self, token):
+        """Whether a special token takes the white space before it, where no file says so."""
+        return token == self.mask_token
 
     def _normalized(self, tokens):
         """The added tokens as they are in normalized texts."""
@@ -147,12 +187,36 @@ class AddedTokensTokenizer(SubwordTokenizer):
         rows = tf.gather(rows, rows_of(parts))
         known = tf.gather(known, rows_of(parts))
         text = tf.strings.regex_replace(parts.flat_values, NUL, "\0")
-        new = tf.where((known < 0) & tf.strings.regex_full_match(text, pattern))  # (T, 1)
+        is_new = (known < 0) & tf.strings.regex_full_match(text, pattern)
+        alone = [token for token in tokens if token["single_word"]]
+        if alone:
+            is_part = is_new & self._is_in_word(text, rows, is_new, alone)
+            text, rows, known, is_new = _rejoined(text, rows, known, is_new, is_part)
+        new = tf.where(is_new)  # (T, 1)
         token = tf.gather_nd(text, new)[:, tf.newaxis]
         bare = tf.strings.regex_replace(token, f"^[{SPACE}]+|[{SPACE}]+$", "")
         same = (token == contents) | ((bare == contents) & strips)
         ids = tf.gather(ids, tf.argmax(tf.cast(same, "int32"), axis=1))
         return text, rows, tf.tensor_scatter_nd_update(known, new, ids)
+
+    def _is_in_word(self, text, rows, is_new, tokens):
+        """Which of the segments (S,) are tokens that must be words, and have a letter beside."""
+        contents = "|".join(re.escape(token["content"]) for token in tokens)
+        white = rf"[{SPACE}]*"
+        is_one = tf.strings.regex_full_match(text, f"{white}(?:{contents}){white}")
+        ends = tf.strings.regex_full_match(text, f"(?s).*{WORD}")
+        begins = tf.strings.regex_full_match(text, f"(?s){WORD}.*")
+        if self._spaced and tokens[0]["normalized"]:
+            ends &= ~tf.strings.regex_full_match(text, f"(?s).*[{self._spaced}]")
+            begins &= ~tf.strings.regex_full_match(text, f"(?s)[{self._spaced}].*")
+        # White space that the token takes stands between it and its neighbors.
+        after = ~tf.strings.regex_full_match(text, f"(?s).*[{SPACE}]")
+        before = ~tf.strings.regex_full_match(text, f"(?s)[{SPACE}].*")
+        same = rows[1:] == rows[:-1]
+        none = tf.zeros_like(is_new[:1])
+        left = tf.concat([none, same & ends[:-1]], 0) & before
+        right = tf.concat([same & begins[1:], none], 0) & after
+        return is_one & (left | right)
 
     def _segments(self, text):
         """(N,) texts to (S,) segments: text, the row of each, the id of added tokens or -1.
@@ -206,6 +270,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         starts, ends = align(ids, starts, ends, points, *self._sizes(segments, known))
         return ids, *self._tighten(starts, ends, points)
 
+    # Characters around which a normalized text has spaces in `transformers`.
+    _spaced = ""
     # The characters that offsets leave out at both ends of a piece; and whether a piece that has
     # only these begins what follows.
     _around = SPACE
@@ -255,3 +321,15 @@ class AddedTokensTokenizer(SubwordTokenizer):
         together = tf.where(begin, tf.gather(tf.strings.length(normal), cluster), 0)
         sizes = tf.where(changed, together, tf.gather(tf.strings.length(characters), index))
         return sizes, changed & ~begin
+
+
+def _rejoined(text, rows, known, is_new, is_part):
+    """Segments (S,) again, of which those that are no tokens join what is beside them."""
+    is_token = (known >= 0) | (is_new & ~is_part)
+    begins = is_token[1:] | is_token[:-1] | (rows[1:] != rows[:-1])
+    begins = tf.concat([tf.ones_like(is_token[:1]), begins], 0)
+    firsts = tf.where(begins)[:, 0]
+    splits = tf.concat([firsts, [tf.size(text, tf.int64)]], 0)
+    joined = tf.RaggedTensor.from_row_splits(text, splits, validate=False)
+    text = tf.strings.reduce_join(joined, axis=-1)
+    return text, *(tf.gather(x, firsts) for x in (rows, known, is_new & ~is_part))

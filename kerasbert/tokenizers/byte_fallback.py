@@ -209,6 +209,10 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
     # Files
 
     @classmethod
+    def _check_steps(cls, files):
+        prepend_scheme(files)
+
+    @classmethod
     def _read(cls, files):
         files.require("ByteFallback", cls)
         if not files.model:

@@ -12,7 +12,7 @@ from kerasbert._json import to_json
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
 from kerasbert.files import read_json, write_files
 from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
-from kerasbert.tokenizers.files import TokenizerFiles, as_lines, read_merges, tokens_by_id
+from kerasbert.tokenizers.files import ANY, TokenizerFiles, as_lines, read_merges, tokens_by_id
 from kerasbert.tokenizers.subword import distinct, once
 
 # N texts, S segments of all texts (added tokens and what is between them), W words of all texts,
@@ -20,6 +20,13 @@ from kerasbert.tokenizers.subword import distinct, once
 
 VOCABULARY_FILE = "vocabulary.json"
 MERGES_FILE = "merges.txt"
+
+# Options of a byte-pair model that all classes here have.
+OPTIONS = {
+    "dropout": (None, 0.0, 0),
+    "byte_fallback": (False,),
+    "ignore_merges": (None, False),
+}
 
 # Classes of characters, for the pattern of GPT-2:
 # 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
@@ -86,29 +93,30 @@ class BytePairTokenizer(AddedTokensTokenizer):
         arguments |= files.special_tokens(cls, tokens) | files.settings()
         arguments["vocabulary"] = {token: id for id, token in enumerate(tokens)}
         arguments["merges"] = merges
-        arguments["added_tokens"] = list(files.added_tokens().values())
-        return cls(**arguments | overrides)
+        arguments["added_tokens"] = files.found_tokens(tokens)
+        return files.checked(cls(**arguments | overrides))
 
     @classmethod
     def _words_of(cls, files):
         """Arguments that say how the files cut texts into words; raises for what is not known."""
         arguments = {}
         if files.model:
-            forms = [step.get("type") for step in files.normalizers()]
-            if forms not in ([], ["NFC"], ["NFD"], ["NFKC"], ["NFKD"]):
-                raise ValueError(
-                    f"The tokenizer.json in '{files.directory}' normalizes text with {forms}: "
-                    f"{cls.__name__} knows NFC, NFD, NFKC and NFKD, one at a time."
-                )
-            arguments["normalization"] = forms[0] if forms else None
-            split = files.pre_tokenizers()
-            kinds = [step.get("type") for step in split]
-            if kinds != ["ByteLevel"] or not split[0].get("use_regex", True):
-                raise ValueError(
-                    f"The tokenizer.json in '{files.directory}' splits words with {kinds}: "
-                    f"{cls.__name__} knows the ByteLevel of GPT-2 with its pattern."
-                )
-            arguments["add_prefix_space"] = split[0].get("add_prefix_space", False)
+            forms = ("NFC", "NFD", "NFKC", "NFKD")
+            known = {form: [{}] for form in forms}
+            steps = files.follow("normalizer", cls, known, [[], *([form] for form in forms)])
+            arguments["normalization"] = steps[0]["type"] if steps else None
+            form = {"add_prefix_space": ANY, "trim_offsets": ANY, "use_regex": (True,)}
+            known = {"ByteLevel": [form]}
+            for step in files.follow("pre_tokenizer", cls, known, [["ByteLevel"]]):
+                arguments["add_prefix_space"] = step.get("add_prefix_space", False)
+            # All bytes are pieces, so that nothing is unknown.
+            is_whole = set(byte_characters()) <= files.model["vocab"].keys()
+            unknown = ANY if is_whole else (None,)
+            empty = (None, "")
+            files.follow_model(cls, OPTIONS | {"unk_token": unknown, "fuse_unk": ANY})
+            files.follow_model(
+                cls, {"continuing_subword_prefix": empty, "end_of_word_suffix": empty}
+            )
         if "add_prefix_space" in files.config:
             arguments["add_prefix_space"] = files.config["add_prefix_space"]
         return arguments
@@ -205,6 +213,13 @@ class BytePairTokenizer(AddedTokensTokenizer):
             prints = fingerprint(tf.gather(words, same)).numpy()
         order = np.argsort(prints)
         return prints[order], same[order].astype("int32")
+
+    @once
+    def _merged(self):
+        return {pair.replace(" ", "") for pair in self.merges}
+
+    def _is_piece(self, token):
+        return token in self._merged()
 
     def _as_text(self, token):
         data = self._tables()["contents"][self._token_ids[token]]

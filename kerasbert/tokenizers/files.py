@@ -33,6 +33,7 @@ _NONE = "[no token {}]"
 SPARE = 10_000
 # What fields of the files can be.
 _TOKENS = {f"{role}_token": "token?" for role in (*ROLES, "bos", "eos")}
+_SIDE_FILES = ("tokenizer_config.json", "tokenizer.json")
 _CONFIG = {
     **_TOKENS,
     "tokenizer_class": "name?",
@@ -42,6 +43,7 @@ _CONFIG = {
     "do_lower_case": "flag?",
     "strip_accents": "flag?",
     "tokenize_chinese_chars": "flag?",
+    "max_input_chars_per_word": "count?",
     "word_tokenizer_type": "name?",
     "subword_tokenizer_type": "name?",
     "keep_accents": "flag?",
@@ -50,7 +52,26 @@ _CONFIG = {
     "add_bos_token": "flag?",
     "add_eos_token": "flag?",
 }
+# Of a setting of a `tokenizer.json`: whatever it is, a tokenizer follows it, or no id hangs on it.
+ANY = object()
+# All fields of a `tokenizer.json`, of its models and of its added tokens. Any other one may change
+# ids in a way that nobody here knows.
+_JSON_FIELDS = (
+    *("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer"),
+    *("post_processor", "decoder", "model"),
+)
+_MODEL_FIELDS = {
+    "WordPiece": ("unk_token", "continuing_subword_prefix", "max_input_chars_per_word"),
+    "BPE": (
+        *("unk_token", "continuing_subword_prefix", "merges", "dropout", "end_of_word_suffix"),
+        *("fuse_unk", "byte_fallback", "ignore_merges"),
+    ),
+    "Unigram": ("unk_id", "byte_fallback"),
+}
+_ADDED_FIELDS = ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
 _JSON = {
+    "truncation": "object?",
+    "padding": "object?",
     "model": "object?",
     "added_tokens": "list?",
     "normalizer": "object?",
@@ -58,6 +79,10 @@ _JSON = {
     "post_processor": "object?",
 }
 _MODEL = {
+    "max_input_chars_per_word": "count?",
+    "fuse_unk": "flag?",
+    "ignore_merges": "flag?",
+    "end_of_word_suffix": "name?",
     "type": "name?",
     "unk_token": "name?",
     "continuing_subword_prefix": "name?",
@@ -76,7 +101,18 @@ _STEP = {
     "precompiled_charsmap": "name?",
     "single": "list?",
     "pair": "list?",
+    "cls": "list?",
+    "sep": "list?",
 }
+# What the parts of a `tokenizer.json` do, for errors, and where a sequence has its steps.
+_PARTS = {
+    "normalizer": ("normalizes text with", "normalizers"),
+    "pre_tokenizer": ("splits words with", "pretokenizers"),
+    "post_processor": ("frames rows with", "processors"),
+}
+_WAY_OUT = "load the model with preprocessor=None and pass token ids."
+# Classes of `transformers` that frame rows as a `tokenizer.json` says, and not by themselves.
+_GENERIC = (None, "", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 
 
 def read_vocabulary(path):
@@ -144,6 +180,17 @@ def _place(tokens, known, more):
     return tokens
 
 
+def _settings(token):
+    """An added token with those of its settings that are true."""
+    names = ("lstrip", "rstrip", "normalized", "single_word", "special", "control")
+    return {"content": token["content"], **{name: True for name in names if token.get(name)}}
+
+
+def _fits(value, values):
+    """Whether a value of a `tokenizer.json` is one of these; 0 and false are not the same."""
+    return values is ANY or any(value == x and type(value) is type(x) for x in values)
+
+
 def _special_of(part):
     """The special token of a part of a template; `None` for a text's place."""
     special = part.get("SpecialToken") if isinstance(part, dict) else None
@@ -167,6 +214,9 @@ class TokenizerFiles:
         self.special_tokens_map = self.read_json("special_tokens_map.json", _TOKENS)
         self.json = self.read_json("tokenizer.json", _JSON)
         self.model = self.json.get("model") or {}
+        self._check_sides()
+        if self.json:
+            self._check_names("a field", self.json, _JSON_FIELDS)
         if self.model:
             self._check_model()
 
@@ -184,10 +234,165 @@ class TokenizerFiles:
         check_fields(data, dict(kinds), path)
         return data
 
+    def _check_names(self, what, found, known):
+        """Raise for a field of the `tokenizer.json` that nobody knows."""
+        for name in found:
+            if name not in known:
+                raise ValueError(
+                    f"The tokenizer.json in '{self.directory}' has {what} {name!r}, which is not "
+                    f"known here, and may change the tokens; {_WAY_OUT}"
+                )
+
+    def _check_sides(self):
+        """Raise where texts are cut at their beginning."""
+        for path, side in (
+            (self.path("tokenizer_config.json"), self.config.get("truncation_side")),
+            (self.path("tokenizer.json"), (self.json.get("truncation") or {}).get("direction")),
+        ):
+            if side not in (None, "right", "Right"):
+                raise ValueError(
+                    f"'{path}' cuts texts at the {side} (truncation_side), and kerasbert cuts "
+                    "their ends; set it to 'right' if the model was not trained so, or cut the "
+                    "texts yourself."
+                )
+
+    def follow(self, part, cls, known, orders=None):
+        """The steps of a part of the `tokenizer.json`, each of which a class follows.
+
+        Args:
+            part: string. "normalizer", "pre_tokenizer" or "post_processor".
+            cls: type. The tokenizer's class, for errors.
+            known: dict of a type of step to a list of forms, each a dict of a field to the values
+                that it may have, or `ANY`.
+            orders: list of lists of types that there may be, or `None` for any.
+
+        Raises:
+            ValueError: for a type, a field, a value or an order that the class does not have.
+        """
+        verb, inner = _PARTS[part]
+        if part not in self.json:
+            return []  # It says nothing, and the class does what is usual.
+        steps = self._steps(part, inner)
+        kinds = [step.get("type") for step in steps]
+        if any(kind not in known for kind in kinds) or orders and kinds not in orders:
+            said = " or ".join(map(str, orders)) if orders else ", ".join(known)
+            raise ValueError(
+                f"The tokenizer.json in '{self.directory}' {verb} {kinds}: {cls.__name__} knows "
+                f"{said}; {_WAY_OUT}"
+            )
+        for step in steps:
+            forms = [{"type": ANY, **form} for form in known[step["type"]]]
+            wrong = [
+                [name for name, x in step.items() if not _fits(x, form.get(name, ()))]
+                for form in forms
+            ]
+            if all(wrong):
+                name = min(wrong, key=len)[0]
+                raise ValueError(
+                    f"The tokenizer.json in '{self.directory}' {verb} {step['type']} of {name}="
+                    f"{reprlib.repr(step[name])}, which a {cls.__name__} does not do; {_WAY_OUT}"
+                )
+        return steps
+
+    def follow_model(self, cls, known):
+        """Raise where an option of the model is none that a class follows.
+
+        Args:
+            cls: type. The tokenizer's class.
+            known: dict of an option to the values that it may have.
+        """
+        for name, values in known.items():
+            if name in self.model and not _fits(self.model[name], values):
+                raise ValueError(
+                    f"The tokenizer.json in '{self.directory}' has {name}="
+                    f"{reprlib.repr(self.model[name])} in its model, which a {cls.__name__} does "
+                    f"not do; {_WAY_OUT}"
+                )
+
+    def checked(self, tokenizer):
+        """A tokenizer, where the files frame rows as it does."""
+        by_itself = self.config.get("tokenizer_class") not in _GENERIC
+        if "post_processor" not in self.json or by_itself and not self.json["post_processor"]:
+            return tokenizer  # Its class in transformers frames rows.
+        found = self._rows(type(tokenizer))
+        cls, sep = tokenizer.cls_token, tokenizer.sep_token
+        single = [cls, None, sep]
+        pair = [*single, *[sep] * (tokenizer.num_separators - 1), None, sep]
+        if tokenizer.begins_second:
+            pair = [*single, *single]
+        if getattr(tokenizer, "marks_last", False):
+            single, pair = [None, sep, cls], [None, sep, None, sep, cls]
+        if not getattr(tokenizer, "marks_ends", True):
+            single, pair = [None], [None, None]
+        for step in self._steps("post_processor", "processors"):
+            named = step.get("special_tokens") or {}
+            for token, part in named.items() if isinstance(named, dict) else ():
+                ids = part.get("ids") if isinstance(part, dict) else None
+                if token in single and ids != [tokenizer.token_to_id(token)]:
+                    raise ValueError(
+                        f"The tokenizer.json in '{self.directory}' frames rows with ids={ids} for "
+                        f"{token!r}, whose id is {tokenizer.token_to_id(token)}: fetch it again."
+                    )
+        for name, row, wanted in zip(("a text", "a pair"), found, (single, pair)):
+            if row != wanted:
+                texts = [" ".join(token or "..." for token in one) for one in (row, wanted)]
+                raise ValueError(
+                    f"The tokenizer.json in '{self.directory}' frames {name} as {texts[0]!r}, and "
+                    f"preprocessors here as {texts[1]!r}; {_WAY_OUT}"
+                )
+        return tokenizer
+
+    def _rows(self, cls):
+        """A text and a pair as lists of the tokens around them, `None` for a text."""
+        ends = {"cls": ANY, "sep": ANY, "trim_offsets": ANY, "add_prefix_space": ANY}
+        known = {
+            "TemplateProcessing": [{"single": ANY, "pair": ANY, "special_tokens": ANY}],
+            "BertProcessing": [ends],
+            "RobertaProcessing": [ends],
+            "ByteLevel": [{"trim_offsets": ANY, "add_prefix_space": ANY, "use_regex": ANY}],
+        }
+        steps = self.follow("post_processor", cls, known)
+        steps = [step for step in steps if step["type"] != "ByteLevel"]
+        name = self.config.get("tokenizer_class")
+        flags = [bool(self.config.get(f"add_{name}_token")) for name in ("bos", "eos")]
+        if any(flags) and (name in _GENERIC or not steps):
+            bos, eos = (
+                [self._special_token(f"{role}_token")] if flag else []
+                for role, flag in zip(("bos", "eos"), flags)
+            )
+            single = [*bos, None, *eos]
+            return single, [*single, *single]
+        single, pair = [None], [None, None]
+        for step in steps:
+            if step["type"] == "TemplateProcessing":
+                single, pair = (
+                    [_special_of(part) for part in step.get(name) or []]
+                    for name in ("single", "pair")
+                )
+                continue
+            first, last = (self._end(step, name) for name in ("cls", "sep"))
+            single = [first, None, last]
+            between = [last] if step["type"] == "BertProcessing" else [last, last]
+            pair = [first, None, *between, None, last]
+        return single, pair
+
+    def _end(self, step, name):
+        """The token that a step puts at an end of rows."""
+        end = step.get(name)
+        if not isinstance(end, list) or not end or not isinstance(end[0], str):
+            raise ValueError(
+                f"'{self.path('tokenizer.json')}' has {name}={reprlib.repr(end)} in its "
+                f"{step['type']}, where a token and its id are expected: fetch it again."
+            )
+        return end[0]
+
     def _check_model(self):
         """Raise unless the model of the `tokenizer.json` has the form of its kind."""
         path, model = self.path("tokenizer.json"), self.model
         check_fields(model, _MODEL, path)
+        fields = _MODEL_FIELDS.get(self._json_type())
+        if fields is not None:
+            self._check_names("an option of its model,", model, ("type", "vocab", *fields))
         if "vocab" not in model:
             raise ValueError(f"The model in '{path}' has no 'vocab'.")
         kind, vocabulary = self._json_type(), model["vocab"]
@@ -240,23 +445,71 @@ class TokenizerFiles:
 
     def added_tokens(self):
         """Added tokens by id: dicts of `content` and their settings."""
-        # One file may repeat another, and the later ones say more.
+        # One file may repeat another, and transformers heeds the later ones.
+        named = {*self._roles().values(), *self._special_by_name()}
         tokens = {}
         for content, id in self.read_json("added_tokens.json").items():
-            self._add(tokens, {}, id, {"content": content}, "added_tokens.json")
-        there = {}
-        for id, token in (self.config.get("added_tokens_decoder") or {}).items():
-            id = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else id
-            self._add(tokens, there, id, token, "tokenizer_config.json")
+            settings = {"special": content in named, "normalized": content not in named}
+            self._add(tokens, {}, id, {"content": content, **settings}, "added_tokens.json")
         there = {}
         for token in self.json.get("added_tokens") or []:
             id = token.get("id") if isinstance(token, dict) else None
             self._add(tokens, there, id, token, "tokenizer.json")
-        names = ("content", "lstrip", "rstrip", "normalized", "single_word", "special")
-        return {
-            id: {name: token[name] for name in names if token.get(name)}
-            for id, token in sorted(tokens.items())
-        }
+            self._check_names(f"for the added token {token['content']!r}", token, _ADDED_FIELDS)
+        there = {}
+        for id, token in (self.config.get("added_tokens_decoder") or {}).items():
+            id = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else id
+            self._add(tokens, there, id, token, "tokenizer_config.json")
+        return {id: _settings(token) for id, token in sorted(tokens.items())}
+
+    def found_tokens(self, tokens):
+        """What a tokenizer over these tokens takes as `added_tokens`.
+
+        Those with `control` stay text by default: the tokens of a role, such as `[CLS]`, and all
+        special ones where transformers does not look for these (`split_special_tokens`).
+        """
+        found = {token["content"]: token for token in self.added_tokens().values()}
+        for content, token in self._special_by_name().items():
+            found[content] = {**token, **found.get(content, {}), "special": True}
+        roles = set(self._roles().values())
+        splits = self.config.get("split_special_tokens")
+        known = set(tokens)
+        return [
+            _settings({**token, "control": content in roles or splits and token.get("special")})
+            for content, token in found.items()
+            if content in known
+        ]
+
+    def _roles(self):
+        """The tokens that the files name for a role: a dict of "cls", ... to the token."""
+        found = {role: self._special_token(f"{role}_token") for role in (*ROLES, "bos", "eos")}
+        return {role: token for role, token in found.items() if token}
+
+    def _special_by_name(self):
+        """The further special tokens that the files name without an id, by content."""
+        found = {}
+        for name, where in (
+            ("special_tokens_map.json", self.special_tokens_map),
+            ("tokenizer_config.json", self.config),
+        ):
+            for key in ("additional_special_tokens", "extra_special_tokens"):
+                tokens = where.get(key) or []
+                if not isinstance(tokens, dict):
+                    check_value(key, tokens, "list", self.path(name))
+                # A dict gives each a name of its own.
+                for token in tokens.values() if isinstance(tokens, dict) else tokens:
+                    check_value(f"a token of {key}", token, "token", self.path(name))
+                    token = token if isinstance(token, dict) else {"content": token}
+                    found[token["content"]] = {**token, "special": True}
+        return found
+
+    def longest_word(self):
+        """The most characters of a word that WordPiece cuts into pieces."""
+        # The first is where a folder has no tokenizer.json, the last what Google's code has.
+        said = self.config.get("max_input_chars_per_word")
+        said = self.model.get("max_input_chars_per_word", said)
+        is_googles = self.path("bert_config.json") or not self.path("config.json", *_SIDE_FILES)
+        return said or (200 if is_googles else 100)
 
     def _add(self, tokens, there, id, token, name):
         """Put an added token at its id; `there` has those that the same file names."""
@@ -276,7 +529,10 @@ class TokenizerFiles:
         tokens = list(tokens)
         known = {token: id for id, token in enumerate(tokens)}
         added = self.added_tokens().items()
-        return _place(tokens, known, ((token["content"], id) for id, token in added))
+        tokens = _place(tokens, known, ((token["content"], id) for id, token in added))
+        known = set(tokens)
+        # Those that have no id anywhere get the next ones.
+        return [*tokens, *(token for token in self._special_by_name() if token not in known)]
 
     def special_tokens(self, cls, tokens):
         """`{"unk_token": ...}`: as the files say, else as is usual for the class or for others."""

@@ -3,8 +3,9 @@
 import keras
 import numpy as np
 
+from kerasbert._errors import need_fields
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
-from kerasbert.tokenizers.byte_pair import BytePairTokenizer, fingerprint
+from kerasbert.tokenizers.byte_pair import OPTIONS, BytePairTokenizer, fingerprint
 from kerasbert.tokenizers.subword import distinct, once
 from kerasbert.tokenizers.wordpiece import CJK, PUNCTUATION, SPACE, plain_text
 
@@ -29,6 +30,7 @@ class GPTTokenizer(BytePairTokenizer):
     """
 
     marks_ends = False
+    _spaced = CJK
 
     def __init__(
         self,
@@ -61,14 +63,14 @@ class GPTTokenizer(BytePairTokenizer):
     @classmethod
     def _words_of(cls, files):
         if files.model:
-            steps = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
-            suffix = files.model.get("end_of_word_suffix")
-            if suffix != END_OF_WORD or steps != ["BertNormalizer", "BertPreTokenizer"]:
-                raise ValueError(
-                    f"The tokenizer.json in '{files.directory}' cuts texts with {steps} into "
-                    f"pieces that end words with {suffix!r}: {cls.__name__} knows BertNormalizer, "
-                    f"BertPreTokenizer and {END_OF_WORD!r}."
-                )
+            form = {"clean_text": (True,), "handle_chinese_chars": (True,), "lowercase": (True,)}
+            known = {"BertNormalizer": [{**form, "strip_accents": (None, True)}]}
+            files.follow("normalizer", cls, known, [["BertNormalizer"]])
+            known = {"BertPreTokenizer": [{}]}
+            files.follow("pre_tokenizer", cls, known, [["BertPreTokenizer"]])
+            more = {"continuing_subword_prefix": (None, ""), "fuse_unk": (False,)}
+            files.follow_model(cls, OPTIONS | more | {"end_of_word_suffix": (END_OF_WORD,)})
+            need_fields(files.model, ["end_of_word_suffix"], files.path("tokenizer.json"))
         return {}
 
     def get_config(self):

@@ -16,13 +16,15 @@ import numpy as np
 from kerasbert import private_names
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
-from kerasbert.tokenizers.files import MODEL_FILES, ROLES, TokenizerFiles
+from kerasbert.tokenizers.files import ANY, MODEL_FILES, ROLES, TokenizerFiles
 from kerasbert.tokenizers.subword import once
 
 # S segments of all texts (added tokens and what is between them).
 
 VOCABULARY_FILE = "vocabulary.spm"
 WORD_BEGIN = "\u2581"
+# What ALBERT and XLNet do to texts, in this order.
+_CLEANING = ("NFKD", "StripAccents", "Lowercase")
 WHITE_SPACE = r"[\t\n\f\r \x{85}\p{Z}]"
 
 
@@ -199,20 +201,81 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         """
         files = TokenizerFiles(directory)
         proto = cls._read(files)
+        if files.model:
+            cls._check_steps(files)
         settings = cls._settings(files, proto)
         arguments = files.special_tokens(cls, [piece.piece for piece in proto.pieces])
         # The order of the ids first, then the added tokens at theirs.
         proto = cls._in_order_of_ids(proto, arguments)
         kinds = proto.SentencePiece
         tokens = [piece.piece for piece in proto.pieces]
-        for token in files.with_added_tokens(tokens)[len(tokens) :]:
+        every = files.with_added_tokens(tokens)
+        for token in every[len(tokens) :]:
             proto.pieces.add(piece=token, score=0.0, type=kinds.CONTROL)
         user_defined = {p.piece for p in proto.pieces if p.type == kinds.USER_DEFINED}
         arguments["added_tokens"] = [
-            token for token in files.added_tokens().values() if token["content"] not in user_defined
+            token
+            for token in files.found_tokens(every)
+            if token["content"] not in user_defined
+            or token.keys() & {"single_word", "lstrip", "rstrip"}
         ]
+        control = {t["content"] for t in arguments["added_tokens"] if t.get("control")}
+        for piece in proto.pieces:
+            if piece.piece in control and piece.type != kinds.UNKNOWN:
+                piece.type = kinds.CONTROL
         arguments["proto"] = proto.SerializeToString()
-        return cls(**arguments | files.settings() | settings | overrides)
+        return files.checked(cls(**arguments | files.settings() | settings | overrides))
+
+    # Whether texts lose quotes, accents and capitals before the model sees them.
+    _cleans = False
+
+    @classmethod
+    def _check_steps(cls, files):
+        """Raise where a `tokenizer.json` treats texts otherwise than the class does.
+
+        White space ends words here, so that what joins several spaces changes nothing.
+        """
+        joins = [
+            {"pattern": ({"Regex": regex},), "content": (" ", WORD_BEGIN)}
+            for regex in (" {2,}", r"\s{2,}|[\n\r\t]")
+        ]
+        hides = [
+            {"pattern": ANY, "content": (step["content"],)}
+            for step in files.normalizers()
+            if FILLER in str(step.get("content"))
+        ]
+        quotes = [{"pattern": ({"String": old},), "content": ('"',)} for old in ("``", "''")]
+        known = {
+            "Precompiled": [{"precompiled_charsmap": ANY}],
+            "NFC": [{}],
+            "Strip": [{"strip_left": ANY, "strip_right": ANY}],
+            "Replace": [*joins, *hides, *(quotes if cls._cleans else ())],
+        }
+        if cls._cleans:
+            known |= {"NFKD": [{}], "StripAccents": [{}], "Lowercase": [{}]}
+        steps = files.follow("normalizer", cls, known)
+        if cls._cleans:
+            kinds = [step["type"] for step in steps if step["type"] in (*_CLEANING, "Precompiled")]
+            order = [kind for kind in (*_CLEANING, "Precompiled") if kind in kinds]
+            olds = {str(step.get("pattern")) for step in steps}
+            if (
+                kinds != order
+                or ("NFKD" in kinds) != ("StripAccents" in kinds)
+                or not {str(form["pattern"][0]) for form in quotes} <= olds
+            ):
+                raise ValueError(
+                    f"The tokenizer.json in '{files.directory}' normalizes text with "
+                    f"{[step['type'] for step in steps]}: {cls.__name__} replaces `` and '', then "
+                    "drops accents (NFKD, StripAccents), lowers case and maps characters, in "
+                    "this order; load the model with preprocessor=None and pass token ids."
+                )
+        space = {"replacement": (WORD_BEGIN,), "str_rep": (WORD_BEGIN,), "split": (True,)}
+        space |= {"prepend_scheme": ("always", "never"), "add_prefix_space": ANY}
+        known = {"WhitespaceSplit": [{}], "Metaspace": [space]}
+        orders = [["WhitespaceSplit", "Metaspace"]]
+        if any(step.get("pattern") == form["pattern"][0] for step in steps for form in joins):
+            orders.append(["Metaspace"])
+        files.follow("pre_tokenizer", cls, known, orders)
 
     @classmethod
     def _read(cls, files):
@@ -264,11 +327,27 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     def _as_text(self, token):
         return token.replace(WORD_BEGIN, " ")
 
+    @once
+    def _pieces_of_text(self):
+        proto = read_proto(self.proto)
+        return {p.piece for p in proto.pieces if p.type not in (p.CONTROL, p.UNUSED)}
+
+    def _is_piece(self, token):
+        return token in self._pieces_of_text()
+
     def _normalize(self, text):
         # As `transformers` does: every white space ends a word, whatever the model's rules, but
         # for U+000B, which the rules of XLM-R and ALBERT delete.
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
+        if self._composes():
+            text = tf_text.normalize_utf8(text, "NFKC")
         return tf.strings.regex_replace(text, WHITE_SPACE, " ")
+
+    @once
+    def _composes(self):
+        """Whether some added token is looked for in normalized text, which the model alone has."""
+        normalized = any(token["normalized"] for token in self._added_tokens())
+        return normalized and bool(read_proto(self.proto).normalizer_spec.precompiled_charsmap)
 
     @once
     def _model(self):
@@ -377,6 +456,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
         added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         **kwargs: `name`, and so on.
     """
+
+    _cleans = True
 
     def __init__(
         self,

@@ -3,7 +3,9 @@
 import functools
 import os
 import re
+import reprlib
 import threading
+import warnings
 
 import keras
 import keras_hub
@@ -32,6 +34,7 @@ SETTINGS = {
     "keep_accents": "flag",
     "add_prefix_space": "flag",
     "normalization": "name?",
+    "max_input_chars_per_word": "count",
 }
 # Preprocessors tokenize in several threads.
 _tracing = threading.RLock()
@@ -106,6 +109,10 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     num_separators = 1
     # Whether the last of these is a start token, with which the second text begins.
     begins_second = False
+    # Whether `report_control` has found something.
+    _has_reported = False
+    # Whether other markers of the vocabulary stay text with `special_tokens_in_strings`.
+    _only_control = False
 
     def __init__(
         self,
@@ -363,10 +370,39 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             # Not a copy, which Keras makes by saving and loading.
             other = object.__new__(type(self))
             other.__dict__.update(self.__dict__)
-            other.__dict__["special_tokens_in_strings"] = True
+            other.__dict__ |= {"special_tokens_in_strings": True, "_only_control": True}
             other._forget_graphs()
             self._graphs["with_special_tokens"] = other
         return self._graphs["with_special_tokens"]
+
+    def report_control(self, texts):
+        """Warn of the first text with a control token, which is read as text, and then no more.
+
+        Args:
+            texts: list of strings, or string tensor (N,).
+        """
+        if self.special_tokens_in_strings or self._has_reported:
+            return
+        texts = texts.numpy() if tf.is_tensor(texts) else texts
+        texts = [
+            text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts
+        ]
+        every = b"\0".join(texts)
+        tokens = [token for token in self.control_tokens if token and token.encode() in every]
+        if not tokens:
+            return
+        object.__setattr__(self, "_has_reported", True)
+        place, token = next(
+            (i, token) for i, text in enumerate(texts) for token in tokens if token.encode() in text
+        )
+        text = reprlib.repr(texts[place].decode("utf-8", "replace"))
+        warnings.warn(
+            f"The text {text} holds {token!r}, a control token of the model. Here it is read as "
+            "text like any other, so that no text can end or mask another one; transformers makes "
+            "it the token. Pass special_tokens_in_strings=True to from_preset for that. Further "
+            "texts with control tokens are not reported.",
+            stacklevel=2,
+        )
 
     # Running the graph
 
@@ -410,6 +446,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         if rank > 1 and not isinstance(text, tf.RaggedTensor):
             text = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
         flat = text.flat_values if isinstance(text, tf.RaggedTensor) else text
+        if tf.executing_eagerly():
+            self.report_control(tf.reshape(flat, [-1]))
         outputs = self.graph(name)(flat[tf.newaxis] if rank == 0 else flat)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         if rank == 0:

@@ -44,7 +44,7 @@ def transformers_files(
         tokenizer: a tokenizer of ours.
         family: string. The family of the encoder it goes with.
         sequence_length: int. The most tokens that the encoder takes.
-        has_segments: bool. Whether the encoder tells segments apart.
+        has_segments: bool. Whether the second text of a pair is another segment.
         finds_special: bool. Look for special tokens in any case, as `fill_mask` does.
         padded_to: "batch" or int. Let `tokenizers` itself cut rows to `sequence_length`, and pad
             them to the longest of the batch or to a number; `None` leaves both to the reader.
@@ -76,7 +76,7 @@ def transformers_files(
     is_usual = tokenizer_class(kind, family) is type(tokenizer)
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
-    added = _added_tokens(tokenizer, also)
+    added = _added_tokens(tokenizer, finds_special, also)
     content = {
         "version": "1.0",
         "truncation": None,
@@ -84,7 +84,7 @@ def transformers_files(
         **({} if padded_to is None else _rows(tokenizer, sequence_length, padded_to)),
         "added_tokens": [token for token in added if finds_special or not token["special"]],
         **described,
-        "post_processor": _post_processor(tokenizer),
+        "post_processor": _post_processor(tokenizer, has_segments),
         "model": model,
     }
     config = {
@@ -151,20 +151,20 @@ def _json(value):
     return (to_json(value, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def _added_tokens(tokenizer, also=()):
-    """Special and added tokens with their ids, in that order; `also` are no special ones."""
-    is_bert = isinstance(tokenizer, BertTokenizer)
+def _added_tokens(tokenizer, finds_special, also=()):
+    """Control, marker and added tokens with their ids, in that order; `also` are no special ones.
+
+    Where special tokens are not looked for, only control tokens are special: `transformers` finds
+    the others.
+    """
     found = {
-        token: {"lstrip": not is_bert and token == tokenizer.mask_token, "special": True}
-        for token in tokenizer.special_tokens
+        token: {"lstrip": tokenizer._strips_left(token), "special": True}
+        for token in tokenizer.control_tokens
     }
-    if is_bert:
-        for token in tokenizer.extra_special_tokens:
-            found.setdefault(token, {"special": True})
-    else:
-        for token in tokenizer.added_tokens:
-            is_special = token["content"] in tokenizer.special_tokens
-            found[token["content"]] = {**token, **({"special": True} if is_special else {})}
+    found |= {token: {"special": True} for token in tokenizer.markers()}
+    for token in tokenizer.added_tokens:
+        is_special = tokenizer._is_control(token) or finds_special and token.get("special")
+        found[token["content"]] = {**token, "special": is_special}
     if isinstance(tokenizer, SentencePieceTokenizer):
         proto = read_proto(tokenizer.proto)
         for piece in proto.pieces:
@@ -181,10 +181,22 @@ def _added_tokens(tokenizer, also=()):
     ]
 
 
-def _post_processor(tokenizer):
+def _size_without(tokenizer, extra):
+    """How many tokens the model has without these at its end, which are found before words.
+
+    Readers number them after all others, and never cut words into them.
+    """
+    found = {t["content"] for t in tokenizer.added_tokens if not tokenizer._is_control(t)}
+    size = len(tokenizer.vocabulary)
+    while tokenizer.vocabulary[size - 1] in found & extra:
+        size -= 1
+    return size
+
+
+def _post_processor(tokenizer, has_segments):
     """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, or as RoBERTa with two in the middle."""
     cls, sep = tokenizer.cls_token, tokenizer.sep_token
-    second = int(tokenizer.num_separators == 1)  # The segment of B.
+    second = int(has_segments and tokenizer.num_separators == 1)  # The segment of B.
 
     def special(token, segment=0):
         return {"SpecialToken": {"id": token, "type_id": segment}}
@@ -227,6 +239,8 @@ def _byte_level(tokenizer):
 
 
 def _word_piece(tokenizer):
+    extra = {token["content"] for token in tokenizer.added_tokens if token.get("extra")}
+    vocabulary = tokenizer.vocabulary[: _size_without(tokenizer, extra)]
     words = {"type": "BertPreTokenizer" if tokenizer.split_on_punctuation else "WhitespaceSplit"}
     if tokenizer.split_characters:
         each = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated"}
@@ -237,11 +251,13 @@ def _word_piece(tokenizer):
         "strip_accents": tokenizer.strip_accents,
         "tokenize_chinese_chars": tokenizer.split_on_cjk,
     }
+    if tokenizer.max_input_chars_per_word != MAX_WORD_CHARACTERS:
+        settings["max_input_chars_per_word"] = tokenizer.max_input_chars_per_word
     if tokenizer.split_characters:
         settings["subword_tokenizer_type"] = "character"
     return {
         "settings": settings,
-        "files": {"vocab.txt": as_lines(tokenizer.vocabulary)},
+        "files": {"vocab.txt": as_lines(vocabulary)},
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -255,8 +271,8 @@ def _word_piece(tokenizer):
             "type": "WordPiece",
             "unk_token": tokenizer.unk_token,
             "continuing_subword_prefix": tokenizer.suffix_indicator,
-            "max_input_chars_per_word": MAX_WORD_CHARACTERS,
-            "vocab": {token: id for id, token in enumerate(tokenizer.vocabulary)},
+            "max_input_chars_per_word": tokenizer.max_input_chars_per_word,
+            "vocab": {token: id for id, token in enumerate(vocabulary)},
         },
     }
 
@@ -306,8 +322,16 @@ def _gpt(tokenizer):
     }
 
 
-def _sentence_piece(tokenizer):
+def _without_extra(tokenizer):
+    """The SentencePiece model without added tokens at its end."""
     proto = read_proto(tokenizer.proto)
+    extra = {piece.piece for piece in proto.pieces if piece.type == piece.CONTROL}
+    del proto.pieces[_size_without(tokenizer, extra) :]
+    return proto
+
+
+def _sentence_piece(tokenizer):
+    proto = _without_extra(tokenizer)
     kinds = proto.SentencePiece
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise ValueError(
@@ -364,7 +388,7 @@ def _sentence_piece(tokenizer):
 
 
 def _byte_fallback(tokenizer):
-    proto = read_proto(tokenizer.proto)
+    proto = _without_extra(tokenizer)
     spec = proto.trainer_spec
     if spec.model_type not in (spec.UNIGRAM, spec.BPE):
         raise ValueError(

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+import kerasbert
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
 from tests.contracts import ENCODERS
@@ -274,3 +275,99 @@ def test_broken_configuration(tmp_path, content, message):
     (tmp_path / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
         BertBackbone.from_preset(str(tmp_path))
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrst"]
+LONG = " ".join("abcdefghijklmnopqrst")
+
+
+def with_sides(reference, tmp_path, head=CLASSIFIER, **sides):
+    """A checkpoint with a vocabulary and files beside it; dicts by their names without end."""
+    theirs = reference("bert", head, num_labels=3)
+    directory = theirs.copy(tmp_path)
+    sides.setdefault("tokenizer_config", {"tokenizer_class": "BertTokenizer"})
+    with open(os.path.join(directory, "vocab.txt"), "w") as file:
+        file.write("\n".join(WORDS))
+    for name, content in sides.items():
+        with open(os.path.join(directory, f"{name}.json"), "w") as file:
+            json.dump(content, file)
+    return theirs, directory
+
+
+def logits_of_theirs(theirs, directory, *texts):
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    inputs = tokenizer(*texts, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        return theirs.model(**inputs).logits.numpy()
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name, length", [("model_max_length", 8), ("max_len", 5), ("", 512)])
+def test_texts_are_cut_where_the_tokenizer_says(reference, tmp_path, name, length):
+    config = {"tokenizer_class": "BertTokenizer", **({name: length} if name else {})}
+    theirs, directory = with_sides(reference, tmp_path, tokenizer_config=config)
+    ours = BertTextClassifier.from_preset(directory)
+    assert ours.preprocessor.sequence_length == min(length, ours.backbone.max_sequence_length)
+    if name:
+        expected = logits_of_theirs(theirs, directory, [LONG])
+        np.testing.assert_allclose(ours.predict([LONG]), expected, atol=1e-5)
+    longer = BertTextClassifier.from_preset(directory, sequence_length=11)
+    assert longer.preprocessor.sequence_length == 11
+
+
+@pytest.mark.peers
+def test_pairs_without_token_types(reference, tmp_path):
+    names = ["input_ids", "attention_mask"]
+    config = {"tokenizer_class": "BertTokenizer", "model_input_names": names}
+    theirs, directory = with_sides(reference, tmp_path, tokenizer_config=config)
+    ours = BertTextClassifier.from_preset(directory)
+    expected = logits_of_theirs(theirs, directory, ["a b c"], ["d e"])
+    np.testing.assert_allclose(ours.predict((["a b c"], ["d e"])), expected, atol=1e-5)
+    folder = str(tmp_path / "there")
+    kerasbert.convert(directory, folder)
+    np.testing.assert_allclose(logits_of_theirs(theirs, folder, ["a b c"], ["d e"]), expected, 1e-5)
+    assert BertTextClassifier.from_preset(folder).preprocessor.num_segments == 1
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    "sides, message",
+    [
+        ({"tokenizer_config": {"truncation_side": "left"}}, "cuts texts at the left .truncation_"),
+        ({"tokenizer_config": {"padding_side": "left"}}, "pads rows at the left .padding_side"),
+        (
+            {"tokenizer_config": {"model_max_length": "8"}},
+            "model_max_length='8' in .* whole number",
+        ),
+        ({"tokenizer_config": {"model_input_names": "a"}}, "model_input_names='a' in .* a list of"),
+        (
+            {"special_tokens_map": {"additional_special_tokens": [1]}},
+            "a token of additional_special_tokens=1 in .* a string",
+        ),
+    ],
+)
+def test_side_files_that_cannot_be_followed(reference, tmp_path, sides, message):
+    _, directory = with_sides(reference, tmp_path, **sides)
+    with pytest.raises(ValueError, match=message):
+        BertTextClassifier.from_preset(directory)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    "name, value", [("repetition_penalty", 1.2), ("eos_token_id", [1, 2]), ("bad_words_ids", [[3]])]
+)
+def test_ways_to_write_that_are_not_ours(reference, tmp_path, name, value):
+    from kerasbert.models import BertCausalLM
+
+    directory = reference("gpt2", "LMHeadModel").copy(tmp_path)
+    path = os.path.join(directory, "generation_config.json")
+    with open(path, "w") as file:
+        json.dump({"do_sample": True, "repetition_penalty": 1.0}, file)
+    BertCausalLM.from_preset(directory, preprocessor=None)
+    with open(path, "w") as file:
+        json.dump({name: value}, file)
+    with pytest.raises(ValueError, match=f"has {name}=.*which generate.. here does not do"):
+        BertCausalLM.from_preset(directory, preprocessor=None)
+    BertBackbone.from_preset(directory)

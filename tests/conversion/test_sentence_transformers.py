@@ -436,3 +436,18 @@ def test_pooling_that_is_missing(reference, tmp_path):
     shutil.rmtree(os.path.join(directory, "1_Pooling"))
     with pytest.raises(ValueError, match="1_Pooling/config.json' is missing; fetch the whole"):
         BertTextEmbedder.from_preset(directory, preprocessor=None)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer_args": {"model_max_length": 8}},
+        {"processing_kwargs": {"text": {"max_length": 8}}},
+        {"config_args": {"num_hidden_layers": 1}},
+    ],
+)
+def test_settings_of_the_encoder_that_are_not_followed(reference, tmp_path, settings):
+    (name,) = settings
+    directory = make(reference("bert"), tmp_path, settings=settings)
+    with pytest.raises(ValueError, match=f"has {name}=.*which kerasbert does not follow"):
+        BertTextEmbedder.from_preset(directory)

@@ -206,8 +206,14 @@ def test_mistakes_are_one_sentence(byte_pairs, tmp_path):
         RobertaTokenizer(vocabulary, ["a b c"])
     with pytest.raises(ValueError, match=r"lacks '\[UNK\]' \(unk_token\)"):
         ModernBertTokenizer(vocabulary, merges)
-    with pytest.raises(ValueError, match="single_word"):
-        RobertaTokenizer(vocabulary, merges, added_tokens=[{"content": "a", "single_word": True}])
+    for token, message in (
+        ({"content": "a", "single": True}, "'a' has no argument 'single'; did you mean single_w"),
+        ({"content": "a", "lstrip": 1}, "lstrip of the added token 'a'=1 has to be true or false"),
+        ({"lstrip": True}, "the content of an added token=None has to be a string"),
+        ("a", "an added token='a' has to be an object"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RobertaTokenizer(vocabulary, merges, added_tokens=[token])
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     with pytest.raises(ValueError, match=r"no merges\.txt"):
         RobertaTokenizer.from_files(tmp_path)

@@ -30,7 +30,7 @@ def write(directory, **files):
 def wordpiece_json(tokens, **normalizer):
     return {
         "added_tokens": [],
-        "normalizer": {"type": "BertNormalizer", **normalizer} if normalizer else None,
+        **({"normalizer": {"type": "BertNormalizer", **normalizer}} if normalizer else {}),
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "model": {
             "type": "WordPiece",
@@ -87,10 +87,9 @@ def test_special_tokens_of_other_names(tmp_path, where):
 
 def test_added_tokens_have_their_ids(tmp_path):
     write(tmp_path, vocab_txt=[*SPECIAL, "a"], added_tokens={"[E1]": 6, "covid": 8})
-    with pytest.warns(UserWarning, match="has added tokens such as '\\[E1\\]'"):
-        tokenizer = BertTokenizer.from_files(tmp_path, special_tokens_in_strings=True)
+    tokenizer = BertTokenizer.from_files(tmp_path)
     assert tokenizer.vocabulary_size() == 9
-    assert tokenizer("a[E1]covid") == [5, 6, 8]
+    assert tokenizer("a[E1]Covid") == [5, 6, 8]
 
 
 def test_japanese(tmp_path):
@@ -300,8 +299,140 @@ def test_files_that_are_no_json(tmp_path, name, data, message):
 
 
 def test_steps_nested_deeply(tmp_path):
-    step = {"type": "Lowercase"}
+    step = {"type": "BertNormalizer"}
     for _ in range(300):
         step = {"type": "Sequence", "normalizers": [step]}
     write(tmp_path, tokenizer=changed(WORD_PIECE, ["normalizer"], step))
     assert BertTokenizer.from_files(tmp_path)("a") == [5]
+
+
+def step(kind, **fields):
+    return {"type": kind, **fields}
+
+
+def sequence(part, *steps):
+    names = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+    return {"type": "Sequence", names[part]: list(steps)}
+
+
+BERT = step("BertNormalizer", lowercase=True)
+SPACE = step("Metaspace", replacement="\u2581", prepend_scheme="always")
+SPLIT = step("WhitespaceSplit")
+QUOTES = [step("Replace", pattern={"String": old}, content='"') for old in ("``", "''")]
+FRAME = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
+NOT_KNOWN = "is not known here, and may change the tokens"
+REFUSED = [
+    # Whole, family, path, new value, error.
+    (WORD_PIECE, ["something"], 1, f"a field 'something', which {NOT_KNOWN}"),
+    (WORD_PIECE, ["model", "some"], 1, f"an option of its model, 'some', which {NOT_KNOWN}"),
+    (
+        WORD_PIECE,
+        ["added_tokens", 0, "x"],
+        1,
+        f"for the added token '.MASK.' 'x', which {NOT_KNOWN}",
+    ),
+    (WORD_PIECE, ["normalizer"], None, r"normalizes text with \[\]: BertTokenizer knows"),
+    (WORD_PIECE, ["normalizer"], step("NFKC"), r"with \['NFKC'\]: BertTokenizer knows"),
+    (
+        WORD_PIECE,
+        ["normalizer"],
+        sequence("normalizer", step("NFC"), BERT),
+        r"\['NFC', 'BertNormalizer'\]: .* knows",
+    ),
+    (WORD_PIECE, ["normalizer"], {**BERT, "clean_text": False}, "BertNormalizer of clean_text=Fal"),
+    (WORD_PIECE, ["normalizer"], {**BERT, "new": 1}, "BertNormalizer of new=1, which a BertTok"),
+    (WORD_PIECE, ["pre_tokenizer"], None, r"splits words with \[\]: BertTokenizer knows"),
+    (WORD_PIECE, ["pre_tokenizer"], step("Whitespace"), r"splits words with \['Whitespace'\]"),
+    (
+        WORD_PIECE,
+        ["pre_tokenizer"],
+        sequence("pre_tokenizer", step("Digits"), step("BertPreTokenizer")),
+        r"\['Digits', 'BertPreTokenizer'\]",
+    ),
+    (WORD_PIECE, ["model", "continuing_subword_prefix"], "", "continuing_subword_prefix='' in its"),
+    (
+        WORD_PIECE,
+        ["post_processor"],
+        None,
+        r"frames a text as '\.\.\.', and .* '\[CLS\] ... \[SEP\]'",
+    ),
+    (
+        WORD_PIECE,
+        ["post_processor"],
+        step("RobertaProcessing", **FRAME),
+        r"frames a pair as '.CLS. ",
+    ),
+    (WORD_PIECE, ["post_processor"], step("BertProcessing", cls=[]), "cls=.. in its BertProcess"),
+    (
+        WORD_PIECE,
+        ["post_processor"],
+        step(
+            "TemplateProcessing",
+            single=[{"SpecialToken": {"id": "[CLS]"}}, {"Sequence": {"id": "A"}}],
+            special_tokens={"[CLS]": {"ids": [4]}},
+        ),
+        r"ids=\[4\] for '\[CLS\]', whose id is 2",
+    ),
+    (WORD_PIECE, ["truncation"], {"direction": "Left"}, "cuts texts at the Left .truncation_side."),
+    (BYTE_PAIR, ["model", "dropout"], 0.1, "dropout=0.1 in its model, which a RobertaTokenizer"),
+    (BYTE_PAIR, ["model", "ignore_merges"], True, "ignore_merges=True in its model"),
+    (BYTE_PAIR, ["model", "end_of_word_suffix"], "</w>", "end_of_word_suffix='</w>' in its model"),
+    (BYTE_PAIR, ["model", "unk_token"], "<unk>", "unk_token='<unk>' in its model"),
+    (
+        BYTE_PAIR,
+        ["pre_tokenizer"],
+        step("ByteLevel", use_regex=False),
+        "ByteLevel of use_regex=False, which a RobertaTokenizer does not do",
+    ),
+    (BYTE_PAIR, ["normalizer"], step("Strip"), r"normalizes text with \['Strip'\]"),
+    (UNIGRAM, ["normalizer"], step("Lowercase"), r"with \['Lowercase'\]: XLMRobertaTokenizer kn"),
+    (UNIGRAM, ["normalizer"], step("Replace", pattern={"String": "e"}, content="a"), "Replace of "),
+    (UNIGRAM, ["pre_tokenizer"], SPACE, r"splits words with \['Metaspace'\]: XLM"),
+    (
+        UNIGRAM,
+        ["pre_tokenizer"],
+        sequence("pre_tokenizer", SPLIT, {**SPACE, "prepend_scheme": "first"}),
+        "Metaspace of prepend_scheme='first'",
+    ),
+    (
+        UNIGRAM,
+        ["pre_tokenizer"],
+        sequence("pre_tokenizer", SPLIT, {**SPACE, "split": False}),
+        "Metaspace of split=False",
+    ),
+]
+
+
+@pytest.mark.parametrize("whole, path, new, message", REFUSED)
+def test_every_field_is_known_or_refused(tmp_path, whole, path, new, message):
+    family = {"WordPiece": "bert", "BPE": "roberta", "Unigram": "xlm_roberta"}
+    family = family[whole["model"]["type"]]
+    write(tmp_path, tokenizer=changed(whole, path, new))
+    with pytest.raises(ValueError, match=message):
+        tokenizer_from_files(tmp_path, family)
+
+
+def test_steps_of_albert_are_in_order(tmp_path):
+    clean = [step("NFKD"), step("StripAccents"), step("Lowercase")]
+    for steps in (clean, [*QUOTES, *clean[::-1]], [*QUOTES, clean[0]], [*QUOTES, step("NFC")]):
+        whole = changed(UNIGRAM, ["normalizer"], sequence("normalizer", *steps))
+        write(tmp_path, tokenizer=whole)
+        if steps[-1]["type"] == "NFC":
+            assert tokenizer_from_files(tmp_path, "albert", unk_token="<unk>").keep_accents
+            continue
+        with pytest.raises(ValueError, match="AlbertTokenizer replaces `` and '', then"):
+            tokenizer_from_files(tmp_path, "albert")
+
+
+def test_the_longest_word_of_the_files(tmp_path):
+    tokens, long = [*SPECIAL, "a", "##a"], "a" * 150
+    unknown, cut = [1], [5, *[6] * 149]
+    write(tmp_path, vocab_txt=tokens)
+    assert BertTokenizer.from_files(tmp_path)(long) == cut  # As Google's code.
+    write(tmp_path, tokenizer_config={"do_lower_case": True})
+    assert BertTokenizer.from_files(tmp_path)(long) == unknown  # As transformers.
+    for length, wanted in ((150, cut), (149, unknown), (3000, cut)):
+        whole = changed(wordpiece_json(tokens), ["model", "max_input_chars_per_word"], length)
+        write(tmp_path, tokenizer=whole)
+        assert BertTokenizer.from_files(tmp_path)(long) == wanted
+    assert BertTokenizer(tokens, max_input_chars_per_word=3)("aaa aaaa") == [5, 6, 6, 1]

@@ -161,7 +161,7 @@ def test_added_tokens(directory, sentences):
         texts = [*ordinary(sentences, name), "쿼카 x쿼카", "the fox jumps.", "a COVIDx covid"]
         assert ours(texts) == [x.ids for x in encode(theirs, texts)]
         assert ours.vocabulary_size() == len(theirs)
-        assert ours.token_to_id("[E1]") not in ours("[E1]")
+        assert ours("a [E1]") == encode(theirs, ["a [E1]"])[0].ids
 
 
 def test_detokenize(make):
