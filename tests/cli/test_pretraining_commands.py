@@ -50,7 +50,7 @@ def test_examples_beforehand(text, tmp_path):
     for options, message in (
         (("--set", "mask_rate=1"), "--set has no argument 'mask_rate'"),
         (("--reading", "sentence=lines"), "--reading has no argument 'sentence'; did you mean"),
-        (("--beam", "region=x"), "--beam 'region=x' is for a --runner"),
+        (("--beam", "region=x"), "--beam 'region=x' needs a --runner"),
     ):
         done = kerasbert(*given, *options)
         assert done.exit_code == 2 and message in done.stderr, done.output

@@ -187,7 +187,7 @@ def test_a_run_that_was_stopped_trusts_no_shard(models, copied, what):
     assert len({path.stem for path in there}) == 3
     flip(there[0])
     there[-1].unlink()
-    with pytest.raises(ValueError, match="is not complete"):
+    with pytest.raises(ValueError, match="is incomplete"):
         read(what, out)
     before = state(out)
     assert write(models, what, root / "corpus", out) == 14 and read(what, out) == whole

@@ -105,7 +105,7 @@ def test_what_is_done_stays(embedder, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(type(embedder), "embed", stopping)
     with pytest.raises(OSError, match="No space"):
         embed_corpus(corpus / "lines.txt", out, embedder, **settings)
-    with pytest.raises(ValueError, match="is not complete; run the same"):
+    with pytest.raises(ValueError, match="is incomplete; run the same"):
         list(read_vectors(out))
     assert embed_corpus(corpus / "lines.txt", out, embedder, **settings) == 5
     assert len(seen) == 4  # The first shard was there.
@@ -170,7 +170,7 @@ def test_the_command(preset, corpus, tmp_path):
     assert f"5 vectors -> {tmp_path / 'out'}" in result.output
     assert everything(tmp_path / "out")[0] == IDS[:5]
     result = CliRunner().invoke(app, [*call, "--beam", "region=x"])
-    assert result.exit_code == 2 and "--beam 'region=x' is for a --runner" in result.output
+    assert result.exit_code == 2 and "--beam 'region=x' needs a --runner" in result.output
 
 
 def test_prompts_are_those_of_an_index(embedder, corpus, tmp_path):

@@ -636,7 +636,7 @@ def test_bad_settings(examples, vocabulary, tmp_path, settings, message):
 def test_bad_corpora(vocabulary, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "one.txt").write_text("Only one document.\nIt has two sentences.\n")
-    for name, message in (("empty", "has no text"), ("one", "one document only")):
+    for name, message in (("empty", "has no text"), ("one", "only one document")):
         with pytest.raises(ValueError, match=message):
             kerasbert.pretrain(
                 str(tmp_path / f"{name}.txt"), str(tmp_path / "out"), vocabulary=vocabulary,
