@@ -161,7 +161,7 @@ class _Work:
             made = there["settings"].get(name)
             if made != value:
                 raise ValueError(
-                    f"'{output}' has {self.what} made with {name}={made!r}, not {value!r}; name "
+                    f"'{output}' has {self.what} with {name}={made!r}, not {value!r}; name "
                     "another folder."
                 )
 

@@ -118,7 +118,7 @@ def test_a_real_signal(text, tmp_path):
                 break
         last = process.stderr.read().splitlines()[-1]
     assert process.returncode == 130
-    found = re.fullmatch(r"Stopped after step (\d+), which is saved; the same again goes on.", last)
+    found = re.fullmatch(r"Stopped after step (\d+), which is saved; the same call resumes.", last)
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and f"going on after step {found[1]} of 300" in done.stderr
+    assert done.returncode == 0 and f"resuming after step {found[1]} of 300" in done.stderr
     assert done.stdout.splitlines()[-1] == f"300 steps -> {out / 'preset'}"

@@ -184,7 +184,7 @@ def test_bad_input_of_a_pipeline(bert, tmp_path):
         pipeline.write_examples(tmp_path / "one.txt", tmp_path / "out", bert, sequence_length=T)
     # What is there says that it is not whole.
     assert read_manifest(tmp_path / "out")["complete"] is False
-    with pytest.raises(ValueError, match="not complete"):
+    with pytest.raises(ValueError, match="incomplete"):
         read_examples(tmp_path / "out", 2)
 
 

@@ -153,7 +153,7 @@ def test_bad_input(embedder, corpus, tmp_path):
         embed_corpus(tmp_path / "empty.txt", tmp_path / "mended", embedder, format="npy")
     write("empty.txt", "good\n")
     assert embed_corpus(tmp_path / "empty.txt", tmp_path / "mended", embedder, format="npy") == 1
-    with pytest.raises(ValueError, match="has vectors of another corpus"):
+    with pytest.raises(ValueError, match="has vectors from another corpus"):
         embed_corpus(corpus / "lines.txt", tmp_path / "mended", embedder, format="npy")
     tokens = type(embedder)(embedder.backbone, embedder.preprocessor, pooling="tokens")
     for model, message in ((tokens, "pooling='tokens'"), (embedder.backbone, "is no BertText")):
@@ -186,7 +186,7 @@ def test_prompts_are_those_of_an_index(embedder, corpus, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-6)
     hit = SearchIndex(model, texts, query_prompt="a good ").search(texts[0], 1)[0]
     assert hit["text"] == texts[0] and hit["score"] == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="vectors of another model"):
+    with pytest.raises(ValueError, match="vectors from another model"):
         embed_corpus(file, tmp_path / "own", embedder, format="npy")
 
 

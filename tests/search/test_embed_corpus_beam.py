@@ -75,7 +75,7 @@ def test_a_pipeline_rebuilds_damaged_shards(preset, corpus, tmp_path):  # noqa: 
     assert not [name for name in os.listdir(out) if name.startswith(".")]
     path = tmp_path / "corpus" / "lines.txt"
     path.write_text(path.read_text(encoding="utf-8").replace("good", "fine"), encoding="utf-8")
-    with pytest.raises(Exception, match="out' has vectors of another corpus"):
+    with pytest.raises(Exception, match="out' has vectors from another corpus"):
         run()
 
 

@@ -73,7 +73,7 @@ def test_the_same_as_predict(model, corpus, tmp_path):
     with pytest.raises(ValueError, match="has predictions with rows=3, not 4"):
         kerasbert.predict_corpus(model, corpus, out, rows=4)
     other = tiny.shake(tiny.task("TextClassifier", labels=tiny.LABELS, num_classes=3), 0.1)
-    with pytest.raises(ValueError, match="has predictions of another model"):
+    with pytest.raises(ValueError, match="has predictions from another model"):
         kerasbert.predict_corpus(other, corpus, out, rows=3)
 
 
