@@ -124,7 +124,7 @@ def test_what_fails_while_it_is_written_is_not_there(memory):
 def test_bad_urls(bert, tmp_path, monkeypatch):
     for url, message in (
         ("s4://b/x", "'s4://b/x/.*' has the unknown protocol 's4'; there are s3, gs"),
-        ("memory://", "output='memory://' names no folder, as"),
+        ("memory://", "output='memory://' names no folder, such as"),
         ("zip://a.txt::memory://b.zip", "can be read, but not be written to"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -134,9 +134,9 @@ def test_bad_urls(bert, tmp_path, monkeypatch):
         list(documents("gs://b/x"))
     with pytest.raises(ValueError, match=r"'memory://none/a\.txt' is not a file, nor"):
         list(documents("memory://none/a.txt"))
-    with pytest.raises(ValueError, match="is no URL any more: `Path` takes one slash"):
+    with pytest.raises(ValueError, match="is not a URL: `Path` removes a slash"):
         list(documents(type(tmp_path)("s3://b/x")))
-    with pytest.raises(ValueError, match="output='s3://b/x' is a URL, and this writes to a folder"):
+    with pytest.raises(ValueError, match="output='s3://b/x' is a URL, but only a local folder"):
         output_folder("s3://b/x", "output")
     monkeypatch.chdir(tmp_path)
     assert output_folder(f"file://{tmp_path}/a", "output") == f"{tmp_path}/a"

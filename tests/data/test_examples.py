@@ -420,9 +420,7 @@ def test_pairs_of_one_label(bert, tmp_path):
     assert not (tmp_path / "out").exists()
     assert write(path, tmp_path / "full", bert, objective="full_sentences")["counts"]["examples"]
     path.write_text("ba be\n\nbi bo fa\n\nca ce\n\n" * 99 + "ba bo\nbe ca\n")
-    with pytest.warns(
-        UserWarning, match="% of the pairs .* are random, because most of its 298 docu"
-    ):
+    with pytest.warns(UserWarning, match="% of the pairs .* are random, because most of its 298"):
         write(path, tmp_path / "few", bert)
     # A paragraph a line has next sentences.
     path.write_text("Ba be fa. Bi bo ca. Ce ba bo.\n\nCa ce. Be bi fa. Bo ba.\n\n" * 20)
