@@ -39,15 +39,14 @@ def buckets_up_to(maximum):
 
 
 def cheap_shapes(lengths, batch_size, shape_cost):
-    """Choose `buckets` and `short` of `similar_length_batches` so that there are few shapes.
+    """Choose `buckets` and `short` of `similar_length_batches` for few shapes.
 
-    A model that is compiled for each shape trains faster with fewer shapes and more padding when
-    it runs only a few epochs.
+    A model compiled for each shape trains few epochs faster with fewer shapes and more padding.
 
     Args:
         lengths: ints (N,).
         batch_size: int.
-        shape_cost: number. Padding tokens per epoch that are worth saving one shape.
+        shape_cost: number. Padding tokens per epoch that one shape less is worth.
 
     Returns:
         `(buckets, short)`: the lengths to pad to and the index of the incomplete batch.
@@ -62,8 +61,7 @@ def cheap_shapes(lengths, batch_size, shape_cost):
     num_batches = -(-len(rows) // batch_size)
     ends = np.cumsum(_sizes(len(rows), batch_size, num_batches - 1))
     _, firsts = np.unique(rows[ends - 1], return_index=True)
-    # Also try the first batch of each length: the incomplete batch may be that length's only one,
-    # which adds no shape.
+    # The incomplete batch may be the only one of its length, which adds no shape.
     places = {num_batches // 2, *firsts.tolist()}
     costs = (_cheapest(rows, batch_size, short, shape_cost) for short in sorted(places))
     _, buckets, short = min(costs, key=lambda one: one[0])
@@ -97,23 +95,21 @@ def _sizes(count, batch_size, short):
 def similar_length_batches(lengths, batch_size, seed=0, epoch=0, buckets=None, short=None):
     """Cut one epoch into batches of similar length, in an order drawn from `seed` and `epoch`.
 
-    The examples are shuffled, sorted by bucket and cut. The order within a bucket stays random,
-    because rows are padded to the bucket anyway: this pads less, and mixes more, than sorting pools
-    of examples by exact length. The batches are shuffled so that every few of them hold short and
-    long examples; in a purely random order, an epoch may end with steps of one length.
+    Examples are shuffled, sorted by bucket and cut. Their order within a bucket stays random, which
+    pads less, and mixes more, than sorting pools by exact length. Batches are shuffled so that
+    every few of them hold short and long examples; in a purely random order, an epoch may end with
+    steps of one length.
 
     Args:
         lengths: ints (N,). Tokens of each example.
         batch_size: int.
         seed: int.
         epoch: int.
-        buckets: ascending ints. The lengths that rows are padded to; `None` takes all `BUCKETS`.
-        short: int. Index, among the batches sorted by length, of the incomplete batch; `None`
-            takes the middle one.
+        buckets: ascending ints. The lengths to pad to; `None` takes all `BUCKETS`.
+        short: int. Index of the incomplete batch in order of length; `None` takes the middle.
 
     Returns:
-        A list of int arrays (B,), in which every number below N occurs once. All but one hold
-        `batch_size` numbers.
+        A list of int arrays (B,) with every number below N once. All but one hold `batch_size`.
 
     >>> lengths = [5, 100, 6, 101, 7, 102]
     >>> sorted(sorted(batch.tolist()) for batch in similar_length_batches(lengths, 3))
@@ -126,8 +122,7 @@ def similar_length_batches(lengths, batch_size, seed=0, epoch=0, buckets=None, s
     places = np.searchsorted(buckets, lengths)  # (N,)
     rows = rows[np.argsort(places[rows], kind="stable")]
     num_batches = -(-len(rows) // batch_size)
-    # The incomplete batch has the same length in every epoch, so that it adds one shape to compile
-    # and not one per bucket.
+    # The incomplete batch always has the same length, which adds one shape and not one per bucket.
     sizes = _sizes(len(rows), batch_size, num_batches // 2 if short is None else short)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
     return [batches[i] for i in _mixed_order(num_batches, random)]
@@ -143,7 +138,7 @@ def _mixed_order(count, random, kinds=8):
 def sorted_batches(lengths, batch_size):
     """Cut the examples into batches, longest first.
 
-    A batch that does not fit into memory then fails at once.
+    A batch too large for the memory then fails at once.
 
     Returns:
         A list of int arrays (B,). `np.concatenate` turns it into the `order` of `restore_order`.
@@ -157,7 +152,7 @@ def sorted_batches(lengths, batch_size):
 
 
 def given_batches(lengths, batch_size):
-    """Cut the examples into batches in the given order; returns a list of int arrays (B,)."""
+    """Cut the examples into batches in the given order; returns int arrays (B,)."""
     lengths, batch_size = _checked(lengths, batch_size)
     return np.split(np.arange(len(lengths)), range(batch_size, len(lengths), batch_size))
 
@@ -179,14 +174,14 @@ def restore_order(outputs, order):
 def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
     """Make a `tf.data.Dataset` of batches that are planned again for every epoch.
 
-    Python runs once per epoch; the batches are made in the graph, in parallel and prefetched.
+    Python runs once per epoch; the graph makes the batches in parallel and prefetches them.
 
     Args:
         plan: function of the epoch (int; one pass over the dataset), that returns a list of int
-            arrays (B,), with the same number of batches each time.
+            arrays (B,), always the same number of them.
         make_batch: traced function of a tensor of row numbers (B,), that returns the batch.
         seeds: function of the epoch, that returns ints to seed its batches. `make_batch` then also
-            takes the seed of each batch, int64 (2,).
+            takes a seed per batch, int64 (2,).
         first_epoch: int. The epoch of the first pass.
     """
     epochs = itertools.count(first_epoch)
@@ -204,14 +199,14 @@ def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
         for one in (rows, begins, ends):
             one.set_shape([None])
         drawn.set_shape([None, 2])
-        # A ragged tensor would make TensorFlow log long warnings about its type.
+        # A ragged tensor would make TensorFlow log long warnings.
         parts = tf.data.Dataset.from_tensor_slices((begins, ends, drawn))
         return parts.map(lambda begin, end, seed: (rows[begin:end], seed))
 
     num_batches = len(plan(0))
     # `from_generator` takes a quarter longer to build and to start.
     rows = tf.data.Dataset.range(1).flat_map(cut)
-    # Keras shows the number of steps per epoch only where the cardinality is known.
+    # Keras shows the number of steps only if the cardinality is known.
     rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
 
     @tf.autograph.experimental.do_not_convert
@@ -224,9 +219,8 @@ def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
 def rows_of_part(dataset, index, count):
     """Take one of `count` equal parts of the rows of each batch of a `tf.data.Dataset`.
 
-    A batch that does not divide evenly is padded with rows of weight 0, and its own rows get more
-    weight to make up for them, so that losses divided by the number of rows, or by the weights,
-    stay those of the batch.
+    An uneven batch is padded with rows of weight 0, and its own rows weigh more in turn, so that
+    losses divided by the number of rows, or by the weights, stay those of the batch.
 
     Args:
         dataset: dataset of `(x, y)` or `(x, y, sample_weight)`.
@@ -276,10 +270,10 @@ def draw_seeds(seed, count):
 def map_ahead(dataset, make):
     """Map a `tf.data.Dataset` in order, in parallel, and prefetch the results."""
     options = tf.data.Options()
-    # The autotune thread doubles its sleep each time, and an iterator that ends waits for it to
-    # wake up, which can take as long as the epoch itself (TensorFlow 2.21).
+    # An iterator that ends waits for the autotune thread, whose sleep doubles each time, for up to
+    # the duration of the epoch (TensorFlow 2.21).
     options.autotune.enabled = False
-    # Each worker takes its part of every batch; a generator has no files to shard by.
+    # A generator has no files to shard by, so each worker takes its part of every batch.
     policies = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policies.DATA
     batches = dataset.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)

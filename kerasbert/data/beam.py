@@ -1,10 +1,10 @@
 """Pre-training examples and word counts by Apache Beam, for corpora too large for one machine.
 
 A large file of plain text, JSON lines or Parquet is read in parts of `PART` bytes, any other file
-by one worker. A hash assigns each document to a block, so that a block mixes documents from the
-whole corpus. Its records are made as on one machine: random next sentences come from other
-documents of the block, and no worker holds more than one block. Files may be wherever Beam reads
-and writes (`gs://`, `s3://`, `hdfs://`).
+by one worker. A hash assigns each document to a block, which mixes documents of the whole corpus.
+Records are made as on one machine: random next sentences come from the same block, and no worker
+holds more than one block. Files may be wherever Beam reads and writes (`gs://`, `s3://`,
+`hdfs://`).
 """
 
 import collections
@@ -29,9 +29,9 @@ from kerasbert.data.manifest import NAME, new_manifest, total
 
 __all__ = ["beam_options", "write_examples"]
 
-# Smallest average number of documents per block, so that hardly any block gets fewer than two.
+# Average documents per block at least, so that hardly any block gets fewer than two.
 DOCUMENTS = 64
-# Bytes per part of a file. Documents after the first part are named with the part's start.
+# Bytes per part of a file; documents of later parts are named with the part's start.
 PART = 1 << 26
 # Parts that the words are split into to find the most frequent ones.
 PARTS = 16
@@ -41,9 +41,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     """Turn a corpus into shards of examples on a cluster, or with Beam's local runner.
 
     Writes one shard per block and a manifest, in the format of `kerasbert.data.write_examples`;
-    `read_examples` reads them. The same corpus, with the same names, settings and seed, gives the
-    same records on every runner. They differ from those of the function for one machine, whose
-    blocks are consecutive documents.
+    `read_examples` reads them. The same corpus, names, settings and seed give the same records on
+    every runner, but others than on one machine, where blocks are consecutive documents.
 
     Args:
         corpus: path of a file, a pattern, or a list of these, as Beam names them.
@@ -52,8 +51,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         block_bytes: int. Approximate bytes of text per block.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
             `None` runs on this machine.
-        **settings: further settings of `kerasbert.data.write_examples` and `documents`, except
-            `workers`, `blocks_per_shard` and `progress`, which the runner decides.
+        **settings: settings of `kerasbert.data.write_examples` and `documents`, except `workers`,
+            `blocks_per_shard` and `progress`, which the runner decides.
 
     Returns:
         The manifest, a dict.
@@ -74,7 +73,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
-    # Without a manifest, `read_examples` would take the shards for records of another tool.
+    # `read_examples` would take shards without a manifest for those of another tool.
     write_whole(output, NAME, to_json(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (
@@ -140,10 +139,10 @@ def beam_options(runner, options):
 
 
 def count_words(corpus, output, count, most, options, reading):
-    """Count the words of a corpus by a pipeline, through a temporary file in `output`.
+    """Count the words of a corpus by a pipeline, via a temporary file in `output`.
 
     Args:
-        corpus: as for `write_examples`.
+        output: path of a folder that all workers share.
         output: path of a folder that all workers can access.
         count: function of lines, that returns a Counter; it is pickled.
         most: int. Number of most frequent words to keep.
@@ -166,7 +165,7 @@ def count_words(corpus, output, count, most, options, reading):
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
-            # In parts first, because a single worker would otherwise get all words.
+            # In parts first, or a single worker would get all words.
             | "share out" >> beam.Map(_with_part)
             | "the most frequent of a part" >> beam.CombinePerKey(_most_frequent(most))
             | "of all parts" >> beam.FlatMap(lambda part: part[1])
@@ -208,7 +207,7 @@ def _most_frequent(most):
             return self.compact([counted for found in several for counted in found])
 
         def compact(self, found):
-            # Ties are broken by the word, so that the result is always the same.
+            # Breaking ties by the word makes the result deterministic.
             return sorted(found, key=operator.itemgetter(1, 0), reverse=True)[:most]
 
         def extract_output(self, found):
@@ -222,7 +221,7 @@ def _write_words(counted, output, name):
 
 
 def matched(given):
-    """Find the files of a name or pattern with Beam; returns what `kerasbert.storage.find` does."""
+    """Find files by a name or pattern with Beam; returns what `kerasbert.storage.find` does."""
     from apache_beam.io.filesystems import FileSystems
 
     inside, found = FileSystems.join(given, "**"), {}
@@ -288,9 +287,9 @@ def _opened(path):
 
 @contextlib.contextmanager
 def local_copy(path):
-    """Yield a local path with the content of any file that Beam can read.
+    """Yield a local path with the content, and the name, of any file that Beam can read.
 
-    The copy keeps the file's name, because readers infer the format from it.
+    Readers infer the format from the name.
     """
     from apache_beam.io.filesystem import CompressionTypes
     from apache_beam.io.filesystems import FileSystems
@@ -320,7 +319,7 @@ def _sum(sizes):
 
 
 def _with_block(found, size, block_bytes, seed):
-    """Return `(block, found)`, with a block chosen by a hash of the document's name."""
+    """Return `(block, found)`; the block is a hash of the document's name."""
     count, total_bytes = size
     blocks = max(1, min(total_bytes // block_bytes, count // DOCUMENTS))
     name = to_json([seed, *found[0]]).encode()
@@ -328,7 +327,7 @@ def _with_block(found, size, block_bytes, seed):
 
 
 def once_a_worker(load):
-    """Cache the last result of a function per worker process; one thread computes it."""
+    """Cache a function's last result per worker process, computed by one thread."""
     kept, lock = functools.lru_cache(maxsize=1)(load), threading.Lock()
 
     @functools.wraps(load)
@@ -371,7 +370,7 @@ def write_whole(folder, name, data):
 
 @contextlib.contextmanager
 def whole_file(folder, name):
-    """Open a file for writing that gets its name only once it is complete."""
+    """Open a file for writing that gets its name when it is complete."""
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 

@@ -21,22 +21,22 @@ from kerasbert.data.sentence_pairs import (
     truncate_pairs,
 )
 
-# Rows that are packed, masked and written at a time: their arrays fit into the cache.
+# Rows packed, masked and written at a time, so that their arrays fit into the cache.
 ROWS = 2048
 
 
 class BlockExamples:
-    """Callable that makes the records of a block, deterministic for its number and the settings.
+    """Callable that makes the records of a block, which depend only on its number and settings.
 
-    Random numbers come from the seed, the block number and the copy number. A random next sentence
-    comes from another document of the same block, so that only one block at a time is in memory.
+    Random numbers come from the seed, block number and copy number. Random next sentences come from
+    the same block, so that only one block at a time is in memory.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        **settings: settings of `write_examples`, by the same names.
+        **settings: settings of `write_examples`.
 
     Raises:
-        ValueError: for settings that are out of range or contradict each other.
+        ValueError: for invalid or contradictory settings.
 
     Example:
 
@@ -118,7 +118,7 @@ class BlockExamples:
             documents: iterable of documents, each a list of sentences.
 
         Returns:
-            `(records, counts)`: the content of a gzip-compressed TFRecord file, and a dict of ints.
+            `(records, counts)`: the content of a gzip TFRecord file, and a dict of ints.
         """
         tokens, sentences, documents = self._tokenize(documents)
         examples, counts = [], {"examples": 0, "not_next": 0, "masked": 0}
@@ -213,7 +213,7 @@ _MASKING = (
 
 @functools.lru_cache(maxsize=8)
 def _masking(vocabulary_size, mask_token_id, length, *settings):
-    """Return `mask_tokens` as a `tf.function`, traced once for any number of rows."""
+    """Return `mask_tokens` as a `tf.function`, traced once."""
     *settings, unit = settings
 
     def mask(token_ids, maskable, starts, lengths, seed):

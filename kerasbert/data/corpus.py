@@ -22,9 +22,8 @@ from kerasbert.storage import find, join, open_file, read_json
 REPORT = ".duplicates.json"
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST = 1 << 23  # bytes of a text document; longer ones are split
-LONGEST_LINE = 1 << 26  # bytes of what must be read at once: a JSON line, a row of a table
-# The largest compression ratio allowed above `LONGEST_LINE`: text reaches 3 to 20, a file of one
-# repeated letter 1,000.
+LONGEST_LINE = 1 << 26  # bytes of what is read at once: a JSON line, a row of a table
+# The largest compression ratio above `LONGEST_LINE`: text reaches 3 to 20, a repeated letter 1,000.
 MOST_PACKED = 50
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
@@ -37,12 +36,12 @@ COMPRESSED = {
     ".lzma": "lzma",
     ".zst": "backports.zstd",  # Python 3.14 has it itself
 }
-# sentencex takes quadratic time for long Chinese or Japanese paragraphs, so they are passed to it
-# in parts of about this many characters.
+# sentencex takes quadratic time for long Chinese or Japanese paragraphs, so it gets parts of about
+# this many characters.
 PART = 1000
-# Sample (in bytes and in lines) that decides how a file's sentences are written. A file is prose if
-# more than the share PROSE of its lines holds several sentences by sentencex: measured 0.01 for
-# files with one sentence per line and 0.7 for paragraphs of two sentences.
+# Bytes and lines that decide how a file's sentences are written. It is prose if more than PROSE of
+# its lines hold several sentences by sentencex: 0.01 in files with one sentence per line, 0.7 for
+# paragraphs of two sentences.
 SAMPLE = 1 << 16
 SAMPLE_LINES = 200
 PROSE = 0.3
@@ -74,39 +73,37 @@ def documents(
 
     Files are text or JSON lines (`.jsonl`, `.ndjson`, `.json`), plain or compressed (`.gz`, `.bz2`,
     `.xz`, and `.zst` with the package `backports.zstd`), or Parquet (`.parquet`, with the package
-    `pyarrow`). The order is deterministic: paths as given, those of a folder or pattern sorted.
-    Hidden files of a folder are skipped.
+    `pyarrow`). Paths are read in the given order, those of a folder or pattern sorted. Hidden files
+    of a folder are skipped.
 
     Args:
         corpus: path of a file, of a folder (read recursively), a pattern such as
-            `"news/**/*.txt.gz"`, or a list of these. URLs such as `"s3://bucket/news/"` work too,
-            see `kerasbert.storage`.
+            `"news/**/*.txt.gz"`, or a list of these; also URLs such as `"s3://bucket/news/"`, see
+            `kerasbert.storage`.
         document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
-            `"line"`, or at the end of the `"file"`. `None` means `"file"` for the files of a folder
-            and `"empty_line"` for others. Each JSON line or row of Parquet is one document. Text
-            documents of more than 8 MiB are split; a JSON line or a row of Parquet may have up to
-            64 MiB.
+            `"line"`, or with the `"file"`. `None` means `"file"` for the files of a folder and
+            `"empty_line"` for others. Each JSON line or row of Parquet is one document, of up to 64
+            MiB. Text documents of more than 8 MiB are split.
         sentences: string. `"lines"` reads each line as a sentence, `"split"` splits running prose
             into sentences. `None` means `"split"`, or `"lines"` for files whose documents end at
             empty lines and whose first lines hold one sentence each.
         language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
-            sentence. The other rules do not depend on it: Chinese, Japanese and Korean text needs
-            no other value.
-        wrapped: bool. Whether lines of prose are wrapped at some width, so that a sentence may
-            continue on the next line. `None` decides by the lengths of the file's first lines, or
-            of each document's lines if documents do not end at empty lines.
+            sentence. Chinese, Japanese and Korean need no other value, as all other rules are
+            shared.
+        wrapped: bool. Whether lines of prose are wrapped at some width, so that sentences continue
+            on the next line. `None` decides by the lengths of the file's first lines, or of each
+            document's lines if documents do not end at empty lines.
         text_key: string. The key of the text in a JSON line, or its column of Parquet: a string, or
             a list of strings, one per line. If given, every other file is read as JSON lines;
             `None` means `"text"`.
         encoding: string. Encoding of files without a byte-order mark.
-        errors: `"strict"`, or `"replace"` or `"ignore"` for bytes that are invalid in the encoding.
+        errors: `"strict"`, or `"replace"` or `"ignore"` for invalid bytes.
 
     Yields:
-        Lists of strings: the sentences of a document, at least one, none of them empty.
+        Lists of non-empty strings: the sentences of a document, at least one.
 
     Raises:
-        ValueError: if there is no file or no text, or, with the file and line, for one that cannot
-            be read.
+        ValueError: if there is no file or no text, or, with file and line, for an unreadable one.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -138,8 +135,8 @@ def blocks(corpus, *, block_bytes=1 << 24, **settings):
         **settings: as for `documents`.
 
     Yields:
-        `(index, block)`, from 0. The text is parsed lazily by `for document in block`, so that a
-        block is cheap to send to another process and is parsed there.
+        `(index, block)`, from 0. Iterating over a block parses its text, so that blocks are cheap
+        to send to another process and parsed there.
 
     Raises:
         ValueError: as for `documents`.
@@ -154,7 +151,7 @@ def blocks(corpus, *, block_bytes=1 << 24, **settings):
             empty = empty and not piece.data.strip()
             pieces.append(piece)
             size += len(piece.data)
-            # A piece falls short of `block_bytes` by up to the size of the next document.
+            # A piece may fall short of `block_bytes` by the size of the next document.
             if size >= 0.75 * block_bytes:
                 yield index, Block(tuple(pieces), settings, (before + position) / (total or 1))
                 index, size, pieces = index + 1, 0, []
@@ -190,9 +187,9 @@ def part_documents(path, start, end, opened=open_file, **settings):
     """Read the documents of one part of a file.
 
     Reading starts at the first document boundary after `start` and stops at the first one after
-    `end`, so that the parts of a file, in order, hold the documents of the whole file. A row group
-    of Parquet belongs to the part that it starts in. Files that are one document, and text that is
-    not UTF-8, belong to the first part.
+    `end`, so that a file's parts, in order, hold its documents. A row group of Parquet belongs to
+    the part that it starts in. Files that are one document, and text that is not UTF-8, belong to
+    the first part.
 
     Args:
         path: path or URL of a file.
@@ -201,7 +198,7 @@ def part_documents(path, start, end, opened=open_file, **settings):
         **settings: as for `documents`.
 
     Yields:
-        As `documents`, but an empty part is not an error.
+        As `documents`, or nothing for an empty part.
     """
     settings = _Settings(**settings)
     kind = _kind(path, settings, "file")
@@ -211,7 +208,7 @@ def part_documents(path, start, end, opened=open_file, **settings):
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Documents of a corpus that are parsed when the block is iterated over.
+    """Documents of a corpus, parsed when the block is iterated over.
 
     Attributes:
         pieces: tuple of `Piece`.
@@ -318,7 +315,7 @@ def check_found(given, found, kind="file", report=None):
         given: string. What the user named.
         found: the files that were found.
         kind: string. The kind of `given`, as `kerasbert.storage.find` returns it.
-        report: dict. The report of `deduplicate` in a folder; `None` reads it from there.
+        report: dict. The report of `deduplicate`; `None` reads it from the folder.
     """
     if kind == "folder":
         report = read_json(join(given, REPORT), {}) if report is None else report
@@ -428,7 +425,7 @@ def _chunks(path, settings, size, part=None, opened=open_file):
 
 
 def _cut(path, kind, settings, part, opened):
-    """Return where the documents of a part start and end in its file; `None` means file end."""
+    """Return where a part's documents start and end in its file; `None` is the end of the file."""
     start, end = part
     if os.path.splitext(path)[1].lower() in COMPRESSED:
         return (0, None) if start == 0 else None
@@ -444,7 +441,7 @@ def _cut(path, kind, settings, part, opened):
 def _next_end(file, place, kind):
     """Return the first byte after the first document end found from `place`, or the file size.
 
-    The result depends only on `place`, so that one part ends where the next begins.
+    It depends only on `place`, so that one part ends where the next begins.
     """
     if place == 0:
         return 0
@@ -574,7 +571,7 @@ def _undecodable(path, where, encoding, raw=b""):
 
 def _pieces(path, kind, size, settings, part=None, opened=open_file):
     """Yield `(piece, bytes read)`: pieces of about `size` bytes, split at the ends of documents."""
-    # Capped at the longest document, so that documents do not depend on the block size.
+    # Documents must not depend on the block size, so the longest document caps it.
     size = min(size, LONGEST)
     if kind == "parquet":
         chunks, form, start = _rows(path, settings, part, opened), ("split", None), 0
@@ -610,7 +607,7 @@ def _form(path, kind, settings, opened=open_file):
     if kind != "empty_line" or settings.sentences is not None:
         return "split", None
     data, _ = next(_chunks(path, settings, SAMPLE, None, opened), (b"", 0))
-    # A line cut off by the sample counts as far as it goes. Undecodable bytes are reported later.
+    # A line cut off by the sample counts as it is; undecodable bytes are reported later.
     lines = [line.strip() for line in data.decode("utf-8", "replace").split("\n")][:SAMPLE_LINES]
     if settings.wrapped or (settings.wrapped is None and _are_wrapped(lines)):
         return "split", True
@@ -654,8 +651,8 @@ def describe_files(corpus, **settings):
 def _last_end(data, kind, start):
     """Return where the last document of `data` ends, not before `start`; -1 if none ends.
 
-    Never beyond the point where an overlong document is split, so that the result does not depend
-    on how much was read.
+    Never beyond the split point of an overlong document, so that the result does not depend on how
+    much was read.
     """
     if kind in ("json", "parquet"):
         return data.rfind(b"\n", start) + 1 or -1

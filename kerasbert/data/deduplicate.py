@@ -1,11 +1,11 @@
 """Near-duplicate removal among documents, on one machine or on many by Apache Beam.
 
-A document is removed if it is similar to any earlier document of the corpus, whether that one is
-kept or not. So each is judged on its own, with the same result on any number of machines, and the
-first of similar documents is kept. Of a chain where A is similar to B and B to C, only A is kept.
+A document is removed if it is similar to any earlier one, kept or not. So each is judged on its
+own, with the same result on any number of machines. Of a chain where A is similar to B and B to C,
+only A is kept.
 
-Similarity is the Jaccard index of the documents' shingles, estimated from MinHash signatures. Only
-documents that share a band of their signatures (locality-sensitive hashing) are compared.
+Similarity is the Jaccard index of shingles, estimated from MinHash signatures. Only documents that
+share a band of their signatures (locality-sensitive hashing) are compared.
 
 Source: Broder 1997, "On the resemblance and containment of documents"; Leskovec, Rajaraman and
 Ullman, "Mining of Massive Datasets", chapter 3, for the bands; Li and König 2010, arXiv 0910.3349,
@@ -66,23 +66,23 @@ def deduplicate(
 ):
     """Write a corpus without its near duplicates, to files of the same names.
 
-    A document that is similar to an earlier one, in the order of the corpus, is removed. Similarity
-    is the share of 12-byte shingles in common, ignoring case, spaces and punctuation. It is
-    estimated from 128 hashes, with a standard error of 0.035 at 0.8. A tenth of the pairs at the
-    threshold is never compared, and hardly any of those 0.1 above it.
+    A document that is similar to an earlier one of the corpus is removed. Similarity is the share
+    of 12-byte shingles in common, ignoring case, spaces and punctuation. It is estimated from 128
+    hashes, with a standard error of 0.035 at 0.8. A tenth of the pairs at the threshold is never
+    compared, and hardly any of those 0.1 above it.
 
     A local folder gets all files at once, or none. At a URL, and with `options`, the report is
     written first and marks the folder as incomplete: corpus readers refuse it until the same call
-    has finished. Called again on a complete folder, `deduplicate` returns the report.
+    has finished. On a complete folder, the call returns the report.
 
-    It needs 6 kB of memory per document; with `options` each worker holds only the documents that
-    share a band, or the removed ones of one file.
+    Needs 6 kB of memory per document; with `options` a worker holds only the documents that share a
+    band, or the removed ones of one file.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
             `documents`, text or JSON lines; they keep their format, converted to UTF-8.
-        output: path of a folder that is empty or does not exist, or a URL, see `kerasbert.storage`.
-        threshold: float, above 0 and up to 1. Similarity from which a document is a near duplicate.
+        output: path of an empty or new folder, or a URL, see `kerasbert.storage`.
+        threshold: float, above 0 and up to 1. Least similarity of near duplicates.
         document_end, text_key, encoding, errors: as for `documents`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
             paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam. Both keep
@@ -90,10 +90,9 @@ def deduplicate(
 
     Returns:
         Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters`, `pairs`, the
-        first hundred removed documents (`document` and `like`, each a file and the number of the
-        document in it, from 1, and their similarity), `made_of`, a hash of the settings and of the
-        files' names and sizes, and `complete`. It is also written to `.duplicates.json`, which
-        corpus readers skip.
+        first hundred removed documents (`document` and `like`, each a file and the document's
+        number in it, from 1, and their similarity), `made_of`, a hash of the settings and the
+        files' names and sizes, and `complete`. The hidden file `.duplicates.json` holds it too.
 
     Raises:
         ValueError: if files are missing or unreadable, the output folder has files, or the corpus
@@ -239,7 +238,7 @@ def _by_beam(files, output, begun, reading, options):
             | "the first like it" >> beam.CombinePerKey(min)
             | "by file" >> beam.Map(lambda pair: (pair[0][0], (pair[0][1], *pair[1])))
         )
-        # Only the removed documents are sent to the worker that reads a file again.
+        # A worker that reads a file again gets only its removed documents.
         again = pipeline | "files again" >> beam.Create(numbered)
         _ = (
             {"gone": gone, "file": again}
@@ -398,7 +397,7 @@ def _first_like(earlier, document, signed, threshold):
         if len(hits):
             found = some[hits[0]][0], float(alike[hits[0]])
             break
-    # A document similar to one with the same signature is also similar to the earlier one.
+    # Whatever is similar to a document with the same signature is similar to the earlier one too.
     if found is None or found[1] < 1:
         earlier.append((document, signed))
     return found

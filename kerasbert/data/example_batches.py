@@ -33,9 +33,9 @@ from kerasbert.data.records import encode_examples
 from kerasbert.files import is_url, temporary_folder
 from kerasbert.storage import find, get, join
 
-# Maximum number of parts of the records that are read in turn.
+# Maximum number of parts that are read in turn.
 IN_TURNS = 16
-# Shards of up to this many bytes are checked by their hash, which takes a few seconds.
+# Up to this many bytes, shards are checked by their hash, which takes a few seconds.
 FEW_BYTES = 1 << 30
 # Bytes of a record that no example reaches.
 LARGEST = 1 << 25
@@ -60,8 +60,8 @@ def read_examples(
     """Read batches for `BertPretrainer.fit` from `write_examples` or google-research/bert records.
 
     Batch number s depends only on the files, the settings, the seed and s: `start_step=k` yields
-    exactly the batches from the k-th on. Of the records before it, only those that were shuffled
-    together with its own are read again.
+    exactly the batches from the k-th on. Earlier records are read again only if they were shuffled
+    together with the first ones needed.
 
     The records are split into equal parts, at most 16, whose number divides the batch size and does
     not exceed the number of files; each batch has equally many rows of every part. In each epoch a
@@ -70,29 +70,26 @@ def read_examples(
     half of the files, and all processes together get the batches of a single one.
 
     Rows are truncated to the longest of the batch, rounded up to a bucket of
-    `kerasbert.data.buckets_up_to`. If several processes share the batches, all rows keep the
-    records' length, because no process knows the rows of the others.
+    `kerasbert.data.buckets_up_to`. If several processes share the batches, rows keep the records'
+    length, because no process knows the others' rows.
 
-    Files at a URL are downloaded one by one and then compared with their hash; a few, two per part,
-    stay in this machine's temporary folder.
-
-    Files without a manifest, such as those of google-research/bert, are first read once to count
-    their records and to find truncated files.
+    Files at a URL are downloaded one by one and compared with their hash; up to two per part stay
+    in the temporary folder. Files without a manifest, such as those of google-research/bert, are
+    first read once to count their records and to find truncated files.
 
     Args:
         files: the folder of `write_examples`, or paths or patterns of TFRecord files, compressed if
-            the name ends in `.gz`. For some files of that folder, the counts come from its
-            manifest.
+            the name ends in `.gz`. For files of such a folder, its manifest has the counts.
         batch_size: int.
-        tokenizer: the tokenizer that the records were made with. Checked against the manifest;
-            needed only for dynamic masking of files without one, and for whole words.
+        tokenizer: the records' tokenizer. Checked against the manifest; needed only for dynamic
+            masking without a manifest, and for whole words.
         masking: "dynamic" restores the masked tokens and masks again in every epoch; "static"
-            keeps the masks of the records.
+            keeps the records' masks.
         masker: for dynamic masking, settings of `mask_tokens` as a dict, such as
             `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function
-            `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does. Here
-            `mask_selection_rate` may be `(first, last, batches)`, a rate that changes linearly over
-            that number of batches; slots that are no longer used are then removed.
+            `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does. A
+            `mask_selection_rate` of `(first, last, batches)` changes linearly over that number of
+            batches; unused slots are then removed.
         next_sentence: bool. Whether there are labels of pairs; `None` reads it from the manifest,
             and means true without one.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
@@ -102,11 +99,10 @@ def read_examples(
             part.
         repeat: bool. `True` repeats epochs forever, also within a batch; `False` is one epoch,
             whose last batch may be smaller.
-        shards: list of strings. Names of the shards to read from a folder with a manifest; `None`
-            reads all.
+        shards: list of strings. Names of shards to read, if there is a manifest; `None` reads all.
         shard: `(index, count)`, ints. Which of `count` equal parts of each batch this process
             takes. With `repeat=False` all processes get equally many batches of equally many rows,
-            padded with rows of weight 0 that are spread over all of them.
+            padded with rows of weight 0, spread over all of them.
 
     Returns:
         A `tf.data.Dataset` of `(x, y, sample_weight)`: `x` a dict of `token_ids` (B, T),
@@ -114,8 +110,8 @@ def read_examples(
         `sample_weight` dicts of `mlm_logits` (B, P) and `nsp_logits` (B,).
 
     Raises:
-        ValueError: for files that are missing, truncated or not such records, for a vocabulary
-            other than the records', and for invalid settings.
+        ValueError: for files that are missing, truncated or of another kind, a vocabulary other
+            than the records', and invalid settings.
 
     Source of the parts: shards per process as in T5X's `seqio`, but with equal numbers of rows.
     """
@@ -377,8 +373,7 @@ class _Here:
 class _Fetched(_Here):
     """Opens files at URLs, by copies in a temporary folder that is removed with this object.
 
-    The oldest copy is removed for each new one beyond `2 * IN_TURNS`, because each part reads one
-    file at a time.
+    Each part reads one file at a time, so only the newest `2 * IN_TURNS` copies are kept.
     """
 
     def __init__(self, paths, shards):
@@ -422,8 +417,8 @@ class _Parts:
     Args:
         source: a `_Source`.
         batch_size: int. B.
-        index, count: ints. The process takes B / count rows, from row `index * B / count` on.
-        in_order: bool. Whether to use one part only, which keeps the order.
+        index, count: ints. The process takes B / count rows, from `index * B / count` on.
+        in_order: bool. Whether to keep the order by using one part only.
     """
 
     def __init__(self, source, batch_size, index, count, in_order):
@@ -453,7 +448,7 @@ class _Parts:
     def records(self, seed, start_step, shuffle_buffer, repeat, fill):
         """Make a dataset of serialized records from a step on, R of each part in turn.
 
-        With `fill` there are R for each part and step, with empty strings in place of missing ones.
+        With `fill` there are R for each part and step, with empty strings for missing ones.
         """
         shuffle = functools.partial(tf.random.experimental.stateless_shuffle, alg="philox")
         window = -(-shuffle_buffer // self.number)
@@ -610,7 +605,7 @@ def _batch(parsed, there, mask, draw, next_sentence, num_segments, agreed):
     Args:
         there: bool (B,). False for rows that only pad the batch.
         draw: function of a shape, that draws numbers from 0 to 1.
-        agreed: bool. Whether shapes must not depend on the rows, to agree between processes.
+        agreed: bool. Whether shapes must not depend on the rows, so that processes agree.
     """
     lengths = tf.reduce_sum(parsed["input_mask"], axis=1)  # (B,)
     longest = parsed["input_mask"].shape[1]

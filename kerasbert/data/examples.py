@@ -22,11 +22,11 @@ from kerasbert.data.processes import map_blocks
 from kerasbert.files import fills_output, output_folder
 from kerasbert.storage import check_writable, join, new_file, remove
 
-# A random next sentence is drawn from at least POOL documents, unless the corpus has fewer or the
+# Random next sentences are drawn from at least POOL documents, unless the corpus has fewer or the
 # block would exceed LARGEST bytes.
 POOL = 8
 LARGEST = 1 << 25
-# Share of random pairs above which a warning is given; it is about a half in running text.
+# Share of random pairs that causes a warning; it is about a half in running text.
 ONE_SIDED = 0.9
 
 
@@ -60,10 +60,10 @@ def write_examples(
     them again in every epoch. They depend on the corpus, the tokenizer and the settings, not on
     `workers`. An interrupted run, started again, resumes after its last complete shard.
 
-    The text is read in blocks of whole documents, of at least `block_bytes`. A random next sentence
-    comes from another document of the same block, which has at least eight documents if the corpus
-    does; so memory holds a few blocks and never the corpus. If documents are long, a larger
-    `block_bytes` gives more documents to choose from.
+    The text is read in blocks of whole documents, of at least `block_bytes`, so that memory holds a
+    few blocks and never the corpus. A random next sentence comes from another document of the same
+    block, which has at least eight documents if the corpus does; with long documents, a larger
+    `block_bytes` gives more choice.
 
     The objectives:
 
@@ -73,7 +73,7 @@ def write_examples(
     - "full_sentences": whole sentences in a row, continued in the next document after a separator
       (RoBERTa).
 
-    A pair that is too long is truncated as in BERT; a sentence that is too long for a row of full
+    A pair that is too long is truncated as in BERT, and a sentence longer than a row of full
     sentences is split.
 
     Args:
@@ -83,22 +83,21 @@ def write_examples(
         sequence_length: int. Tokens per row, special tokens included.
         objective: string.
         copies: int. Number of passes over the corpus, each with other random choices.
-        cut_sentences: bool. For "full_sentences": split the last sentence where the row is full,
-            and begin the next row with its rest. Without it, rows of 32 tokens were only four
-            fifths full, because a sentence that does not fit waits for the next row.
+        cut_sentences: bool. For "full_sentences": fill each row by splitting its last sentence,
+            whose rest begins the next row. Otherwise a sentence that does not fit waits for the
+            next row, which left rows of 32 tokens only four fifths full.
         short_sequence_rate: float. Share of documents, or of rows of full sentences, with a shorter
             target length. `None` means 0.1, or 0 for full sentences.
         mask_selection_rate: float. Share of tokens to predict.
-        mask_selection_length: int. Maximum number of tokens to predict per row; `None` means that
-            share of `sequence_length`, rounded up.
+        mask_selection_length: int. Maximum number of them per row; `None` means that share of
+            `sequence_length`, rounded up.
         mask_token_rate: float. Share of these that becomes the mask token.
         random_token_rate: float. Share of these that becomes a random token.
         mask_unit: string. What is masked as a whole: "token", "word", "span" or "ngram"; see
             `mask_tokens`.
         seed: int.
-        workers: int. Worker processes; `None` starts one per core, or none for a corpus of a few
-            blocks. A script that uses several must call this below
-            `if __name__ == "__main__":`.
+        workers: int. Worker processes; `None` starts one per core, or none for a few blocks. A
+            script that uses several must call this below `if __name__ == "__main__":`.
         block_bytes: int.
         blocks_per_shard: int.
         progress: function `(share, examples)`, called after each block.
@@ -114,7 +113,6 @@ def write_examples(
         OSError: if the disk is full. No partial file is left.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A, and its released code; Lan et al.
-    2020, arXiv 1909.11942; Liu et al. 2019, arXiv 1907.11692.
     2020, arXiv 1909.11942; Liu et al. 2019, arXiv 1907.11692.
     """
     make = BlockExamples(
@@ -153,7 +151,7 @@ def write_examples(
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
-            if not shards:  # `read_examples` would take a shard without a manifest for foreign.
+            if not shards:  # Shards without a manifest would be read as those of another tool.
                 write_manifest(output, manifest)
             with new_file(join(output, name)) as file:
                 text, data = hashlib.sha256(), hashlib.sha256()

@@ -140,7 +140,7 @@ def shard_path(folder, shard):
 def check_shards(folder, shards, hashed=True):
     """Raise a `ValueError` unless the shards exist with their sizes and hashes.
 
-    At a URL only the sizes are compared, by one listing; hashes are compared after the download.
+    At a URL only the sizes are compared, by one listing; hashes follow after the download.
     """
     sizes = find(folder)[1] if is_url(folder) else None
     for shard in shards:
@@ -150,9 +150,8 @@ def check_shards(folder, shards, hashed=True):
         size = os.path.getsize(path) if sizes is None else sizes[path]
         if size != shard["bytes"]:
             raise ValueError(
-                f"The shard '{path}' has {size} bytes, but had {shard['bytes']} when it was "
-                "written: it is truncated or damaged; remove the folder and write the examples "
-                "again."
+                f"The shard '{path}' has {size} bytes, but was written with {shard['bytes']}: it "
+                "is truncated or damaged; remove the folder and write the examples again."
             )
         if hashed and sizes is None:
             check_hash(path, path, shard)
@@ -163,6 +162,6 @@ def check_hash(path, name, shard):
     found = file_sha256(path)
     if found != (shard.get("sha256") or found):
         raise ValueError(
-            f"The shard '{name}' differs from what was written: it is damaged; "
-            "remove the folder and write the examples again."
+            f"The shard '{name}' differs from what was written; remove the folder and write the "
+            "examples again."
         )

@@ -121,12 +121,12 @@ def mask_tokens(
 
     Words are chosen whole or not at all, and the number of tokens is as exact as for "token": words
     are taken in random order, spans as such, and skipped if they would overshoot or leave a rest
-    that no later words add up to. So the last span of a row may be cut between words. If no choice
-    of whole words gives that number, the largest possible number below it is chosen: none in a row
-    with a single word that is too long. No unit crosses a token that is not maskable.
+    that no later words add up to. So the last span of a row may be cut between words. If whole
+    words cannot give that number, they give the largest possible one below it: none in a row with a
+    single word that is too long. No unit crosses a token that is not maskable.
 
     Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code; a span
-    as a whole becomes mask tokens, random tokens (a different one each) or stays, as in SpanBERT.
+    as a whole becomes mask tokens, or different random tokens, or stays, as in SpanBERT.
 
     Args:
         token_ids: int32 (B, T).
@@ -138,18 +138,17 @@ def mask_tokens(
         lengths: int32 (B,). n of each row, special tokens included; `None` takes the number of
             maskable tokens plus two.
         mask_selection_rate: float. 0 masks nothing; P is then `mask_selection_length`, or 1.
-        mask_selection_length: int. Maximum number of tokens to choose per row; `None` sets none.
+        mask_selection_length: int. Maximum number of tokens to choose per row, or `None`.
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.
-        word_starts: bool (B, T). The tokens that begin a word: the function `word_starts` finds
-            them for a vocabulary; for Chinese they come from a word segmenter. `None` makes each
-            token a word.
+        word_starts: bool (B, T). The tokens that begin a word: from the function `word_starts` by
+            a vocabulary, or for Chinese from a word segmenter. `None` makes each token a word.
 
     Returns:
         A dict of `token_ids` (B, T), with the chosen ones masked; `mask_positions` int32 (B, P),
         ascending; `mask_ids` int32 (B, P), the original tokens; `mask_weights` float32 (B, P). P
-        depends only on T. Unused slots come last, with zeros in all three.
+        depends only on T. Unused slots come last, as zeros.
 
     Raises:
         ValueError: for a rate outside 0 to 1, an unknown unit, and "word" without `word_starts`.

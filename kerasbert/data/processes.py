@@ -15,7 +15,7 @@ import pickle
 from kerasbert._process import run_silently, silent_tensorflow
 from kerasbert.backend.tensorflow import tf
 
-# Number of blocks up to which no processes are started, because starting takes seconds.
+# Up to this many blocks, no processes are started, because starting takes seconds.
 FEW = 16
 
 
@@ -25,7 +25,7 @@ def map_blocks(function, tasks, workers, left):
     Args:
         function, tasks: as for `map_in_processes`.
         workers: int. 1 runs in this process; `None` uses one per core, or this one for few tasks.
-        left: function of the first key, that estimates how many tasks there are from it on.
+        left: function of the first key, that estimates the number of tasks from it on.
     """
     tasks = iter(tasks)
     first = list(itertools.islice(tasks, 1))
@@ -41,7 +41,7 @@ def map_blocks(function, tasks, workers, left):
 
 
 def _cores():
-    """Return the number of cores that this process may use."""
+    """Return the number of usable cores."""
     has_affinity = hasattr(os, "sched_getaffinity")  # not on every system
     return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
@@ -50,7 +50,7 @@ def map_in_processes(function, tasks, workers):
     """Yield `(key, function(*arguments))` for each task, in order.
 
     Args:
-        function: function that can be pickled; if it uses TensorFlow, it gets one core and no GPU.
+        function: picklable function; if it uses TensorFlow, it gets one core and no GPU.
         tasks: iterable of `(key, arguments)`; the keys stay in this process.
         workers: int.
 
@@ -75,7 +75,7 @@ def map_in_processes(function, tasks, workers):
             process.start()
             theirs.close()
             processes.append(process)
-            busy[pipe] = None  # until the process reports that it has started
+            busy[pipe] = None  # until the process has started
         while True:
             # Enough tasks to keep all processes busy while the first result is pending.
             while idle and tasks is not None and len(waiting) < 3 * workers:
@@ -106,9 +106,8 @@ def map_in_processes(function, tasks, workers):
                 idle.append(pipe)
     except (EOFError, ConnectionError):
         raise RuntimeError(
-            "A worker process ended unexpectedly: it was killed, perhaps for lack of memory, "
-            "or could not start. A script must call this below `if __name__ == '__main__':`; "
-            "or pass workers=1."
+            "A worker process ended: it was killed, perhaps for lack of memory, or could not "
+            "start. A script must call this below `if __name__ == '__main__':`; or pass workers=1."
         ) from None
     finally:
         for process in processes:
@@ -120,7 +119,7 @@ def map_in_processes(function, tasks, workers):
 
 
 def _serve(pipe, function):
-    """Run a worker process: send a result, or an error, for each set of arguments received."""
+    """Run a worker process: send a result, or an error, for each set of arguments."""
     # There is one process per core, and training may need the GPU.
     with silent_tensorflow(), contextlib.suppress(RuntimeError, ImportError):
         tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -19,11 +19,11 @@ OBJECTIVES = ("next_sentence", "sentence_order", "full_sentences")
 def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, seed=0):
     """Choose pairs where B either follows A or comes from another document.
 
-    The sentences of a document are collected until there are `most` tokens, and split at a random
-    sentence boundary: A is the part before it. B is random in half of the cases, and always if
-    there is one sentence: it starts anywhere in another document and continues until the pair has
-    `most` tokens; the text after A is then used again. Otherwise B is the text after A. A share of
-    `short_sequence_rate` of the documents has a random target length from 2 to `most` tokens.
+    Sentences of a document are collected up to `most` tokens, and split at a random boundary: A is
+    the part before it. In half of the cases, and always for one sentence, B is random: it starts
+    anywhere in another document and continues until the pair has `most` tokens; the text after A is
+    then used again. Otherwise B is the text after A. A share of `short_sequence_rate` of the
+    documents has a random target length from 2 to `most` tokens.
 
     Args:
         sentences, documents: ints (S + 1,), (D + 1,). Random sentences come from these documents.
@@ -32,8 +32,7 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
         seed: int.
 
     Returns:
-        int64 (R, 5): where A starts and ends, where B does, and 1 for a random B. The pairs are
-        not yet truncated.
+        int64 (R, 5): where A starts and ends, where B does, and 1 for a random B; not truncated.
 
     Raises:
         ValueError: if there is only one document.

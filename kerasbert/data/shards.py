@@ -1,10 +1,9 @@
 """Sharded output per file of a corpus, on one machine or on many by Apache Beam.
 
 A shard holds consecutive rows of one file, so that one worker reads a file and many make shards.
-Each shard is written atomically. The manifest records the sizes and hashes of a shard's files, and
-the hash of the corpus file that the shard was made from; until the manifest is complete, a hidden
-file next to each shard records them. The same call rebuilds missing or damaged shards, and no
-others.
+Each is written atomically. The manifest records the sizes and hashes of a shard's files, and the
+hash of its corpus file; until the manifest is complete, a hidden file next to each shard does. The
+same call rebuilds missing or damaged shards, and no others.
 """
 
 import contextlib
@@ -55,15 +54,14 @@ def write_shards(
             a shard, and the input of `make`.
         make: function `(shard, part)`, that yields the bytes of the shard's files in their order.
         fits: function `(contents, part)` that returns whether the bytes of a shard's files may be
-            the output of `make` for a part. Called only for shards of earlier versions, which have
-            no hashes.
+            the output of `make`. Called only for shards of earlier versions, which have no hashes.
         options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` runs without Beam.
 
     Returns:
         The manifest, a dict: `count` of rows, `shards`, `files`, `model`, `settings`.
 
     Raises:
-        ValueError: for a missing corpus or one without rows, and for a folder with shards of
+        ValueError: for a corpus that is missing or has no rows, and for a folder with shards of
             another model, other settings or another corpus.
     """
     given, output = as_paths(corpus), os.fspath(output)

@@ -105,21 +105,21 @@ def pretrain(corpus, output, *, settings):
     bias correction.
 
     `output` holds `preset`, for `from_preset`, with its model card; `log.jsonl` and `curves.png`;
-    the newest checkpoint; and the `vocabulary` and `examples` made on the way. Called again with
-    the same arguments, an interrupted training resumes from its checkpoint and ends with the same
-    weights as without the interruption: bit-identical on the same machine and backend, if the
-    backend's operations are deterministic, as on CPUs. Ctrl-C stops after writing a checkpoint.
+    the newest checkpoint; and the `vocabulary` and `examples` made on the way. The same call
+    resumes an interrupted training from its checkpoint and ends with the same weights as without
+    the interruption: bit-identical on the same machine and backend if the backend's operations are
+    deterministic, as on CPUs. Ctrl-C stops after writing a checkpoint.
 
     Processes started by a launcher (see `kerasbert.distribution.join`) train together, with the
-    same batches as a single process: each reads its part of them, and the first one writes to
-    `output`, which all must be able to read. Any number of processes can resume a checkpoint.
+    same batches as a single process: each reads its part, and the first one writes to `output`,
+    which all must see. Any number of processes can resume a checkpoint.
 
     Args:
         corpus: text, as for `kerasbert.data.documents`; or examples: a folder of `write_examples`,
             or a dict of sequence length to such folders (or TFRecord files).
         output: path of a folder, or a URL such as "s3://bucket/mini", see `kerasbert.storage`. At a
-            URL, each file is transferred atomically, after each checkpoint and at the end; if two
-            runs write to one URL, the one started last continues and the other stops.
+            URL, files are transferred atomically after each checkpoint and at the end; of two runs
+            that write to one URL, the one started last continues and the other stops.
         preset: string. An encoder to continue with, and its heads if it has them. Also the `output`
             of an earlier training.
         num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by
@@ -131,12 +131,12 @@ def pretrain(corpus, output, *, settings):
             match. It must have the encoder's vocabulary and width, as "minilm_mini_demo_en" has
             those of "bert_mini_demo_en_uncased". See `BertPretrainer`.
         teacher_weight: float. The weight of that loss, by default 10.
-        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one, such as the
-            output of `kerasbert.vocab(..., kind="unigram")`. `None` takes the preset's, or trains a
+        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder with one, such as the output
+            of `kerasbert.vocab(..., kind="unigram")`. `None` takes the preset's, or trains a
             WordPiece vocabulary on the corpus.
         vocabulary_size: int. Size of a trained vocabulary.
         lowercase: bool. For a trained vocabulary, or a plain `vocab.txt`.
-        reading: dict. How the corpus is read: settings of `documents`.
+        reading: dict. Settings of `documents` for the corpus.
         objective: string. "next_sentence", "sentence_order" or "full_sentences", see
             `write_examples`; the last has no second task, and its new encoders no pooler. Or
             "replaced_tokens", ELECTRA's, on examples of full sentences: see `ElectraPretrainer`.
@@ -149,31 +149,32 @@ def pretrain(corpus, output, *, settings):
         batch_size: int. Examples per update, also for that default.
         phases: list of `(sequence_length, steps, batch_size)`, trained in this order.
         optimizer: string. "adamw", "lamb" for large batches, or "muon" for the layers' matrices
-            with Adam for the rest; see `kerasbert.optimizers`. `None` means Muon for a new encoder,
-            and AdamW for a preset's and for replaced tokens.
+            with Adam for the rest; see `kerasbert.optimizers`. `None` means Muon for a new encoder
+            or a kept optimizer state, and AdamW for a preset's encoder and for replaced tokens.
         learning_rate: float. The peak; `None` means 1e-4 for AdamW, 1e-3 for LAMB, 3e-3 for Muon.
-        schedule: string. After the warmup, "linear" falls to 0 throughout; "wsd" (warmup, stable,
+        schedule: string. After the warmup, "linear" falls steadily to 0; "wsd" (warmup, stable,
             decay) stays constant and falls to 0 in the last steps, see `WarmupStableDecay`.
         warmup_steps: int. `None` means a hundredth of all steps, as for BERT, but at least 1,000,
             or a fifth of fewer than 5,000: Adam's second moment averages over that many steps, and
             with fewer a small encoder fell back to predicting word frequencies for good.
         decay_share: float. For "wsd": share of the steps in which the rate falls, by default 0.2.
         weight_decay: float. Not applied to biases and norms.
-        ema_momentum: float. Momentum, such as 0.999, of a moving average of the weights, which the
-            preset and the final scores use. `None` uses the last weights. Training and the log use
-            the weights themselves.
+        ema_momentum: float. Momentum, such as 0.999, of a moving average of the weights, for the
+            preset and the final scores but not for the training and its log. `None` uses the last
+            weights.
         optimizer_state: string. "new", or "kept" to continue with that of an earlier training,
             whose `output` is the `preset`; the schedule starts again.
         finetuning_learning_rate: float. A good rate for fine-tuning, recorded in the preset;
-            `finetune(..., learning_rates=[...], record_rate=True)` searches and records it.
+            `finetune(..., learning_rates=[...], record_rate=True)` searches one and records it.
         accumulate: int. Number of parts that a batch is computed in, to save memory.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; weights stay in float32.
         masking: string. "dynamic" masks again in every epoch, "static" masks once.
-        masker: dict. Settings of `mask_tokens`, such as `{"mask_selection_rate": 0.3, "unit":
-            "word"}`. Two rates, such as `(0.3, 0.15)`, are those at the start and at the end: the
-            rate changes linearly over all phases; held-out examples use the last one.
+        masker: dict. Settings of `mask_tokens`, such as
+            `{"mask_selection_rate": 0.3, "unit": "word"}`. Two rates, such as `(0.3, 0.15)`, are
+            those at the start and the end, with a linear change over all phases; held-out examples
+            use the last one.
         copies: int. Number of passes over the corpus when making examples.
-        held_out: float. Share of the examples, in whole shards, that is held out for evaluation.
+        held_out: float. Share of the examples, in whole shards, held out for evaluation.
         seed: int.
         log_every: int. Steps between lines of the log; by default a 200th of all, 10 to 100.
         evaluate_every: int. Steps between evaluations on 2,000 held-out examples, a multiple of
@@ -184,8 +185,8 @@ def pretrain(corpus, output, *, settings):
         jit_compile: bool or "auto", as in `keras.Model.compile`.
         devices: int. Devices of this process that share each batch, on JAX and TensorFlow; several
             processes use all of theirs.
-        mesh: tuple or string. On JAX, `(2, 4)` or "2x4": the number of devices that share each
-            batch, and of devices that each layer is sharded over.
+        mesh: tuple or string. On JAX, `(2, 4)` or "2x4": numbers of devices that share each batch,
+            and that each layer is sharded over.
         tensorboard: bool. Write to the folder `tensorboard` in `output`.
         callbacks: list of Keras callbacks. Their epochs are the intervals of the log.
         card: dict. Further facts for the model card; see `upload_preset`.

@@ -191,7 +191,7 @@ class PretrainSettings:
             object.__setattr__(self, name, value)
 
     def _optimizer(self):
-        """Choose Muon where it was measured: new encoders with masked-word prediction."""
+        """Choose Muon where it was measured: for new encoders that predict masked words."""
         is_new = self.preset is None or self.optimizer_state == "kept"
         return "muon" if is_new and not self.replaces else "adamw"
 

@@ -882,7 +882,9 @@ def test_damaged_files(written, of_reference, bert, corpus, tmp_path):
     shard = tmp_path / "examples-00001.tfrecord.gz"
     data = shard.read_bytes()
     shard.write_bytes(data[:-100])
-    message = f"00001.tfrecord.gz' has {len(data) - 100} bytes, but had {len(data)} when it"
+    message = (
+        f"00001.tfrecord.gz' has {len(data) - 100} bytes, but was written with {len(data)}: it"
+    )
     with pytest.raises(ValueError, match=message):
         read_examples(tmp_path, 4)
     with pytest.raises(ValueError, match=message):
