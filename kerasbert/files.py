@@ -183,7 +183,7 @@ def read_json(path, kind=dict):
         raise ValueError(f"'{path}' is missing; download the whole checkpoint again.") from error
     except RecursionError:
         raise ValueError(
-            f"'{path}' is nested too deeply for JSON, so it is not a file of a checkpoint; "
+            f"'{path}' is nested too deeply to be read, so it is not a checkpoint's; "
             "download it again."
         ) from None
     except ValueError as error:
@@ -314,7 +314,9 @@ def output_folder(path, name, urls=False):
                 "one, and copy it to the URL."
             )
         if not is_url(given.rstrip("/")):
-            raise ValueError(f"{name}={given!r} names no folder, such as 's3://bucket/folder'.")
+            raise ValueError(
+                f"{name}={given!r} names no folder; add one, as in 's3://bucket/folder'."
+            )
         return given.rstrip("/")
     path = os.path.abspath(given)
     place = _existing(path)

@@ -212,7 +212,7 @@ def test_deeply_nested(folders, tmp_path, format, file):
     directory = copy(folders, format, tmp_path)
     (directory / file).write_text('{"model_type": ' + DEEP + "}")
     said = refuses(directory)
-    assert f"{directory}/{file}' is nested too deeply for JSON" in said
+    assert f"{directory}/{file}' is nested too deeply to be read" in said
     (directory / file).write_text('{"model_type": 1' + "0" * 5000 + "}")  # Too long an integer.
     assert "is not valid JSON" in refuses(directory)
     (directory / file).write_text(DEEP[:1] + "]")
