@@ -134,7 +134,7 @@ def test_bad_input(embedder, corpus, tmp_path):
     (tmp_path / "nothing").mkdir()
     for message, path, settings in (
         ("The folder '.*nothing' has no files", tmp_path / "nothing", {}),
-        ("There is no file", tmp_path / "none*.txt", {}),
+        ("is not a file, nor a pattern", tmp_path / "none*.txt", {}),
         ("has no texts", write("empty.txt", "\n \n"), {}),
         ("row 1, has no column 'body'; its columns are 'id'", corpus / "more", {"text": "body"}),
         ("has no column 'key'", corpus / "more", {"id": "key"}),

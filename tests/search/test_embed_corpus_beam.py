@@ -90,7 +90,7 @@ def test_parquet_of_a_pipeline(preset, corpus, tmp_path):  # noqa: F811
 @pytest.mark.peers
 def test_bad_input_of_a_pipeline(embedder, preset, corpus, tmp_path):  # noqa: F811
     options = beam_options("DirectRunner", ())
-    with pytest.raises(ValueError, match="There is no file"):
+    with pytest.raises(ValueError, match="is not a file, nor a pattern"):
         embed_corpus(str(tmp_path / "no*.txt"), tmp_path / "out", preset, options=options)
     with pytest.raises(ValueError, match="a folder that all workers can read"):
         embed_corpus(corpus, tmp_path / "out", embedder, options=options)
