@@ -1,8 +1,8 @@
-"""Whole files and folders, or none: temporary names, locks, what killed runs left, JSON.
+"""Atomic writes of files and folders: temporary names, locks, cleanup after killed runs, JSON.
 
-What is not done yet stands in a hidden folder on the disk where it belongs, and gets its name when
-it is whole. Each hidden folder has a lock that its process holds: the system frees it when the
-process ends, however it ends, so that the next writer there knows what nobody works on any more.
+Unfinished work is in a hidden folder on the same disk, and is renamed when it is complete. Each
+hidden folder has a lock that its process holds. The system releases the lock when the process ends,
+however it ends, so that the next writer can tell which folders are abandoned.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ _HIDDEN = re.compile(re.escape(_PREFIX) + r"([0-9a-f]{12}|in-use.*)")
 _LOCK = "lock"
 _OWNER = "owner.json"
 _MOVING = "moving.json"
-_ORIGIN = "made"  # An empty file that binds a plan to this disk; see `_origin`.
+_ORIGIN = "made"  # An empty file that ties a plan to this disk; see `_origin`.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# A folder that was there a moment ago, or that is there by now: somebody else writes there too.
+# A folder was just removed or just created, so another process is writing there too.
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 _hidden_here = set()  # the hidden folders of this process
-# `s3://`, and what fsspec chains, as `zip://a.txt::s3://`; no drive of Windows.
+# `s3://`, and URLs chained by fsspec such as `zip://a.txt::s3://`, but no Windows drives.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _CACHED = re.compile("(models|datasets|spaces)--")
@@ -52,10 +52,10 @@ _LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 @contextlib.contextmanager
 def new_file(path):
-    """A file that is there under its name when all is written, or not at all.
+    """Write a file atomically: it appears under its name when everything is written, or never.
 
     Raises:
-        OSError: in a sentence where the disk is full.
+        OSError: if the disk is full, with advice.
     """
     folder, name = os.path.split(os.path.abspath(path))
     try:
@@ -73,27 +73,27 @@ def new_file(path):
         raise OSError(
             error.errno,
             f"The disk of '{folder}' is full: '{name}' was not written. Free some space and run "
-            "the same again: it goes on after the last complete file",
+            "the same again: it resumes after the last complete file",
         ) from None
 
 
 def write_text(path, text):
-    """Write a whole text file, see `new_file`; returns its path."""
+    """Write a text file atomically; returns its path."""
     with new_file(path) as file:
         file.write(text.encode())
     return path
 
 
 def write_json(path, value, indent=1):
-    """Write a whole JSON file, see `new_file`, with letters of all languages as they are."""
+    """Write a JSON file atomically, without escaping non-ASCII letters."""
     text = to_json(value, ensure_ascii=False, indent=indent)
-    if re.search("[\ud800-\udfff]", text):  # Names of files may hold bytes that are no UTF-8.
+    if re.search("[\ud800-\udfff]", text):  # File names may hold bytes that are not UTF-8.
         text = to_json(value, indent=indent)
     return write_text(path, text + "\n")
 
 
 def inside(directory, name, source, nested=False):
-    """The path of a file or folder in a directory, by a name that was read from a file.
+    """Return the path of a file or folder in a directory, for a name that was read from a file.
 
     Every name that a file holds must go through here before it becomes part of a path: runs,
     shards, modules, submissions. `tests/test_names_from_files.py` enforces that.
@@ -102,11 +102,11 @@ def inside(directory, name, source, nested=False):
         directory: string. A folder or a URL.
         name: the name. It must be a string without separators that names neither the directory
             itself nor a device.
-        source: string. The path of the file that holds the name, for the error.
-        nested: bool. Whether the name may lead into folders of the directory, with "/".
+        source: string. The path of the file that holds the name, for the error message.
+        nested: bool. Whether the name may lead into subfolders, with "/".
 
     Raises:
-        ValueError: if the name is invalid, or leads out of the directory, also by a link. Links
+        ValueError: if the name is invalid or leads out of the directory, possibly by a link. Links
             in a snapshot of the Hugging Face hub's cache may lead to the blobs of its repository.
     """
     check_name(name, source, nested)
@@ -116,7 +116,7 @@ def inside(directory, name, source, nested=False):
 
 
 def check_name(name, source, nested=False):
-    """Check a name as `inside` does, but without a directory, so links are not checked."""
+    """Check a name like `inside`, but without a directory, so links are not checked."""
     if not _is_name(name, nested):
         raise _leaves(name, source)
 
@@ -139,7 +139,7 @@ def _is_name(name, nested):
     if not nested or os.name == "nt":
         if any(_DEVICE.fullmatch(part) or ntpath.splitdrive(part)[0] for part in parts):
             return False
-    # Windows strips dots and blanks from the end of a name.
+    # Windows strips dots and spaces from the end of a name.
     return bool(parts) and all(part.rstrip(". ") and "/" not in part for part in parts)
 
 
@@ -148,7 +148,7 @@ def _stays_inside(directory, name):
     found = pathlib.Path(os.path.realpath(os.path.join(directory, name)))
     if found.is_relative_to(root):
         return True
-    # In the hub's cache, snapshots/REVISION and its folders hold links to the repository's blobs.
+    # In the hub's cache, snapshots/REVISION and its subfolders link to the repository's blobs.
     for parent in root.parents:
         if parent.name == "snapshots" and _CACHED.match(parent.parent.name):
             return found.is_relative_to(parent.parent / "blobs")
@@ -156,7 +156,7 @@ def _stays_inside(directory, name):
 
 
 def read_log(path):
-    """The lines of a log, as dicts; one cut short by a power failure ends it."""
+    """Read the lines of a log as dicts, up to a line truncated by a power failure."""
     rows = []
     if os.path.exists(path):
         with contextlib.suppress(ValueError), open(path, encoding="utf-8") as file:
@@ -166,85 +166,84 @@ def read_log(path):
 
 
 def read_json(path, kind=dict):
-    """Read a JSON file that others wrote.
+    """Read a JSON file from elsewhere.
 
     Args:
         path: string.
-        kind: type. What the file has to hold: `dict` or `list`.
+        kind: type. The expected type of its content: `dict` or `list`.
 
     Raises:
-        ValueError: in a sentence for a file that is missing, broken or no file, or holds
-            something else.
+        ValueError: if it is missing, invalid or not a regular file, or holds something else.
     """
     check_regular(path)
     try:
         with open(path, encoding="utf-8-sig") as file:
             value = json.load(file)
     except FileNotFoundError as error:
-        raise ValueError(f"'{path}' is missing; fetch the whole checkpoint again.") from error
+        raise ValueError(f"'{path}' is missing; download the whole checkpoint again.") from error
     except RecursionError:
         raise ValueError(
-            f"'{path}' is nested deeper than JSON is read here; it is no file of a checkpoint: "
+            f"'{path}' is nested too deeply to be read, so it is not a checkpoint's; "
             "download it again."
         ) from None
     except ValueError as error:
-        raise ValueError(f"'{path}' is no valid JSON ({error}); download it again.") from error
+        raise ValueError(f"'{path}' is not valid JSON ({error}); download it again.") from error
     if not isinstance(value, kind):
         expected = {dict: "an object", list: "a list"}[kind]
-        raise ValueError(f"'{path}' holds a {type(value).__name__} where {expected} is expected.")
+        raise ValueError(f"'{path}' holds a {type(value).__name__}, but must hold {expected}.")
     return value
 
 
 def write_files(directory, files):
-    """Write files into a directory that nobody reads yet: a dict of name to bytes."""
+    """Write files, a dict of name to bytes, into a directory that nobody reads yet."""
     for name, data in files.items():
         with open(os.path.join(directory, name), "wb") as file:
             file.write(data)
 
 
 def json_in(directory, name):
-    """What the JSON file of this name in a directory holds; an empty dict where there is none."""
+    """Return the content of a JSON file in a directory; an empty dict if there is none."""
     path = os.path.join(directory, name)
     return read_json(path) if os.path.exists(path) else {}
 
 
 def check_regular(path):
-    """Raise for a pipe, a socket or a device under a file's name: reading it may never end.
+    """Check that a path is not a pipe, a socket or a device, which may block a reader forever.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if it is one.
     """
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return  # Whoever opens it says what is wrong.
+        return  # Opening it will raise a clear error.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         kind = "a pipe or socket" if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else "a device"
-        raise ValueError(f"'{path}' is {kind}, not a file; put the file itself there.")
+        raise ValueError(f"'{path}' is {kind}; it must be a regular file.")
 
 
 def file_sha256(path):
-    """The SHA-256 of a file's bytes, in hexadecimal; takes a second for 1 or 2 GB."""
+    """Return the SHA-256 of a file in hexadecimal; takes a second per 1 or 2 GB."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_file(path):
-    """The size and hash of a file, as `check_file` compares them: `{"bytes", "sha256"}`."""
+    """Return a file's size and hash for `check_file`: `{"bytes", "sha256"}`."""
     return {"bytes": os.path.getsize(path), "sha256": file_sha256(path)}
 
 
 def check_file(path, described, hashed, then):
-    """Raise unless a file is there and as it was when it was described.
+    """Check that a file exists and is as described.
 
     Args:
         path: string.
-        described: dict, as `describe_file` returns it; what is missing is not compared.
-        hashed: bool. Whether to compare the hash too, and not only the size.
-        then: string. What the user should do, the end of the error.
+        described: dict from `describe_file`; missing entries are not compared.
+        hashed: bool. Whether to compare the hash as well as the size.
+        then: string. What the user should do, the end of the error message.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if it is missing or differs.
     """
     check_regular(path)
     if not os.path.exists(path):
@@ -258,7 +257,7 @@ def check_file(path, described, hashed, then):
 
 
 def check_regular_tree(directory, depth=3):
-    """`check_regular` for the files of a folder and, `depth` folders deep, of those in it."""
+    """Call `check_regular` for the files of a folder, down to `depth` levels."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if not entry.is_file() and not _HIDDEN.fullmatch(entry.name):
@@ -271,7 +270,7 @@ def check_regular_tree(directory, depth=3):
 
 
 def is_url(path):
-    """Whether a string is a URL of a storage, which `kerasbert.storage` reads and writes.
+    """Return whether a string is a storage URL, as `kerasbert.storage` reads and writes.
 
     >>> is_url("s3://bucket/books"), is_url("C:/books"), is_url("books")
     (True, False, False)
@@ -280,57 +279,59 @@ def is_url(path):
 
 
 def as_path(given):
-    """What a user gave as a path or a URL: a string, with `~` put in and without `file://`.
+    """Return a given path or URL as a string, with `~` expanded and `file://` removed.
 
     Raises:
-        ValueError: for a URL that `pathlib` has taken a slash from.
+        ValueError: for a URL from which `pathlib` removed a slash.
     """
     path = os.fspath(given)
     if isinstance(given, os.PathLike) and isinstance(path, str) and _LOST_SLASH.match(path):
-        raise ValueError(f"{given!r} is no URL any more: `Path` takes one slash; pass a string.")
+        raise ValueError(f"{given!r} is not a URL: `Path` removes a slash; pass a string.")
     if isinstance(path, str) and path.startswith("file://"):
         path = "/" + path.removeprefix("file://").lstrip("/")
     return path if is_url(path) else os.path.expanduser(path)
 
 
 def output_folder(path, name, urls=False):
-    """The absolute path of a folder to write, cleared of what killed runs left there.
+    """Return the absolute path of an output folder, after cleaning up after killed runs there.
 
     Args:
         path: string or path. What the user gave.
-        name: string. The argument that it was given as, for errors.
-        urls: bool. Whether it may be a URL, see `kerasbert.storage`; that comes back without a
-            slash at its end.
+        name: string. The name of the argument, for error messages.
+        urls: bool. Whether a URL is allowed, see `kerasbert.storage`; it is returned without a
+            trailing slash.
 
     Raises:
-        ValueError: if it is empty, or a file, or below one, or a URL where there can be none.
+        ValueError: if it is empty, a file or inside one, or a URL that is not allowed.
     """
     given = as_path(path)
     if not given:
-        raise ValueError(f"{name}={given!r} names no folder; '.' is the one that you are in.")
+        raise ValueError(f"{name}={given!r} names no folder; pass '.' for the current one.")
     if is_url(given):
         if not urls:
             raise ValueError(
-                f"{name}={given!r} is a URL, and this writes to a folder of this machine; name "
-                "one, and copy it there."
+                f"{name}={given!r} is a URL, but only a local folder can be written here; name "
+                "one, and copy it to the URL."
             )
         if not is_url(given.rstrip("/")):
-            raise ValueError(f"{name}={given!r} names no folder, as 's3://bucket/folder' does.")
+            raise ValueError(
+                f"{name}={given!r} names no folder; add one, as in 's3://bucket/folder'."
+            )
         return given.rstrip("/")
     path = os.path.abspath(given)
     place = _existing(path)
     if not os.path.isdir(place):
         which = "it" if place == path else f"'{place}'"
         raise ValueError(f"Cannot write to '{path}': {which} is a file, not a folder.")
-    # Here too, as a run that finds its work done by one that was killed at its very end goes no
-    # further.
+    # Clean up here too, because a run whose work was finished by one that was killed at the very
+    # end writes nothing more.
     for folder in _above(os.path.realpath(path)):
         sweep(folder)
     return path
 
 
 def names_in(folder):
-    """What is in a folder, sorted, but for hidden folders of ours; nothing where there is none."""
+    """Return the sorted names in a folder without our hidden folders; empty if there is none."""
     if not os.path.isdir(folder):
         return []
     return sorted(name for name in os.listdir(folder) if not _HIDDEN.fullmatch(name))
@@ -338,16 +339,16 @@ def names_in(folder):
 
 @contextlib.contextmanager
 def in_use(folder, by):
-    """Fill a folder alone: another process that comes meanwhile is told who is at it.
+    """Lock a folder for writing; other processes get an error that names the one using it.
 
-    The folder is made, and goes again where nothing is put into it. At a URL there are no locks.
+    The folder is created if needed, and removed again if it stays empty. URLs are not locked.
 
     Args:
         folder: string.
-        by: string. What is done with it, such as "pretrain".
+        by: string. Who writes to it, such as "pretrain".
 
     Raises:
-        BlockingIOError: where another process, or this one, fills it already.
+        BlockingIOError: if another process, or this one, is writing to it already.
     """
     if is_url(folder):
         yield
@@ -365,7 +366,7 @@ def in_use(folder, by):
 
 
 def fills_output(function):
-    """Let a function fill the folder that its argument `output` names alone; see `in_use`."""
+    """Decorate a function to lock the folder of its argument `output`; see `in_use`."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -373,7 +374,7 @@ def fills_output(function):
         try:
             output = signature.bind(*args, **kwargs).arguments["output"]
         except TypeError:
-            return function(*args, **kwargs)  # It says what is missing.
+            return function(*args, **kwargs)  # Raises the usual error for missing arguments.
         with in_use(output_folder(output, "output", urls=True), function.__name__):
             return function(*args, **kwargs)
 
@@ -382,14 +383,14 @@ def fills_output(function):
 
 @contextlib.contextmanager
 def scratch(target, by=None):
-    """A hidden folder for what is to become the folder `target`, on the same disk; see `put`.
+    """Make a hidden folder on the disk of `target`, for its new content; see `put`.
 
     Args:
-        target: string. Nothing is made there; of a link, what it leads to.
-        by: string. What writes it, such as "convert", if nobody else may meanwhile.
+        target: string. The folder to replace or create; links are followed. Not changed here.
+        by: string. Who writes it, such as "convert", to lock it meanwhile; `None` does not lock.
 
     Raises:
-        BlockingIOError: where somebody else does.
+        BlockingIOError: if another process has locked it.
     """
     target = os.path.realpath(target)
     place = target if _stays(target) else _existing(os.path.dirname(target))
@@ -405,7 +406,7 @@ def scratch(target, by=None):
 
 @contextlib.contextmanager
 def new_folder(target, keep=False, by=None):
-    """A folder to write to that becomes `target` when all went well; see `scratch` and `put`."""
+    """Yield a folder that becomes `target` if all goes well; see `scratch` and `put`."""
     with scratch(target, by) as work:
         folder = os.path.join(work, "new")
         os.mkdir(folder)
@@ -415,7 +416,7 @@ def new_folder(target, keep=False, by=None):
 
 @contextlib.contextmanager
 def new_files(folder):
-    """A folder to write to whose files all go into `folder`, which is there, when all went well."""
+    """Yield a folder whose files all move into the existing `folder` if all goes well."""
     with _hidden(folder) as work:
         new = os.path.join(work, "new")
         os.mkdir(new)
@@ -424,17 +425,17 @@ def new_files(folder):
 
 
 def put(folder, target, keep=False):
-    """Let a whole folder in a `scratch` take the place of `target`, whatever is there.
+    """Replace `target`, or create it, with a complete folder from a `scratch`.
 
-    On Linux the two change names in one step, so that at any time one of them is there, whole. What
-    cannot change its name (a mounted folder, the one that we are in, one whose parent is not ours),
-    and any folder on other systems, is filled entry by entry: where that is interrupted, the next
-    writer (`sweep`) completes it first, and readers get an error (`settle`).
+    On Linux the two are exchanged in one step, so that one of them exists, complete, at any time. A
+    folder that cannot be renamed (a mount point, the current directory, one in a parent that we
+    cannot write to), and any folder on other systems, is filled entry by entry. If that is
+    interrupted, the next writer (`sweep`) completes it, and readers get an error (`settle`).
 
     Args:
-        folder: string. Directly in the scratch.
-        target: string. As given to `scratch`.
-        keep: bool. Whether other files of `target` stay. They are linked, not copied.
+        folder: string. Directly in the scratch folder.
+        target: string. As passed to `scratch`.
+        keep: bool. Whether to keep other files of `target`. They are linked, not copied.
     """
     target = os.path.realpath(target)
     folder = os.path.realpath(folder)
@@ -462,15 +463,15 @@ def put(folder, target, keep=False):
 
 
 def temporary_folder():
-    """A hidden folder among the system's temporary files, for as long as the context lasts.
+    """Make a hidden folder in the system's temporary folder, removed when the context ends.
 
-    What a killed process left there goes with the next one.
+    The next such folder also cleans up after a killed process.
     """
     return _hidden(tempfile.gettempdir())
 
 
 def link_files(folder, new):
-    """Let `new` hold all that is in a folder too, by links to the files where they can be made."""
+    """Add all files of a folder to `new`, by hard links if possible, otherwise by copies."""
     try:
         _link_others(folder, new)
     except OSError:
@@ -478,7 +479,7 @@ def link_files(folder, new):
 
 
 def remove(path):
-    """Remove a file or a folder, if it is there: at once, not piece by piece."""
+    """Remove a file or a folder, if it exists, in one step."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         return
@@ -488,18 +489,19 @@ def remove(path):
 
 
 def is_unfinished(path):
-    """Whether a path is in a hidden folder of this process."""
+    """Return whether a path is in a hidden folder of this process."""
     path = os.path.realpath(path)
     return any(path.startswith(hidden + os.sep) for hidden in tuple(_hidden_here))
 
 
 def settle(folder):
-    """Before a folder is read: wait for a process that is moving files into it, if there is one.
+    """Wait, before a folder is read, for a process that is moving files into it.
 
-    This moves nothing: reading has no side effects. Plans that this user did not begin here, such
+    Moves nothing itself: reading has no side effects. Plans that this user did not begin here, such
     as those in a downloaded folder, are ignored with a warning.
 
     Raises:
+        OSError: if a process ended in the middle of a move.
         OSError: in a sentence, if a process ended in the middle of a move.
     """
     for name in _hidden_in(folder):
@@ -525,8 +527,8 @@ def settle(folder):
 def sweep(folder):
     """Remove what killed processes left in a folder, and complete the moves that they began.
 
-    This applies only to what this user made on this disk: other users' hidden folders, links, and
-    plans that came with a copied or downloaded folder are left alone.
+    Affects only what this user made on this disk, not other users' hidden folders, links, or plans
+    that came with a copied or downloaded folder.
     """
     for name in _hidden_in(folder) if os.access(folder, os.W_OK) else []:
         with contextlib.suppress(OSError):  # Another process removed it.
@@ -534,12 +536,12 @@ def sweep(folder):
 
 
 def check_room(folder, weights):
-    """Raise unless the disk takes the weights of a model as HDF5.
+    """Check that the disk has room for a model's weights as HDF5.
 
-    Where it is full in the middle of a file, h5py does not raise: the process dies (3.14).
+    If the disk gets full while h5py writes, the process dies without an exception (3.14).
 
     Raises:
-        OSError: in a sentence where they do not fit.
+        OSError: if they do not fit.
     """
     if weights:
         size = sum(math.prod(w.shape) * np.dtype(w.dtype).itemsize + 4096 for w in weights)
@@ -547,10 +549,10 @@ def check_room(folder, weights):
 
 
 def check_space(folder, size, what):
-    """Raise unless the disk of a folder takes so many bytes more.
+    """Check that the disk of a folder has room for `size` more bytes.
 
     Raises:
-        OSError: in a sentence where they do not fit.
+        OSError: if they do not fit.
     """
     if not size or not hasattr(os, "posix_fallocate"):
         return
@@ -572,13 +574,13 @@ def check_space(folder, size, what):
 
 @contextlib.contextmanager
 def _hidden(place):
-    """A hidden folder in `place` with a lock, removed at the end."""
+    """Make a hidden folder with a lock in `place`, removed at the end."""
     sweep(place)
     while True:
         work = os.path.join(place, _PREFIX + secrets.token_hex(6))
         _make_in(place, work)
         lock = _lock(work)
-        if lock is not None:  # Else someone took it for left behind, as it had no lock yet.
+        if lock is not None:  # Otherwise another process took it for abandoned.
             break
     known = os.path.realpath(work)
     _hidden_here.add(known)
@@ -591,10 +593,10 @@ def _hidden(place):
 
 @contextlib.contextmanager
 def _alone(place, name, target, by):
-    """Hold the lock of this name in `place`, and say there who does."""
+    """Hold the lock of this name in `place`, and record who holds it."""
     work = os.path.join(place, _PREFIX + name)
     lock = None
-    for _ in range(5):  # Somebody may be looking whether it was left behind.
+    for _ in range(5):  # Another process may be checking whether it is abandoned.
         _make_in(place, work)
         lock = _lock(work, wait=0.1)
         if lock is not None:
@@ -602,7 +604,7 @@ def _alone(place, name, target, by):
     if lock is None:
         raise BlockingIOError(
             errno.EWOULDBLOCK,
-            f"'{target}' is being written by {_owner(work)}; wait until that is done, or name "
+            f"'{target}' is being written by {_owner(work)}; wait until it is done, or name "
             "another folder",
         )
     try:
@@ -630,7 +632,7 @@ def _make_in(place, work):
             raise PermissionError(
                 errno.EPERM,
                 f"'{work}' belongs to another user, is a link or holds one, so nothing is written "
-                "next to it; remove it once nobody uses it, or name another folder",
+                "next to it; remove it when nobody uses it, or name another folder",
             ) from None
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -649,7 +651,7 @@ def _owner(work):
 
 
 def _lock(work, wait=0):
-    """The lock of a hidden folder, `None` if another process or thread has it, or removes it."""
+    """Lock a hidden folder; returns `None` if another process or thread holds or removes it."""
     import filelock
 
     lock = filelock.FileLock(os.path.join(work, _LOCK), thread_local=False)
@@ -661,7 +663,7 @@ def _lock(work, wait=0):
 
 
 def _hidden_in(folder):
-    """Names of hidden folders of ours."""
+    """List our hidden folders in a folder."""
     try:
         with os.scandir(folder) as entries:
             found = [e for e in entries if _HIDDEN.fullmatch(e.name)]
@@ -671,11 +673,11 @@ def _hidden_in(folder):
 
 
 def _is_ours(work):
-    """Whether a hidden folder is a real folder of this user, and its bookkeeping files no links."""
+    """Return whether a hidden folder is a real folder of this user, without links inside."""
     try:
         state = os.lstat(work)
     except FileNotFoundError:
-        return True  # Its owner removed it a moment ago.
+        return True  # Its owner has just removed it.
     except OSError:
         return False
     try:
@@ -692,21 +694,21 @@ def _is_ours(work):
 
 
 def _is_own(state):
-    """Whether this user owns a file; always true on Windows, which has no user ids."""
+    """Return whether this user owns a file; always true on Windows, which has no user ids."""
     return not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
 
 
 def _clear(work):
-    """Remove a hidden folder whose process is no more; what it was putting in place goes there."""
+    """Remove an abandoned hidden folder, after completing its move."""
     if not _is_ours(work):
         return
     is_moving = os.path.exists(os.path.join(work, _MOVING))
     if not is_moving and not os.path.exists(os.path.join(work, _LOCK)):
-        os.rmdir(work)  # Only where there is nothing in it.
+        os.rmdir(work)  # Fails unless it is empty.
         return
     if is_moving and not _has_own_plan(work):
         return
-    # A reader holds the lock for a moment.
+    # A reader may hold the lock for a moment.
     lock = _lock(work, wait=1 if is_moving else 0)
     if lock is not None:
         try:
@@ -718,10 +720,10 @@ def _clear(work):
 
 
 def _delete(work, lock):
-    """Remove a hidden folder and free its lock.
+    """Remove a hidden folder and release its lock.
 
-    The lock goes last: where we are stopped, the next one finds it free. A move that failed halfway
-    is left to the next one too.
+    The lock file is removed last, so that after an interruption the next process can still take the
+    lock. A move that failed halfway is also left to the next process.
     """
     with contextlib.suppress(OSError):
         if _is_folder(work) and not os.path.exists(os.path.join(work, _MOVING)):
@@ -733,7 +735,7 @@ def _delete(work, lock):
 
 
 def _is_folder(path):
-    """Whether a path is a folder, and not a link to one."""
+    """Return whether a path is a folder, and not a link to one."""
     return os.path.isdir(path) and not os.path.islink(path)
 
 
@@ -748,29 +750,29 @@ def _delete_tree(path):
 
 
 def _upwards(path):
-    """An absolute path, and then the folders that it is in, up to the root."""
+    """List an absolute path and all its parents, up to the root."""
     return [path, *map(str, pathlib.Path(path).parents)]
 
 
 def _existing(folder):
-    """A folder, or the nearest above that is there."""
+    """Return a folder, or its nearest existing parent."""
     return next(filter(os.path.exists, _upwards(folder)))
 
 
 def _above(target):
-    """Where what was to become `target` may have been left: in it, and in what is above."""
+    """List the folders where unfinished work for `target` may be: in it and its parents."""
     return _upwards(_existing(target))
 
 
 def _make(folder):
-    """Make a folder; returns the paths that were made, the innermost first."""
+    """Make a folder; returns the paths that were created, innermost first."""
     made = [path for path in _upwards(folder) if not os.path.lexists(path)]
     os.makedirs(folder, exist_ok=True)
     return made
 
 
 def _stays(target):
-    """Whether a folder is there that has to stay the same folder."""
+    """Return whether an existing folder cannot be renamed."""
     if not os.path.isdir(target):
         return False
     if os.path.ismount(target) or not os.access(os.path.dirname(target), os.W_OK | os.X_OK):
@@ -783,7 +785,7 @@ def _stays(target):
 
 
 def _put_new(folder, target):
-    """Give a folder a name that is not there, and make what is above it, in one step."""
+    """Rename a folder to a path that does not exist, and create its parents, in one step."""
     top = target
     while not os.path.lexists(os.path.dirname(top)):
         top = os.path.dirname(top)
@@ -803,7 +805,7 @@ def _put_new(folder, target):
 
 
 def _swap(folder, target, keep):
-    """Let two folders change names; whether that can be done."""
+    """Exchange two folders; returns whether that was possible."""
     if _renameat2() is None:
         return False
     device = os.stat(target).st_dev
@@ -814,7 +816,7 @@ def _swap(folder, target, keep):
         if keep:
             _link_others(target, folder)
         state = os.stat(target)
-        with contextlib.suppress(OSError):  # Only root gives folders away.
+        with contextlib.suppress(OSError):  # Only root can change the owner.
             os.chown(folder, state.st_uid, state.st_gid)
         os.chmod(folder, state.st_mode & 0o7777)
         _sync(folder)
@@ -823,13 +825,13 @@ def _swap(folder, target, keep):
         if error.errno in _CHANGED:
             raise
         return False
-    if keep:  # What came while we linked.
+    if keep:  # Files that were added while we linked.
         _link_others(folder, target)
     return True
 
 
 def _link_others(old, new):
-    """Link what is in an old folder and not in the new one into the new one."""
+    """Link what is only in the old folder into the new one."""
     with os.scandir(old) as entries:
         for entry in entries:
             other = os.path.join(new, entry.name)
@@ -847,7 +849,7 @@ def _link_others(old, new):
 
 @functools.cache
 def _renameat2():
-    """Linux' call that lets two files change names."""
+    """Return Linux's system call that exchanges two files, or `None`."""
     if not sys.platform.startswith("linux"):
         return None
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -861,7 +863,7 @@ def _exchange(one, other):
 
 
 def _move_in(folder, target, keep):
-    """Move what is in a folder into `target`; from here on `_end_move` can end it."""
+    """Move the content of a folder into `target`, by a plan that `_end_move` can complete."""
     work = os.path.dirname(folder)
     new = set(os.listdir(folder))
     removed = [] if keep else [name for name in names_in(target) if name not in new]
@@ -880,7 +882,7 @@ def _move_in(folder, target, keep):
     try:
         _end_move(work, target)
     except OSError:
-        if _count(work) == before:  # Nothing has moved, and nothing shall.
+        if _count(work) == before:  # Nothing was moved, so cancel the plan.
             os.unlink(path)
         raise
 
@@ -890,7 +892,7 @@ def _count(folder):
 
 
 def _origin(work):
-    """What binds a plan to this disk: a copy of the plan, as in an archive, has another origin.
+    """Return what ties a plan to this disk: a copy of the plan, as in an archive, differs in it.
 
     Inode numbers alone could be guessed, but the change time of an inode cannot be set.
     """
@@ -900,13 +902,13 @@ def _origin(work):
 
 
 def _has_own_plan(work):
-    """Whether there is a plan of a move that this user began here; warns about other plans."""
+    """Return whether there is a plan that this user began here; warns about other plans."""
     path = os.path.join(work, _MOVING)
     if not os.path.lexists(path):
         return False
     if _is_ours(work) and _read_plan(work) is not None:
         return True
-    if os.path.lexists(path):  # Otherwise the move was completed meanwhile.
+    if os.path.lexists(path):  # Otherwise the move has been completed.
         warnings.warn(
             f"'{work}' describes a move of files that this user did not begin on this disk, so it "
             "is ignored; remove it unless another user is writing there.",
@@ -916,7 +918,7 @@ def _has_own_plan(work):
 
 
 def _read_plan(work):
-    """The plan in a hidden folder, a dict; `None` if it is damaged or was not made here."""
+    """Read the plan in a hidden folder, a dict; `None` if it is damaged or was not made here."""
     try:
         with open(os.path.join(work, _MOVING), encoding="utf-8") as file:
             plan = json.load(file)
@@ -930,7 +932,7 @@ def _read_plan(work):
 
 
 def _end_move(work, target):
-    """End a move that was begun, if one was."""
+    """Complete a move, if one was begun."""
     path = os.path.join(work, _MOVING)
     if not os.path.exists(path):
         return
@@ -972,7 +974,7 @@ def _set_aside(path, old):
 
 
 def _open_to_all(folder, work):
-    """Give what is in a folder the modes of the umask: some libraries write for us alone."""
+    """Set the umask's modes in a folder, because some libraries write files for the owner only."""
     probe = os.path.join(work, "probe")
     os.mkdir(probe)
     mode = os.stat(probe).st_mode & 0o777
@@ -982,7 +984,7 @@ def _open_to_all(folder, work):
 
 
 def _all_in(folder):
-    """A folder and all in it but links, what is inside first: `(path, is_folder)`."""
+    """Yield a folder and everything in it except links, innermost first: `(path, is_folder)`."""
     for path, _, names in os.walk(folder, topdown=False):
         files = (os.path.join(path, name) for name in names)
         yield from ((file, False) for file in files if not os.path.islink(file))
@@ -990,7 +992,7 @@ def _all_in(folder):
 
 
 def _sync(path):
-    """Let a file, or the names in a folder, reach the disk, where that can be done."""
+    """Flush a file, or the names in a folder, to disk where that is supported."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:

@@ -661,7 +661,9 @@ def test_int8_and_adapters(tmp_path):
     model = tiny_classifier()
     model.backbone.enable_lora(2)
     perturb(model)
-    with pytest.raises(ValueError, match="lora_kernel_a is an adapter's; save the model with"):
+    with pytest.raises(
+        ValueError, match="lora_kernel_a belongs to an adapter; save the model with"
+    ):
         write(model, tmp_path / "out")
     model.save_to_preset(str(tmp_path / "preset"))
     said = write(str(tmp_path / "preset"), tmp_path / "out")
@@ -671,10 +673,10 @@ def test_int8_and_adapters(tmp_path):
     assert np.abs(array(again(features)) - array(model(features))).max() <= 1e-5
     model = tiny_classifier()
     model.quantize("int8")
-    with pytest.raises(ValueError, match="is quantized, which other formats do not hold"):
+    with pytest.raises(ValueError, match="is quantized, which other formats do not support"):
         write(model, tmp_path / "int8")
     model.save_to_preset(str(tmp_path / "preset8"))
-    with pytest.raises(ValueError, match="is quantized, which other formats do not hold"):
+    with pytest.raises(ValueError, match="is quantized, which other formats do not support"):
         write(str(tmp_path / "preset8"), tmp_path / "int8")
 
 
@@ -784,7 +786,7 @@ def test_heads_that_transformers_cannot_hold(tmp_path):
 
 @pytest.mark.backends("torch")
 def test_google_holds_bert_alone(tmp_path):
-    with pytest.raises(ValueError, match="holds BERT alone, and this is of the family roberta"):
+    with pytest.raises(ValueError, match="only holds BERT, not the family roberta"):
         write(tiny_backbone("roberta"), tmp_path / "out", format="google")
     with pytest.raises(ValueError, match=r"cannot hold layer_norm_epsilon=0.001 \(there 1e-12\)"):
         write(tiny_backbone(layer_norm_epsilon=1e-3), tmp_path / "out", format="google")

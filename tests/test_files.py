@@ -299,7 +299,7 @@ def test_modes_follow_the_umask(umask, tmp_path):
 def test_what_is_no_folder_is_named(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, {"file": ""})
-    message = "target='' names no folder; '.' is" if not given else "it is a file, not a folder"
+    message = "target='' names no folder; pass '.'" if not given else "it is a file, not a folder"
     with pytest.raises(ValueError, match=message):
         files.output_folder(given, "target")
 
@@ -362,7 +362,7 @@ def test_who_writes_a_folder_is_said_to_the_next(way, tmp_path):
         with pytest.raises(
             BlockingIOError,
             match=rf"out' is being written by `pretrain` \(process {holder.pid} on .*, since "
-            r"20..-.*\); wait until that is done, or name another folder",
+            r"20..-.*\); wait until it is done, or name another folder",
         ):
             with getattr(files, way)(target, "vocab"):
                 pass

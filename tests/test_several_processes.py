@@ -209,9 +209,9 @@ def test_what_the_first_process_raises_stops_the_others(monkeypatch):
     "settings, message",
     [
         ({"devices": 0}, "devices=0 has to be a whole number from 1"),
-        ({"devices": 2, "mesh": (1, 2)}, "devices=2 and mesh=.* both say how many"),
-        ({"mesh": "2"}, r"mesh='2' has to be two numbers, as \(2, 4\) or '2x4'"),
-        ({"mesh": (0, 2)}, r"mesh=\(0, 2\) has to be two numbers"),
+        ({"devices": 2, "mesh": (1, 2)}, "devices=2 and mesh=.* both set the number"),
+        ({"mesh": "2"}, r"mesh='2' must be two numbers, such as \(2, 4\) or '2x4'"),
+        ({"mesh": (0, 2)}, r"mesh=\(0, 2\) must be two numbers"),
     ],
 )
 def test_bad_devices(settings, message):

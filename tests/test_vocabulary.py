@@ -291,7 +291,7 @@ def test_bad_corpora_write_nothing(text, tmp_path, monkeypatch):
     for corpus, message in (
         (empty, "has no text"),
         (broken, "is not UTF-8 in line 2"),
-        (tmp_path / "none", "There is no file"),
+        (tmp_path / "none", "is not a file, nor a pattern"),
     ):
         with pytest.raises(ValueError, match=message):
             kerasbert.vocab(corpus, target)
@@ -350,7 +350,7 @@ def test_the_command(text, tmp_path):
 @pytest.mark.backends("tensorflow")
 def test_the_command_on_bad_input(text, tmp_path):
     for arguments, message in (
-        ((tmp_path / "none", "-o", tmp_path / "v"), "There is no file"),
+        ((tmp_path / "none", "-o", tmp_path / "v"), "is not a file, nor a pattern"),
         ((text, "-o", tmp_path / "v", "--size", 3), "leaves no room"),
         ((text, "-o", text), "is a file"),
     ):

@@ -1,6 +1,6 @@
-"""ELMo's files, as bilm-tf writes and AllenNLP reads them: `options.json` and `lm_weights.hdf5`.
+"""ELMo files as written by bilm-tf and read by AllenNLP: `options.json` and `lm_weights.hdf5`.
 
-P width of one direction, V words of the vocabulary.
+Shapes: P width of one direction, V vocabulary size.
 """
 
 import os
@@ -13,7 +13,7 @@ from kerasbert.conversion.name_map import check_finite
 from kerasbert.conversion.sizes import h5_datasets
 from kerasbert.files import new_file, read_json, write_json
 
-# Where the options have each of our settings, and what it can be.
+# For each of our settings: the part of the options, their key, and the kind of value.
 _SETTINGS = {
     "num_layers": ("lstm", "n_layers", "count"),
     "units": ("lstm", "dim", "count"),
@@ -28,7 +28,7 @@ _SETTINGS = {
     "characters_per_token": ("char_cnn", "max_characters_per_token", "count"),
 }
 _CELL = r"RNN_\1/RNN/MultiRNNCell/Cell\2/LSTMCell/"
-# Paths of our weights, and the names there.
+# Our weight paths (as patterns), and the names in the file.
 _NAMES = {
     r"token_encoder/embeddings": "char_embed",
     r"token_encoder/convolution_(\d+)_kernel": r"CNN/W_cnn_\1",
@@ -46,25 +46,25 @@ _NAMES = {
     r"logits/bias": "softmax/b",
 }
 _SOFTMAX = {"softmax/W", "softmax/b"}
-_AGAIN = "fetch it again"
+_AGAIN = "download it again"
 
 
 def read_options(path):
-    """The settings of an `ElmoBackbone` in an `options.json`.
+    """Read the settings of an `ElmoBackbone` from an `options.json`.
 
     Raises:
-        ValueError: for a setting that is missing, or no such thing.
+        ValueError: for a missing or invalid setting.
     """
     options, found = read_json(path), {}
     path = os.fspath(path)
     for ours, (part, theirs, kind) in _SETTINGS.items():
         if part not in options:
-            raise ValueError(f"'{path}' lacks '{part}', a setting of ELMo's; fetch it again.")
+            raise ValueError(f"'{path}' lacks '{part}', which ELMo needs; download it again.")
         settings = options[part]
         check_value(part, settings, "object", path)
         if theirs not in settings and not (kind or "").endswith("?"):
             raise ValueError(
-                f"'{path}' lacks '{theirs}' in '{part}', a setting of ELMo's; fetch it again."
+                f"'{path}' lacks '{theirs}' in '{part}', which ELMo needs; download it again."
             )
         found[ours] = settings.get(theirs)
         if kind:
@@ -80,24 +80,27 @@ def read_options(path):
         or any(len(pair) != 2 or not all(is_whole(x) and x > 0 for x in pair) for pair in pairs)
     ):
         raise ValueError(
-            f"filters={filters!r} in '{path}' has to be a list of [width, count], the convolutions."
+            f"filters={filters!r} in '{path}' must be a list of convolutions, [width, count] each."
         )
     found["skip_connections"] = bool(found["skip_connections"])
     found["num_highways"] = found["num_highways"] or 0
-    # Training files say 261, without the padding; files for use say 262.
+    # Options for training say 261, without the padding; those for inference say 262.
     return {**found, "num_characters": 262}
 
 
 def check_options(options, path):
-    """Raise a `ValueError` if the options need over four times the weights that a file holds.
+    """Check that the options need at most four times the weights that a file holds.
 
     Args:
-        options: dict, as `read_options` returns it.
+        options: dict, from `read_options`.
         path: string. The file of weights.
+
+    Raises:
+        ValueError: if they need more.
     """
     source = os.fspath(path)
     if not os.path.exists(source):
-        raise FileNotFoundError(f"'{source}' is missing; fetch it again.")
+        raise FileNotFoundError(f"'{source}' is missing; download it again.")
     width, units = options["projection_dim"], options["units"]
     found = sum(count for _, count in options["filters"])
     wanted = 2 * options["num_layers"] * units * (8 * width + width)
@@ -106,46 +109,46 @@ def check_options(options, path):
     held = sum(count for count, _, _ in h5_datasets(source, _AGAIN).values())
     if wanted > 4 * held:
         raise ValueError(
-            f"The options ask for {wanted:,} weights, and '{source}' holds {held:,}; the two files "
+            f"The options need {wanted:,} weights, but '{source}' holds {held:,}; the two files "
             "do not belong together: download both again."
         )
 
 
 def read_weights(weights, path):
-    """Fill weights from a file; `softmax`, which predicts words, may be left.
+    """Load weights from a file; `softmax`, which predicts words, may be left over.
 
     Args:
-        weights: list of variables, by their paths in an `ElmoBackbone` or `ElmoPretrainer`.
+        weights: list of variables, named as in an `ElmoBackbone` or `ElmoPretrainer`.
         path: string.
 
     Raises:
-        ValueError: for a weight that is missing, left over, of another shape or not finite, before
+        ValueError: for a weight that is missing, left over, not finite or of another shape, before
             any is changed.
     """
     import h5py
 
     source, values = os.fspath(path), []
     if not os.path.exists(path):
-        raise FileNotFoundError(f"'{source}' is missing; fetch it again.")
+        raise FileNotFoundError(f"'{source}' is missing; download it again.")
     names = list(h5_datasets(source, _AGAIN))
     with h5py.File(path, "r") as file:
         for weight in weights:
             name = _name(weight)
             if name not in names:
-                raise ValueError(f"'{source}' lacks '{name}'; fetch it again.")
+                raise ValueError(f"'{source}' lacks '{name}'; download it again.")
             value = _ours(name, file[name][()])
             if value.shape != tuple(weight.shape):
                 raise ValueError(
-                    f"'{name}' in '{source}' is {value.shape} where the options say "
-                    f"{tuple(weight.shape)}; the two do not belong together."
+                    f"'{name}' in '{source}' has the shape {value.shape}, but the options need "
+                    f"{tuple(weight.shape)}; the two files do not belong together."
                 )
             check_finite(name, value, source)
             values.append(value)
     left = sorted(set(names) - set(map(_name, weights)) - _SOFTMAX)
     if left:
         raise ValueError(
-            f"'{source}' has {', '.join(left)}, which the options have no layer for; the two do "
-            "not belong together."
+            f"'{source}' has {', '.join(left)}, for which the options have no layer; the two files "
+            "do not belong together."
         )
     for weight, value in zip(weights, values):
         weight.assign(value.astype("float32"))
@@ -162,7 +165,7 @@ def write_options(path, model):
 
 
 def write_weights(path, weights):
-    """Write weights, an iterable of pairs of a variable and its array, as a file of theirs."""
+    """Write weights, an iterable of `(variable, array)`, in the format of bilm-tf."""
     import h5py
 
     with new_file(path) as file, h5py.File(file, "w") as weights_file:
@@ -176,11 +179,11 @@ def _name(weight):
         found = re.fullmatch(ours, weight.path)
         if found:
             return found.expand(theirs)
-    raise ValueError(f"bilm-tf has no place for {weight.path}.")
+    raise ValueError(f"bilm-tf's format has no name for {weight.path}.")
 
 
 def _ours(name, value):
-    if name == "char_embed":  # Theirs has no row for what is no token.
+    if name == "char_embed":  # bilm-tf has no row for padding.
         return np.pad(value, ((1, 0), (0, 0)))
     if name.startswith("CNN/W_cnn"):
         return value[0] if value.ndim == 4 else value

@@ -1,8 +1,8 @@
-"""ColBERT's checkpoints: directories of PyLate, and those of Stanford's own code.
+"""ColBERT checkpoints: PyLate directories, and those of Stanford's code.
 
-Both hold a Hugging Face encoder, a dense layer, and how queries and texts are read.
+Both hold a Hugging Face encoder, a dense layer, and the settings for queries and texts.
 
-Facts follow PyLate 1.6 and the `artifact.metadata` that colbert-ai 0.2 writes.
+Source: PyLate 1.6, and the `artifact.metadata` that colbert-ai 0.2 writes.
 """
 
 import os
@@ -14,7 +14,7 @@ from kerasbert.files import json_in, write_json
 
 PROJECTION = NameMap({"projection": "linear"}, "torch")
 PYLATE, STANFORD = "config_sentence_transformers.json", "artifact.metadata"
-# Our argument of the preprocessor: their key and its default.
+# Our preprocessor's argument: their key and default.
 _PYLATE = {
     "query_token": ("query_prefix", "[Q] "),
     "text_token": ("document_prefix", "[D] "),
@@ -43,23 +43,23 @@ _KINDS = {
 
 
 def is_stanfords(directory):
-    """Whether it is one of Stanford's, which have no list of modules."""
+    """Return whether a directory is in Stanford's format, which has no list of modules."""
     return json_in(directory, "config.json").get("architectures") == ["HF_ColBERT"]
 
 
 def width(directory):
-    """How wide the vectors of one of Stanford's are."""
+    """Return the embedding width of a checkpoint in Stanford's format."""
     config = json_in(directory, STANFORD)
     check_fields(config, {"dim": "count"}, os.path.join(directory, STANFORD))
     return config.get("dim", 128)
 
 
 def read_settings(directory, longest):
-    """Arguments of `BertTextEmbedderPreprocessor`.
+    """Read the arguments of `BertTextEmbedderPreprocessor`.
 
     Args:
         directory: string.
-        longest: int. The most tokens that the encoder takes.
+        longest: int. Maximum sequence length of the encoder.
     """
     is_theirs = is_stanfords(directory)
     name, fields = (STANFORD, _STANFORD) if is_theirs else (PYLATE, _PYLATE)
@@ -80,7 +80,7 @@ def read_settings(directory, longest):
 
 
 def write_settings(preprocessor, directory):
-    """Write what PyLate reads of a preprocessor, the reverse of `read_settings`."""
+    """Write a preprocessor's settings for PyLate, the reverse of `read_settings`."""
     config = {key: getattr(preprocessor, ours) for ours, (key, _) in _PYLATE.items()}
     if preprocessor.query_length is None:
         config["query_length"] = preprocessor.sequence_length

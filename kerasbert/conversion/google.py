@@ -1,6 +1,6 @@
 """Google's original BERT checkpoints: `bert_config.json`, `vocab.txt`, `bert_model.ckpt.*`.
 
-Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
+Source: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
 """
 
 import glob
@@ -30,7 +30,7 @@ CONFIG = {
     "initializer_range": "initializer_range",
     "activation": "hidden_act",
 }
-# modeling.py's `gelu` is the tanh form.
+# `gelu` in modeling.py is the tanh approximation.
 ACTIVATIONS = {"gelu": "gelu_approximate", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 
 _LAYER = "bert/encoder/layer_{i}"
@@ -47,7 +47,7 @@ ENCODER = {
     "transformer_layer_{i}/output_layer_norm": f"{_LAYER}/output/LayerNorm",
     "pooled_dense": "bert/pooler/dense",
 }
-# run_classifier.py and run_squad.py keep their matrices as (C, D).
+# run_classifier.py and run_squad.py store their matrices as (C, D).
 TEXT_CLASSIFIER = {"logits/kernel": "output_weights.T", "logits/bias": "output_bias"}
 QUESTION_ANSWERING = {
     "logits/kernel": "cls/squad/output_weights.T",
@@ -66,12 +66,12 @@ _SLOTS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1")
 
 
 def is_mine(directory):
-    """Whether it is a directory of Google's."""
+    """Return whether a directory is in Google's format."""
     return os.path.exists(os.path.join(directory, "bert_config.json"))
 
 
 def read_checkpoint(directory):
-    """Describe a Google directory; returns a `Checkpoint`."""
+    """Describe a checkpoint in Google's format; returns a `Checkpoint`."""
     path = os.path.join(directory, "bert_config.json")
     config = read_json(path)
     check_fields(config, {CONFIG[name]: SETTINGS[name] for name in CONFIG}, path)
@@ -83,7 +83,7 @@ def read_checkpoint(directory):
     settings = {ours: config[key] for ours, key in CONFIG.items() if key in config}
     if settings["activation"] not in ACTIVATIONS:
         raise ValueError(
-            f"'{path}' has hidden_act '{settings['activation']}'; kerasbert reads "
+            f"'{path}' has hidden_act='{settings['activation']}'; it must be one of "
             f"{', '.join(ACTIVATIONS)}."
         )
     settings["activation"] = ACTIVATIONS[settings["activation"]]
@@ -103,7 +103,7 @@ def read_checkpoint(directory):
                 MASKED_LM, "google", verbatim={**MASKED_LM_BIAS, **NEXT_SENTENCE_PREDICTOR}
             ),
         },
-        # The number of classes stands in the weights alone.
+        # Only the weights tell the number of classes.
         classes=lambda: {"num_classes": len(tensors["output_bias"])},
         is_head=_is_head,
         tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, "bert", **settings),
@@ -115,7 +115,7 @@ def _is_head(name):
 
 
 def _is_weight(name):
-    """Whether it is none of the optimizer's slots and counters, which stand among the weights."""
+    """Return whether a name is a weight, not one of the optimizer's slots and counters."""
     counters = ("global_step", "signal_early_stopping", "beta1_power", "beta2_power")
     return not name.startswith(counters) and not name.endswith(_SLOTS)
 
@@ -130,10 +130,10 @@ class _Tensors(Tensors):
                 f"'{self.directory}' has a bert_config.json but no bert_model.ckpt.index; "
                 "unpack the whole archive, or pass load_weights=False."
             )
-        # Fine-tuning leaves model.ckpt-<step> and a file that names the last one.
+        # Fine-tuning writes model.ckpt-<step>, and a file with the name of the last one.
         found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
         prefix = found[0].removesuffix(".index")
-        need_tensorflow("A checkpoint of Google's", "tensorflow")  # Its error is not of the file.
+        need_tensorflow("A checkpoint of Google's", "tensorflow")  # Not an error of the file.
         try:
             state = tf.train.get_checkpoint_state(self.directory)
             last = os.path.basename(state.model_checkpoint_path) if state else ""
@@ -145,11 +145,11 @@ class _Tensors(Tensors):
             if not blames_file(error):
                 raise
             raise ValueError(
-                f"'{prefix}' is cut off or no TensorFlow checkpoint ({first_line(error)}); "
+                f"'{prefix}' is truncated or not a TensorFlow checkpoint ({first_line(error)}); "
                 "download it again."
             ) from error
         dtypes = reader.get_variable_to_dtype_map()
-        # TensorFlow allocates what the index declares before it looks for the bytes.
+        # TensorFlow allocates the sizes declared in the index before it reads the data.
         asked = sum(math.prod(shapes[name]) * dtypes[name].size for name in shapes)
         stored = sum(map(os.path.getsize, glob.glob(glob.escape(prefix) + ".data-*")))
         check_stored(prefix, asked, stored)
@@ -157,10 +157,10 @@ class _Tensors(Tensors):
         return {name: (reader, shapes[name], dtypes[name]) for name in names}
 
     def _plain_name(self, prefix):
-        """Another name of the files, where TensorFlow takes theirs for a pattern, as with "[1]"."""
+        """Return another path for names with pattern characters such as "[1]" in TensorFlow."""
         if not set(prefix) & set("[]*?{}"):
             return prefix
-        # There as long as `self` is, which reads them one tensor at a time.
+        # The links must exist as long as `self`, which reads one tensor at a time.
         self.links = tempfile.TemporaryDirectory(prefix="kerasbert-")
         for path in glob.glob(glob.escape(prefix) + ".*"):
             end = os.path.abspath(path).removeprefix(os.path.abspath(prefix))
@@ -176,7 +176,7 @@ class _Tensors(Tensors):
             if not blames_file(error):
                 raise
             raise ValueError(
-                f"'{self.directory}' is cut off: it does not hold all of '{name}' "
+                f"'{self.directory}' is truncated: it does not hold all of '{name}' "
                 f"({first_line(error)}); download it again."
             ) from error
 

@@ -1,6 +1,6 @@
-"""What transformers calls the settings and the weights of each family: one table a family.
+"""The names of settings and weights in transformers: one table per family.
 
-Facts follow `transformers` 5.23; its classes are named beside the tables.
+Source: `transformers` 5.23; its classes are named beside the tables.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from kerasbert._errors import check_fields, check_value, is_whole
 from kerasbert.families import has_bias, head_settings
 from kerasbert.kinds import KINDS
 
-# transformers' name of an activation: ours. "gelu" is the erf form here, the tanh form in Google's.
+# transformers' activations. "gelu" is the erf form here, but the tanh form in Google's files.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -30,56 +30,55 @@ ACTIVATIONS = {
     "linear": "linear",
 }
 
-# Ids of special tokens, which some configurations say beside the tokenizer.
+# Keys of special token ids, which some configs repeat beside the tokenizer's.
 SPECIAL_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What transformers calls what a family has.
+    """A family's names in transformers.
 
     Args:
-        classes: string. The start of its classes' names.
-        prefix: string. The start of the encoder's names in a class with a head.
-        config: dict of our setting of the encoder to (their key, transformers' default).
+        classes: string. Prefix of its class names.
+        prefix: string. Prefix of the encoder's weight names in a class with a head.
+        config: dict of our encoder setting to `(their key, transformers' default)`.
         encoder: dict of our layer to theirs; see `kerasbert.conversion.name_map`.
-        heads: dict of a kind of head to the same of its layers.
-        head_config: dict of a kind of head to its settings, as `config` has the encoder's. A
-            dropout that is `None` is the encoder's.
-        model_type: string. What `config.json` calls it; "" for the family's name.
-        layout: string. How the encoder's weights are named and laid out; see `name_map.LEAVES`.
-        decoder: string. Their layer that holds the token embedding and the output bias once more,
-            in older files; "" for none.
-        poolers: tuple. The kinds of heads whose class has a pooler, `None` for the class without.
-        endings: dict of a kind of head to how the name of its class ends, where that is not
-            `Kind.huggingface`.
-        without_class: tuple. The kinds of heads that have names, but no class of their own.
+        heads: dict of kind of head to such a dict of its layers.
+        head_config: dict of kind of head to its settings, in the form of `config`. A dropout of
+            `None` is the encoder's.
+        model_type: string. The `model_type` in `config.json`; "" for the family's name.
+        layout: string. Naming and layout of the encoder's weights; see `name_map.LEAVES`.
+        decoder: string. Their layer that repeats the token embedding and the output bias in older
+            files; "" for none.
+        poolers: tuple. Kinds of heads whose class has a pooler, `None` for the bare encoder.
+        endings: dict of kind of head to the suffix of its class name, if not `Kind.huggingface`.
+        without_class: tuple. Kinds of heads with weight names, but without a class of their own.
         starts_at_padding: bool. Whether positions count from the row after the padding's.
-        has_square_projection: bool. Whether embeddings as wide as the encoder are projected too.
-        aliases: dict of another name of a key, which wins where both are there, to the key.
-        ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
-        special_ids: tuple. Keys of special tokens that `config.json` has.
-        token_ids: tuple. Those whose defaults there may lie outside a vocabulary.
-        default_ids: dict of key to its default there, which says nothing of the tokenizer: a file
-            has it where nobody set the key, as those of XLM-R's vocabulary in BERT's class do.
-        head_names: tuple. What names of heads start with, where that is not as usual.
-        refused: dict of a kind of head to a dict of key to the one value that is known here.
-        inside: tuple. How the names of a head's layers start that stand among the encoder's.
-        may_lack_segments: bool. Whether its class has no table of segments where there are none.
+        has_square_projection: bool. Whether embeddings of the encoder's width are projected too.
+        aliases: dict of another name of a key, which takes precedence, to the key.
+        ignored: tuple. Keys of `huggingface.REFUSED` without effect here.
+        special_ids: tuple. Keys of special tokens in `config.json`.
+        token_ids: tuple. Those whose defaults may lie outside a vocabulary.
+        default_ids: dict of key to its default, which is not taken as the tokenizer's id: files
+            have it if nobody set the key, such as those of XLM-R's vocabulary in BERT's class.
+        head_names: tuple. Prefixes of the heads' weight names, if unusual.
+        refused: dict of kind of head to a dict of key to the only supported value.
+        inside: tuple. Prefixes of head layers that are named among the encoder's.
+        may_lack_segments: bool. Whether its class has no segment table without segments.
         swapped: string. See `NameMap.swapped`.
-        split_heads: dict of how a name ends, of a matrix with an axis for heads, to whether it is
-            of what goes into the heads, (D, N, H) or, not transposed, comes out of them.
+        split_heads: dict of name suffix to bool, for matrices with an axis for heads: whether the
+            matrix projects into the heads, (D, N, H), or, not transposed, out of them.
         verbatim: function of the encoder's settings; see `NameMap.verbatim`.
-        verbatim_head: function of the encoder's settings; the same of its heads.
-        tied: function of the encoder's settings and of `config.json` that gives a dict of a tensor
-            that repeats another one to that one, where heads do not say it.
-        read: function of `config.json` and its path that gives further settings of the encoder.
-        write: function of the encoder's settings that gives further keys, the reverse of `read`.
-        read_head: function of `config.json` and its path that gives further arguments of the class
-            of any of its heads.
-        write_head: function of a task that gives further keys.
-        generation: function of a task and of what is in its `config.json` that gives
-            `generation_config.json`, with the reverse of `read_head`; `None` for no such file.
+        verbatim_head: function of the encoder's settings; the same for its heads.
+        tied: function of the encoder's settings and `config.json`, that returns a dict of each
+            tensor that repeats another to that other, unless the heads define it.
+        read: function of `config.json` and its path, that returns further encoder settings.
+        write: function of the encoder's settings, that returns further keys; the reverse of `read`.
+        read_head: function of `config.json` and its path, that returns further arguments for the
+            class of any head.
+        write_head: function of a task, that returns further keys.
+        generation: function of a task and its `config.json`, that returns `generation_config.json`;
+            together with `write_head` the reverse of `read_head`. `None` writes no such file.
     """
 
     classes: str
@@ -117,7 +116,7 @@ class Table:
     generation: Callable = None
 
     def of_head(self, kind, tied=True):
-        """The names of the layers of a kind of head; with `tied` those of one token embedding.
+        """Return the layer names of a kind of head; `tied` tells whether embeddings are tied.
 
         >>> TABLES["electra"].of_head("masked_lm", tied=False)["mlm_head/decoder"]
         'generator_lm_head'
@@ -131,19 +130,19 @@ class Table:
         return names
 
     def class_of(self, kind):
-        """Its class of a kind of head; `None` is for the encoder alone."""
+        """Return the class name of a kind of head; `None` is the encoder alone."""
         ending = self.endings.get(kind, KINDS[kind].huggingface) if kind else "Model"
         return self.classes + ending
 
     def settings_of_head(self, kind):
-        """`head_config` of a kind of head, with those of its parts."""
+        """Return the `head_config` of a kind of head and its parts."""
         settings = dict(self.head_config.get(kind, {}))
         for part in KINDS[kind].parts:
             settings |= self.settings_of_head(part)
         return settings
 
     def has_class(self, kind):
-        """Whether transformers has a class of a kind of head; `None` is for the encoder alone."""
+        """Return whether transformers has a class for a kind of head; `None` is the encoder."""
         if kind is None:
             return True
         has_name = bool(KINDS[kind].huggingface and self.of_head(kind))
@@ -151,36 +150,36 @@ class Table:
 
 
 def refuse(path, key, value, fine):
-    """Raise a `ValueError` for a value that changes the numbers; `fine` says in words what is."""
+    """Raise a `ValueError` for an unsupported value; `fine` describes the supported one."""
     raise ValueError(
-        f"'{path}' has {key}={value!r}, which kerasbert does not have; only {key}={fine} can be "
+        f"'{path}' has {key}={value!r}, which kerasbert does not support; only {key}={fine} can be "
         "loaded."
     )
 
 
 def _check_head_width(config, path):
-    """Raise for rotary positions of heads that are not as wide as the encoder has room for."""
+    """Raise if rotary heads are not exactly as wide as the encoder has room for."""
     width, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
     if config.get("head_dim") not in (None, width / heads):
         raise ValueError(
-            f"'{path}' has head_dim={config['head_dim']!r} beside hidden_size={width} and "
-            f"num_attention_heads={heads}; kerasbert turns heads of their whole width only."
+            f"'{path}' has head_dim={config['head_dim']!r} with hidden_size={width} and "
+            f"num_attention_heads={heads}; kerasbert only rotates heads over their whole width."
         )
 
 
-# === ModernBERT's own settings ===
+# === ModernBERT ===
 
 
 def _local_attention(config, path):
-    """How many tokens a local layer sees: `sliding_window` of versions from 5 on is half of it."""
+    """Return the local window in tokens; `sliding_window`, from version 5 on, is half of it."""
     local, half = config.get("local_attention", 128), config.get("sliding_window")
     if half in (None, -1):
         return local
     check_value("sliding_window", half, "whole", path)
     if "local_attention" in config and (local or 0) // 2 != half:
         raise ValueError(
-            f"'{path}' has local_attention={local!r} beside sliding_window={half!r}, which is not "
-            "half of it; take out the one that the model was not trained with."
+            f"'{path}' has local_attention={local!r} with sliding_window={half!r}, which is not "
+            "half of it; remove the one that the model was not trained with."
         )
     return local if "local_attention" in config else 2 * half
 
@@ -197,15 +196,15 @@ def _read_modernbert(config, path):
     if types is not None:
         if len(types) != layers:
             raise ValueError(
-                f"'{path}' has {len(types)} layer_types beside num_hidden_layers={layers}; each "
-                "layer must have one: take out what the model was not trained with."
+                f"'{path}' has {len(types)} layer_types with num_hidden_layers={layers}; each "
+                "layer must have one: remove what the model was not trained with."
             )
         full = [i for i, kind in enumerate(types) if kind == "full_attention"]
         every = full[1] - full[0] if len(full) > 1 else layers
         if full != list(range(0, layers, every)):
             raise ValueError(
-                f"'{path}' has global attention in layers {full}; kerasbert has it in every n-th "
-                "layer from the first."
+                f"'{path}' has global attention in layers {full}; kerasbert supports it only in "
+                "every n-th layer from the first."
             )
     ropes = config.get("rope_parameters") or {}
     bases = {}
@@ -219,7 +218,7 @@ def _read_modernbert(config, path):
         if rope.get("rope_type", "default") != "default" or config.get("rope_scaling"):
             raise ValueError(
                 f"'{path}' scales its rotary positions ({rope or config['rope_scaling']}); "
-                "kerasbert has the default form only."
+                "kerasbert supports only the default form."
             )
         base = rope.get("rope_theta", config.get(old))
         bases[ours] = float(default if base is None else base)
@@ -241,7 +240,7 @@ def _write_modernbert(settings):
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(kinds, bases)
         },
-        # As versions before 5 call them.
+        # The keys of versions before 5.
         "local_rope_theta": bases[0],
         "global_rope_theta": bases[1],
     }
@@ -249,7 +248,7 @@ def _write_modernbert(settings):
 
 def _read_modernbert_decoder(config, path):
     local = _local_attention(config, path)
-    # Theirs counts the token itself, and half of what the encoder's does.
+    # The decoder's window counts the token itself, and half of the encoder's range.
     window = None if not local else max(2 * (local // 2 - 1), 1)
     return {**_read_modernbert(config, path), "local_window": window}
 
@@ -260,7 +259,7 @@ def _write_modernbert_decoder(settings):
     return {**_write_modernbert(settings), "local_attention": local}
 
 
-# === GPT's ===
+# === GPT ===
 
 
 def _read_gpt2(config, path):
@@ -272,7 +271,7 @@ def _write_gpt2(settings):
     return {"embd_pdrop": settings["dropout"], "n_inner": None if inner == 4 * width else inner}
 
 
-# What its class calls "gelu" is the tanh form.
+# OpenAIGPTModel's "gelu" is the tanh form.
 _GPT_ACTIVATIONS = {"gelu": "gelu_approximate", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 
@@ -280,7 +279,7 @@ def _read_gpt(config, path):
     name = config.get("afn", "gelu")
     if name not in _GPT_ACTIVATIONS:
         raise ValueError(
-            f"'{path}' has afn={name!r}; transformers' OpenAIGPTModel has "
+            f"'{path}' has afn={name!r}; transformers' OpenAIGPTModel supports only "
             f"{', '.join(_GPT_ACTIVATIONS)}."
         )
     return {
@@ -295,9 +294,9 @@ def _write_gpt(settings):
     return {"embd_pdrop": settings["dropout"], "afn": names.get(activation, activation)}
 
 
-# === DeBERTa's ===
+# === DeBERTa ===
 
-# What changes the numbers, with transformers' default, that DeBERTa-v3 has in one way.
+# Keys that change outputs: the only value of DeBERTa-v3, and transformers' default.
 _DEBERTA = {
     "conv_kernel_size": (0, 0),
     "relative_attention": (True, False),
@@ -311,8 +310,8 @@ _DEBERTA = {
 def _read_deberta(config, path):
     def refuse(key, value, fine):
         raise ValueError(
-            f"'{path}' has {key}={value!r}, which kerasbert does not have; only {key}={fine!r} can "
-            "be loaded: use a DeBERTa-v3 checkpoint, such as 'deberta_v3_base_en'."
+            f"'{path}' has {key}={value!r}, which kerasbert does not support; only {key}={fine!r} "
+            "can be loaded: use a DeBERTa-v3 checkpoint, such as 'deberta_v3_base_en'."
         )
 
     for key, (fine, default) in _DEBERTA.items():
@@ -338,8 +337,8 @@ def _read_deberta(config, path):
     ):
         value = config.get(key, -1)
         if not is_whole(value):
-            raise ValueError(f"{key}={value!r} in '{path}' has to be a whole number.")
-        found[ours] = value if value > 0 else None  # There -1 stands for none.
+            raise ValueError(f"{key}={value!r} in '{path}' must be a whole number.")
+        found[ours] = value if value > 0 else None  # -1 means none.
     return found
 
 
@@ -353,10 +352,10 @@ def _write_deberta(settings):
     }
 
 
-# === NomicBERT's and GTE's ===
+# === NomicBERT and GTE ===
 
-# What their first code could do otherwise, and what their checkpoints have. NomicBERT's
-# rotary_scaling_factor counts beyond max_trained_positions, where our positions end.
+# Options of their original code, with the values of all their checkpoints. NomicBERT's
+# rotary_scaling_factor only applies beyond max_trained_positions, our last position.
 _NOMIC = {
     "activation_function": "swiglu",
     "prenorm": False,
@@ -379,7 +378,7 @@ _GTE = {
 
 
 def _read_rotary(base, known):
-    """A function that reads rotary positions of one base, and refuses what is not as `known`."""
+    """Make a reader of rotary positions with one base, that refuses other values than `known`."""
 
     def read(config, path):
         _check_head_width(config, path)
@@ -395,20 +394,20 @@ def _read_rotary(base, known):
         if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
             refuse(path, "partial_rotary_factor", rope, "1.0")
         theta = rope.get("rope_theta", config.get("rope_theta"))
-        if theta is None and config.get("model_type") == "new":  # Whose own default is another.
+        if theta is None and config.get("model_type") == "new":  # It has another default.
             refuse(path, "rope_theta", theta, "a number")
         theta = float(base if theta is None else theta)
         kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor", 1.0)
         if kind == "default":
             factor = 1.0
         elif kind == "ntk" and rope.get("mixed_b") is None:
-            # The first code's form of a larger base, at which a distance of one turns less too.
+            # The original code's larger base, which slows the fastest rotation too.
             width = config.get("hidden_size", 768) // config.get("num_attention_heads", 12)
             theta, factor = theta * factor, factor ** (2 / width)
         elif kind != "linear":
             raise ValueError(
-                f"'{path}' scales its rotary positions ({rope}); kerasbert has the rope_type "
-                "'default' and 'linear' only: use a checkpoint with one of these."
+                f"'{path}' scales its rotary positions ({rope}); kerasbert supports only the "
+                "rope_type 'default' and 'linear': use a checkpoint with one of these."
             )
         return {"rotary_base": theta, "rotary_factor": float(factor)}
 
@@ -451,7 +450,7 @@ _BERT = {  # BertModel
     "transformer_layer_{i}/output_layer_norm": "encoder.layer.{i}.output.LayerNorm",
     "pooled_dense": "pooler.dense",
 }
-# ...ForTokenClassification, ...ForQuestionAnswering and ...ForMultipleChoice of most families.
+# ...ForTokenClassification, ...ForQuestionAnswering and ...ForMultipleChoice of most families
 _BERT_HEADS = {
     "token_classifier": {"logits": "classifier"},
     "question_answering": {"logits": "qa_outputs"},
@@ -471,7 +470,7 @@ def _mlm_head(dense, norm, output):
 
 
 def _roberta(classes, **config):
-    """RobertaModel and XLMRobertaModel, which differ in their vocabulary alone."""
+    """Make the table of RobertaModel and XLMRobertaModel, which differ only in their vocabulary."""
     return Table(
         classes=classes,
         prefix="roberta.",
@@ -489,7 +488,7 @@ def _roberta(classes, **config):
         decoder="lm_head.decoder",
         poolers=(None, "multiple_choice"),
         starts_at_padding=True,
-        default_ids={},  # Positions count from the padding.
+        default_ids={},  # Positions count from the padding id.
     )
 
 
@@ -542,7 +541,7 @@ _MODERNBERT_IDS = {
 
 
 def _modernbert(qkv):
-    """The layers of ModernBERT and of its decoder, which differ in one name."""
+    """Return the layers of ModernBERT and its decoder, which differ in one name."""
     return {
         "token_embedding": "embeddings.tok_embeddings",
         "embeddings_layer_norm": "embeddings.norm",
@@ -575,7 +574,7 @@ _GPT_ALIASES = {
 
 
 def _gpt(tokens, positions, **more):
-    """The layers of both GPTs."""
+    """Return the layers of both GPTs."""
     return {
         "token_embedding": tokens,
         "position_embedding": positions,
@@ -748,7 +747,7 @@ TABLES = {
         heads={
             **_BERT_HEADS,
             "text_classifier": {"logits": "classifier"},
-            # Sentence order, in AlbertForPreTraining alone.
+            # Sentence order, only in AlbertForPreTraining.
             "next_sentence_predictor": {"logits": "sop_classifier.classifier"},
             "masked_lm": _mlm_head("predictions.dense", "predictions.LayerNorm", "predictions"),
         },
@@ -784,7 +783,7 @@ TABLES = {
             "distance_embedding": "encoder.rel_embeddings",
             "distance_embedding/layer_norm": "encoder.LayerNorm",
         },
-        # Its class for hidden tokens is another one than what the checkpoints were trained with.
+        # The checkpoints were not trained with transformers' masked-LM class.
         heads={
             **_BERT_HEADS,
             "text_classifier": _DEBERTA_POOLED,
@@ -802,7 +801,7 @@ TABLES = {
         read=_read_deberta,
         write=_write_deberta,
     ),
-    # The names in files of these two, which transformers' classes rename.
+    # These two have the names in the files, which transformers' classes rename.
     "nomic_bert": Table(
         classes="NomicBert",
         prefix="nomic_bert.",
@@ -983,7 +982,7 @@ TABLES = {
                 "output_bias": ("decoder_bias", True),
             },
         },
-        ignored=("position_embedding_type",),  # They are rotary, by whatever name.
+        ignored=("position_embedding_type",),  # Positions are rotary whatever it says.
         token_ids=tuple(_MODERNBERT_IDS),
         default_ids=_MODERNBERT_IDS,
         read=_read_modernbert,

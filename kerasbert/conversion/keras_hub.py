@@ -1,4 +1,4 @@
-"""KerasHub presets: its own class reads its files, the name tables move its weights here."""
+"""KerasHub presets: KerasHub's class reads the files, and name tables copy the weights."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ from kerasbert.files import json_in, read_json
 from kerasbert.from_preset import check_content
 from kerasbert.parts import encoder_of, head_weights
 
-# KerasHub's backbone: our family.
+# KerasHub's backbones and our families.
 FAMILIES = {
     "BertBackbone": "bert",
     "RobertaBackbone": "roberta",
@@ -28,10 +28,10 @@ FAMILIES = {
     "DebertaV3Backbone": "deberta_v3",
     "GPT2Backbone": "gpt2",
 }
-# What its classes compute with: fixed in its code, not in the preset.
+# Settings that are fixed in the code of KerasHub's classes, not in the preset.
 SETTINGS = {
     "bert": {"activation": "gelu_approximate"},
-    # Its RoBERTa has neither a segment row nor the two rows before the first position.
+    # KerasHub's RoBERTa has neither a segment row nor the two rows before the first position.
     "roberta": {"activation": "gelu", "position_offset": 0, "num_segments": 0, "pooler": False},
     "xlm_roberta": {"activation": "gelu", "position_offset": 0, "num_segments": 0, "pooler": False},
     "distilbert": {"activation": "gelu"},
@@ -51,7 +51,7 @@ _SHARED = (
     "bucket_size",
 )
 
-# What its fields can be: as ours of that name are.
+# The kinds of values of KerasHub's fields, as for our settings of the same names.
 _FIELDS = {
     **{name: KINDS[name] for name in _SHARED},
     **{name: KINDS[name] for name in ("vocabulary_size", "num_groups", "num_inner_repetitions")},
@@ -101,7 +101,7 @@ ENCODERS = {
     "gpt2": {**_encoder(attention="self_attention/"), "final_layer_norm": "layer_norm"},
 }
 VERBATIM = {"deberta_v3": {"distance_embedding/embeddings": "rel_embedding/rel_embedding"}}
-_PREFIX = "task/"  # Keeps a head's names apart from the encoder's.
+_PREFIX = "task/"  # Separates a head's names from the encoder's.
 TEXT_CLASSIFIERS = {
     "bert": {"logits": f"{_PREFIX}logits"},
     "roberta": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
@@ -110,7 +110,7 @@ TEXT_CLASSIFIERS = {
     "albert": {"logits": f"{_PREFIX}logits"},
     "deberta_v3": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
 }
-# Its classes have one head for all families; ELECTRA has no class.
+# KerasHub has one masked-LM head for all families, and no class for ELECTRA.
 MASKED_LM = {
     "mlm_head/dense": f"{_PREFIX}mlm_head/intermediate_dense",
     "mlm_head/layer_norm": f"{_PREFIX}mlm_head/intermediate_layer_norm",
@@ -119,18 +119,18 @@ MASKED_LM_BIAS = {"mlm_head/bias": f"{_PREFIX}mlm_head/output_bias"}
 
 
 def is_mine(directory):
-    """Whether it is a preset of KerasHub's."""
+    """Return whether a directory is a KerasHub preset."""
     return _class_name(directory, "config.json") is not None
 
 
 def _class_name(directory, file):
-    """The KerasHub class that a configuration file serializes, if any."""
+    """Return the KerasHub class that a config file serializes, if any."""
     package, _, name = str(json_in(directory, file).get("registered_name")).rpartition(">")
     return name if package in ("keras_hub", "keras_nlp") else None
 
 
 def _config(directory, file):
-    """The settings in one of its JSON files."""
+    """Return the settings in one of the preset's JSON files."""
     path = os.path.join(directory, file)
     config = read_json(path).get("config")
     check_value("config", config, "object", path)
@@ -147,7 +147,7 @@ def read_checkpoint(directory):
     name = _class_name(directory, "config.json")
     if name not in FAMILIES:
         raise ValueError(
-            f"'{path}' holds a {name}, which is not of the BERT family; kerasbert reads "
+            f"'{path}' holds a {name}, which is not in the BERT family; kerasbert reads "
             f"{', '.join(FAMILIES)}."
         )
     for file in ("config.json", "task.json", "preprocessor.json", "tokenizer.json"):
@@ -174,9 +174,9 @@ def read_checkpoint(directory):
         width = config.get("embedding_dim", 768)
         settings["embedding_dim"] = width if width != config["hidden_dim"] else None
     heads = {"masked_lm": NameMap(MASKED_LM, "keras_hub", verbatim=MASKED_LM_BIAS)}
-    if family == "gpt2":  # Its head is the token embedding.
+    if family == "gpt2":  # The token embedding is its output layer.
         heads = {"causal_lm": NameMap({}, "keras_hub")}
-    # Fixed in its code, whatever the encoder has.
+    # Fixed in KerasHub's code, whatever the encoder has.
     masked_lm = {
         "head_activation": "gelu_approximate" if family == "albert" else "gelu",
         "head_norm_epsilon": 1e-5,
@@ -211,7 +211,7 @@ def _task(directory):
 
 
 def _classes(directory):
-    """Arguments of `BertTextClassifier`."""
+    """Return the arguments of `BertTextClassifier`."""
     if not str(_task(directory)).endswith("TextClassifier"):
         raise ValueError(
             f"'{directory}' has no head for a BertTextClassifier; pass num_classes=2 or "
@@ -223,15 +223,15 @@ def _classes(directory):
     hidden = config.get("hidden_dim")
     if hidden not in (None, _config(directory, "config.json").get("hidden_dim")):
         raise ValueError(
-            f"'{path}' has a head of hidden_dim={hidden}, other than the encoder's width, which "
-            "kerasbert does not have; pass num_classes or labels for a new head."
+            f"'{path}' has a head of hidden_dim={hidden}, not of the encoder's width, which "
+            "kerasbert does not support; pass num_classes or labels for a new head."
         )
     settings = ("num_classes", "dropout", "activation")
     return {key: config[key] for key in settings if config.get(key) is not None}
 
 
 def _embedder(directory):
-    """Arguments of `BertTextEmbedder`; none where the preset is of another task."""
+    """Return the arguments of `BertTextEmbedder`; empty if the preset has another task."""
     if not (_class_name(directory, "task.json") or "").endswith("TextEmbedder"):
         return {}
     config = _config(directory, "task.json")
@@ -239,7 +239,7 @@ def _embedder(directory):
 
 
 class _Tensors(Tensors):
-    """The variables of KerasHub's own model."""
+    """The variables of KerasHub's model."""
 
     def __init__(self, directory, backbone_name, settings):
         super().__init__(directory)
@@ -247,8 +247,8 @@ class _Tensors(Tensors):
         self.settings = settings
 
     def _open(self):
-        # float32, so that no default policy rounds what is stored.
-        # Without its weights, KerasHub would leave the head random.
+        # float32, so that no default policy rounds the stored values. Without a task's weights,
+        # KerasHub would leave the head random.
         has_head = os.path.exists(os.path.join(self.directory, "task.weights.h5"))
         task = _task(self.directory) if has_head else None
         checked_index(self.directory)
@@ -257,14 +257,14 @@ class _Tensors(Tensors):
         if task:
             h5_size(self.directory, "task")
             _check_task(self.directory, held)
-        check_process()  # KerasHub's class would hang where ours raises.
+        check_process()  # KerasHub's class would hang in a forked process.
         name = task or self.backbone_name
         arguments = {"preprocessor": None} if task else {}
         try:
             model = getattr(keras_hub.models, name).from_preset(
                 self.directory, dtype="float32", **arguments
             )
-        except Exception as error:  # Of Keras, KerasHub and h5py, which have many.
+        except Exception as error:  # Keras, KerasHub and h5py raise many classes.
             if not blames_file(error):
                 raise
             raise ValueError(
@@ -282,7 +282,7 @@ class _Tensors(Tensors):
 
 
 def _check_task(directory, held):
-    """Raise where KerasHub would build more for a task than the preset holds: `held` weights."""
+    """Raise if a task's config needs more weights than the `held` ones, or another encoder."""
     path = os.path.join(directory, "task.json")
     config = _config(directory, "task.json")
     check_fields(
@@ -291,36 +291,36 @@ def _check_task(directory, held):
     for name in ("num_classes", "hidden_dim"):
         if (config.get(name) or 0) > held:
             raise ValueError(
-                f"'{path}' has {name}={config[name]}, and the preset holds {held} weights; the two "
+                f"'{path}' has {name}={config[name]}, but the preset holds {held} weights; the two "
                 "do not belong together: download it again."
             )
-    # It builds the encoder that stands in there, which is the other file's.
+    # KerasHub builds the encoder described in task.json, which must be config.json's.
     backbone = (config.get("backbone") or {}).get("config")
     check_value("backbone", backbone, "object", path)
     for name, value in _config(directory, "config.json").items():
         if name in _FIELDS and backbone.get(name, value) != value:
             raise ValueError(
-                f"'{path}' has a backbone of {name}={backbone[name]!r}, and config.json "
+                f"'{path}' has a backbone of {name}={backbone[name]!r}, but config.json has "
                 f"{name}={value!r}; the two do not belong together: download it again."
             )
 
 
 def _tokenizer(directory, **overrides):
-    """Our tokenizer over the files of KerasHub's."""
+    """Load our tokenizer from the files of KerasHub's."""
     name = _class_name(directory, "tokenizer.json")
     if name is None:
-        raise ValueError(f"'{directory}' has no tokenizer of KerasHub's; pass preprocessor=None.")
+        raise ValueError(f"'{directory}' has no KerasHub tokenizer; pass preprocessor=None.")
     config = _config(directory, "tokenizer.json")
-    # The second is how byte-pair tokenizers say it.
+    # Byte-pair tokenizers have `unsplittable_tokens` instead.
     finds = config.get("special_tokens_in_strings", bool(config.get("unsplittable_tokens")))
     settings = {"special_tokens_in_strings": finds}
     if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"):
         name = "BertTokenizer"
-        # KerasHub keeps accents where it lowers case; the checkpoints were trained without.
+        # KerasHub lowercases without stripping accents; the checkpoints were trained with both.
         settings["lowercase"] = config.get("lowercase", False)
     tokenizer_class = getattr(tokenizers, name, None)
     if tokenizer_class is None:
-        raise ValueError(f"'{directory}' has a {name}, which kerasbert does not have.")
+        raise ValueError(f"'{directory}' has a {name}, which kerasbert does not support.")
     tokenizer = tokenizer_class(**{**settings, **overrides})
     tokenizer.load_assets(os.path.join(directory, "assets", "tokenizer"))
     return tokenizer

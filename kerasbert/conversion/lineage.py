@@ -1,6 +1,6 @@
-"""What transformers calls the models of `kerasbert.lineage`: one table a model.
+"""The names of the models of `kerasbert.lineage` in transformers: one table per model.
 
-Facts follow `transformers` 5.23.
+Source: `transformers` 5.23.
 """
 
 import os
@@ -13,10 +13,10 @@ from kerasbert.files import json_in
 
 
 def _clamp_length(config, default, path):
-    """Ours of theirs, which is 0 or less for none."""
+    """Return our clamp length for theirs, where 0 or less means none."""
     clamp = config.get("clamp_len", default)
     if not is_whole(clamp):
-        raise ValueError(f"clamp_len={clamp!r} in '{path}' has to be a whole number.")
+        raise ValueError(f"clamp_len={clamp!r} in '{path}' must be a whole number.")
     return clamp if clamp > 0 else None
 
 
@@ -33,8 +33,8 @@ def _read_xlnet(config, path):
     width, heads = config.get("d_model", 1024), config.get("n_head", 16)
     if config.get("d_head") not in (None, width / heads):
         raise ValueError(
-            f"'{path}' has d_head={config['d_head']!r} beside d_model={width} and n_head={heads}; "
-            "the heads have to be as wide as the encoder together."
+            f"'{path}' has d_head={config['d_head']!r} with d_model={width} and n_head={heads}; "
+            "all heads together must be as wide as the encoder."
         )
     return {
         "is_causal": config.get("attn_type", "bi") == "uni",
@@ -84,8 +84,8 @@ def _read_transformer_xl(config, path):
     width, heads = config.get("d_model", 1024), config.get("n_head", 16)
     if config.get("d_head", 64) != width / heads:
         raise ValueError(
-            f"'{path}' has d_head={config.get('d_head', 64)} beside d_model={width} and n_head="
-            f"{heads}; the heads have to be as wide as the encoder together."
+            f"'{path}' has d_head={config.get('d_head', 64)} with d_model={width} and n_head="
+            f"{heads}; all heads together must be as wide as the encoder."
         )
     embedding = config.get("d_embed", 1024)
     return {
@@ -133,7 +133,7 @@ def _tied_transformer_xl(settings, config):
         for i in range(settings["num_layers"]):
             for name in ("r_w_bias", "r_r_bias"):
                 found[f"layers.{i}.dec_attn.{name}"] = name
-    # The head's vectors are the embedding's, and so are its projections unless it says otherwise.
+    # The output layer shares the embeddings, and also their projections unless the config differs.
     clusters = len(settings["cutoffs"]) + 1
     projections = config.get("tie_projs") or [True] * clusters
     for i in range(clusters):
@@ -153,11 +153,11 @@ def _transformer_xl_head(settings):
     return found
 
 
-# === Marian: the encoder-decoder of 2017 ===
+# === Marian, the encoder-decoder of 2017 ===
 
-# What `MarianMTModel` fixes.
+# Settings that `MarianMTModel` fixes.
 _MARIAN_FIXED = {"layer_norm_epsilon": 1e-5, "norm_first": False}
-# Fields of which it has, or we have, one value.
+# Fields with only one supported value.
 _MARIAN_ONLY = {
     "normalize_before": False,
     "add_final_layer_norm": False,
@@ -196,14 +196,14 @@ def _write_marian(settings):
 
 
 def _read_marian_head(config, path):
-    # Newer directories say how to write in a file of its own.
+    # Newer directories have the generation settings in a separate file.
     written = {**config, **json_in(os.path.dirname(path), "generation_config.json")}
     check_fields(written, {"bad_words_ids": "list?", "forced_eos_token_id": "whole?"}, path)
     words = written.get("bad_words_ids") or []
     if any(not isinstance(x, list) or len(x) != 1 or not is_whole(x[0]) for x in words):
         raise ValueError(
-            f"'{path}' goes with bad_words_ids={words!r}, and kerasbert forbids single tokens "
-            "alone, each in a list of its own."
+            f"'{path}' has bad_words_ids={words!r}, but kerasbert can only forbid single "
+            "tokens, each in a list of its own."
         )
     return {
         "forbidden_token_ids": [word[0] for word in words] or None,
@@ -372,9 +372,9 @@ LINEAGE_TABLES = {
 
 
 def split_heads(tensors, table, num_heads):
-    """Tensors to be written, matrices that have an axis for heads there with that axis.
+    """Split the heads' axis of matrices that have one in the files, as reading joins it.
 
-    It is the reverse of what reading does; see `Table.split_heads`.
+    See `Table.split_heads`.
 
     Args:
         tensors: dict of name to array.

@@ -1,8 +1,8 @@
-"""One two-way engine between our weights and those of other packages.
+"""Two-way mapping between our weights and those of other packages.
 
-A table is a dict from our layer to theirs, written once and read in both directions:
-`{i}` stands for a layer's number, `{i}` and `{j}` for those of a layer and of a block in it, and
-`[a|b|c]` for parts that we hold side by side in one matrix.
+A table is a dict from our layer to theirs, used in both directions. In its names `{i}` stands for
+a layer's number, `{i}` and `{j}` for those of a layer and a block in it, and `[a|b|c]` for parts
+that we concatenate into one matrix.
 """
 
 import math
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# What weights are stored in. Whole numbers are those of quantized models, whose scales we lack.
+# Types of stored weights. Integers belong to quantized models, whose scales are not read.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-# How another package calls the weights of a layer, and whether its matrices are transposed.
+# The names of a layer's weights in another package.
 LEAVES = {
     "torch": {
         "kernel": "weight",
@@ -22,7 +22,7 @@ LEAVES = {
         "beta": "bias",
         "embeddings": "weight",
     },
-    # TensorFlow names: an embedding is the variable itself.
+    # In TensorFlow an embedding is the variable itself.
     "google": {
         "kernel": "kernel",
         "bias": "bias",
@@ -38,23 +38,23 @@ LEAVES = {
         "embeddings": "embeddings",
     },
 }
-# As "torch", with matrices that are not transposed: transformers' Conv1D.
+# transformers' Conv1D: as "torch", but matrices are not transposed.
 LEAVES["conv1d"] = LEAVES["torch"]
 SEPARATORS = {"torch": ".", "conv1d": ".", "google": "/", "keras_hub": "/"}
 
 
 @dataclass(frozen=True)
 class NameMap:
-    """A table in one layout.
+    """A name table with its layout.
 
     Args:
         layers: dict of our layer to theirs.
         layout: "torch", "conv1d", "google" or "keras_hub".
-        verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a name
-            that ends in ".T" is transposed, and one in "[0]" has an axis of one before ours.
-        inner: int. How many of our blocks stand in one of their layers; see `{j}`.
-        swapped: string. How the paths of layers end whose two halves stand there the other way
-            round, as that of a gate; "" for none.
+        verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a suffix
+            ".T" means that theirs is transposed, "[0]" that it has an additional first axis of 1.
+        inner: int. Number of our blocks in one of their layers; see `{j}`.
+        swapped: string. Suffix of the paths of layers whose two halves are in the opposite order
+            there, as those of a gate; "" for none.
 
     >>> names = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
     >>> names.theirs("layer_3/qkv/bias")
@@ -68,7 +68,7 @@ class NameMap:
     swapped: str = ""
 
     def theirs(self, path):
-        """Their names of our weight at `path`, or `None` where the table has none."""
+        """Return their names of our weight at `path`, or `None` if the table has none."""
         if self.verbatim and path in self.verbatim:
             return [_plain(self.verbatim[path])]
         layer, _, leaf = path.rpartition("/")
@@ -91,7 +91,7 @@ class NameMap:
         return [name.replace(parts.group(0), part) for part in parts.group(1).split("|")]
 
     def their_prefixes(self):
-        """What their names of each layer and each verbatim weight start with.
+        """Return the prefixes of their names of each layer and verbatim weight.
 
         >>> NameMap({"logits": "classifier"}, "torch").their_prefixes()
         ['classifier.']
@@ -107,16 +107,16 @@ class NameMap:
         return self.layout == "torch" and path.endswith("/kernel")
 
     def _in_order(self, path, value):
-        """A weight of ours as theirs, or of theirs as ours: halves the other way round."""
+        """Swap the halves of a weight, in either direction, if theirs are in opposite order."""
         is_swapped = self.swapped and path.rpartition("/")[0].endswith(self.swapped)
         return np.roll(value, value.shape[-1] // 2, axis=-1) if is_swapped else value
 
     def _is_first(self, path):
-        """Whether theirs has an axis of one before ours."""
+        """Return whether theirs has an additional first axis of 1."""
         return self.verbatim is not None and self.verbatim.get(path, "").endswith("[0]")
 
     def their_shapes(self, path, shape):
-        """The shapes of their tensors for our weight at `path`, of `shape`, one a name."""
+        """Return the shapes of their tensors for our weight at `path`, of `shape`, one per name."""
         names = self.theirs(path)
         if self._is_first(path):
             return [(1, *shape)]
@@ -124,16 +124,16 @@ class NameMap:
         return [part[::-1] if self._transposed(path) else part] * len(names)
 
     def fits(self, path, shape, tensors):
-        """Whether their `tensors` have the shapes of our weight at `path`."""
+        """Return whether their `tensors` have the shapes of our weight at `path`."""
         theirs = [tuple(tensors.shape(name)) for name in self.theirs(path)]
         ours = self.their_shapes(path, shape)
         if self.layout == "keras_hub":
-            # Theirs have an axis for heads: (D, N, H) and (N, H, D) where ours are (D, D).
+            # Theirs have an axis for heads: (D, N, H) and (N, H, D), where ours are (D, D).
             return [math.prod(part) for part in theirs] == [math.prod(part) for part in ours]
         return theirs == ours
 
     def read(self, path, shape, tensors, source="the checkpoint"):
-        """Our weight at `path`, float32 of `shape`, from their `tensors`, which fit.
+        """Return our weight at `path`, float32 of `shape`, from their fitting `tensors`.
 
         Raises:
             ValueError: for tensors that `check_dtype` or `check_finite` refuse.
@@ -153,14 +153,14 @@ class NameMap:
             ours = self.their_shapes(path, shape)
             parts = [part.reshape(one) for part, one in zip(parts, ours, strict=True)]
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-        # In rows: PyTorch would keep the columns of a transposed one, and its gradient and
-        # optimizer would have theirs in other places than the weight.
+        # Row-major: PyTorch would keep the strides of a transposed array, and then the gradient and
+        # optimizer state would be laid out differently from the weight.
         return np.ascontiguousarray(self._in_order(path, whole))
 
     def write(self, path, value):
-        """Their tensors of our weight: a dict of name to array, the reverse of `read`.
+        """Return their tensors of our weight, a dict of name to array; the reverse of `read`.
 
-        KerasHub's axis for heads is left to the caller, who knows the variable's shape.
+        The caller, who knows KerasHub's shapes, must add its axis for heads.
         """
         names = self.theirs(path)
         parts = np.split(self._in_order(path, np.asarray(value)), len(names), axis=-1)
@@ -172,57 +172,57 @@ class NameMap:
 
 
 def _plain(name):
-    """A verbatim name without what it says of the shape."""
+    """Remove the shape suffixes of a verbatim name."""
     return name.removesuffix(".T").removesuffix("[0]")
 
 
 def check_dtype(name, dtype, source):
-    """Raise for a tensor that holds no plain floating-point numbers.
+    """Check that a tensor holds plain floating-point numbers.
 
     Args:
         name: string. The tensor.
-        dtype: string. Its type, as NumPy calls it.
+        dtype: string. Its type, as NumPy names it.
         source: string. The checkpoint.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if its type is not one of `FLOATS`.
     """
     if dtype not in FLOATS:
         raise ValueError(
-            f"The tensor '{name}' of '{source}' holds {dtype}, and weights are one of "
-            f"{', '.join(FLOATS)}; use the checkpoint as it was before it was quantized or cast."
+            f"The tensor '{name}' of '{source}' holds {dtype}, but weights must be one of "
+            f"{', '.join(FLOATS)}; use the checkpoint from before it was quantized or cast."
         )
 
 
 def check_finite(name, value, source):
-    """Raise for an array that holds NaN or an infinity; see `check_dtype`."""
+    """Raise a `ValueError` for an array with NaN or infinities; see `check_dtype`."""
     if not np.isfinite(value).all():
         wrong = np.argwhere(~np.isfinite(value))
         place = tuple(int(i) for i in wrong[0])
         raise ValueError(
             f"The tensor '{name}' of '{source}' holds {value[place]} at {list(place)}"
-            f"{f' and {len(wrong) - 1} more of the kind' if len(wrong) > 1 else ''}, which makes "
+            f"{f' and {len(wrong) - 1} more such values' if len(wrong) > 1 else ''}, which makes "
             "every output NaN; its training diverged, or the file is damaged: use another one."
         )
 
 
 def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_new=()):
-    """Fill our weights from their tensors, strictly: all of them, or none on an error.
+    """Load our weights from their tensors, strictly: all of them, or none on an error.
 
     Args:
         weights: list of variables.
         tensors: mapping of their name to array, with `shape(name)`.
         name_map: `NameMap`.
-        source: string. The checkpoint, for errors.
+        source: string. The checkpoint, for error messages.
         may_stay_unread: function of a name; true for a tensor of another part.
-        may_stay_new: paths of weights that may stay as they are where the checkpoint lacks them.
+        may_stay_new: paths of weights that stay as they are if the checkpoint lacks them.
 
     Returns:
         The list of paths that stay new.
 
     Raises:
-        ValueError: where a weight is missing or left over, with both lists, or has another shape,
-            or where a tensor holds no floating-point numbers, or NaN.
+        ValueError: if weights are missing or left over, with both lists, or have other shapes, or
+            if a tensor holds other values than finite floating-point numbers.
     """
     read, missing, new, plan = set(), [], [], []
     for weight in weights:
@@ -240,14 +240,14 @@ def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_n
         raise ValueError(
             f"The weights of '{source}' do not match the model. Missing, ours (theirs): "
             f"{_some(missing)}. Left over, theirs: {_some(leftover)}. Load it with the class of "
-            "its architecture, or mend its configuration."
+            "its architecture, or correct its configuration."
         )
     for weight in plan:
         if not name_map.fits(weight.path, tuple(weight.shape), tensors):
             names = name_map.theirs(weight.path)
             theirs = ", ".join(f"{name} {tuple(tensors.shape(name))}" for name in names)
             raise ValueError(
-                f"The weights of '{source}' do not fit its configuration: {theirs}, where our "
+                f"The weights of '{source}' do not fit its configuration: {theirs}, but our "
                 f"{weight.path} is {tuple(weight.shape)}; the two do not belong together."
             )
     for weight in plan:

@@ -1,4 +1,4 @@
-"""Whether the files of a checkpoint back the sizes in its configuration; before any is built."""
+"""Checks that a checkpoint's files justify the sizes in its config, before a model is built."""
 
 import fnmatch
 import glob
@@ -9,47 +9,47 @@ from kerasbert._memory import memory_bytes
 from kerasbert.conversion.name_map import check_dtype
 from kerasbert.files import check_regular, inside, read_json
 
-# Layers that share weights have no tensors each. The deepest published encoder has 48.
+# Layers that share weights add no tensors. The deepest published encoder has 48 layers.
 MOST_LAYERS = 1024
-# The largest compression ratio that is accepted for weights in HDF5: trained weights reach 1.1,
-# and nothing but zeros 1,000.
+# The largest accepted compression ratio of weights in HDF5: trained weights reach 1.1, zeros
+# 1,000.
 MOST_PACKED = 16
 
 
 def check_sizes(settings, held, source):
-    """Raise where an encoder's settings ask for more weights than there are.
+    """Check that an encoder's settings do not ask for more weights than the checkpoint has.
 
-    It guards memory and time: up to four times as many pass, as int4 packs two into one, and
-    loading compares names and shapes.
+    It protects memory and time. Up to four times as many pass, because int4 packs two weights into
+    one number and loading compares names and shapes anyway.
 
     Args:
         settings: dict. Settings of `BertBackbone`.
-        held: int. How many numbers the checkpoint's tensors hold.
-        source: string. The checkpoint, for errors.
+        held: int. Number of values in the checkpoint's tensors.
+        source: string. The checkpoint, for error messages.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if the settings ask for too many.
     """
     wanted = encoder_size(settings)
     if wanted > 4 * held:
         raise ValueError(
             f"The configuration of '{source}' asks for {wanted:,} weights ({_listed(settings)}), "
-            f"and its files hold {held:,}; they do not belong together: download it again."
+            f"but its files hold {held:,}; they do not belong together: download it again."
         )
     check_buildable(settings, source)
 
 
 def check_buildable(settings, source):
-    """Raise if an encoder is too large for this machine, or deeper than kerasbert builds any.
+    """Check that an encoder fits into this machine's memory and kerasbert's maximum depth.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if it is too large or too deep.
     """
     wanted, room = 2 * encoder_size(settings), memory_bytes()  # At least 2 bytes per weight.
     if room is not None and wanted > room:
         raise ValueError(
             f"The configuration of '{source}' asks for {wanted:,} bytes of weights "
-            f"({_listed(settings)}), and this machine has {room:,} bytes of memory; download it "
+            f"({_listed(settings)}), but this machine has {room:,} bytes of memory; download it "
             "again, or use a larger machine."
         )
     layers = settings["num_layers"] * settings.get("num_inner_repetitions", 1)
@@ -58,15 +58,15 @@ def check_buildable(settings, source):
 
 
 def check_layers(count, source):
-    """Raise for more layers than we build, before anything is made for each of them.
+    """Check the number of layers, before anything is made per layer.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if there are more than `MOST_LAYERS`.
     """
     if count > MOST_LAYERS:
         raise ValueError(
-            f"The configuration of '{source}' asks for {count:,} layers, and kerasbert builds "
-            f"{MOST_LAYERS:,} at most; download it again."
+            f"The configuration of '{source}' asks for {count:,} layers, but kerasbert builds "
+            f"at most {MOST_LAYERS:,}; download it again."
         )
 
 
@@ -77,7 +77,7 @@ def _listed(settings):
 
 
 def encoder_size(settings):
-    """How many weights an encoder has, but for biases and gains.
+    """Return the number of an encoder's weights, without biases and norm scales.
 
     >>> encoder_size({"vocabulary_size": 10, "num_layers": 2, "hidden_dim": 4,
     ...               "intermediate_dim": 8, "max_sequence_length": 5})
@@ -102,28 +102,28 @@ def encoder_size(settings):
 
 
 def check_stored(source, declared, stored, then="download it again", name=None):
-    """Raise if all tensors of a file, or the named one, declare more bytes than the file stores.
+    """Check that a file, or one of its tensors, stores as many bytes as it declares.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if it declares more.
     """
     if declared > stored:
         part = "" if name is None else f"'{name}' in "
         raise ValueError(
-            f"{part}'{source}' asks for {declared:,} bytes of memory and stores {stored:,}, which "
+            f"{part}'{source}' asks for {declared:,} bytes of memory but stores {stored:,}, which "
             f"no intact file of weights does; {then}."
         )
 
 
-def h5_datasets(path, then="save or fetch it again"):
-    """The datasets of an HDF5 file: a dict of name to `(size, dtype, the attribute "dtype")`.
+def h5_datasets(path, then="save or download it again"):
+    """Return the datasets of an HDF5 file: `(size, dtype, the attribute "dtype")` by name.
 
-    HDF5 returns zeros for chunks that were never written, decompresses, and reads other files that
-    a file refers to, so a small file may ask for any amount of memory. All of that is refused,
-    except compression up to `MOST_PACKED` times.
+    HDF5 returns zeros for chunks that were never written, decompresses data, and follows references
+    to other files, so a small file may ask for any amount of memory. All of that is refused, except
+    compression up to `MOST_PACKED` times.
 
     Raises:
-        ValueError: in a sentence. Errors of h5py on damaged files are those of `reading`.
+        ValueError: for such a file, and, by `reading`, for one that h5py cannot read.
     """
     import h5py
 
@@ -151,46 +151,46 @@ def h5_datasets(path, then="save or fetch it again"):
         if not isinstance(link, h5py.HardLink):
             links.append(name)
 
-    with reading(path, then, "cut off or no HDF5 file"), h5py.File(path, "r") as file:
+    with reading(path, then, "truncated or not an HDF5 file"), h5py.File(path, "r") as file:
         file.visititems_links(note)
         file.visititems(collect)
     if links:
         raise ValueError(f"'{path}' has a link to another place in '{links[0]}'; {then}.")
-    # Several datasets may name the same bytes.
+    # Several datasets may share the same bytes.
     check_stored(path, stored, size, then)
     check_stored(path, packed, MOST_PACKED * size, then)
     return found
 
 
 def h5_size(directory, stem, quantized=False):
-    """How many numbers the files of weights hold that KerasHub writes, whole or in shards.
+    """Count the values in the weight files of a KerasHub preset, sharded or not.
 
     Args:
         directory: string.
-        stem: string. "model" or "task", what their names start with.
-        quantized: bool. Whether whole numbers may stand for weights.
+        stem: string. "model" or "task", the prefix of the file names.
+        quantized: bool. Whether weights may be integers.
 
     Raises:
-        ValueError: in a sentence for a damaged file, an encoder's that is missing, and for numbers
-            that are no weights.
+        ValueError: if a file is damaged, the encoder's is missing, or a tensor does not hold
+            weights.
     """
     size = 0
     paths = sorted(glob.glob(os.path.join(glob.escape(directory), f"{stem}*.weights.h5")))
     if stem == "model" and not paths:
         raise ValueError(
-            f"The preset in '{directory}' is not whole: it has no model.weights.h5; save or fetch "
-            "it again."
+            f"The preset in '{directory}' is incomplete: it has no model.weights.h5; save or "
+            "download it again."
         )
     for path in paths:
         try:
             found = h5_datasets(path)
         except ReadError as error:
             raise ValueError(
-                f"The preset in '{directory}' is not whole: {os.path.basename(path)} is cut off or "
-                f"damaged ({first_line(error.__cause__)}); save or fetch it again."
+                f"The preset in '{directory}' is incomplete: {os.path.basename(path)} is truncated "
+                f"or damaged ({first_line(error.__cause__)}); save or download it again."
             ) from error
         for name, (count, dtype, stored_as) in found.items():
-            # Keras keeps bfloat16 as plain bytes, and counts of steps and draws as integers.
+            # Keras stores bfloat16 as raw bytes, and step counts and random seeds as integers.
             name_of = dtype.name if stored_as is None else str(stored_as)
             if "optimizer" in name.split("/") or "seed_generator" in name:
                 continue
@@ -201,7 +201,7 @@ def h5_size(directory, stem, quantized=False):
 
 
 def checked_index(directory):
-    """The path of the index of Keras' shards, with its names checked; `None` if there is none."""
+    """Return the path of the index of Keras' shards, with its names checked, or `None`."""
     index = os.path.join(directory, "model.weights.json")
     if not os.path.exists(index):
         return None
@@ -211,6 +211,6 @@ def checked_index(directory):
             inside(directory, shard, index)
             if not fnmatch.fnmatch(shard, "model*.weights.h5"):  # `h5_size` checks only those.
                 raise ValueError(
-                    f"'{index}' names {shard!r}, which is no file of weights; download it again."
+                    f"'{index}' names {shard!r}, which is not a file of weights; download it again."
                 )
     return index

@@ -1,6 +1,6 @@
-"""Writing Google's original format, by the tables that read it.
+"""Export to Google's original format, by the same tables that read it.
 
-Facts: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
+Source: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
 """
 
 import os
@@ -26,14 +26,13 @@ def write(model, tokenizer, directory, max_shard_size=None):
     """Write `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`.
 
     Args:
-        model: an encoder or a task of ours.
+        model: one of our encoders or tasks.
         tokenizer: a `BertTokenizer`, or `None`.
         directory: string. An empty directory.
-        max_shard_size: as for the other formats; this one has one file of weights.
+        max_shard_size: unused; this format has a single file of weights.
 
     Returns:
-        `(name, settings)`: what was written, and our settings of what is there where they are
-        others than the model's.
+        `(name, settings)`: the written file, and those settings that differ from the model's.
 
     Raises:
         ValueError: for what the format cannot hold, before any weights are written.
@@ -41,13 +40,13 @@ def write(model, tokenizer, directory, max_shard_size=None):
     encoder, kind = encoder_of(model), head_kind(model)
     if encoder.family != "bert":
         raise ValueError(
-            f"Google's format holds BERT alone, and this is of the family {encoder.family}; use "
+            f"Google's format only holds BERT, not the family {encoder.family}; use "
             "format='huggingface'."
         )
     if not isinstance(tokenizer, (BertTokenizer, type(None))):
         raise ValueError(
-            f"Google's format holds a WordPiece vocabulary, and this is a "
-            f"{type(tokenizer).__name__}; convert with tokenizer=False."
+            f"Google's format needs a WordPiece vocabulary, not a {type(tokenizer).__name__}; "
+            "convert with tokenizer=False."
         )
     settings = encoder.get_config()
     write_json(os.path.join(directory, "bert_config.json"), _config(settings))
@@ -68,7 +67,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
             has_segments=True,
             finds_special=hasattr(model, "fill_mask"),
         )
-        # Beside the vocabulary the settings that Google's scripts take as flags.
+        # Google's scripts take the tokenizer's settings as flags.
         names = ("vocab.txt", "tokenizer_config.json")
         write_files(directory, {name: files[name] for name in names})
     names = sorted(tensors)
@@ -83,7 +82,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
 
 
 def _config(settings):
-    """The reverse of what `google.read_checkpoint` reads."""
+    """Return the config, the reverse of `google.read_checkpoint`."""
     activations = {ours: theirs for theirs, ours in google.ACTIVATIONS.items()}
     if settings["activation"] not in activations:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Writing KerasHub presets: its own class holds the weights and saves itself."""
+"""Export to KerasHub presets, by a KerasHub model that gets our weights and saves itself."""
 
 import inspect
 import os
@@ -20,24 +20,23 @@ from kerasbert.kinds import KINDS
 from kerasbert.parts import encoder_of, head_weights
 from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer, original_order
 
-# Ours where KerasHub has another name.
+# Arguments with other names in KerasHub.
 ARGUMENTS = {"vocab_size": "vocabulary_size"}
-# The classes whose tokenizer is not BERT's.
+# KerasHub models whose tokenizer is not BERT's.
 _OWN_TOKENIZERS = ("Roberta", "XLMRoberta", "Albert", "DebertaV3", "GPT2")
 
 
 def write(model, tokenizer, directory, max_shard_size=None):
-    """Write a preset of KerasHub's.
+    """Write a KerasHub preset.
 
     Args:
-        model: an encoder or a task of ours.
-        tokenizer: a tokenizer of ours, or `None`.
+        model: one of our encoders or tasks.
+        tokenizer: one of our tokenizers, or `None`.
         directory: string. An empty directory.
-        max_shard_size: float. The most GB in a file of weights.
+        max_shard_size: float. Maximum size of a file of weights in GB.
 
     Returns:
-        `(name, settings)`: KerasHub's class, and our settings of what is there where they are
-        others than the model's.
+        `(name, settings)`: KerasHub's class, and those settings that differ from the model's.
 
     Raises:
         ValueError: for what KerasHub cannot hold, before any weights are written.
@@ -58,11 +57,11 @@ def write(model, tokenizer, directory, max_shard_size=None):
     described = {"registered_name": f"keras_hub>{prefix}Backbone", "config": arguments}
     write_json(os.path.join(directory, "config.json"), described)
     found = keras_hub_format.read_checkpoint(directory)
-    remedy = "Set them otherwise with encoder={...} where that is meant"
+    remedy = "Change them with encoder={...} if that is intended"
     if not settings["pooler"] and found.encoder.get("pooler", family != "distilbert"):
         raise ValueError(
-            f"KerasHub's {prefix}Backbone has a pooler, and this model none; nothing was written. "
-            "Use format='huggingface' or 'kerasbert'."
+            f"KerasHub's {prefix}Backbone has a pooler, but this model has none; nothing was "
+            "written. Use format='huggingface' or 'kerasbert'."
         )
     check_settings(
         {**canonical(settings, encoder), "pooler": settings["pooler"]},
@@ -71,7 +70,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
             "pooler": found.encoder.get("pooler", settings["pooler"]),
         },
         f"KerasHub's {prefix}Backbone",
-        f"{remedy} (GELU's other form moves outputs by up to 1e-3), or use format='huggingface'.",
+        f"{remedy} (the other form of GELU moves outputs by up to 1e-3), or use "
+        "format='huggingface'.",
     )
     their_model = their_class(**arguments, dtype="float32")
     tensors = named_tensors(values, found.encoder_map, f"KerasHub's {prefix}Backbone")
@@ -95,13 +95,13 @@ def _prefix(family):
 
 
 def _fold_rows(settings, values, family):
-    """Give the position table what KerasHub's class has no tables for, where that is exact.
+    """Fold rows that KerasHub's class lacks into the position table, where that is exact.
 
-    Its RoBERTa has no rows before the first position, and no segments: the one segment's row adds
-    to every position alike.
+    KerasHub's RoBERTa has no rows before the first position, and no segments: the row of a single
+    segment is added to every position.
 
     Returns:
-        The settings that changed.
+        The changed settings.
     """
     fixed = keras_hub_format.SETTINGS[family]
     path = "position_embedding/embeddings"
@@ -117,7 +117,7 @@ def _fold_rows(settings, values, family):
 
 
 def _assign(their_model, tensors, name, weights=None, prefix=""):
-    """Fill KerasHub's variables; its axis for heads is another shape of ours."""
+    """Assign our tensors to KerasHub's variables, reshaped to its axis for heads."""
     weights = their_model.weights if weights is None else weights
     variables = {prefix + w.path: w for w in weights}
     missing = sorted(variables.keys() - tensors.keys())
@@ -132,7 +132,7 @@ def _assign(their_model, tensors, name, weights=None, prefix=""):
 
 
 def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
-    """KerasHub's task with our head's weights."""
+    """Make KerasHub's task with our head's weights."""
     name = f"{prefix}{KINDS[kind].keras_hub or '?'}"
     head_map = checkpoint.head_maps.get(kind)
     if head_map is None or not hasattr(keras_hub.models, name):
@@ -178,7 +178,7 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
 
 
 def _tokenizer(tokenizer, prefix):
-    """KerasHub's tokenizer of the same vocabulary."""
+    """Make KerasHub's tokenizer with the same vocabulary."""
     cls = getattr(keras_hub.tokenizers, f"{prefix}Tokenizer")
     base = prefix if prefix in _OWN_TOKENIZERS else "Bert"
     name = type(tokenizer).__name__
@@ -219,13 +219,13 @@ def _tokenizer(tokenizer, prefix):
         )
     if base == "Roberta":
         vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
-        # KerasHub's finds these, and all special tokens by default.
+        # KerasHub finds these tokens in texts; by default it finds all special tokens.
         found = tokenizer.special_tokens if tokenizer.special_tokens_in_strings else []
         return cls(vocabulary, list(tokenizer.merges), unsplittable_tokens=found)
     if tokenizer.special_tokens_in_strings:
         raise ValueError(
-            f"KerasHub's {cls.__name__} does not look for special tokens in texts, and this one "
-            "does (special_tokens_in_strings=True); convert with tokenizer=False, or use "
+            f"KerasHub's {cls.__name__} does not find special tokens in texts, but this one does "
+            "(special_tokens_in_strings=True); convert with tokenizer=False, or use "
             "format='huggingface'."
         )
     proto = tokenizer.proto
@@ -233,7 +233,7 @@ def _tokenizer(tokenizer, prefix):
         proto = original_order(tokenizer)
         if proto is None:
             raise ValueError(
-                "The pieces of this XLMRobertaTokenizer are not in the order that KerasHub's "
-                "numbers rest on; convert with tokenizer=False, or use format='huggingface'."
+                "The pieces of this XLMRobertaTokenizer are not in the order that KerasHub's ids "
+                "require; convert with tokenizer=False, or use format='huggingface'."
             )
     return cls(proto)

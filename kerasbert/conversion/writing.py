@@ -1,4 +1,4 @@
-"""What the writers of all formats share: weights by their names, settings that have to fit."""
+"""Helpers shared by all export formats: named weights, and settings that must fit."""
 
 import inspect
 
@@ -10,7 +10,7 @@ from kerasbert.families import BIASED, LINEAGE, get_family, has_bias
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import encoder_of, head_weights
 
-# Settings that change no output, only training and names.
+# Settings that affect only training and names, not outputs.
 SOFT = (
     "dropout",
     "attention_dropout",
@@ -20,52 +20,52 @@ SOFT = (
     "multi_label",
     "characters",
 )
-# What says nothing about the numbers.
+# Settings without an effect on outputs or training.
 _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")
 
-# Keras' other names of activations.
+# Activations with two names in Keras.
 SAME_ACTIVATIONS = {"swish": "silu"}
 
 
 def head_kind(model):
-    """The kind of a task's head, `None` for an encoder and for tasks without weights of theirs."""
+    """Return the kind of a task's head; `None` for encoders, and tasks without own weights."""
     kind = tables_of(model)
-    # A language model may have no weights but its encoder's, and is a class of its own there.
+    # A language model has a class of its own in transformers, even without head weights.
     has_head = head_weights(model) or kind and KINDS[kind].huggingface
     return kind if model is not encoder_of(model) and has_head else None
 
 
 def values_of(weights):
-    """A dict of path to float32 array.
+    """Return weights as a dict of path to float32 array.
 
     Raises:
-        ValueError: for weights that are quantized, or of adapters.
+        ValueError: for quantized weights or adapters.
     """
     odd = [w.path for w in weights if not keras.backend.is_float_dtype(w.dtype)]
     if odd:
         raise ValueError(
-            f"{odd[0]} is quantized, which other formats do not hold; convert the model as it was "
+            f"{odd[0]} is quantized, which other formats do not support; convert the model from "
             "before `quantize`."
         )
     odd = [w.path for w in weights if "/lora_" in w.path]
     if odd:
         raise ValueError(
-            f"{odd[0]} is an adapter's; save the model with `save_to_preset`, which adds the "
-            "adapters to the weights, and convert that."
+            f"{odd[0]} belongs to an adapter; save the model with `save_to_preset`, which merges "
+            "adapters into the weights, and convert that."
         )
     return {w.path: ops.convert_to_numpy(ops.cast(w, "float32")) for w in weights}
 
 
 def named_tensors(values, name_map, what):
-    """Their tensors of our weights: a dict of name to array.
+    """Return their tensors of our weights as a dict of name to array.
 
     Args:
         values: dict of path to array.
-        name_map: `NameMap`, `None` for a head that the format does not have.
-        what: string. The format, for errors.
+        name_map: `NameMap`, or `None` for a head that the format does not support.
+        what: string. The format, for error messages.
 
     Raises:
-        ValueError: where weights have no name, with all of them.
+        ValueError: if any weights have no name, with all of them.
     """
     unknown = [path for path in values if name_map is None or name_map.theirs(path) is None]
     if unknown:
@@ -78,8 +78,12 @@ def named_tensors(values, name_map, what):
 
 
 def canonical(settings, encoder):
-    """Settings of an encoder of the class and family of `encoder`, one form for all that compute
-    the same."""
+    """Return an encoder's settings in one form for all that compute the same.
+
+    Args:
+        settings: dict, for the class and family of `encoder`.
+        encoder: one of our encoders.
+    """
     defaults = inspect.signature(type(encoder).__init__).parameters
     settings = {
         **{name: p.default for name, p in defaults.items() if p.default is not p.empty},
@@ -113,19 +117,19 @@ def canonical(settings, encoder):
 
 
 def check_settings(expected, found, what, remedy):
-    """Compare settings with what a reader makes of the files.
+    """Compare settings with those that a reader finds in the files.
 
     Args:
-        expected: dict. Ours.
-        found: dict. What is read back.
-        what: string. What holds them, for errors.
-        remedy: string. The way out, for errors.
+        expected: dict. Our settings.
+        found: dict. The settings read back.
+        what: string. The format, for error messages.
+        remedy: string. What to do, for error messages.
 
     Returns:
-        List of strings: what differs and changes no output.
+        List of strings: differing settings that do not affect outputs.
 
     Raises:
-        ValueError: where a setting that changes the numbers differs, with all of them.
+        ValueError: if settings that affect outputs differ, with all of them.
     """
     differ = [name for name in expected if name in found and not _same(expected[name], found[name])]
     wrong = [name for name in differ if name not in SOFT]

@@ -1,6 +1,6 @@
-"""Batches of similar length, so that little is paid for padding.
+"""Length bucketing: batches of examples of similar length, to minimize padding.
 
-N examples, B batch.
+Shapes: N examples, B examples per batch.
 """
 
 import itertools
@@ -12,14 +12,14 @@ import numpy as np
 from kerasbert._errors import check_whole
 from kerasbert.backend.tensorflow import tf
 
-# Steps of at most a quarter: on short texts half the padding of steps of 16, for a few more
-# compilations. Measured on film reviews of 27 tokens on average: 15% padding instead of 29%.
+# From 32 on, each step is at most a quarter of the larger bucket. On film reviews of 27 tokens on
+# average, padding is 15% instead of 29% with steps of 16, for a few more compilations.
 BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
-STEP = 256  # between buckets beyond the last of the list
+STEP = 256  # step between buckets beyond the last one above
 
 
 def bucket_length(length):
-    """The smallest bucket that holds `length` tokens; few lengths mean few compilations.
+    """Return the smallest bucket that holds `length` tokens; few lengths mean few compilations.
 
     >>> bucket_length(17), bucket_length(512), bucket_length(513)
     (24, 512, 768)
@@ -29,7 +29,7 @@ def bucket_length(length):
 
 
 def buckets_up_to(maximum):
-    """All buckets below `maximum`, then `maximum` itself.
+    """Return all buckets below `maximum`, then `maximum` itself.
 
     >>> buckets_up_to(60)
     [8, 16, 24, 32, 40, 48, 60]
@@ -39,17 +39,17 @@ def buckets_up_to(maximum):
 
 
 def cheap_shapes(lengths, batch_size, shape_cost):
-    """The buckets and the short batch that `similar_length_batches` is to take for few shapes.
+    """Choose `buckets` and `short` of `similar_length_batches` for few shapes.
 
-    A model that is compiled for each shape trains faster on more padding where the epochs are few.
+    A model compiled for each shape trains few epochs faster with fewer shapes and more padding.
 
     Args:
         lengths: ints (N,).
         batch_size: int.
-        shape_cost: number. How many tokens of padding an epoch may have, for one shape less.
+        shape_cost: number. Padding tokens per epoch that one shape less is worth.
 
     Returns:
-        `(buckets, short)`, the lengths to pad to and the place of the batch that is not full.
+        `(buckets, short)`: the lengths to pad to and the index of the incomplete batch.
 
     >>> lengths = [8, 8, 8, 16, 16, 64]
     >>> cheap_shapes(lengths, 2, shape_cost=0), cheap_shapes(lengths, 2, shape_cost=20)
@@ -61,7 +61,7 @@ def cheap_shapes(lengths, batch_size, shape_cost):
     num_batches = -(-len(rows) // batch_size)
     ends = np.cumsum(_sizes(len(rows), batch_size, num_batches - 1))
     _, firsts = np.unique(rows[ends - 1], return_index=True)
-    # Also where a length begins: its only batch may be the short one, at no shape more.
+    # The incomplete batch may be the only one of its length, which adds no shape.
     places = {num_batches // 2, *firsts.tolist()}
     costs = (_cheapest(rows, batch_size, short, shape_cost) for short in sorted(places))
     _, buckets, short = min(costs, key=lambda one: one[0])
@@ -69,12 +69,12 @@ def cheap_shapes(lengths, batch_size, shape_cost):
 
 
 def _cheapest(rows, batch_size, short, shape_cost):
-    """`(cost, buckets, short)` of sorted padded lengths (N,) and the place of the short batch."""
+    """Return `(cost, buckets, short)` for sorted padded lengths (N,) and one incomplete batch."""
     sizes = _sizes(len(rows), batch_size, short)
     ends = np.cumsum(sizes)
     lengths, firsts = np.unique(rows[ends - 1], return_index=True)
     firsts = [*firsts.tolist(), len(sizes)]
-    best = [(0, [])]  # of the first batches, up to each length
+    best = [(0, [])]  # for the first batches, up to each length
     for end in range(1, len(firsts)):
         length, options = int(lengths[end - 1]), []
         for begin in range(end):
@@ -86,32 +86,30 @@ def _cheapest(rows, batch_size, short, shape_cost):
 
 
 def _sizes(count, batch_size, short):
-    """The sizes of the batches of `count` rows, of which the one at `short` may be smaller."""
+    """Return the batch sizes of `count` rows; only the batch at `short` may be smaller."""
     sizes = np.full(-(-count // batch_size), batch_size)
     sizes[short] -= sizes.sum() - count
     return sizes
 
 
 def similar_length_batches(lengths, batch_size, seed=0, epoch=0, buckets=None, short=None):
-    """Cut one epoch into batches of similar length, in an order drawn from seed and epoch.
+    """Cut one epoch into batches of similar length, in an order drawn from `seed` and `epoch`.
 
-    The examples are shuffled, sorted by bucket and cut. Within a bucket the order stays random, as
-    padding reaches the bucket's end anyway: that pads less than sorting pools of examples by their
-    exact length, and mixes them more. The batches are shuffled so that every few of them hold
-    short and long ones: in an order that is only random, an epoch may end with steps on one kind.
+    Examples are shuffled, sorted by bucket and cut. Their order within a bucket stays random, which
+    pads less, and mixes more, than sorting pools by exact length. Batches are shuffled so that
+    every few of them hold short and long examples; in a purely random order, an epoch may end with
+    steps of one length.
 
     Args:
         lengths: ints (N,). Tokens of each example.
         batch_size: int.
         seed: int.
         epoch: int.
-        buckets: ascending ints. The lengths that rows are padded to, by default all of `BUCKETS`.
-        short: int. Which of the batches, sorted by length, is the one that is not full. By
-            default the middle one.
+        buckets: ascending ints. The lengths to pad to; `None` takes all `BUCKETS`.
+        short: int. Index of the incomplete batch in order of length; `None` takes the middle.
 
     Returns:
-        A list of int arrays (B,), in which every number below N occurs once. All but one have
-        `batch_size` numbers.
+        A list of int arrays (B,) with every number below N once. All but one hold `batch_size`.
 
     >>> lengths = [5, 100, 6, 101, 7, 102]
     >>> sorted(sorted(batch.tolist()) for batch in similar_length_batches(lengths, 3))
@@ -124,27 +122,26 @@ def similar_length_batches(lengths, batch_size, seed=0, epoch=0, buckets=None, s
     places = np.searchsorted(buckets, lengths)  # (N,)
     rows = rows[np.argsort(places[rows], kind="stable")]
     num_batches = -(-len(rows) // batch_size)
-    # The batch that is not full has the same length in every epoch: one shape more to compile, not
-    # one for every bucket.
+    # The incomplete batch always has the same length, which adds one shape and not one per bucket.
     sizes = _sizes(len(rows), batch_size, num_batches // 2 if short is None else short)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
     return [batches[i] for i in _mixed_order(num_batches, random)]
 
 
 def _mixed_order(count, random, kinds=8):
-    """A random order of sorted things: each run of `kinds` has one of every part of the range."""
+    """Shuffle sorted items so that each run of `kinds` holds one from every part of the range."""
     parts = np.split(np.arange(count), np.arange(1, kinds) * count // kinds)
     runs = itertools.zip_longest(*map(random.permutation, parts))
     return [i for run in runs for i in random.permutation([i for i in run if i is not None])]
 
 
 def sorted_batches(lengths, batch_size):
-    """Cut the examples, sorted by length, into batches.
+    """Cut the examples into batches, longest first.
 
-    The longest come first: a batch that does not fit the memory shows at once.
+    A batch too large for the memory then fails at once.
 
     Returns:
-        A list of int arrays (B,). `np.concatenate` of it is the `order` of `restore_order`.
+        A list of int arrays (B,). `np.concatenate` turns it into the `order` of `restore_order`.
 
     >>> [batch.tolist() for batch in sorted_batches([3, 9, 5], 2)]
     [[1, 2], [0]]
@@ -155,17 +152,17 @@ def sorted_batches(lengths, batch_size):
 
 
 def given_batches(lengths, batch_size):
-    """Cut the examples into batches in the order given; a list of int arrays (B,)."""
+    """Cut the examples into batches in the given order; returns int arrays (B,)."""
     lengths, batch_size = _checked(lengths, batch_size)
     return np.split(np.arange(len(lengths)), range(batch_size, len(lengths), batch_size))
 
 
 def restore_order(outputs, order):
-    """Put rows that were computed in `order` back in the order given.
+    """Put rows that were computed in `order` back into their original order.
 
     Args:
         outputs: array (N, ...), or any nesting of them.
-        order: ints (N,). Output row `i` belongs to the example `order[i]`.
+        order: ints (N,). Output row `i` belongs to example `order[i]`.
 
     >>> restore_order(np.array(["c", "a", "b"]), [2, 0, 1]).tolist()
     ['a', 'b', 'c']
@@ -175,16 +172,16 @@ def restore_order(outputs, order):
 
 
 def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
-    """A `tf.data.Dataset` of batches that are planned anew in every epoch.
+    """Make a `tf.data.Dataset` of batches that are planned again for every epoch.
 
-    Python runs once an epoch; the batches are made in the graph, in parallel, ahead of use.
+    Python runs once per epoch; the graph makes the batches in parallel and prefetches them.
 
     Args:
-        plan: function of the epoch (int; each pass over the dataset is one), returning a list of
-            int arrays (B,), the same number of them each time.
-        make_batch: function of a tensor of row numbers (B,), traced, that returns the batch.
-        seeds: function of the epoch, returning ints that seed its batches. `make_batch` then
-            takes a seed of each batch too, int64 (2,).
+        plan: function of the epoch (int; one pass over the dataset), that returns a list of int
+            arrays (B,), always the same number of them.
+        make_batch: traced function of a tensor of row numbers (B,), that returns the batch.
+        seeds: function of the epoch, that returns ints to seed its batches. `make_batch` then also
+            takes a seed per batch, int64 (2,).
         first_epoch: int. The epoch of the first pass.
     """
     epochs = itertools.count(first_epoch)
@@ -202,14 +199,14 @@ def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
         for one in (rows, begins, ends):
             one.set_shape([None])
         drawn.set_shape([None, 2])
-        # Not by a ragged tensor, of whose type TensorFlow's log complains at length here.
+        # A ragged tensor would make TensorFlow log long warnings.
         parts = tf.data.Dataset.from_tensor_slices((begins, ends, drawn))
         return parts.map(lambda begin, end, seed: (rows[begin:end], seed))
 
     num_batches = len(plan(0))
-    # Not by `from_generator`, which takes a quarter longer to make and to begin.
+    # `from_generator` takes a quarter longer to build and to start.
     rows = tf.data.Dataset.range(1).flat_map(cut)
-    # Keras shows the steps of an epoch only where the number is known.
+    # Keras shows the number of steps only if the cardinality is known.
     rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
 
     @tf.autograph.experimental.do_not_convert
@@ -220,15 +217,15 @@ def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
 
 
 def rows_of_part(dataset, index, count):
-    """Of each batch of a `tf.data.Dataset` the rows of one of `count` equal parts.
+    """Take one of `count` equal parts of the rows of each batch of a `tf.data.Dataset`.
 
-    A batch that they do not divide is filled with rows of weight 0, and its own rows count as much
-    more: losses that are divided by the rows, or by the weights, stay those of the batch.
+    An uneven batch is padded with rows of weight 0, and its own rows weigh more in turn, so that
+    losses divided by the number of rows, or by the weights, stay those of the batch.
 
     Args:
-        dataset: of `(x, y)` or `(x, y, sample_weight)`.
-        index: int, from 0.
-        count: int.
+        dataset: dataset of `(x, y)` or `(x, y, sample_weight)`.
+        index: int. Which part, from 0.
+        count: int. Number of parts.
 
     >>> dataset = tf.data.Dataset.from_tensors((tf.constant([5, 6, 7]), tf.constant([0, 1, 1])))
     >>> for part in (0, 1):
@@ -266,17 +263,17 @@ def rows_of_part(dataset, index, count):
 
 
 def draw_seeds(seed, count):
-    """Seeds of `count` batches, int64 (count, 2), drawn from a tuple of ints."""
+    """Draw seeds for `count` batches from a tuple of ints; returns int64 (count, 2)."""
     return np.random.default_rng(seed).integers(2**62, size=(count, 2))
 
 
 def map_ahead(dataset, make):
-    """Map a `tf.data.Dataset`, in order, in parallel, ahead of use."""
+    """Map a `tf.data.Dataset` in order, in parallel, and prefetch the results."""
     options = tf.data.Options()
-    # Its thread sleeps twice as long each time, and an iterator that ends waits for it to wake: up
-    # to the length of the epoch again (TensorFlow 2.21).
+    # An iterator that ends waits for the autotune thread, whose sleep doubles each time, for up to
+    # the duration of the epoch (TensorFlow 2.21).
     options.autotune.enabled = False
-    # Several workers each take their part of every batch; a generator has no files to share out.
+    # A generator has no files to shard by, so each worker takes its part of every batch.
     policies = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policies.DATA
     batches = dataset.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)

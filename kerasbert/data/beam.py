@@ -1,10 +1,10 @@
-"""Examples, and counts of words, by Apache Beam: for corpora that one machine is too small for.
+"""Pre-training examples and word counts by Apache Beam, for corpora too large for one machine.
 
-A file is read by one worker; a large one, of plain text, JSON lines or Parquet, by one for each
-`PART` bytes of it. Each document goes to a block by a hash, so that a block holds
-documents from anywhere in the corpus, and a block's records are made as on one machine: the random
-next sentence comes from another document of the block, and no worker holds more than a block.
-Files may be wherever Beam reads and writes them (`gs://`, `s3://`, `hdfs://`).
+A large file of plain text, JSON lines or Parquet is read in parts of `PART` bytes, any other file
+by one worker. A hash assigns each document to a block, which mixes documents of the whole corpus.
+Records are made as on one machine: random next sentences come from the same block, and no worker
+holds more than one block. Files may be wherever Beam reads and writes (`gs://`, `s3://`,
+`hdfs://`).
 """
 
 import collections
@@ -30,38 +30,37 @@ from kerasbert.data.manifest import NAME, new_manifest, total
 
 __all__ = ["beam_options", "write_examples"]
 
-# Documents of a block, on average, at least: hardly a block gets fewer than two by chance.
+# Average documents per block at least, so that hardly any block gets fewer than two.
 DOCUMENTS = 64
-# Bytes of a file that are read in one place. Documents behind the first of these are named by them.
+# Bytes per part of a file; documents of later parts are named with the part's start.
 PART = 1 << 26
-# Of all words, when the most frequent are looked for.
+# Parts that the words are split into to find the most frequent ones.
 PARTS = 16
 
 
 def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=None, **settings):
     """Turn a corpus into shards of examples on a cluster, or with Beam's local runner.
 
-    The shards, one a block, and the manifest are as of `kerasbert.data.write_examples`, and
-    `read_examples` reads them. The same corpus, under the same names, settings and seed give the
-    same records whatever the runner; they are other ones than those of the function for one
-    machine, whose blocks are neighbouring documents.
+    Writes one shard per block and a manifest, in the format of `kerasbert.data.write_examples`;
+    `read_examples` reads them. The same corpus, names, settings and seed give the same records on
+    every runner, but others than on one machine, where blocks are consecutive documents.
 
     Args:
         corpus: path of a file, a pattern, or a list of these, as Beam names them.
         output: path of a folder.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        block_bytes: int. About how many bytes of text a block has.
+        block_bytes: int. Approximate bytes of text per block.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
-            `None` runs here.
-        **settings: further settings of `kerasbert.data.write_examples` and `documents`, but
-            `workers`, `blocks_per_shard` and `progress`, which are the runner's.
+            `None` runs on this machine.
+        **settings: settings of `kerasbert.data.write_examples` and `documents`, except `workers`,
+            `blocks_per_shard` and `progress`, which the runner decides.
 
     Returns:
         The manifest, a dict.
 
     Raises:
-        ImportError: where Beam is not installed.
-        ValueError: as `kerasbert.data.write_examples`.
+        ImportError: if Beam is not installed.
+        ValueError: as for `kerasbert.data.write_examples`.
     """
     need_beam()
     import apache_beam as beam
@@ -75,7 +74,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
-    # Without a manifest, the shards would be read as records of another tool.
+    # `read_examples` would take shards without a manifest for those of another tool.
     write_whole(output, NAME, to_json(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (
@@ -84,8 +83,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
             | beam.Reshuffle()
             | "read" >> beam.FlatMap(_documents, reading=reading)
         )
-        # Read once more, without splitting sentences: Beam's runner for Dask takes what a side
-        # input and its own input have in common twice (2.77).
+        # Read a second time, without splitting sentences: Beam's Dask runner duplicates what a
+        # side input and its own input share (2.77).
         size = (
             pipeline
             | "files to measure" >> beam.Create(found_parts)
@@ -112,7 +111,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
 
 
 def need_beam():
-    """Raise an `ImportError` unless Beam is there."""
+    """Raise an `ImportError` if Apache Beam is not installed."""
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
@@ -122,14 +121,17 @@ def need_beam():
 
 
 def beam_options(runner, options):
-    """Beam's options of a runner's name and of strings such as "region=eu-west1"; `None` for none.
+    """Make Beam's options from a runner's name and strings such as "region=eu-west1".
+
+    Returns:
+        `PipelineOptions`, or `None` without a runner.
 
     Raises:
         ValueError: for options without a runner.
     """
     if runner is None:
         if options:
-            raise ValueError(f"--beam {options[0]!r} is for a --runner of Apache Beam; name one.")
+            raise ValueError(f"--beam {options[0]!r} needs a --runner of Apache Beam; name one.")
         return None
     need_beam()
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -138,14 +140,14 @@ def beam_options(runner, options):
 
 
 def count_words(corpus, output, count, most, options, reading):
-    """Count a corpus' words by a pipeline, which writes them to `output` on the way.
+    """Count the words of a corpus by a pipeline, via a temporary file in `output`.
 
     Args:
-        corpus: as of `write_examples`.
-        output: path of a folder that all workers see.
+        output: path of a folder that all workers share.
+        output: path of a folder that all workers can access.
         count: function of lines, that returns a Counter; it is pickled.
-        most: int. How many words are kept, the most frequent ones.
-        options: of Beam.
+        most: int. Number of most frequent words to keep.
+        options: Beam's pipeline options.
         reading: dict, settings of `documents`.
 
     Returns:
@@ -164,7 +166,7 @@ def count_words(corpus, output, count, most, options, reading):
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
-            # Of some parts first: one worker alone would get the words of all.
+            # In parts first, or a single worker would get all words.
             | "share out" >> beam.Map(_with_part)
             | "the most frequent of a part" >> beam.CombinePerKey(_most_frequent(most))
             | "of all parts" >> beam.FlatMap(lambda part: part[1])
@@ -179,7 +181,7 @@ def count_words(corpus, output, count, most, options, reading):
 
 
 def _words(part, count, reading):
-    """Yield `(word, number)` of a part of a file, some documents at a time."""
+    """Yield `(word, number)` of a part of a file, counted over 1,000 documents at a time."""
     found = _documents(part, {**reading, "sentences": "lines"})
     while some := list(itertools.islice(found, 1000)):
         lines = (line for _, document in some for line in document)
@@ -191,7 +193,7 @@ def _with_part(counted):
 
 
 def _most_frequent(most):
-    """Beam's own gives nothing with its runner for Dask (2.77)."""
+    """Return a combiner that keeps the most frequent words; Beam's own fails on Dask (2.77)."""
     import apache_beam as beam
 
     class MostFrequent(beam.CombineFn):
@@ -206,7 +208,7 @@ def _most_frequent(most):
             return self.compact([counted for found in several for counted in found])
 
         def compact(self, found):
-            # Of equals always the same ones.
+            # Breaking ties by the word makes the result deterministic.
             return sorted(found, key=operator.itemgetter(1, 0), reverse=True)[:most]
 
         def extract_output(self, found):
@@ -220,12 +222,12 @@ def _write_words(counted, output, name):
 
 
 def matched(given):
-    """Files, as `kerasbert.storage.find` has them, of what Beam takes for a name or a pattern."""
+    """Find files by a name or pattern with Beam; returns what `kerasbert.storage.find` does."""
     from apache_beam.io.filesystems import FileSystems
 
     inside, found = FileSystems.join(given, "**"), {}
     for kind, pattern in (("pattern", given), ("folder", inside)):
-        if kind == "pattern" and os.path.isdir(given):  # Which Beam takes for a file.
+        if kind == "pattern" and os.path.isdir(given):  # Beam would return it as a file.
             continue
         matches = FileSystems.match([pattern])
         found = {one.path: one.size_in_bytes for match in matches for one in match.metadata_list}
@@ -237,7 +239,7 @@ def matched(given):
 
 
 def report_in(folder):
-    """The report that `deduplicate` left in a folder, a dict; empty where there is none."""
+    """Return the report of `deduplicate` in a folder, a dict; empty if there is none."""
     from apache_beam.io.filesystems import FileSystems
 
     path = FileSystems.join(folder, REPORT)
@@ -250,7 +252,7 @@ def report_in(folder):
 
 
 def _parts(corpus):
-    """Parts of files: list of `(path, start, end, where a document ends)`."""
+    """Split the files into parts; returns a list of `(path, start, end, document_end)`."""
     found = {}
     for given in as_paths(corpus):
         kind, sizes = matched(given)
@@ -268,7 +270,7 @@ def _is_hidden(path):
 
 
 def _documents(part, reading):
-    """Yield `((path, number), document)`; behind the first part `((path, start, number), ...)`."""
+    """Yield `((path, number), document)`; after the first part `((path, start, number), ...)`."""
     path, start, end, document_end = part
     reading = {**reading, "document_end": reading.get("document_end") or document_end}
     place = (path, start) if start else (path,)
@@ -277,7 +279,7 @@ def _documents(part, reading):
 
 
 def _opened(path):
-    """A file as it is, which Beam would unpack."""
+    """Open a file without Beam's automatic decompression."""
     from apache_beam.io.filesystem import CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
@@ -286,9 +288,9 @@ def _opened(path):
 
 @contextlib.contextmanager
 def local_copy(path):
-    """The path of a file of this machine with what a file has that Beam can read.
+    """Yield a local path with the content, and the name, of any file that Beam can read.
 
-    Readers want one whose name tells what is in it.
+    Readers infer the format from the name.
     """
     from apache_beam.io.filesystem import CompressionTypes
     from apache_beam.io.filesystems import FileSystems
@@ -305,7 +307,7 @@ def local_copy(path):
 
 
 def _size(part, reading):
-    """How many documents a part has, and how many bytes these."""
+    """Return the number of documents of a part and their bytes."""
     return _sum(
         (1, sum(len(line.encode()) for line in document))
         for _, document in _documents(part, reading)
@@ -318,7 +320,7 @@ def _sum(sizes):
 
 
 def _with_block(found, size, block_bytes, seed):
-    """`(block, found)`, the block from a hash of the document's name."""
+    """Return `(block, found)`; the block is a hash of the document's name."""
     count, total_bytes = size
     blocks = max(1, min(total_bytes // block_bytes, count // DOCUMENTS))
     name = to_json([seed, *found[0]]).encode()
@@ -326,7 +328,7 @@ def _with_block(found, size, block_bytes, seed):
 
 
 def once_a_worker(load):
-    """A function whose last result is kept, and made by one of a worker's threads alone."""
+    """Cache a function's last result per worker process, computed by one thread."""
     kept, lock = functools.lru_cache(maxsize=1)(load), threading.Lock()
 
     @functools.wraps(load)
@@ -343,7 +345,7 @@ def _maker(make):
 
 
 def _write_block(block, make, output):
-    """Make and write the shard of a block; what the manifest says of it."""
+    """Make and write the shard of a block; returns its entry of the manifest."""
     number, found = block
     found = [document for _, document in sorted(found)]
     records, counts = _maker(make)(number, found)
@@ -356,29 +358,29 @@ def _write_block(block, make, output):
 def _write_manifest(shards, manifest, output):
     shards = sorted(shards, key=lambda shard: shard["name"])
     if not total(shards)["examples"]:
-        raise ValueError("The corpus has no text of which an example could be made.")
+        raise ValueError("The corpus has no text to make an example of.")
     manifest = {**manifest, "shards": shards, "counts": total(shards), "complete": True}
     write_whole(output, NAME, to_json(manifest, indent=1).encode())
 
 
 def write_whole(folder, name, data):
-    """Write a file whole; a worker that repeats another's work writes the same."""
+    """Write a file atomically; a worker that repeats another's work writes the same."""
     with whole_file(folder, name) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def whole_file(folder, name):
-    """A file to write to that gets its name when it is whole."""
+    """Open a file for writing that gets its name when it is complete."""
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
     path = FileSystems.join(folder, name)
     folder, name = FileSystems.split(path)
-    with contextlib.suppress(BeamIOError, OSError):  # It is there.
+    with contextlib.suppress(BeamIOError, OSError):  # It may exist already.
         FileSystems.mkdirs(folder)
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
-    # Else it would be compressed again.
+    # Beam would compress the already compressed data again.
     with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         yield file
     FileSystems.rename([partial], [path])

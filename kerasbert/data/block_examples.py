@@ -1,6 +1,6 @@
-"""A block of documents becomes records for pre-training: one call, whatever machine makes it.
+"""`BlockExamples`: pre-training records of one block of documents, on any machine.
 
-R rows, T tokens of a row, P predictions.
+Shapes: R rows, T tokens per row, P predictions per row.
 """
 
 import functools
@@ -21,23 +21,22 @@ from kerasbert.data.sentence_pairs import (
     truncate_pairs,
 )
 
-# How many rows are packed, masked and written at a time: their arrays fit into the cache.
+# Rows packed, masked and written at a time, so that their arrays fit into the cache.
 ROWS = 2048
 
 
 class BlockExamples:
-    """Makes the records of blocks, the same for the same block, number and settings.
+    """Callable that makes the records of a block, which depend only on its number and settings.
 
-    Random numbers come from the seed, the number of the block and the number of the copy. A random
-    next sentence comes from another document of the same block, so that one block at a time is
-    in memory.
+    Random numbers come from the seed, block number and copy number. Random next sentences come from
+    the same block, so that only one block at a time is in memory.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        **settings: those of `write_examples`, by its names.
+        **settings: settings of `write_examples`.
 
     Raises:
-        ValueError: for settings that make no sense.
+        ValueError: for invalid or contradictory settings.
 
     Example:
 
@@ -67,7 +66,7 @@ class BlockExamples:
     ):
         if not hasattr(tokenizer, "num_separators"):
             raise ValueError(
-                f"tokenizer={tokenizer!r} is none of `kerasbert.tokenizers`; "
+                f"tokenizer={tokenizer!r} is not one of `kerasbert.tokenizers`; "
                 "make one with its `from_preset` or `from_files`."
             )
         check_choice("objective", objective, OBJECTIVES)
@@ -85,14 +84,14 @@ class BlockExamples:
         )
         if cut_sentences and objective != "full_sentences":
             raise ValueError(
-                f"cut_sentences=True is of objective='full_sentences' alone, whose rows are then "
-                f"full; leave it out for {objective!r}."
+                f"cut_sentences=True needs objective='full_sentences', whose rows it fills; "
+                f"leave it out for {objective!r}."
             )
         if short_sequence_rate is None:
             short_sequence_rate = 0.0 if objective == "full_sentences" else 0.1
         if not 0 <= short_sequence_rate <= 1:
             raise ValueError(
-                f"short_sequence_rate={short_sequence_rate!r} has to be a number from 0 to 1."
+                f"short_sequence_rate={short_sequence_rate!r} must be a number from 0 to 1."
             )
         if mask_selection_length is None:
             mask_selection_length = math.ceil(mask_selection_rate * sequence_length)
@@ -108,18 +107,18 @@ class BlockExamples:
             "mask_unit": mask_unit,
             "seed": seed,
         }
-        if cut_sentences:  # Not otherwise: records of before have no such setting.
+        if cut_sentences:  # Stored only when set, as in the manifests of earlier versions.
             self.settings["cut_sentences"] = True
 
     def __call__(self, number, documents):
         """Make the records of one block.
 
         Args:
-            number: int. The block's.
+            number: int. The block's number.
             documents: iterable of documents, each a list of sentences.
 
         Returns:
-            `(records, counts)`: the content of a gzip file of TFRecords, and a dict of ints.
+            `(records, counts)`: the content of a gzip TFRecord file, and a dict of ints.
         """
         tokens, sentences, documents = self._tokenize(documents)
         examples, counts = [], {"examples": 0, "not_next": 0, "masked": 0}
@@ -142,7 +141,7 @@ class BlockExamples:
         return compressed_records(examples), counts
 
     def _tokenize(self, documents):
-        """Tokens (N,) and the offsets of sentences and documents in them, without empty ones."""
+        """Return tokens (N,) and the offsets of the non-empty sentences and documents in them."""
         documents = list(documents)
         sizes = [len(document) for document in documents]
         sentences = [sentence for document in documents for sentence in document]
@@ -164,14 +163,14 @@ class BlockExamples:
         short = self.settings["short_sequence_rate"]
         if objective == "full_sentences":
             end = self.tokenizer.end_token_id
-            if "cut_sentences" in self.settings:  # As if each token were a sentence.
+            if "cut_sentences" in self.settings:  # Treat each token as a sentence.
                 sentences, documents = np.arange(len(tokens) + 1), sentences[documents]
             return full_sentences(tokens, sentences, documents, most, end, short, seed)
         choose = next_sentence_pairs if objective == "next_sentence" else sentence_order_pairs
         return tokens, choose(sentences, documents, most, short, seed)
 
     def _features(self, tokens, rows, random):
-        """The reference's features of some rows: a dict of arrays (R, T), (R, P) and (R, 1)."""
+        """Return the features of some rows, by BERT's names: arrays (R, T), (R, P) and (R, 1)."""
         ids, settings = self.tokenizer, self.settings
         length, most = settings["sequence_length"], settings["mask_selection_length"]
         start, end = ids.start_token_id, ids.end_token_id
@@ -214,7 +213,7 @@ _MASKING = (
 
 @functools.lru_cache(maxsize=8)
 def _masking(vocabulary_size, mask_token_id, length, *settings):
-    """`mask_tokens` as a `tf.function`, traced once for all numbers of rows."""
+    """Return `mask_tokens` as a `tf.function`, traced once."""
     *settings, unit = settings
 
     def mask(token_ids, maskable, starts, lengths, seed):

@@ -1,6 +1,6 @@
-"""Corpora: documents and their sentences, read from files as they come.
+"""Text corpora: streams of documents and their sentences, read from files.
 
-Memory holds a block of text and never the corpus: a block is what one worker takes at a time.
+Memory holds one block of text, the unit of work of a worker process, and never the corpus.
 """
 
 import codecs
@@ -41,16 +41,16 @@ LONGEST = 1 << 23  # bytes of a text document; longer ones are split
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 TABLES = (".csv", ".tsv", PARQUET, *SPREADSHEETS)  # of which a column has the texts
 ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip")
-# sentencex takes the square of the time for long Chinese or Japanese paragraphs: they go to it in
-# parts of about this many characters.
+# sentencex takes quadratic time for long Chinese or Japanese paragraphs, so it gets parts of about
+# this many characters.
 PART = 1000
-# Bytes and lines at the start of a file that say how its sentences are written, and the share of
-# lines with several that makes it prose: of sentences a line, 0.01 have several by sentencex, of
-# paragraphs of two 0.7.
+# Bytes and lines that decide how a file's sentences are written. It is prose if more than PROSE of
+# its lines hold several sentences by sentencex: 0.01 in files with one sentence per line, 0.7 for
+# paragraphs of two sentences.
 SAMPLE = 1 << 16
 SAMPLE_LINES = 200
 PROSE = 0.3
-# Where a file may be cut into parts: after a document of its kind.
+# Where a file may be split into parts: after a document of its kind.
 ENDS_OF_DOCUMENTS = {
     "json": re.compile(rb"\n"),
     "line": re.compile(rb"\n"),
@@ -74,41 +74,43 @@ def documents(
     encoding="utf-8",
     errors="strict",
 ):
-    """Read the documents of a corpus, one after the other.
+    """Read the documents of a corpus one by one.
 
     Files are text, JSON lines (`.jsonl`, `.ndjson`, `.json`) or tables (`.csv`, `.tsv`), plain or
     compressed (`.gz`, `.bz2`, `.xz`, and `.zst` with the package `backports.zstd`), Parquet
-    (`.parquet`, with the package `pyarrow`) or spreadsheets (`.xlsx`, with `python-calamine`). The
-    order is always the same: paths as given, those of a folder or a pattern sorted. Hidden files of
-    a folder are left out.
+    (`.parquet`, with the package `pyarrow`) or spreadsheets (`.xlsx`, with `python-calamine`).
+    Paths are read in the given order, those of a folder or pattern sorted. Hidden files of a folder
+    are skipped.
 
     Args:
-        corpus: path of a file, of a folder (with all folders in it), a pattern such as
-            `"news/**/*.txt.gz"`, or a list of these. Also URLs, as `"s3://bucket/news/"`: see
+        corpus: path of a file, of a folder (read recursively), a pattern such as
+            `"news/**/*.txt.gz"`, or a list of these; also URLs such as `"s3://bucket/news/"`, see
             `kerasbert.storage`.
         document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
-            `"line"`, or only with the `"file"`. `None` is `"file"` for the files of a folder and
-            `"empty_line"` for others. A JSON line, and a row of a table, is always a document.
-            Text documents of more than 8 MiB are split; a JSON line or a row of Parquet may have
-            up to 64 MiB.
-        sentences: string. `"lines"` takes each line for a sentence, `"split"` splits running prose
-            into sentences. `None` is `"split"`, but `"lines"` for files whose documents end at
-            empty lines and that begin with a sentence a line.
-        language: string. ISO code of the language, whose abbreviations (`Mr.`) end no sentence.
-            Other rules are the same for all: Chinese, Japanese and Korean need no other value.
-        wrapped: bool. Whether lines of prose are broken at some width, so that a sentence goes on
-            in the next one. `None` looks at the lengths of the file's first lines, or of each
-            document's where it ends elsewhere than at an empty line.
-        text_key: string. Where in a JSON line the text is, or its column of a table: a string, or a
-            list of strings, one a line. Given, every other file has JSON lines; `None` is `"text"`.
-        encoding: string. Of the files without a byte-order mark.
-        errors: `"strict"`, or `"replace"` or `"ignore"` for what is not in the encoding.
+            `"line"`, or with the `"file"`. `None` means `"file"` for the files of a folder and
+            `"empty_line"` for others. Each JSON line or row of a table is one document. Text
+            documents of more than 8 MiB are split; a JSON line or a row of Parquet may have up to
+            64 MiB.
+        sentences: string. `"lines"` reads each line as a sentence, `"split"` splits running prose
+            into sentences. `None` means `"split"`, or `"lines"` for files whose documents end at
+            empty lines and whose first lines hold one sentence each.
+        language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
+            sentence. Chinese, Japanese and Korean need no other value, as all other rules are
+            shared.
+        wrapped: bool. Whether lines of prose are wrapped at some width, so that sentences continue
+            on the next line. `None` decides by the lengths of the file's first lines, or of each
+            document's lines if documents do not end at empty lines.
+        text_key: string. The key of the text in a JSON line, or its column of a table: a string, or
+            a list of strings, one per line. If given, every other file is read as JSON lines;
+            `None` means `"text"`.
+        encoding: string. Encoding of files without a byte-order mark.
+        errors: `"strict"`, or `"replace"` or `"ignore"` for invalid bytes.
 
     Yields:
-        Lists of strings: the sentences of a document, at least one, none of them empty.
+        Lists of non-empty strings: the sentences of a document, at least one.
 
     Raises:
-        ValueError: if there is no file or no text, or with file and line where one cannot be read.
+        ValueError: if there is no file or no text, or, with file and line, for an unreadable one.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -130,18 +132,18 @@ def documents(
 
 
 def blocks(corpus, *, block_bytes=1 << 24, **settings):
-    """Cut a corpus, at the ends of documents, into blocks: what one worker takes at a time.
+    """Split a corpus at the ends of documents into blocks, the unit of work of a worker process.
 
-    Where the cuts are depends on the files and `block_bytes` alone.
+    The boundaries depend only on the files and `block_bytes`.
 
     Args:
         corpus: as for `documents`.
-        block_bytes: int. About how many bytes of text a block has; at most 8 MiB more.
+        block_bytes: int. Approximate bytes of text per block; at most 8 MiB more.
         **settings: as for `documents`.
 
     Yields:
-        `(index, block)`, from 0. `for document in block` parses the block's text, so that it costs
-        little to send a block to another process and to do that there.
+        `(index, block)`, from 0. Iterating over a block parses its text, so that blocks are cheap
+        to send to another process and parsed there.
 
     Raises:
         ValueError: as for `documents`.
@@ -156,7 +158,7 @@ def blocks(corpus, *, block_bytes=1 << 24, **settings):
             empty = empty and not piece.data.strip()
             pieces.append(piece)
             size += len(piece.data)
-            # A piece is shorter than that by the document that comes next.
+            # A piece may fall short of `block_bytes` by the size of the next document.
             if size >= 0.75 * block_bytes:
                 yield index, Block(tuple(pieces), settings, (before + position) / (total or 1))
                 index, size, pieces = index + 1, 0, []
@@ -168,14 +170,14 @@ def blocks(corpus, *, block_bytes=1 << 24, **settings):
 
 
 def corpus_bytes(corpus):
-    """How many bytes the files of a corpus have."""
+    """Return the total size of a corpus's files in bytes."""
     return sum(size for _, _, size in _files(corpus, _Settings()))
 
 
 def parts(path, size, part_bytes):
-    """Cut a large file for several readers, see `part_documents`: list of `(path, start, end)`.
+    """Split a large file for several readers of `part_documents`: list of `(path, start, end)`.
 
-    Compressed text is one part, as its middle cannot be read alone.
+    Compressed text is one part, because it can only be read from the start.
 
     >>> parts("a.txt", 25, 10)
     [('a.txt', 0, 10), ('a.txt', 10, 20), ('a.txt', 20, 25)]
@@ -189,21 +191,21 @@ def parts(path, size, part_bytes):
 
 
 def part_documents(path, start, end, opened=open_file, **settings):
-    """Read the documents of a part of a file.
+    """Read the documents of one part of a file.
 
-    Those that begin in it, as near as a search from `start` and from `end` on for the next end of a
-    document tells: so the parts of a file, in order, have the documents of the whole. A row group
-    of Parquet belongs to the part that it begins in. A file whose documents end with it, and text
-    that is not UTF-8, belong to the first part.
+    Reading starts at the first document boundary after `start` and stops at the first one after
+    `end`, so that a file's parts, in order, hold its documents. A row group of Parquet belongs to
+    the part that it starts in. Files that are one document, and text that is not UTF-8, belong to
+    the first part.
 
     Args:
         path: path or URL of a file.
-        start, end: ints. Bytes.
-        opened: function of the path, that opens the file to read bytes from.
+        start, end: ints. Byte offsets.
+        opened: function of the path, that opens the file for reading bytes.
         **settings: as for `documents`.
 
     Yields:
-        As `documents`, but nothing where there is nothing.
+        As `documents`, or nothing for an empty part.
     """
     settings = _Settings(**settings)
     kind = _kind(path, settings, "file")
@@ -213,12 +215,12 @@ def part_documents(path, start, end, opened=open_file, **settings):
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Documents that are parsed where the block is iterated over.
+    """Documents of a corpus, parsed when the block is iterated over.
 
     Attributes:
         pieces: tuple of `Piece`.
-        settings: those of `documents`.
-        progress: float. The share of the corpus's bytes that were read so far.
+        settings: settings of `documents`.
+        progress: float. Share of the corpus's bytes read so far.
     """
 
     pieces: tuple
@@ -230,7 +232,7 @@ class Block:
             yield from _documents(piece, self.settings)
 
     def sources(self):
-        """Yield `(source, text)` of each document: what a file with it has, and its text."""
+        """Yield `(source, text)` of each document: its part of the file, and its text."""
         for piece in self.pieces:
             texts, sources = itertools.tee(_lines_of_documents(piece, self.settings))
             if piece.kind == "json":
@@ -243,24 +245,24 @@ class Block:
 
     @property
     def size(self):
-        """Bytes of text."""
+        """Size of the text in bytes."""
         return sum(len(piece.data) for piece in self.pieces)
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Whole documents of one file: `data`, UTF-8 with newlines alone, from line `line` on."""
+    """Whole documents of one file: UTF-8 `data` with newlines as line ends, from line `line` on."""
 
     path: str
-    line: int  # from byte `start` on
-    kind: str  # "json", "table", or where a document ends
+    line: int  # counted from byte `start`
+    kind: str  # "json", "table", or a value of DOCUMENT_ENDS
     data: bytes
     sentences: str = "split"
     wrapped: bool | None = None
     start: int = 0
 
     def at(self, line):
-        """How an error names a line."""
+        """Name a line or row for an error message."""
         name = "row" if self.kind == "table" else "line"
         after = f", counted from byte {self.start:,}," if self.start else ""
         return f"{name} {line}{after}"
@@ -288,11 +290,11 @@ READING = tuple(field.name for field in dataclasses.fields(_Settings))
 
 def _one_of(name, value, allowed):
     if value not in allowed:
-        raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, allowed))}.")
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}.")
 
 
 class NoTextError(ValueError):
-    """All files of a corpus are empty."""
+    """Raised if all files of a corpus are empty."""
 
 
 def _no_text(corpus):
@@ -309,34 +311,34 @@ def _shown(corpus):
 
 
 def as_paths(given):
-    """A path, or several, as a list of strings."""
+    """Return one path, or several, as a list of strings."""
     return list(map(as_path, [given] if isinstance(given, (str, os.PathLike)) else given))
 
 
 def check_found(given, found, kind="file", report=None):
-    """Raise, in a sentence, if a file, folder or pattern is empty or not complete yet.
+    """Raise a `ValueError` if a file, folder or pattern is empty or incomplete.
 
     Args:
         given: string. What the user named.
         found: the files that were found.
         kind: string. The kind of `given`, as `kerasbert.storage.find` returns it.
-        report: dict. The report of `deduplicate` in a folder; read from there if `None`.
+        report: dict. The report of `deduplicate`; `None` reads it from the folder.
     """
     if kind == "folder":
         report = read_json(join(given, REPORT), {}) if report is None else report
         if report.get("complete", True) is not True:
             raise ValueError(
-                f"The folder '{given}' is not complete: `deduplicate` was interrupted, or is still "
+                f"The folder '{given}' is incomplete: `deduplicate` was interrupted, or is still "
                 "writing it; run the same command again."
             )
     if not found and os.path.isdir(os.path.expanduser(given)):
         raise ValueError(f"The folder '{given}' has no files.")
     if not found:
-        raise ValueError(f"There is no file '{given}', nor any that it matches as a pattern.")
+        raise ValueError(f"'{given}' is not a file, nor a pattern that matches one.")
 
 
 def _files(corpus, settings):
-    """List of `(path, kind, bytes)`, each path once."""
+    """List the files as `(path, kind, bytes)`, each path once."""
     corpus = as_paths(corpus)
     if not corpus:
         raise ValueError("The corpus is an empty list; pass a file, a folder or a pattern.")
@@ -347,7 +349,7 @@ def _files(corpus, settings):
         for path, size in sizes.items():
             if path.lower().endswith(ARCHIVES):
                 raise ValueError(
-                    f"'{path}' holds other files; unpack it, and pass the folder of its text or "
+                    f"'{path}' is an archive; unpack it, and pass the folder of its text or "
                     "JSON lines."
                 )
             found.setdefault(path, (_kind(path, settings, place), size))
@@ -355,7 +357,7 @@ def _files(corpus, settings):
 
 
 def _kind(path, settings, place):
-    """What a file is: "table", "json", or where a document of its text ends."""
+    """Return the kind of a file: "table", "json", or a value of DOCUMENT_ENDS."""
     name = os.path.basename(path).lower()
     if ending_of(name) in TABLES:
         return "table"
@@ -365,9 +367,9 @@ def _kind(path, settings, place):
 
 
 def packed(file, name):
-    """A file that compresses what is written to `file`, if its name says so."""
+    """Return a file that compresses into `file` if its name says so."""
     package = COMPRESSED.get(os.path.splitext(name)[1].lower())
-    if package == "gzip":  # Without the time, so that the same text gives the same bytes.
+    if package == "gzip":  # No timestamp, so that the same text gives the same bytes.
         return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
     if package:
         return importlib.import_module(package).open(file, "wb")
@@ -375,7 +377,7 @@ def packed(file, name):
 
 
 def _chunks(path, settings, size, part=None, opened=open_file):
-    """Yield `(data, position)`: UTF-8 whose lines end in newlines alone, and the bytes read."""
+    """Yield `(data, position)`: UTF-8 with newlines as line ends, and the bytes read so far."""
     start, end = part or (0, None)
     with unpacked(path, opened) as (file, raw):
         if start:
@@ -403,7 +405,7 @@ def _chunks(path, settings, size, part=None, opened=open_file):
                     raise _undecodable(path, f"line {line}", encoding) from None
             data = held + chunk
             held = b""
-            if data.endswith(b"\r") and more:  # its newline may come with the next chunk
+            if data.endswith(b"\r") and more:  # The newline may come with the next chunk.
                 data, held = data[:-1], b"\r"
             if b"\r" in data:
                 data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -413,7 +415,7 @@ def _chunks(path, settings, size, part=None, opened=open_file):
 
 
 def _cut(path, kind, settings, part, opened):
-    """Where the documents of a part begin and end in its file; `None` is the end of the file."""
+    """Return where a part's documents start and end in its file; `None` is the end of the file."""
     start, end = part
     if os.path.splitext(path)[1].lower() in COMPRESSED:
         return (0, None) if start == 0 else None
@@ -427,9 +429,9 @@ def _cut(path, kind, settings, part, opened):
 
 
 def _next_end(file, place, kind):
-    """The first byte behind a document whose end is found from a place on, or the end of the file.
+    """Return the first byte after the first document end found from `place`, or the file size.
 
-    The same for the same place, so that one part ends where the next begins.
+    It depends only on `place`, so that one part ends where the next begins.
     """
     if place == 0:
         return 0
@@ -508,7 +510,7 @@ def _undecodable(path, where, encoding, raw=b""):
     likely = likely_encoding(raw)
     return ValueError(
         f"'{path}' is not {encoding.upper()} in {where}; "
-        + (f"it may be {likely}: name its `encoding`" if likely else "name its `encoding`")
+        + (f"it may be {likely}: set `encoding`" if likely else "set `encoding`")
         + ", or pass errors='replace'."
     )
 
@@ -517,8 +519,8 @@ def _undecodable(path, where, encoding, raw=b""):
 
 
 def _pieces(path, kind, size, settings, part=None, opened=open_file):
-    """Yield `(piece, bytes read)`; pieces of about `size` bytes, cut at the ends of documents."""
-    # No more than the longest document, so that documents do not depend on the size of blocks.
+    """Yield `(piece, bytes read)`: pieces of about `size` bytes, split at the ends of documents."""
+    # Documents must not depend on the block size, so the longest document caps it.
     size = min(size, LONGEST)
     if kind == "table":
         chunks, form, start = _rows(path, settings, part, opened), ("split", None), 0
@@ -526,7 +528,7 @@ def _pieces(path, kind, size, settings, part=None, opened=open_file):
         if part is not None and (part := _cut(path, kind, settings, part, opened)) is None:
             return
         form, start = _form(path, kind, settings, opened), part[0] if part else 0
-        # In quarters, so that a piece is not much larger.
+        # Chunks of a quarter, so that a piece is not much larger than `size`.
         chunks = _chunks(path, settings, min(CHUNK, max(64, size // 4)), part, opened)
     line, data, searched = 1, bytearray(), 0
     for chunk, position in chunks:
@@ -550,11 +552,11 @@ def _pieces(path, kind, size, settings, part=None, opened=open_file):
 
 
 def _form(path, kind, settings, opened=open_file):
-    """How a file is written, as its first lines say: `(sentences, wrapped)`, as in a `Piece`."""
+    """Detect how a file is written from its first lines: `(sentences, wrapped)` of a `Piece`."""
     if kind != "empty_line" or settings.sentences is not None:
         return "split", None
     data, _ = next(_chunks(path, settings, SAMPLE, None, opened), (b"", 0))
-    # A line that is cut counts for what is there of it; what is no text is said where it is read.
+    # A line cut off by the sample counts as it is; undecodable bytes are reported later.
     lines = [line.strip() for line in data.decode("utf-8", "replace").split("\n")][:SAMPLE_LINES]
     if settings.wrapped or (settings.wrapped is None and _are_wrapped(lines)):
         return "split", True
@@ -564,7 +566,7 @@ def _form(path, kind, settings, opened=open_file):
 
 
 def describe_files(corpus, **settings):
-    """How the files of a corpus are read: a string for each way, with the first such file.
+    """Describe how the files of a corpus are read: a string per way, with its first file.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -578,14 +580,14 @@ def describe_files(corpus, **settings):
     for path, kind, _ in _files(corpus, settings):
         sentences, wrapped = _form(path, kind, settings)
         sentences = settings.sentences or sentences
-        how = {"split": "prose, split into sentences", "lines": "a sentence a line"}[sentences]
+        how = {"split": "prose, split into sentences", "lines": "one sentence per line"}[sentences]
         if wrapped:
-            how = "prose of wrapped lines, joined and split into sentences"
+            how = "wrapped prose, joined and split into sentences"
         ends = {
-            "json": "a document is a line of JSON",
-            "table": "a document is a row of the table",
-            "file": "a document is a file",
-            "line": "a document is a line",
+            "json": "one document per JSON line",
+            "table": "one document per row of the table",
+            "file": "one document per file",
+            "line": "one document per line",
             "empty_line": "documents end at empty lines",
         }[kind]
         found.setdefault(f"{how}; {ends}", []).append(path)
@@ -596,9 +598,10 @@ def describe_files(corpus, **settings):
 
 
 def _last_end(data, kind, start):
-    """Where the last document of `data` ends, not before `start`; -1 if none does.
+    """Return where the last document of `data` ends, not before `start`; -1 if none ends.
 
-    Not behind where one that is too long is cut, so that this does not depend on what was read.
+    Never beyond the split point of an overlong document, so that the result does not depend on how
+    much was read.
     """
     if kind in ("json", "table"):
         return data.rfind(b"\n", start) + 1 or -1
@@ -614,12 +617,12 @@ def _last_end(data, kind, start):
 
 
 def _any_end(data):
-    """Where to cut a document that is too long: after a line, a word, or a character."""
+    """Find where to split an overlong document: after a line, a word, or a character."""
     end = data.rfind(b"\n") + 1 or data.rfind(b" ") + 1
     if end:
         return end
     end = len(data) - 1
-    while end > 1 and data[end] & 0xC0 == 0x80:  # inside a character of UTF-8
+    while end > 1 and data[end] & 0xC0 == 0x80:  # inside a UTF-8 character
         end -= 1
     return end
 
@@ -628,7 +631,7 @@ def _any_end(data):
 
 
 def _documents(piece, settings):
-    """Yield the documents of a piece, lists of sentences."""
+    """Yield the documents of a piece as lists of sentences."""
     sentences = settings.sentences or piece.sentences
     wrapped = piece.wrapped if settings.wrapped is None else settings.wrapped
     for lines in _lines_of_documents(piece, settings):
@@ -665,14 +668,14 @@ def _lines_of_documents(piece, settings):
 
 
 def _json_text(line, where, path, settings):
-    """The lines of a JSON line's text."""
+    """Return the text of a JSON line as a list of lines."""
     key = settings.text_key or "text"
     where = f"{where.capitalize()} of '{path}'"
     try:
         record = json.loads(line)
     except ValueError as error:
         raise ValueError(
-            f"{where} is not JSON ({error}); each line has to be an object such as "
+            f"{where} is not JSON ({error}); each line must be an object such as "
             f'{{"{key}": "..."}}.'
         ) from None
     text = record.get(key) if isinstance(record, dict) else None
@@ -681,8 +684,8 @@ def _json_text(line, where, path, settings):
     if not isinstance(text, str):
         has = f"has the keys {', '.join(map(repr, record))}" if isinstance(record, dict) else ""
         has = has if has and key not in record else f"has no text at {key!r}"
-        raise ValueError(f"{where} {has}; name the text's with text_key, now {key!r}.")
-    # Half of a pair, as "\ud83d" in JSON, is no character.
+        raise ValueError(f"{where} {has}; name the key of the text with text_key (now {key!r}).")
+    # A lone surrogate, such as "\ud83d" in JSON, is not a character.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
@@ -691,7 +694,7 @@ def _json_text(line, where, path, settings):
 
 
 def _split(lines, settings, wrapped):
-    """Lines of prose to sentences; whether they are wrapped they say where that is not known."""
+    """Split lines of prose into sentences; `wrapped=None` decides by the lines themselves."""
     lines = [line.strip() for line in lines]
     wrapped = _are_wrapped(lines) if wrapped is None else wrapped
     paragraphs = _paragraphs(lines) if wrapped else filter(None, lines)
@@ -699,10 +702,10 @@ def _split(lines, settings, wrapped):
 
 
 def _sentences(paragraph, settings):
-    """A paragraph's sentences, by Wikimedia's sentencex.
+    """Split a paragraph into sentences with Wikimedia's sentencex.
 
-    Of the libraries tried on Brown, Korean and Japanese manuals and Chinese news it was the
-    fastest (10 to 28 MB a second) among those that know all four; it needs no model.
+    On Brown, Korean and Japanese manuals and Chinese news it was the fastest (10 to 28 MB per
+    second) of the libraries that know all four languages; it needs no model.
     """
     from sentencex import segment
 
@@ -722,7 +725,7 @@ def _parts(paragraph):
 
 
 def _mended(sentences):
-    """Undo what is never right: cuts in a number, before a closing mark, behind an opening one."""
+    """Undo splits that are never right: in a number, before a closing or after an opening mark."""
     found = []
     carried = ""
     for sentence in sentences:
@@ -741,7 +744,7 @@ def _mended(sentences):
 
 
 def _are_wrapped(lines):
-    """Whether the lines were broken at a width: those that others follow are about as long."""
+    """Return whether lines were wrapped at a width: lines with a successor have similar lengths."""
     inner = [a for a, b in itertools.pairwise(lines) if a and b]
     if len(inner) < 2:
         return False
@@ -753,7 +756,7 @@ def _are_wrapped(lines):
 
 
 def _paragraphs(lines):
-    """Join the lines between empty ones."""
+    """Join the lines between empty lines into paragraphs."""
     for filled, group in itertools.groupby(lines, bool):
         if filled:
             text = ""
@@ -764,5 +767,5 @@ def _paragraphs(lines):
 
 
 def _is_east_asian(character):
-    """Of a script without spaces: Chinese, kana, and their punctuation; not Hangul."""
+    """Return whether a script has no spaces: Chinese, kana, their punctuation; not Hangul."""
     return "\u2e80" <= character <= "\u9fff" or "\uff00" <= character <= "\uffef"

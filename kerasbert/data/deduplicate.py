@@ -1,15 +1,15 @@
-"""Near duplicates among documents: on one machine, or on many by Apache Beam.
+"""Near-duplicate removal among documents, on one machine or on many by Apache Beam.
 
-A document goes where an earlier one of the corpus, whether that stays or not, is like it: so each
-is judged by itself, on any number of machines alike, and the first of those that are alike stays.
-Of a chain in this order, where A is like B and B like C, only A stays.
+A document is removed if it is similar to any earlier one, kept or not. So each is judged on its
+own, with the same result on any number of machines. Of a chain where A is similar to B and B to C,
+only A is kept.
 
-How alike two are, the Jaccard index of their shingles, is estimated from their MinHash signatures.
-Two are compared where they have one of the bands of these in common.
+Similarity is the Jaccard index of shingles, estimated from MinHash signatures. Only documents that
+share a band of their signatures (locality-sensitive hashing) are compared.
 
 Source: Broder 1997, "On the resemblance and containment of documents"; Leskovec, Rajaraman and
 Ullman, "Mining of Massive Datasets", chapter 3, for the bands; Li and König 2010, arXiv 0910.3349,
-for signatures of 8 bits.
+for 8-bit signatures.
 """
 
 import collections
@@ -39,18 +39,18 @@ from kerasbert.files import check_name, is_url, new_file, new_folder, output_fol
 from kerasbert.storage import check_writable, find, join, read_json, write_text
 from kerasbert.storage import new_file as new_file_at
 
-# Bytes of a shingle, which begins with a letter: 12 Latin letters, or 4 of Hangul, kana and Han.
-# With one word in 20 replaced, texts were alike by .73 (English), .83 (Korean) and .78 (Japanese),
-# and a tenth of the sentences gone .89, .92 and .91; of two others, 1 in 1,000 by .05. Shingles of
-# 5 letters gave English texts .12 by chance, those of 13 Japanese ones .59 for that word in 20.
+# Bytes of a shingle, which starts at a character: 12 Latin letters, or 4 of Hangul, kana and Han.
+# Similarity with one word in 20 replaced: .73 (English), .83 (Korean), .78 (Japanese); with a tenth
+# of the sentences removed: .89, .92, .91. Of unrelated pairs, 1 in 1,000 reached .05. Shingles of 5
+# letters gave unrelated English texts .12; those of 13 gave Japanese with such replacements .59.
 SHINGLE = 12
 HASHES = 128
-# By chance two numbers of 8 bits are the same.
+# The probability that two 8-bit hashes are equal by chance.
 CHANCE = 1 / 256
 _MULTIPLIER = np.uint32(0x9E3779B1)
-_PART = 1 << 16  # Shingles at a time, which take 512 bytes each.
-_COMPARED = 64  # Signatures at a time.
-_SHOWN = 100  # Pairs that the report shows.
+_PART = 1 << 16  # Shingles hashed at a time, 512 bytes each.
+_COMPARED = 64  # Signatures compared at a time.
+_SHOWN = 100  # Pairs listed in the report.
 _NO_TEXT = "The corpus has no text: all of its files are empty."
 
 
@@ -65,41 +65,40 @@ def deduplicate(
     errors="strict",
     options=None,
 ):
-    """Write a corpus without its near duplicates: the same files, by the same names.
+    """Write a corpus without its near duplicates, to files of the same names.
 
-    A document that is like an earlier one, in the order of the corpus, goes. Two are alike by the
-    share of 12-byte shingles that they have in common, whatever their case, blanks and punctuation.
-    Estimated from 128 hashes, an index of 0.8 has a standard error of 0.035; of the pairs at the
-    threshold a tenth is never compared, and of those 0.1 above it hardly any.
+    A document that is similar to an earlier one of the corpus is removed. Similarity is the share
+    of 12-byte shingles in common, ignoring case, spaces and punctuation. It is estimated from 128
+    hashes, with a standard error of 0.035 at 0.8. A tenth of the pairs at the threshold is never
+    compared, and hardly any of those 0.1 above it.
 
     A local folder gets all files at once, or none. At a URL, and with `options`, the report is
-    written first and marks the folder as incomplete: readers of a corpus refuse it until the same
-    call has finished. Called again on a complete folder, it returns the report.
+    written first and marks the folder as incomplete: corpus readers refuse it until the same call
+    has finished. On a complete folder, the call returns the report.
 
-    Memory holds 6 kB a document; with `options` no worker holds more than the documents with one
-    band in common, or that go from one file.
+    Needs 6 kB of memory per document; with `options` a worker holds only the documents that share a
+    band, or the removed ones of one file.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
-            `documents`, text or JSON lines, and stay what they are, but in UTF-8.
-        output: path of a folder that is empty or not there, or a URL, see `kerasbert.storage`.
-        threshold: float, over 0 and up to 1. How alike two are that count as near duplicates.
+            `documents`, text or JSON lines; they keep their format, converted to UTF-8.
+        output: path of an empty or new folder, or a URL, see `kerasbert.storage`.
+        threshold: float, above 0 and up to 1. Least similarity of near duplicates.
         document_end, text_key, encoding, errors: as for `documents`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
-            paths are Beam's then (`gs://`, `s3://`, `hdfs://`). `None` needs no Beam. The same
-            documents stay.
+            paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam. Both keep
+            the same documents.
 
     Returns:
         Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters`, `pairs`, the
-        first hundred removed documents (`document` and `like`, each a file and the number of the
-        document there, from 1, and their similarity), `made_of`, a hash of the settings and of the
-        names and sizes of the files, and `complete`. The file `.duplicates.json`, which is hidden
-        from readers of the folder, holds it too.
+        first hundred removed documents (`document` and `like`, each a file and the document's
+        number in it, from 1, and their similarity), `made_of`, a hash of the settings and the
+        files' names and sizes, and `complete`. The hidden file `.duplicates.json` holds it too.
 
     Raises:
-        ValueError: in a sentence for files that are not there or cannot be read, for a folder that
-            has files, and for a corpus without text.
-        ImportError: where datasketch or Beam is missing.
+        ValueError: if files are missing or unreadable, the output folder has files, or the corpus
+            has no text.
+        ImportError: if datasketch or Beam is not installed.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -117,7 +116,7 @@ def deduplicate(
     <BLANKLINE>
     """
     if not 0 < threshold <= 1:
-        raise ValueError(f"threshold={threshold!r} has to be over 0, and 1 at most.")
+        raise ValueError(f"threshold={threshold!r} must be above 0 and at most 1.")
     need_packages("deduplicate", "deduplicate", "datasketch")
     reading = {"text_key": text_key, "encoding": encoding, "errors": errors}
     output = os.fspath(output)
@@ -129,7 +128,7 @@ def deduplicate(
         for name, *_ in files:
             check_name(
                 name, "the corpus", nested=True
-            )  # Keys of an object store may hold anything.
+            )  # Keys of an object store may contain any character.
         matches = FileSystems.match([FileSystems.join(output, "**")])
         there = [one.path for match in matches for one in match.metadata_list]
         before = report_in(output)
@@ -144,7 +143,7 @@ def deduplicate(
         return before
     there = [path for path in there if not os.path.basename(path).startswith(".")]
     if there and before.get("made_of") != made_of:
-        raise ValueError(f"'{output}' has files already; name another folder.")
+        raise ValueError(f"'{output}' is not empty; name another folder.")
     begun = {"threshold": threshold, "made_of": made_of, "complete": False}
     if options is not None:
         return _by_beam(files, output, begun, reading, options)
@@ -152,7 +151,7 @@ def deduplicate(
 
 
 def _files(corpus, document_end, found_of):
-    """`(files, sizes)` in the order of the corpus; a file is `(name, path, document_end)`."""
+    """Return `(files, sizes)` in corpus order; a file is `(name, path, document_end)`."""
     found, sizes = {}, {}
     for given in as_paths(corpus):
         kind, paths = found_of(given)
@@ -161,8 +160,8 @@ def _files(corpus, document_end, found_of):
         for path in paths:
             if ending_of(path) in TABLES:
                 raise ValueError(
-                    f"'{path}' is a table, and deduplicate writes text and JSON lines; make JSON "
-                    "lines of it."
+                    f"'{path}' is a Parquet table, and deduplicate writes text and JSON lines; "
+                    "convert it to JSON lines."
                 )
             found.setdefault(path, end)
     files = [(name, *file) for name, file in zip(own_names(list(found)), found.items())]
@@ -193,7 +192,7 @@ def _new_file_at(url, name):
 
 
 def _gone(files, threshold, reading):
-    """The duplicates of each file: lists of `(place, first similar document, similarity)`."""
+    """Find the duplicates of each file: lists of `(place, first similar document, similarity)`."""
     seen, gone, has_text = collections.defaultdict(list), [[] for _ in files], False
     for number, (_, path, end) in enumerate(files):
         for place, (_, text) in enumerate(_sources(path, end, reading)):
@@ -240,7 +239,7 @@ def _by_beam(files, output, begun, reading, options):
             | "the first like it" >> beam.CombinePerKey(min)
             | "by file" >> beam.Map(lambda pair: (pair[0][0], (pair[0][1], *pair[1])))
         )
-        # Only what goes moves to the worker that reads a file once more.
+        # A worker that reads a file again gets only its removed documents.
         again = pipeline | "files again" >> beam.Create(numbered)
         _ = (
             {"gone": gone, "file": again}
@@ -263,7 +262,7 @@ def _bands_of_file(file, threshold, reading):
 
 
 def _alike_in_band(group, threshold):
-    """Yield `(document, (first, how alike))` of those that are like an earlier one."""
+    """Yield `(document, (first, similarity))` of documents similar to an earlier one."""
     earlier = []
     for document, signed in sorted(group[1]):
         like = _first_like(earlier, document, signed, threshold)
@@ -283,18 +282,18 @@ def _end_by_beam(parts, files, begun, output):
     write_whole(output, REPORT, _as_json(_found(parts, files, begun)))
 
 
-# === What both do ===
+# === Shared by both ways ===
 
 
 def _sources(path, end, reading):
-    """Yield `(source, text)` of the documents of a file, see `Block.sources`."""
-    with contextlib.suppress(NoTextError):  # One of many may be empty.
+    """Yield `(source, text)` of each document of a file, see `Block.sources`."""
+    with contextlib.suppress(NoTextError):  # One file of many may be empty.
         for _, block in blocks(path, block_bytes=CHUNK, document_end=end, **reading):
             yield from block.sources()
 
 
 def _write(file, gone, opened, reading):
-    """Write what stays of a file; returns its number, counts, and some of what went."""
+    """Write the kept documents of a file; returns its number, counts, and some removed pairs."""
     number, (name, _, end), path = file
     places = {place for place, *_ in gone}
     counts = dict.fromkeys(("documents", "kept", "characters", "kept_characters"), 0)
@@ -306,7 +305,7 @@ def _write(file, gone, opened, reading):
             if place not in places:
                 counts["kept"] += 1
                 counts["kept_characters"] += len(text)
-                if written is None:  # Of a file of which nothing stays there is none.
+                if written is None:  # A file without kept documents is not written.
                     written = stack.enter_context(packed(stack.enter_context(opened(name)), name))
                 written.write(source.encode("utf-8", "replace"))
     return number, counts, gone[:_SHOWN]
@@ -338,11 +337,11 @@ def _found(parts, files, begun):
 
 
 def shingles(text):
-    """The hashes of a text's shingles, each as often as it is there: uint32 (N,)."""
+    """Hash all shingles of a text, repeated ones too: uint32 (N,)."""
     plain = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold()) or text
     data = np.frombuffer(plain.encode("utf-8", "replace"), "uint8")
     last = max(1, len(data) - SHINGLE + 1)
-    begins = np.flatnonzero(data[:last] & 0xC0 != 0x80)  # The first byte of a character.
+    begins = np.flatnonzero(data[:last] & 0xC0 != 0x80)  # The first byte of each character.
     data = np.pad(data, (0, SHINGLE)).astype("uint32")
     hashes = np.zeros(len(begins), "uint32")
     for place in range(SHINGLE):
@@ -354,11 +353,11 @@ def shingles(text):
 def _no_shingles():
     from datasketch import MinHash
 
-    return MinHash(num_perm=HASHES, hashfunc=int)  # They are hashes already.
+    return MinHash(num_perm=HASHES, hashfunc=int)  # The shingles are hashes already.
 
 
 def signature(text):
-    """The last 8 bits of the MinHash signature of a text: 128 bytes."""
+    """Return the low 8 bits of each hash of a text's MinHash signature: 128 bytes."""
     made, hashes = _no_shingles().copy(), shingles(text)
     for start in range(0, len(hashes), _PART):
         made.update_batch(hashes[start : start + _PART].tolist())
@@ -367,27 +366,27 @@ def signature(text):
 
 @functools.cache
 def _bands_and_rows(threshold):
-    """How many bands, and how many hashes each, that few pairs at the threshold have none alike."""
+    """Return the number of bands and of hashes per band that miss few pairs at the threshold."""
     from datasketch import MinHashLSH
 
-    if threshold > 1 - 1 / HASHES:  # All of them have to be the same.
+    if threshold > 1 - 1 / HASHES:  # All hashes must be equal.
         return 1, HASHES
     index = MinHashLSH(threshold=threshold, num_perm=HASHES, weights=(0.1, 0.9))
     return index.b, index.r
 
 
 def bands(signed, threshold):
-    """Yield what documents have in common that are compared: bytes."""
+    """Yield the bands of a signature, bytes; documents that share one are compared."""
     count, rows = _bands_and_rows(threshold)
     for band in range(count):
         yield bytes([band]) + signed[band * rows : (band + 1) * rows]
 
 
 def _first_like(earlier, document, signed, threshold):
-    """`(document, how alike)` of the first that is like this one, or `None`.
+    """Return `(document, similarity)` of the first similar document, or `None`.
 
     Args:
-        earlier: list of `(document, signature)`, in order; this one is put behind them.
+        earlier: list of `(document, signature)`, in order; this document is appended.
     """
     new, found = np.frombuffer(signed, "uint8"), None
     for start in range(0, len(earlier), _COMPARED):
@@ -399,7 +398,7 @@ def _first_like(earlier, document, signed, threshold):
         if len(hits):
             found = some[hits[0]][0], float(alike[hits[0]])
             break
-    # Whatever is like one with the same signature is like the earlier one, too.
+    # Whatever is similar to a document with the same signature is similar to the earlier one too.
     if found is None or found[1] < 1:
         earlier.append((document, signed))
     return found

@@ -1,6 +1,6 @@
-"""Examples for pre-training, read: from shards of records to batches.
+"""`read_examples`: batches for pre-training from shards of records.
 
-B batch, T tokens, P predictions.
+Shapes: B examples per batch, T tokens, P predictions.
 """
 
 import collections
@@ -33,11 +33,11 @@ from kerasbert.data.records import encode_examples
 from kerasbert.files import is_url, temporary_folder
 from kerasbert.storage import find, get, join
 
-# The most parts of the records that are read in turns.
+# Maximum number of parts that are read in turn.
 IN_TURNS = 16
-# Bytes that are read in a few seconds, to compare their hash.
+# Up to this many bytes, shards are checked by their hash, which takes a few seconds.
 FEW_BYTES = 1 << 30
-# Bytes of a record that no example has.
+# Bytes of a record that no example reaches.
 LARGEST = 1 << 25
 
 
@@ -57,55 +57,52 @@ def read_examples(
     shards=None,
     shard=None,
 ):
-    """Batches of examples for `BertPretrainer.fit`, from `write_examples` or google-research/bert.
+    """Read batches for `BertPretrainer.fit` from `write_examples` or google-research/bert records.
 
-    Batch number s depends on the files, the settings, the seed and s alone: with `start_step=k`
-    come exactly the batches from the k-th on. Of the records before it, only those that were
-    shuffled together with its own are read again.
+    Batch number s depends only on the files, the settings, the seed and s: `start_step=k` yields
+    exactly the batches from the k-th on. Earlier records are read again only if they were shuffled
+    together with the first ones needed.
 
-    The records are cut into equal parts, at most 16, as many as there are files and as divide the
-    batch: each batch has as many rows of every part. In each epoch a part goes through its files in
-    another order, and shuffles its share of `shuffle_buffer` records at a time. So a process that
-    takes every batch's first half of the rows, with `shard=(0, 2)`, reads half of the files, and
-    the processes together have the batches of one alone.
+    The records are split into equal parts, at most 16, whose number divides the batch size and does
+    not exceed the number of files; each batch has equally many rows of every part. In each epoch a
+    part reads its files in another order, and shuffles its share of `shuffle_buffer` records at a
+    time. So a process that takes the first half of every batch's rows, with `shard=(0, 2)`, reads
+    half of the files, and all processes together get the batches of a single one.
 
-    Rows are cut to the longest of the batch, rounded up to a bucket of
-    `kerasbert.data.buckets_up_to`; where several processes share the batches, all rows keep the
-    records' length, as a process does not know the rows of the others.
+    Rows are truncated to the longest of the batch, rounded up to a bucket of
+    `kerasbert.data.buckets_up_to`. If several processes share the batches, rows keep the records'
+    length, because no process knows the others' rows.
 
-    Files of a URL are fetched one after the other, and compared with their hash then; some stay
-    among the temporary files of this machine, two for each part.
-
-    Files without a manifest, as those of the reference, are gone through once first, to count
-    their records and to find what is cut short.
+    Files at a URL are downloaded one by one and compared with their hash; up to two per part stay
+    in the temporary folder. Files without a manifest, such as those of google-research/bert, are
+    first read once to count their records and to find truncated files.
 
     Args:
-        files: the folder of `write_examples`, or paths or patterns of TFRecords, compressed where
-            the name ends in `.gz`; of some of that folder's, its manifest tells the counts.
+        files: the folder of `write_examples`, or paths or patterns of TFRecord files, compressed if
+            the name ends in `.gz`. For files of such a folder, its manifest has the counts.
         batch_size: int.
-        tokenizer: that which the records were made with. Checked against the manifest; needed only
-            for dynamic masking of files without one, and for words.
-        masking: "dynamic" puts the hidden tokens back and hides others, in each epoch; "static"
-            leaves what was hidden when the records were written.
+        tokenizer: the records' tokenizer. Checked against the manifest; needed only for dynamic
+            masking without a manifest, and for whole words.
+        masking: "dynamic" restores the masked tokens and masks again in every epoch; "static"
+            keeps the records' masks.
         masker: for dynamic masking, settings of `mask_tokens` as a dict, such as
             `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function
-            `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does. Here
-            `mask_selection_rate` may be `(first, last, batches)`, a rate that goes evenly from one
-            to the other over so many batches; slots that are no longer used are cut off then.
-        next_sentence: bool. Whether there are labels of pairs; `None` is what the manifest says,
-            and true without one.
+            `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does. A
+            `mask_selection_rate` of `(first, last, batches)` changes linearly over that number of
+            batches; unused slots are then removed.
+        next_sentence: bool. Whether there are labels of pairs; `None` reads it from the manifest,
+            and means true without one.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
         seed: int.
         start_step: int. The number of the first batch.
         shuffle_buffer: int. 0 keeps the order of files and records; with a `shard`, that of each
             part.
-        repeat: bool. `True` never ends, one epoch after the other, also inside a batch; `False`
-            is one epoch, and the last batch may be smaller.
-        shards: list of strings. Of a folder with a manifest, the names of the shards to read;
-            `None` is all of them.
-        shard: `(index, count)`, ints. The part of each batch that this process takes, of `count`
-            that are equal. With `repeat=False` all processes have as many batches, of as many
-            rows: rows of weight 0 fill them up, spread over all of them.
+        repeat: bool. `True` repeats epochs forever, also within a batch; `False` is one epoch,
+            whose last batch may be smaller.
+        shards: list of strings. Names of shards to read, if there is a manifest; `None` reads all.
+        shard: `(index, count)`, ints. Which of `count` equal parts of each batch this process
+            takes. With `repeat=False` all processes get equally many batches of equally many rows,
+            padded with rows of weight 0, spread over all of them.
 
     Returns:
         A `tf.data.Dataset` of `(x, y, sample_weight)`: `x` a dict of `token_ids` (B, T),
@@ -113,10 +110,10 @@ def read_examples(
         `sample_weight` dicts of `mlm_logits` (B, P) and `nsp_logits` (B,).
 
     Raises:
-        ValueError: for files that are missing, cut short or no such records, for another
-            vocabulary than the records', and for settings that make no sense.
+        ValueError: for files that are missing, truncated or of another kind, a vocabulary other
+            than the records', and invalid settings.
 
-    Source of the parts: shards by process as in T5X's `seqio`, but cut into rows of equal number.
+    Source of the parts: shards per process as in T5X's `seqio`, but with equal numbers of rows.
     """
     check_choice("masking", masking, ("dynamic", "static"))
     check_whole("batch_size", batch_size)
@@ -130,7 +127,7 @@ def read_examples(
         mask = None if masking == "static" else _masker(masker, source, tokenizer, count > 1)
         parts = _Parts(source, batch_size, index, count, in_order=not (shuffle_buffer or shard))
         parts.check()
-        # Two streams of chance, whatever the backend's global seed is.
+        # Two random streams that do not depend on the backend's global seed.
         seeds = np.random.SeedSequence(seed).generate_state(2, "uint64").astype("int64")
         fill = shard is not None and not repeat
         records = parts.records(seeds[0], start_step, shuffle_buffer, repeat, fill)
@@ -164,10 +161,10 @@ def _checked_shard(shard, batch_size):
     check_whole("shard: count", count)
     check_whole("shard: index", index, 0)
     if index >= count:
-        raise ValueError(f"shard={shard} has the index {index}, and {count} begin with 0.")
+        raise ValueError(f"shard={shard} has the index {index}; it must be below {count}.")
     if batch_size % count:
         raise ValueError(
-            f"batch_size={batch_size} is of all {count} processes and has to be a multiple of "
+            f"batch_size={batch_size} is for all {count} processes and must be a multiple of "
             f"{count}: each takes an equal part of every batch."
         )
     return int(index), int(count)
@@ -175,17 +172,17 @@ def _checked_shard(shard, batch_size):
 
 @dataclasses.dataclass
 class _Source:
-    """Files of records and what is known of them."""
+    """Files of records and their properties."""
 
     paths: list
-    counts: list  # of the records in each
+    counts: list  # number of records in each
     length: int  # T of the records
     slots: int  # P of the records
     next_sentence: bool
-    described: dict | None  # the tokenizer, of a manifest
-    opened: object  # a function of a path, a tensor, to a dataset of its records
-    folder: str | None = None  # that of a manifest, which says this of each path
-    shards: list | None = None
+    described: dict | None  # the tokenizer, as in a manifest
+    opened: object  # function of a path (a tensor), that returns a dataset of its records
+    folder: str | None = None  # the manifest's folder
+    shards: list | None = None  # the manifest's entry for each path
 
     @property
     def examples(self):
@@ -209,7 +206,7 @@ def _source(files, tokenizer, shards=None):
         if kind == "folder":
             found = [path for path in found if ".tfrecord" in os.path.basename(path)]
         if not found:
-            raise ValueError(f"There is no file of examples '{pattern}'.")
+            raise ValueError(f"No file of examples matches '{pattern}'.")
         paths += found
     if not paths:
         raise ValueError("The list of files of examples is empty; name at least one.")
@@ -220,8 +217,8 @@ def _source(files, tokenizer, shards=None):
     for path, look in zip(paths, looks):
         if look[1:] != looks[0][1:]:
             raise ValueError(
-                f"'{path}' has rows of {look[1]} tokens with {look[2]} predictions, and "
-                f"'{paths[0]}' of {looks[0][1]} with {looks[0][2]}; read them apart."
+                f"'{path}' has rows of {look[1]} tokens with {look[2]} predictions, but "
+                f"'{paths[0]}' has {looks[0][1]} with {looks[0][2]}; read them separately."
             )
     described = None if tokenizer is None else describe_tokenizer(tokenizer)
     counts = [look[0] for look in looks]
@@ -229,7 +226,7 @@ def _source(files, tokenizer, shards=None):
 
 
 def _of_a_manifest(paths):
-    """`(folder, manifest)` of these files alone, in their order; `None` where not all have it."""
+    """Return `(folder, manifest)` with just these files, or `None` if one is not in a manifest."""
     folders = {os.path.dirname(path) for path in paths}
     manifest = read_manifest(folders.pop()) if len(folders) == 1 else None
     if manifest is None:
@@ -244,14 +241,14 @@ def _of_a_manifest(paths):
 def _written(folder, manifest, tokenizer):
     if not manifest["complete"]:
         raise ValueError(
-            f"The examples in '{folder}' are not complete: writing was interrupted after "
-            f"{len(manifest['shards'])} shards; run `write_examples` again to go on."
+            f"The examples in '{folder}' are incomplete: writing was interrupted after "
+            f"{len(manifest['shards'])} shards; run `write_examples` again to resume."
         )
     if tokenizer is not None:
         check_vocabulary(manifest, tokenizer, folder)
     settings, shards = manifest["settings"], manifest["shards"]
     if not shards:
-        raise ValueError(f"'{join(folder, NAME)}' names no shards; write them anew.")
+        raise ValueError(f"'{join(folder, NAME)}' lists no shards; write the examples again.")
     paths = [shard_path(folder, shard) for shard in shards]
     check_shards(folder, shards[:1], hashed=False)
     opened = _opened(paths, shards)
@@ -259,8 +256,8 @@ def _written(folder, manifest, tokenizer):
         sizes = _sizes(next(iter(opened(tf.constant(paths[0])))), paths[0])
     if sizes != (settings["sequence_length"], settings["mask_selection_length"]):
         raise ValueError(
-            f"'{paths[0]}' has rows of {sizes[0]} tokens with {sizes[1]} predictions, other than "
-            f"'{join(folder, NAME)}' says; remove the folder and write the examples anew."
+            f"'{paths[0]}' has rows of {sizes[0]} tokens with {sizes[1]} predictions, which "
+            f"contradicts '{join(folder, NAME)}'; remove the folder and write the examples again."
         )
     return _Source(
         paths,
@@ -275,7 +272,7 @@ def _written(folder, manifest, tokenizer):
 
 
 def _look(path, opened, tokenizer):
-    """Go through a file without a manifest: its number of examples, T and P."""
+    """Read and check a file without a manifest; returns its number of examples, T and P."""
     records = opened(tf.constant(path))
     with _reading(path):
         _check_frames(opened.here(path))
@@ -290,61 +287,64 @@ def _look(path, opened, tokenizer):
                 low, high = (int(f(parsed[name])) for f in (tf.reduce_min, tf.reduce_max))
                 if low < 0 or high >= limits.get(name, 1 << 31):
                     raise ValueError(
-                        f"The examples of '{path}' have {name} from {low} to {high}: make it again."
+                        f"'{path}' has examples with {name} from {low} to {high}, which is out of "
+                        "range; make it again."
                     )
                 most = max(most, high if name in ("input_ids", "masked_lm_ids") else 0)
             if not tf.reduce_all(tf.math.is_finite(parsed["masked_lm_weights"])):
-                raise ValueError(f"The examples of '{path}' have masked_lm_weights of nan or inf.")
+                raise ValueError(
+                    f"'{path}' has examples with masked_lm_weights of nan or inf; make it again."
+                )
             count += int(tf.size(some))
         ids = tf.io.parse_single_example(first, spec)["input_ids"].numpy()
     if tokenizer is not None and (
         ids[0] != tokenizer.start_token_id or most >= tokenizer.vocabulary_size()
     ):
         raise ValueError(
-            f"The examples of '{path}' were made with another vocabulary: the first begins with "
-            f"{ids[0]} and they have ids up to {most}, and the tokenizer's rows begin with "
-            f"{tokenizer.start_token_id} and have ids below {tokenizer.vocabulary_size()}."
+            f"The examples of '{path}' were made with another vocabulary: the first begins with id "
+            f"{ids[0]} and the largest id is {most}, but the tokenizer's rows begin with "
+            f"{tokenizer.start_token_id} and its ids are below {tokenizer.vocabulary_size()}."
         )
     return count, length, slots
 
 
 @contextlib.contextmanager
 def _reading(path):
-    """Say in a sentence what is wrong with a file of examples."""
+    """Turn any error of reading a file of examples into one that names the file."""
     try:
         yield
     except (tf.errors.DataLossError, EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(
-            f"'{path}' is cut short, damaged or no TFRecords: make it again."
+            f"'{path}' is truncated, damaged or not a TFRecord file; make it again."
         ) from None
     except StopIteration:
-        raise ValueError(f"'{path}' has no examples: make it again.") from None
+        raise ValueError(f"'{path}' has no examples; make it again.") from None
     except (ValueError, OSError):
         raise
     except Exception as error:
         raise ValueError(
-            f"'{path}' has records that are no examples ({first_line(error)}): make it again."
+            f"'{path}' has records that are not examples ({first_line(error)}); make it again."
         ) from None
 
 
 def _sizes(record, path):
-    """How many tokens and predictions an example has."""
+    """Return the number of tokens and of predictions of an example."""
     features = tf.train.Example.FromString(record.numpy()).features.feature
     names = ("input_ids", "masked_lm_positions")
     sizes = tuple(len(features[name].int64_list.value) for name in names)
     for name, size in zip(names, sizes, strict=True):
         if not size:
             raise ValueError(
-                f"The examples of '{path}' have no {name!r}; those of pre-training do."
+                f"The examples of '{path}' have no {name!r}, which pre-training needs."
             )
     return sizes
 
 
 def _check_frames(path):
-    """Raise an `EOFError` where a record is longer than the file, or than any example.
+    """Raise an `EOFError` if a record is longer than the file, or than any example.
 
-    TensorFlow would first ask for the memory; and of a short compressed file it may take the last
-    part for its end.
+    TensorFlow would allocate the memory first, and may take the last part of a truncated gzip file
+    for its end.
     """
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
         while header := file.read(12):
@@ -354,26 +354,26 @@ def _check_frames(path):
 
 
 def _opened(paths, shards=None):
-    """A function of one of these paths, a tensor, to a dataset of its records."""
+    """Return a function of one of these paths (a tensor), that returns a dataset of its records."""
     return _Fetched(paths, shards) if any(map(is_url, paths)) else _Here()
 
 
 class _Here:
-    """Opens files of this machine."""
+    """Opens local files."""
 
     def __call__(self, path):
         packed = tf.strings.regex_full_match(path, r"(?s).*\.gz")
         return tf.data.TFRecordDataset(path, tf.where(packed, "GZIP", ""))
 
     def here(self, path):
-        """The path of a file of this machine with the same records."""
+        """Return a local path with the same records."""
         return path
 
 
 class _Fetched(_Here):
-    """Opens files of URLs: copies in a folder that goes when nothing needs this any more.
+    """Opens files at URLs, by copies in a temporary folder that is removed with this object.
 
-    Of the oldest copies one goes for each that comes: a part reads one file at a time.
+    Each part reads one file at a time, so only the newest `2 * IN_TURNS` copies are kept.
     """
 
     def __init__(self, paths, shards):
@@ -410,15 +410,15 @@ class _Fetched(_Here):
 
 
 class _Parts:
-    """The parts that the records are cut into, and those of them that a process reads.
+    """The parts that the records are split into, and those that a process reads.
 
-    S parts, B rows of a batch, R = B / S of each part.
+    Shapes: S parts, B rows per batch, R = B / S rows of each part.
 
     Args:
         source: a `_Source`.
         batch_size: int. B.
-        index, count: ints. The process takes the rows from `index * B / count` on, B / count.
-        in_order: bool. Whether there is one part only.
+        index, count: ints. The process takes B / count rows, from `index * B / count` on.
+        in_order: bool. Whether to keep the order by using one part only.
     """
 
     def __init__(self, source, batch_size, index, count, in_order):
@@ -428,27 +428,27 @@ class _Parts:
         self.rows = batch_size // self.number
         own = batch_size // count
         self.first = index * own // self.rows
-        self.last = -(-(index + 1) * own // self.rows)  # The one after the last.
-        # Which rows of its parts are its own: all but where there are more processes than parts.
+        self.last = -(-(index + 1) * own // self.rows)  # exclusive
+        # The process owns all rows of its parts, unless there are more processes than parts.
         begin = index * own - self.first * self.rows
         self.own = slice(begin, begin + own)
         self.num_batches = -(-source.examples // batch_size)
         self.pieces = _cut(source.counts, self.number)[self.first : self.last]
 
     def check(self):
-        """Look whether the files of these parts are as they were written."""
+        """Check that the files of these parts are as they were written."""
         if self.source.shards is None:
-            return  # They have been gone through.
+            return  # `_look` has read and checked them.
         files = sorted({file for pieces in self.pieces for file, _, _ in pieces})
         shards = [self.source.shards[file] for file in files]
-        # Beyond that the checksums of the records themselves have to do, hours into a training.
+        # For more bytes, the records' own checksums must do: they fail later, during training.
         hashed = sum(shard["bytes"] for shard in shards) <= FEW_BYTES
         check_shards(self.source.folder, shards, hashed)
 
     def records(self, seed, start_step, shuffle_buffer, repeat, fill):
-        """Serialized records from a step on, R of each part in turns: a dataset.
+        """Make a dataset of serialized records from a step on, R of each part in turn.
 
-        With `fill` there are R for each part and step, and an empty string where there is none.
+        With `fill` there are R for each part and step, with empty strings for missing ones.
         """
         shuffle = functools.partial(tf.random.experimental.stateless_shuffle, alg="philox")
         window = -(-shuffle_buffer // self.number)
@@ -466,7 +466,7 @@ class _Parts:
             done = tf.constant(start_step * self.rows, tf.int64)
             if fill:
                 done = min(start_step, num_batches) * total // num_batches
-            # The lower half counts what is shuffled in an epoch.
+            # The lower 32 bits count the shuffles of an epoch.
             own_seed = seed + tf.cast(part + self.first, tf.int64)
             start = done // total if repeat else tf.constant(0, tf.int64)
             skip = done - start * total
@@ -490,8 +490,7 @@ class _Parts:
                 )
                 if not window:
                     return records
-                # Not by `shuffle`, which follows the global seed too, and cannot begin in the
-                # middle.
+                # `Dataset.shuffle` also follows the global seed, and cannot start in the middle.
                 windows = records.batch(window).enumerate(rest // window + 1)
                 windows = windows.map(
                     lambda i, window: shuffle(window, tf.stack([own_seed, count + i]))
@@ -521,7 +520,7 @@ class _Parts:
         )
 
     def batches(self, records):
-        """The process' rows of each batch, of the records of its parts."""
+        """Cut the records of the process's parts into its rows of each batch."""
         rows = self.rows * (self.last - self.first)
         batches = records.batch(rows)
         if self.own == slice(0, rows):
@@ -529,7 +528,7 @@ class _Parts:
         return batches.map(lambda records: records[self.own])
 
     def draws(self, seed, step, length):
-        """A function of a shape (N, B, T) that draws as all of the processes together do."""
+        """Return a draw function of a shape (N, B, T), the same for any number of processes."""
 
         def draw(shape):
             drawn = [
@@ -540,7 +539,7 @@ class _Parts:
                 )
                 for part in range(self.first, self.last)
             ]
-            # The last batch of one process may have fewer rows.
+            # The last batch of a single process may have fewer rows.
             return tf.concat(drawn, axis=1)[:, self.own][:, : shape[1], : shape[2]]
 
         draw.seed = tf.stack([seed, step])
@@ -548,7 +547,7 @@ class _Parts:
 
 
 def _cut(counts, parts):
-    """Cut files of so many records into equal parts: lists of `(file, first, number)`.
+    """Split files with these numbers of records into equal parts: `(file, first, number)` lists.
 
     >>> _cut([5, 3], 2)
     [[(0, 0, 4)], [(0, 4, 1), (1, 0, 3)]]
@@ -569,7 +568,7 @@ def _cut(counts, parts):
 
 
 def _filler(source):
-    """An example of one token, for a row that counts nothing."""
+    """Make an example of one token, for rows of weight 0."""
     sizes = {name: spec.shape[0] for name, spec in _spec(source.length, source.slots).items()}
     values = {
         name: np.zeros((1, size), "float32" if name == "masked_lm_weights" else "int64")
@@ -601,11 +600,12 @@ def _parse(serialized, length, slots):
 
 
 def _batch(parsed, there, mask, draw, next_sentence, num_segments, agreed):
-    """From parsed features to `(x, y, sample_weight)`; with `agreed` shapes do not depend on them.
+    """Turn parsed features into `(x, y, sample_weight)`.
 
     Args:
-        there: bool (B,). False for rows that only fill the batch.
-        draw: a function of a shape, which draws numbers from 0 to 1.
+        there: bool (B,). False for rows that only pad the batch.
+        draw: function of a shape, that draws numbers from 0 to 1.
+        agreed: bool. Whether shapes must not depend on the rows, so that processes agree.
     """
     lengths = tf.reduce_sum(parsed["input_mask"], axis=1)  # (B,)
     longest = parsed["input_mask"].shape[1]
@@ -635,19 +635,19 @@ def _batch(parsed, there, mask, draw, next_sentence, num_segments, agreed):
 
 
 def _restore(token_ids, positions, ids, weights):
-    """Put the tokens that were hidden back."""
+    """Put the masked tokens back."""
     used = tf.where(weights > 0)  # (slots that are used, 2): row, slot
     places = tf.stack([tf.cast(used[:, 0], tf.int32), tf.gather_nd(positions, used)], axis=1)
     return tf.tensor_scatter_nd_update(token_ids, places, tf.gather_nd(ids, used))
 
 
 def _masker(masker, source, tokenizer, agreed):
-    """A function of token ids, padding mask, `draw` and lengths that hides tokens."""
+    """Make a function of token ids, padding mask, `draw` and lengths that masks tokens."""
     described = source.described
     if described is None:
         raise ValueError(
-            "These files have no manifest, which would name the special tokens; pass the "
-            "`tokenizer`, or masking='static'."
+            "These files have no manifest with the special tokens; pass the `tokenizer`, or "
+            "masking='static'."
         )
     masker = {} if masker is None else masker
     edges = changing = None
@@ -655,7 +655,7 @@ def _masker(masker, source, tokenizer, agreed):
         unknown = sorted(set(masker) - _MASKER)
         if unknown:
             raise ValueError(
-                f"masker has {unknown[0]!r}, which is no setting of masking; those are "
+                f"masker has the unknown setting {unknown[0]!r}; use some of "
                 f"{', '.join(sorted(_MASKER))}."
             )
         rate = masker.get("mask_selection_rate")
@@ -668,7 +668,7 @@ def _masker(masker, source, tokenizer, agreed):
         if masker.get("unit", "token") != "token":
             if tokenizer is None:
                 raise ValueError(
-                    f"masker with unit={masker['unit']!r} needs to know the words; pass the "
+                    f"masker with unit={masker['unit']!r} needs word boundaries; pass the "
                     "`tokenizer` that the records were made with."
                 )
             edges = tokenizer.word_edges()
@@ -682,7 +682,7 @@ def _masker(masker, source, tokenizer, agreed):
         if changing is not None:
             first, last, batches = changing
             done = tf.minimum(tf.cast(draw.seed[1], tf.float64) / batches, 1.0)
-            # A lower share of all tokens is the highest share of fewer.
+            # A lower rate of all tokens is applied as the highest rate of fewer tokens.
             share = (first + (last - first) * done) / max(first, last)
             lengths = share * tf.cast(lengths, tf.float64)
         hidden = mask_tokens(
@@ -701,7 +701,7 @@ def _masker(masker, source, tokenizer, agreed):
 
 
 def _without_empty_slots(hidden):
-    """Cut off slots that no row uses, by quarters: each number of them is compiled once."""
+    """Remove slots that no row uses, by quarters, so that few shapes are compiled."""
     slots = hidden["mask_ids"].shape[1] or tf.shape(hidden["mask_ids"])[1]
     used = tf.reduce_max(tf.reduce_sum(tf.cast(hidden["mask_weights"], tf.int32), axis=1))
     quarter = (slots + 3) // 4
@@ -709,6 +709,6 @@ def _without_empty_slots(hidden):
     return {name: x if name == "token_ids" else x[:, :slots] for name, x in hidden.items()}
 
 
-# The settings of masking, with those defaults that `check_rates` needs.
+# The settings of masking, with the defaults that `check_rates` needs.
 _RATES = {"mask_selection_rate": 0.15, "mask_token_rate": 0.8, "random_token_rate": 0.1}
 _MASKER = {*_RATES, "mask_selection_length", "unit"}

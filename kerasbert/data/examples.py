@@ -1,4 +1,4 @@
-"""Examples for pre-training, written: from a corpus to shards of records."""
+"""`write_examples`: pre-training examples from a corpus, as shards of records."""
 
 import collections
 import contextlib
@@ -22,11 +22,11 @@ from kerasbert.data.processes import map_blocks
 from kerasbert.files import fills_output, output_folder
 from kerasbert.storage import check_writable, join, new_file, remove
 
-# A random next sentence comes from one of this many documents at least, where the corpus has so
-# many, or a block of this many bytes would be exceeded.
+# Random next sentences are drawn from at least POOL documents, unless the corpus has fewer or the
+# block would exceed LARGEST bytes.
 POOL = 8
 LARGEST = 1 << 25
-# The share of random pairs from which a warning says so; it is about a half in running text.
+# Share of random pairs that causes a warning; it is about a half in running text.
 ONE_SIDED = 0.9
 
 
@@ -56,62 +56,61 @@ def write_examples(
     """Turn a corpus into shards of examples for pre-training, on all cores.
 
     Writes `examples-00000.tfrecord.gz` and so on, and `manifest.json`, into `output`. The records
-    have the features of google-research/bert and are masked as there, once; `read_examples` masks
-    them anew. They depend on the corpus, the tokenizer and the settings, not on `workers`. A run
-    that was interrupted goes on after its last complete shard when it is started again.
+    have the features of google-research/bert and are masked once, as there; `read_examples` masks
+    them again in every epoch. They depend on the corpus, the tokenizer and the settings, not on
+    `workers`. An interrupted run, started again, resumes after its last complete shard.
 
-    The text is taken in blocks of whole documents, of `block_bytes` or more. A random next sentence
-    comes from another document of the same block, which has eight at least where the corpus
-    does: so memory holds a few blocks and never the corpus. Pass a larger `block_bytes` to
-    choose among more documents where they are long.
+    The text is read in blocks of whole documents, of at least `block_bytes`, so that memory holds a
+    few blocks and never the corpus. A random next sentence comes from another document of the same
+    block, which has at least eight documents if the corpus does; with long documents, a larger
+    `block_bytes` gives more choice.
 
     The objectives:
 
-    - "next_sentence": B follows A, or, for about half, comes from another document (BERT).
-    - "sentence_order": B follows A, or, for half, A follows B (ALBERT).
-    - "full_sentences": one text of whole sentences in a row, and on into the next document, after
-      a separator (RoBERTa).
+    - "next_sentence": B follows A, or, in about half of the pairs, comes from another document
+      (BERT).
+    - "sentence_order": B follows A, or, in half of the pairs, A follows B (ALBERT).
+    - "full_sentences": whole sentences in a row, continued in the next document after a separator
+      (RoBERTa).
 
-    A pair that is too long loses tokens as in BERT; a sentence that is too long for a row of
-    full sentences is cut.
+    A pair that is too long is truncated as in BERT, and a sentence longer than a row of full
+    sentences is split.
 
     Args:
         corpus: path, pattern, folder, or a list of these; see `documents`.
         output: path of a folder, or a URL, see `kerasbert.storage`.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Tokens in a row, special ones included.
+        sequence_length: int. Tokens per row, special tokens included.
         objective: string.
-        copies: int. How often the corpus is gone over, each time with other draws.
-        cut_sentences: bool. For "full_sentences": cut the last sentence of a row where the row is
-            full, and begin the next row with its rest. Without this, rows of 32 tokens were seen to
-            be four fifths full, as a sentence that does not fit waits for the next row.
-        short_sequence_rate: float. The share of documents, or of rows of full sentences, that aim
-            at fewer tokens. `None` is 0.1, and 0 for full sentences.
-        mask_selection_rate: float. The share of tokens that are to be predicted.
-        mask_selection_length: int. The most of them in a row; `None` is that share of
+        copies: int. Number of passes over the corpus, each with other random choices.
+        cut_sentences: bool. For "full_sentences": fill each row by splitting its last sentence,
+            whose rest begins the next row. Otherwise a sentence that does not fit waits for the
+            next row, which left rows of 32 tokens only four fifths full.
+        short_sequence_rate: float. Share of documents, or of rows of full sentences, with a shorter
+            target length. `None` means 0.1, or 0 for full sentences.
+        mask_selection_rate: float. Share of tokens to predict.
+        mask_selection_length: int. Maximum number of them per row; `None` means that share of
             `sequence_length`, rounded up.
-        mask_token_rate: float. The share of these that becomes the mask token.
-        random_token_rate: float. The share of these that becomes any token.
-        mask_unit: string. What is hidden together, "token", "word", "span" or "ngram"; see
+        mask_token_rate: float. Share of these that becomes the mask token.
+        random_token_rate: float. Share of these that becomes a random token.
+        mask_unit: string. What is masked as a whole: "token", "word", "span" or "ngram"; see
             `mask_tokens`.
         seed: int.
-        workers: int. Processes; `None` is one a core, or none beside this one for a corpus of a
-            few blocks. A script that uses several has to call this below
-            `if __name__ == "__main__":`.
+        workers: int. Worker processes; `None` starts one per core, or none for a few blocks. A
+            script that uses several must call this below `if __name__ == "__main__":`.
         block_bytes: int.
         blocks_per_shard: int.
         progress: function `(share, examples)`, called after each block.
-        **reading: how the corpus is read: settings of `documents`.
+        **reading: settings of `documents`.
 
     Returns:
         The manifest, a dict: `counts` of documents, sentences, tokens, examples, `not_next`
         (label 1) and `masked` tokens, `settings`, `tokenizer`, `shards`.
 
     Raises:
-        ValueError: for settings that make no sense, for a corpus without text, or with one
-            document where the objective needs two, and if `output` has records of another corpus
-            or other settings.
-        OSError: if the disk is full. Nothing half-written is left.
+        ValueError: for invalid settings, a corpus without text or with a single document where the
+            objective needs two, and if `output` has records of another corpus or other settings.
+        OSError: if the disk is full. No partial file is left.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A, and its released code; Lan et al.
     2020, arXiv 1909.11942; Liu et al. 2019, arXiv 1907.11692.
@@ -152,7 +151,7 @@ def write_examples(
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
-            if not shards:  # A shard without a manifest would be read as another tool's.
+            if not shards:  # Shards without a manifest would be read as those of another tool.
                 write_manifest(output, manifest)
             with new_file(join(output, name)) as file:
                 text, data = hashlib.sha256(), hashlib.sha256()
@@ -174,8 +173,8 @@ def write_examples(
     if not counts["examples"]:
         _remove(output, shards)
         raise ValueError(
-            f"The corpus {corpus!r} makes no example: none of its {counts['documents']:,} "
-            "documents has two sentences, which the objective 'sentence_order' needs."
+            f"The corpus {corpus!r} gives no examples: none of its {counts['documents']:,} "
+            "documents has two sentences, which objective='sentence_order' needs."
         )
     if objective == "next_sentence":
         _check_labels(corpus, output, shards, counts)
@@ -190,46 +189,46 @@ def _remove(output, shards):
 
 
 def _check_labels(corpus, output, shards, counts):
-    """Raise where no pair can be a sentence and its next one, and warn where few are."""
+    """Raise if no sentence has a next one, and warn if few have."""
     if counts["sentences"] == counts["documents"]:
         _remove(output, shards)
         raise ValueError(one_sided(f"The corpus {corpus!r}", counts["documents"]))
     share = counts["not_next"] / counts["examples"]
     if share > ONE_SIDED and counts["examples"] >= 100:
         warnings.warn(
-            f"{share:.1%} of the pairs that the corpus {corpus!r} makes are random: most of its "
+            f"{share:.1%} of the pairs from the corpus {corpus!r} are random, because most of its "
             f"{counts['documents']:,} documents have one sentence. Next-sentence prediction learns "
-            "little of them and its accuracy says nothing; see `document_end` and `sentences` for "
-            "how text is read, or take the objective 'full_sentences'.",
+            "little from them and its accuracy means nothing; see `document_end` and `sentences` "
+            "for how text is read, or use objective='full_sentences'.",
             stacklevel=3,
         )
 
 
 def one_sided(what, documents):
-    """What is said of documents that have no next sentence."""
+    """Return the error message for documents of one sentence each."""
     return (
         f"{what} has {documents:,} documents of one sentence each, so that no sentence has a next "
-        "one: every pair would be random, and next-sentence prediction right without learning. "
-        "If these are parts of larger documents, say where those end (document_end='empty_line' "
-        "or 'file'; --reading document_end=file); else take the objective 'full_sentences', which "
-        "has no pairs."
+        "one: every pair would be random, and next-sentence prediction trivial. If these are parts "
+        "of larger documents, set where those end (document_end='empty_line' or 'file'; "
+        "--reading document_end=file); otherwise use objective='full_sentences', which needs no "
+        "pairs."
     )
 
 
 def _begin(output, manifest):
-    """The new manifest, or that of the run to go on with."""
+    """Return the new manifest, or the existing one of the run to resume."""
     found = read_manifest(output)
     if found is None or not (found["shards"] or found["complete"]):
         return manifest
     for part in (("settings",), ("tokenizer", "settings"), ("tokenizer",)):
         before, now = found, manifest
-        for name in part:  # The innermost first, so that it is the setting that is named.
+        for name in part:  # The innermost settings first, so that the error names a setting.
             before, now = before.get(name, {}), now.get(name, {})
         other = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         if other:
             raise ValueError(
-                f"'{output}' has records of other settings: {other[0]} was "
-                f"{before.get(other[0])!r}, and is {now.get(other[0])!r} now; name another folder, "
+                f"'{output}' has records made with other settings: {other[0]} was "
+                f"{before.get(other[0])!r}, but is now {now.get(other[0])!r}; name another folder, "
                 "or remove this one."
             )
     check_shards(output, found["shards"])
@@ -256,7 +255,7 @@ def _numbered(corpus, objective, block_bytes, reading):
 
 
 def _with_others(found, corpus):
-    """Join blocks until each has documents to choose a random next sentence from."""
+    """Merge blocks until each has several documents to draw a random next sentence from."""
     ready = joined = None
     for block in found:
         joined = _join(joined, block)
@@ -267,15 +266,15 @@ def _with_others(found, corpus):
     ready = _join(ready, joined)
     if _count(ready, 2) < 2:
         raise ValueError(
-            f"The corpus {corpus!r} has one document only, and the random next sentence comes from "
-            f"another one: {_other_end(ready)}, or take another objective, 'sentence_order' or "
+            f"The corpus {corpus!r} has only one document, but a random next sentence must come "
+            f"from another one: {_other_end(ready)}, or use another objective, 'sentence_order' or "
             "'full_sentences'."
         )
     yield ready
 
 
 def _other_end(block):
-    """What would make several documents of one."""
+    """Suggest how to read several documents where there is one."""
     for end in ("empty_line", "line"):
         pieces = tuple(dataclasses.replace(piece, kind=end) for piece in block.pieces)
         count = _count(dataclasses.replace(block, pieces=pieces), 1000)
@@ -300,14 +299,14 @@ def _has_others(block):
 
 
 def _count(block, most):
-    """The documents of a block, at most so many; sentences need not be split for that."""
+    """Count the documents of a block, up to `most`, without splitting sentences."""
     settings = dataclasses.replace(block.settings, sentences="lines")
     return sum(1 for _ in itertools.islice(dataclasses.replace(block, settings=settings), most))
 
 
 def _skip_finished(parts, shards, blocks_per_shard, output):
-    """Leave out the parts of shards that are there, if they were made of the same text."""
-    finished = list(shards)  # as they are now
+    """Skip the parts of finished shards; raise if their text has changed."""
+    finished = list(shards)  # A copy, because the caller appends to `shards`.
     for number, group in itertools.groupby(parts, lambda part: part.number // blocks_per_shard):
         if number >= len(finished):
             yield from group
@@ -322,11 +321,11 @@ def _skip_finished(parts, shards, blocks_per_shard, output):
 
 def _other_text(output):
     return ValueError(
-        f"'{output}' has records of another text than the corpus has now; name another folder, or "
+        f"'{output}' has records of a text other than the corpus; name another folder, or "
         "remove this one."
     )
 
 
 def _blocks_left(part):
-    """About how many blocks come from this one on."""
+    """Estimate how many blocks there are from this one on."""
     return (part.number + 1) / max(part.share, 1e-9) - part.number

@@ -1,7 +1,7 @@
-"""The manifest beside records: what they were made of, how, and whether all are there.
+"""The manifest of a folder of records: their origin, settings and completeness.
 
-`manifest.json` holds `settings`, `tokenizer`, `shards` (name, bytes and their hash, the counts of
-examples, documents, sentences and tokens, and a hash of the text), the sums as `counts`, and
+`manifest.json` holds `settings`, `tokenizer`, `shards` (name, size and hash of the file, numbers of
+examples, documents, sentences and tokens, and a hash of the text), their sums as `counts`, and
 `complete`.
 """
 
@@ -16,7 +16,7 @@ from kerasbert.storage import exists, find, join, read_json, write_text
 
 NAME = "manifest.json"
 FORMAT = 1
-# What each field that is read has to be.
+# The kind of each field, see `check_value`.
 _MANIFEST = {
     "complete": "flag",
     "settings": "object",
@@ -28,7 +28,7 @@ _COUNTS = ("documents", "sentences", "tokens", "examples", "not_next", "masked")
 _SHARD = {
     "name": "name",
     "bytes": "whole",
-    "sha256": "name?",  # Older ones have none.
+    "sha256": "name?",  # missing in manifests of earlier versions
     "text_sha256": "name",
     **dict.fromkeys(_COUNTS, "whole"),
 }
@@ -50,17 +50,17 @@ def new_manifest(settings, tokenizer):
         "counts": {},
         "shards": [],
     }
-    # As it will be read.
+    # Converted as if written and read back.
     return json.loads(to_json(manifest, default=str))
 
 
 def total(shards):
-    """The counts of all shards: a dict."""
+    """Sum the counts of all shards into a dict."""
     return {name: sum(shard[name] for shard in shards) for name in _COUNTS}
 
 
 def describe_tokenizer(tokenizer):
-    """What records depend on: the vocabulary by its hash, special tokens, settings."""
+    """Describe what records depend on: a hash of the vocabulary, special tokens and settings."""
     config = tokenizer.get_config()
     unrelated = ("name", "trainable", "dtype", "config_file", "vocabulary", "merges", "proto")
     return {
@@ -74,7 +74,7 @@ def describe_tokenizer(tokenizer):
 
 
 def vocabulary_hash(tokenizer):
-    """The SHA-256 of the tokens, a line each, in the order of their ids."""
+    """Return the SHA-256 of the tokens, one per line, in the order of their ids."""
     lines = "".join(f"{token}\n" for token in tokenizer.get_vocabulary())
     return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -87,13 +87,13 @@ def check_vocabulary(manifest, tokenizer, folder):
         raise ValueError(
             f"The records in '{folder}' were made with another vocabulary, of "
             f"{made['vocabulary_size']} tokens (SHA-256 {hashes[0][:12]}), than the tokenizer's "
-            f"of {tokenizer.vocabulary_size()} ({hashes[1][:12]}); pass theirs, or make "
-            "records with this one."
+            f"of {tokenizer.vocabulary_size()} ({hashes[1][:12]}); pass the records' tokenizer, or "
+            "make records with this one."
         )
 
 
 def read_manifest(folder):
-    """The manifest of a folder or a URL; `None` where there is none.
+    """Read the manifest of a folder or a URL; returns `None` if there is none.
 
     Raises:
         ValueError: if it cannot be read.
@@ -117,7 +117,8 @@ def read_manifest(folder):
             check_value("a special token's id", id, "whole")
     except ValueError as error:
         raise ValueError(
-            f"'{path}' is no manifest of records ({error}); remove the folder and write them anew."
+            f"'{path}' is not a manifest of records ({error}); remove the folder and write the "
+            "examples again."
         ) from None
     return manifest
 
@@ -132,36 +133,35 @@ def write_manifest(folder, manifest):
 
 
 def shard_path(folder, shard):
-    """The path or URL of a shard, which its manifest cannot lead elsewhere."""
+    """Return the path or URL of a shard, and reject names that lead outside the folder."""
     return inside(folder, shard["name"], join(folder, NAME))
 
 
 def check_shards(folder, shards, hashed=True):
-    """Raise unless shards are there and as they were written, by their hashes too.
+    """Raise a `ValueError` unless the shards exist with their sizes and hashes.
 
-    At a URL their sizes have to do, of which one look tells: hashes are compared when they come.
+    At a URL only the sizes are compared, by one listing; hashes follow after the download.
     """
     sizes = find(folder)[1] if is_url(folder) else None
     for shard in shards:
         path = shard_path(folder, shard)
         if not os.path.exists(path) if sizes is None else path not in sizes:
-            raise ValueError(f"The shard '{path}' is missing; write the examples anew.")
+            raise ValueError(f"The shard '{path}' is missing; write the examples again.")
         size = os.path.getsize(path) if sizes is None else sizes[path]
         if size != shard["bytes"]:
             raise ValueError(
-                f"The shard '{path}' has {size} bytes, and had {shard['bytes']} when it was "
-                "written: it is cut short or damaged; remove the folder and write the examples "
-                "anew."
+                f"The shard '{path}' has {size} bytes, but was written with {shard['bytes']}: it "
+                "is truncated or damaged; remove the folder and write the examples again."
             )
         if hashed and sizes is None:
             check_hash(path, path, shard)
 
 
 def check_hash(path, name, shard):
-    """Raise unless a file has the hash of a shard; `name` is what an error says."""
+    """Raise a `ValueError` unless a file has a shard's hash; `name` appears in the error."""
     found = file_sha256(path)
     if found != (shard.get("sha256") or found):
         raise ValueError(
-            f"The shard '{name}' has other bytes than those that were written: it is damaged; "
-            "remove the folder and write the examples anew."
+            f"The shard '{name}' differs from what was written; remove the folder and write the "
+            "examples again."
         )

@@ -1,7 +1,7 @@
-"""Masked tokens: which are to be predicted, and what the model sees in their place.
+"""Masking for masked-language modeling: which tokens to predict, and what replaces them.
 
-B batch, T tokens, P predictions, V tokens of the vocabulary, W words of a row (at most T),
-S sums of sizes of words.
+Shapes: B batch, T tokens, P predictions, V vocabulary size, W words per row (at most T), S possible
+sums of word sizes.
 """
 
 import functools
@@ -11,7 +11,7 @@ import numpy as np
 from kerasbert._errors import check_value
 from kerasbert.backend.tensorflow import tf
 
-# What is hidden together: the odds of 1, 2, ... words.
+# Relative probabilities of masking 1, 2, ... words together.
 UNITS = {
     "token": None,
     "word": (1.0,),
@@ -30,35 +30,33 @@ def check_rates(
     unit="token",
     may_hide_nothing=False,
 ):
-    """Raise a ValueError for settings of `mask_tokens` that make no sense."""
+    """Raise a ValueError for invalid settings of `mask_tokens`."""
     for name, rate in (
         ("mask_selection_rate", mask_selection_rate),
         ("mask_token_rate", mask_token_rate),
         ("random_token_rate", random_token_rate),
     ):
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
-            raise ValueError(f"{name}={rate!r} has to be a number from 0 to 1.")
+            raise ValueError(f"{name}={rate!r} must be a number from 0 to 1.")
     if mask_selection_rate == 0 and not may_hide_nothing:
         raise ValueError("mask_selection_rate=0 leaves nothing to predict; use 0.15, for example.")
     if mask_token_rate + random_token_rate > 1 + 1e-6:
         raise ValueError(
             f"mask_token_rate={mask_token_rate} and random_token_rate={random_token_rate} add up "
-            "to more than 1, the share of all chosen tokens; lower one of them."
+            "to more than 1, all of the chosen tokens; lower one of them."
         )
     check_value("mask_selection_length", mask_selection_length, "count?")
     if unit not in tuple(UNITS):
-        raise ValueError(
-            f"mask_unit={unit!r} is no unit of masking; use one of {', '.join(map(repr, UNITS))}."
-        )
+        raise ValueError(f"mask_unit={unit!r} must be one of {', '.join(map(repr, UNITS))}.")
 
 
 def word_starts(token_ids, word_edges):
-    """Which tokens begin a word, in NumPy or TensorFlow as the ids are.
+    """Return which tokens begin a word, in NumPy or TensorFlow like the ids.
 
     Args:
         token_ids: ints (..., T).
-        word_edges: bool (V, 2), of `tokenizer.word_edges()`: whether a token begins a word, and
-            whether one begins after it.
+        word_edges: bool (V, 2), from `tokenizer.word_edges()`: whether a token begins a word, and
+            whether a word begins after it.
 
     Returns:
         bool (..., T).
@@ -78,7 +76,7 @@ def word_starts(token_ids, word_edges):
 
 
 def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
-    """How many tokens to predict in rows of `length` tokens: an int, or a tensor of that shape.
+    """Return how many tokens to predict in rows of `length` tokens: an int, or a tensor.
 
     >>> prediction_slots(128, 0.15), prediction_slots(128, 0.15, 16), prediction_slots(2, 0.15)
     (19, 16, 1)
@@ -87,7 +85,7 @@ def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
     if not hasattr(length, "dtype"):
         count = max(1, round(mask_selection_rate * length))
         return count if most is None else min(count, most)
-    # In float64 and half to even, as Python rounds in the reference.
+    # In float64 and half to even, as in BERT's released Python code.
     count = tf.round(mask_selection_rate * tf.cast(length, tf.float64))
     count = tf.maximum(1, tf.cast(count, tf.int32))
     return count if most is None else tf.minimum(count, most)
@@ -108,54 +106,52 @@ def mask_tokens(
     unit="token",
     word_starts=None,
 ):
-    """Choose tokens to predict and hide them, eagerly or in a graph, anew for each seed.
+    """Choose tokens to predict and mask them, eagerly or in a graph; each seed masks others.
 
     In a row of n tokens, max(1, round(mask_selection_rate * n)) are chosen, but no more than are
-    maskable. Of these, a share of `mask_token_rate` becomes the mask token, of
-    `random_token_rate` any token of the vocabulary, and the rest stays.
+    maskable. A share of `mask_token_rate` of these becomes the mask token, a share of
+    `random_token_rate` a random token of the vocabulary, and the rest stays.
 
-    `unit` says what is chosen together:
+    `unit` is what is chosen as a whole:
 
-    - "token": nothing, each by itself.
-    - "word": the pieces of a word.
-    - "span": 1 to 10 words in a row, of lengths as in SpanBERT.
-    - "ngram": 1 to 3 words in a row, n with odds of 1 / n as in ALBERT.
+    - "token": each token by itself.
+    - "word": all word pieces of a word.
+    - "span": 1 to 10 consecutive words, with the length distribution of SpanBERT.
+    - "ngram": 1 to 3 consecutive words, n with a probability proportional to 1 / n as in ALBERT.
 
-    A word is whole or not chosen at all, and the number of tokens is as exact as for "token": the
-    words come in random order, spans as such, and one that would overshoot, or leave a rest that
-    no words after it add up to, is skipped. So the last span of a row may be cut, between words.
-    Only where no choice of whole words has that number, it is the largest below it that has:
-    none in a row with one word, which is too long. No unit crosses a token that is not maskable.
+    Words are chosen whole or not at all, and the number of tokens is as exact as for "token": words
+    are taken in random order, spans as such, and skipped if they would overshoot or leave a rest
+    that no later words add up to. So the last span of a row may be cut between words. If whole
+    words cannot give that number, they give the largest possible one below it: none in a row with a
+    single word that is too long. No unit crosses a token that is not maskable.
 
-    Each token of a word or n-gram becomes the mask token, another or itself on its own, as in
-    BERT's and ALBERT's code; a span does so as a whole, each of its tokens becoming another one,
-    as in SpanBERT.
+    Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code; a span
+    as a whole becomes mask tokens, or different random tokens, or stays, as in SpanBERT.
 
     Args:
         token_ids: int32 (B, T).
-        maskable: bool (B, T). What may be chosen: no padding, no special token.
-        seed: ints (2,). The same seed hides the same. Or a function of a shape (4, B, T), that
-            draws numbers from 0, below 1.
+        maskable: bool (B, T). Tokens that may be chosen: no padding, no special tokens.
+        seed: ints (2,). The same seed masks the same tokens. Or a function of a shape (4, B, T),
+            that draws numbers from 0, below 1.
         vocabulary_size: int.
         mask_token_id: int.
-        lengths: int32 (B,). n of each row, special tokens included; `None` takes the maskable
-            tokens and two more.
-        mask_selection_rate: float. 0 hides nothing; P is `mask_selection_length` then, or 1.
-        mask_selection_length: int. The most tokens to choose in a row; `None` for no such limit.
+        lengths: int32 (B,). n of each row, special tokens included; `None` takes the number of
+            maskable tokens plus two.
+        mask_selection_rate: float. 0 masks nothing; P is then `mask_selection_length`, or 1.
+        mask_selection_length: int. Maximum number of tokens to choose per row, or `None`.
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.
-        word_starts: bool (B, T). The tokens that begin a word; for those of a vocabulary, the
-            function `word_starts` finds them, and for Chinese those who segmented the text. `None`
-            makes each token a word.
+        word_starts: bool (B, T). The tokens that begin a word: from the function `word_starts` by
+            a vocabulary, or for Chinese from a word segmenter. `None` makes each token a word.
 
     Returns:
-        A dict of `token_ids` (B, T), with the chosen ones hidden; `mask_positions` int32 (B, P),
-        ascending; `mask_ids` int32 (B, P), the tokens that were there; `mask_weights` float32
-        (B, P). P depends on T alone. Slots that are not used come last, with zeros in all three.
+        A dict of `token_ids` (B, T), with the chosen ones masked; `mask_positions` int32 (B, P),
+        ascending; `mask_ids` int32 (B, P), the original tokens; `mask_weights` float32 (B, P). P
+        depends only on T. Unused slots come last, as zeros.
 
     Raises:
-        ValueError: for a rate outside 0 to 1, an unknown unit, and words without `word_starts`.
+        ValueError: for a rate outside 0 to 1, an unknown unit, and "word" without `word_starts`.
 
     >>> ids, free = [[1, 5, 6, 7, 2]], [[False, True, True, True, False]]
     >>> hidden = mask_tokens(
@@ -165,7 +161,7 @@ def mask_tokens(
     >>> hidden["mask_positions"].shape, int((hidden["token_ids"].numpy() == 3).sum())
     (TensorShape([1, 2]), 2)
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.1; anew in every epoch as in RoBERTa,
+    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.1; dynamic masking as in RoBERTa,
     arXiv 1907.11692; whole words as announced with google-research/bert in May 2019; spans Joshi
     et al. 2020, arXiv 1907.10529; n-grams Lan et al. 2020, arXiv 1909.11942.
     """
@@ -179,7 +175,7 @@ def mask_tokens(
     )
     if unit == "word" and word_starts is None:
         raise ValueError(
-            "unit='word' needs word_starts, which tokens begin a word; find them with "
+            "unit='word' needs word_starts, the tokens that begin a word; find them with "
             "kerasbert.data.word_starts(token_ids, tokenizer.word_edges())."
         )
     token_ids = tf.convert_to_tensor(token_ids, tf.int32)
@@ -195,10 +191,10 @@ def mask_tokens(
         slots = tf.minimum(mask_selection_length or 1, length)
     count = tf.minimum(tf.minimum(count, candidates), slots)
     if not callable(seed):
-        # The same generator on every device.
+        # Philox gives the same numbers on every device.
         seed = functools.partial(tf.random.stateless_uniform, seed=seed, alg="philox")
     draws = seed((4, *_shape(token_ids)))
-    roll = draws[2]  # (B, T), of 80/10/10
+    roll = draws[2]  # (B, T), decides between mask token, random token and no change
     if unit == "token":
         chosen = _choose(maskable, count, slots, draws[0])  # (B, T)
     else:
@@ -212,7 +208,7 @@ def mask_tokens(
     random_ids = tf.cast(draws[1] * vocabulary_size, tf.int32)
     hidden = tf.where(roll < mask_token_rate + random_token_rate, random_ids, token_ids)
     hidden = tf.where(roll < mask_token_rate, mask_token_id, hidden)
-    # The first positions have the largest numbers.
+    # The first positions get the largest numbers, so that `top_k` returns them in order.
     backwards = length - tf.range(length)
     backwards, positions = tf.math.top_k(tf.where(chosen, backwards, 0), k=slots)  # (B, P)
     used = backwards > 0
@@ -226,7 +222,7 @@ def mask_tokens(
 
 
 def _choose(maskable, count, slots, draws):
-    """Choose `count` (B,) of the maskable tokens, at most `slots` in a row: bool (B, T)."""
+    """Choose `count` (B,) of the maskable tokens, at most `slots` per row: bool (B, T)."""
     length = _shape(maskable)[1]
     order = tf.where(maskable, _distinct(draws) + tf.range(length, dtype=tf.int64), -1)
     best, _ = tf.math.top_k(order, k=slots)  # (B, P)
@@ -235,9 +231,9 @@ def _choose(maskable, count, slots, draws):
 
 
 def _distinct(draws):
-    """Draws (B, T) as int64 so far apart that places added to them keep all different.
+    """Spread draws (B, T) as int64, so that adding positions makes them all different.
 
-    The counts are exact though numbers may be drawn twice.
+    This keeps the counts exact when a number is drawn twice.
     """
     return tf.cast(draws * 2**23, tf.int64) * tf.cast(_shape(draws)[1], tf.int64)
 
@@ -249,8 +245,8 @@ def _words(maskable, starts):
     """Number the words of each row.
 
     Returns:
-        The word of each token (B, T), the tokens of each word (B, W), 0 for those that there are
-        not, and whether each word comes after a token that is not maskable (B, W).
+        The word of each token (B, T), the number of tokens of each word (B, W), 0 for unused
+        numbers, and whether each word comes after a token that is not maskable (B, W).
     """
     after_break = maskable & ~tf.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
     starts = (maskable & starts) | after_break
@@ -260,14 +256,14 @@ def _words(maskable, starts):
 
 
 def _sum_by(index, values):
-    """Sums (B, W) of the values (B, T) of each index (B, T), W = T."""
+    """Sum the values (B, T) of each index (B, T) into (B, W), W = T."""
     rows, length = _shape(index)
     index += length * tf.range(rows)[:, None]
     return tf.reshape(tf.math.unsorted_segment_sum(values, index, rows * length), (rows, length))
 
 
 def _spans(odds, breaks, draws):
-    """Cut rows of words into spans of random lengths, anew after a break: their numbers (B, W)."""
+    """Split rows of words into random spans, restarting after each break: span numbers (B, W)."""
     rows, length = _shape(breaks)
     places = tf.tile(tf.range(length)[None], [rows, 1])  # (B, W)
     if len(odds) == 1:
@@ -278,19 +274,19 @@ def _spans(odds, breaks, draws):
         limits = np.cumsum(odds)[:-1].astype("float32")
         return 1 + tf.reduce_sum(tf.cast(draws[..., None] >= limits, tf.int32), axis=-1)
 
-    # A row begins anywhere in a span: what is left of it has other odds.
+    # A row starts at a random place in a span, so the rest of its first span has other odds.
     left = np.cumsum(odds[::-1])[::-1]
     lengths = [drawn(left / left.sum(), draws[:, :1]), drawn(odds, draws[:, 1:])]
     ends = tf.cumsum(tf.concat(lengths, axis=1), axis=1)
     span = tf.searchsorted(ends, places, side="right")
     span += tf.maximum(tf.cumsum(tf.cast(breaks, tf.int32), axis=1) - 1, 0)
-    return tf.minimum(span, length - 1)  # Less already, but past the last word.
+    return tf.minimum(span, length - 1)  # Only places past the last word can exceed it.
 
 
 def _choose_words(sizes, span, count, draws):
-    """Choose words of the sizes (B, W) with `count` (B,) tokens in all: bool (B, W)."""
+    """Choose words of the given sizes (B, W) with `count` (B,) tokens in all: bool (B, W)."""
     order = tf.gather(_distinct(draws), span, batch_dims=1) + tf.cast(span, tf.int64)
-    # Of equal numbers the first comes first: the words of a span stay in order.
+    # `top_k` returns the first of equal numbers first, so the words of a span stay in order.
     _, order = tf.math.top_k(tf.where(sizes > 0, order, -1), k=_shape(sizes)[1])
     sizes = tf.gather(sizes, order, batch_dims=1)
     taken, left = _fill(sizes, count)
@@ -303,18 +299,18 @@ def _choose_words(sizes, span, count, draws):
 
 
 def _fill(sizes, count):
-    """Take words in order, but for those that overshoot.
+    """Take words in order, skipping those that would overshoot.
 
     Args:
         sizes: int32 (B, W).
         count: int32 (B,).
 
     Returns:
-        `(taken, left)`, bool (B, W) and int32 (B,), what `count` has more than is taken.
+        `(taken, left)`: bool (B, W), and int32 (B,), the number of tokens missing from `count`.
     """
 
     def take(taken, left, _):
-        # What is too long now is too long later: up to the first that overshoots, all are taken.
+        # A word that is too long now stays too long: take all words up to the first overshoot.
         fits = ~taken & (sizes > 0) & (sizes <= left[:, None])
         taken_now = fits & (tf.cumsum(tf.where(fits, sizes, 0), axis=1) <= left[:, None])
         left -= tf.reduce_sum(tf.where(taken_now, sizes, 0), axis=1)
@@ -325,9 +321,9 @@ def _fill(sizes, count):
 
 
 def _fill_exactly(sizes, count, taken, left):
-    """Do the rows with something left again, and take no word that the rest cannot fill up.
+    """Repeat rows with tokens left, and take no word that later words cannot complete.
 
-    That is a sum of subsets, and exact. A row that `_fill` fills would come out as it does.
+    Solves the subset-sum problem exactly. It would leave rows that `_fill` completes unchanged.
     """
     rows = tf.where(left > 0)  # (R, 1)
     sizes, count = tf.gather_nd(sizes, rows), tf.gather_nd(count, rows)
@@ -336,7 +332,7 @@ def _fill_exactly(sizes, count, taken, left):
     sums = tf.range(tf.reduce_max(count) + 1)  # (S,)
 
     def reach(after, sizes):
-        """The sums that words make from those that the words after them make: bool (R, S)."""
+        """Return the sums reachable with this word and those after it: bool (R, S)."""
         without = sums - sizes[:, None]
         return after | (tf.gather(after, tf.maximum(without, 0), batch_dims=1) & (without >= 0))
 
@@ -359,6 +355,6 @@ def _fill_exactly(sizes, count, taken, left):
 
 
 def _shape(x):
-    """The sizes of a tensor, those that are known as ints."""
+    """Return the sizes of a tensor, as ints where they are static."""
     dynamic = tf.shape(x)
     return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]

@@ -1,7 +1,7 @@
-"""A function run in several processes, in order, with little in memory.
+"""An ordered parallel map over worker processes, with few tasks in memory.
 
-`concurrent.futures` waits forever for a process that is killed while it is given something large
-(Python 3.11), and takes all of the tasks at once.
+`concurrent.futures` waits forever for a process that is killed while it receives a large argument
+(Python 3.11), and reads all tasks at once.
 """
 
 import collections
@@ -15,17 +15,17 @@ import pickle
 from kerasbert._process import run_silently, silent_tensorflow
 from kerasbert.backend.tensorflow import tf
 
-# Blocks for which no processes are started: that takes seconds.
+# Up to this many blocks, no processes are started, because starting takes seconds.
 FEW = 16
 
 
 def map_blocks(function, tasks, workers, left):
-    """Yield `(key, function(*arguments))` for each task, in order, in processes where it pays.
+    """Yield `(key, function(*arguments))` for each task, in order, in processes if it pays.
 
     Args:
-        function, tasks: as of `map_in_processes`.
-        workers: int. 1 is this process; `None` is one a core, or this one for few tasks.
-        left: function of the first key, to about how many tasks there are from it on.
+        function, tasks: as for `map_in_processes`.
+        workers: int. 1 runs in this process; `None` uses one per core, or this one for few tasks.
+        left: function of the first key, that estimates the number of tasks from it on.
     """
     tasks = iter(tasks)
     first = list(itertools.islice(tasks, 1))
@@ -41,8 +41,8 @@ def map_blocks(function, tasks, workers, left):
 
 
 def _cores():
-    """Cores that this process may use."""
-    has_affinity = hasattr(os, "sched_getaffinity")  # Not on every system.
+    """Return the number of usable cores."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on every system
     return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
@@ -50,19 +50,19 @@ def map_in_processes(function, tasks, workers):
     """Yield `(key, function(*arguments))` for each task, in order.
 
     Args:
-        function: what can be pickled; it may use TensorFlow, which then has one core and no GPU.
-        tasks: iterable of `(key, arguments)`; the keys stay here.
+        function: picklable function; if it uses TensorFlow, it gets one core and no GPU.
+        tasks: iterable of `(key, arguments)`; the keys stay in this process.
         workers: int.
 
     Raises:
-        RuntimeError: if a process ends, because the system killed it, for example.
-        Exception: what the function raised.
+        RuntimeError: if a process ends, for example because the system killed it.
+        Exception: any exception of the function.
     """
-    # Not forked: TensorFlow's threads do not survive that.
+    # TensorFlow's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     tasks = iter(tasks)
     processes, busy, idle = [], {}, []
-    results, waiting = {}, collections.deque()  # by their number; keys of those to come
+    results, waiting = {}, collections.deque()  # by task number; keys of pending tasks
     sent = yielded = 0
     try:
         for _ in range(workers):
@@ -75,9 +75,9 @@ def map_in_processes(function, tasks, workers):
             process.start()
             theirs.close()
             processes.append(process)
-            busy[pipe] = None  # until it says that it has started
+            busy[pipe] = None  # until the process has started
         while True:
-            # As many more as keep all busy while the first one is being waited for.
+            # Enough tasks to keep all processes busy while the first result is pending.
             while idle and tasks is not None and len(waiting) < 3 * workers:
                 key, arguments = next(tasks, (None, None))
                 if arguments is None:
@@ -96,7 +96,7 @@ def map_in_processes(function, tasks, workers):
                 yielded += 1
             if tasks is None and not waiting:
                 return
-            if not busy:  # All was done before it was taken.
+            if not busy:  # Everything was done before it was yielded.
                 continue
             for pipe in multiprocessing.connection.wait(list(busy)):
                 message = pipe.recv()
@@ -106,9 +106,8 @@ def map_in_processes(function, tasks, workers):
                 idle.append(pipe)
     except (EOFError, ConnectionError):
         raise RuntimeError(
-            "A process that worked for this one ended: it was killed, for want of memory perhaps, "
-            "or could not start. A script has to call this below `if __name__ == '__main__':`; "
-            "or pass workers=1."
+            "A worker process ended: it was killed, perhaps for lack of memory, or could not "
+            "start. A script must call this below `if __name__ == '__main__':`; or pass workers=1."
         ) from None
     finally:
         for process in processes:
@@ -120,13 +119,13 @@ def map_in_processes(function, tasks, workers):
 
 
 def _serve(pipe, function):
-    """What a process does: a result, or an error, for each arguments that come."""
-    # There is a process for each core, and training may need the GPU.
+    """Run a worker process: send a result, or an error, for each set of arguments."""
+    # There is one process per core, and training may need the GPU.
     with silent_tensorflow(), contextlib.suppress(RuntimeError, ImportError):
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")
-    # Only now: that may make tensors.
+    # Unpickle only after the devices are set, because it may create tensors.
     function = pickle.loads(function)
     pipe.send(None)
     with contextlib.suppress(EOFError):

@@ -1,9 +1,9 @@
-"""Rows for pre-training, chosen and packed by offsets: BERT's pairs, ALBERT's order, full rows.
+"""Rows for pre-training by offsets: next-sentence pairs, sentence-order pairs, full sentences.
 
-A block is one array of tokens, cut into sentences and these into documents: `sentences` int
-(S + 1,) are offsets in the tokens, `documents` int (D + 1,) in the sentences, none empty.
+A block is one array of tokens, divided into sentences, and these into documents: `sentences` int
+(S + 1,) are offsets into the tokens, `documents` int (D + 1,) into the sentences, none empty.
 
-S sentences, D documents, R rows, T tokens of a row.
+Shapes: S sentences, D documents, R rows, T tokens per row.
 """
 
 import bisect
@@ -17,26 +17,25 @@ OBJECTIVES = ("next_sentence", "sentence_order", "full_sentences")
 
 
 def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, seed=0):
-    """Choose pairs A and B, of which B follows A or comes from another document.
+    """Choose pairs where B either follows A or comes from another document.
 
-    The sentences of a document are gathered until there are `most` tokens, and cut at a random
-    sentence: before it is A. With even chances, and always where there is one sentence, B is
-    random: it begins anywhere in another document and goes on until the pair has `most` tokens;
-    what came after A is then used again. Else B is what comes after A. A share of
-    `short_sequence_rate` of the documents aims at a random number of tokens from 2 to `most`.
+    Sentences of a document are collected up to `most` tokens, and split at a random boundary: A is
+    the part before it. In half of the cases, and always for one sentence, B is random: it starts
+    anywhere in another document and continues until the pair has `most` tokens; the text after A is
+    then used again. Otherwise B is the text after A. A share of `short_sequence_rate` of the
+    documents has a random target length from 2 to `most` tokens.
 
     Args:
-        sentences, documents: ints (S + 1,), (D + 1,). The other document is one of these.
-        most: int. Tokens that a pair aims at.
+        sentences, documents: ints (S + 1,), (D + 1,). Random sentences come from these documents.
+        most: int. Target number of tokens per pair.
         short_sequence_rate: float.
         seed: int.
 
     Returns:
-        int64 (R, 5): where A begins and ends, where B does, and 1 for a random B. The pairs are
-        not truncated yet.
+        int64 (R, 5): where A starts and ends, where B does, and 1 for a random B; not truncated.
 
     Raises:
-        ValueError: if there is one document only.
+        ValueError: if there is only one document.
 
     >>> next_sentence_pairs([0, 4, 9, 20], [0, 2, 3], most=3)[:2].tolist()
     [[0, 4, 9, 20, 1], [4, 9, 9, 20, 1]]
@@ -45,11 +44,11 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
     """
     if len(documents) < 3:
         raise ValueError(
-            "The random next sentence comes from another document, and there is one only; end "
+            "A random next sentence must come from another document, but there is only one; end "
             "documents with an empty line, or use the objective 'sentence_order' or "
             "'full_sentences'."
         )
-    # Lists of Python ints: NumPy's are slow one by one.
+    # Reading Python ints from lists is much faster than reading NumPy's one by one.
     ends, documents = np.asarray(sentences).tolist(), np.asarray(documents).tolist()
     uniform = random.Random(seed).random
     others = len(documents) - 2
@@ -76,14 +75,14 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
 
 
 def sentence_order_pairs(sentences, documents, most, short_sequence_rate=0.1, seed=0):
-    """Choose pairs A and B from neighbouring text, and swap half of them.
+    """Choose pairs of consecutive texts A and B, and swap half of them.
 
-    As `next_sentence_pairs`, but B is always what comes after A, and in a swapped pair before it.
-    A sentence that is left alone at the end of a document goes with the one before it; a document
-    of one sentence has no pair.
+    Like `next_sentence_pairs`, but B is always the text after A, and in a swapped pair the text
+    before it. A last sentence left over in a document is joined with the one before it; a document
+    of one sentence has no pairs.
 
     Returns:
-        int64 (R, 5), as of `next_sentence_pairs`; 1 for a swapped pair.
+        int64 (R, 5), as for `next_sentence_pairs`; 1 for a swapped pair.
 
     Source: Lan et al. 2020, arXiv 1909.11942, section 3.1.
     """
@@ -105,30 +104,30 @@ def sentence_order_pairs(sentences, documents, most, short_sequence_rate=0.1, se
 
 
 def full_sentences(tokens, sentences, documents, most, separator, short_sequence_rate=0.0, seed=0):
-    """Fill rows with as many whole sentences as fit, on into the next document.
+    """Fill rows with as many whole sentences as fit, crossing document boundaries.
 
     Args:
         tokens: ints (N,).
         sentences, documents: ints (S + 1,), (D + 1,).
-        most: int. Tokens in a row. A longer sentence is cut into parts.
+        most: int. Tokens per row. A longer sentence is split.
         separator: int. The token between documents.
-        short_sequence_rate: float. The share of rows that aim at a random number of tokens.
+        short_sequence_rate: float. Share of rows with a random target length.
         seed: int.
 
     Returns:
-        `(tokens, rows)`: the tokens with separators, and int64 (R, 5) as of
+        `(tokens, rows)`: the tokens with separators, and int64 (R, 5) as for
         `next_sentence_pairs`, without B.
 
     Source: "FULL-SENTENCES" of Liu et al. 2019, arXiv 1907.11692, section 4.2.
     """
     sentences, documents = np.asarray(sentences), np.asarray(documents)
     tokens = np.insert(tokens, sentences[documents[1:]], separator)
-    # Documents that end before each sentence; every one has brought a separator.
+    # The number of documents that end before each sentence, and so of separators inserted.
     before = np.searchsorted(documents[1:], np.arange(len(sentences)), side="right")
     starts = sentences[:-1] + before[:-1]
     part, begin, _ = cut_windows(np.diff(sentences), most, most)
     starts = np.append(starts[part] + begin, sentences[-1] + before[-1])
-    # Where the text before each part ends: the separator is no part of a row that ends there.
+    # Where the text before each part ends: a row that ends there does not hold the separator.
     ends = np.isin(starts, (sentences + before)[documents[1:]])
     ends = (starts - ends).tolist()
     starts = starts.tolist()
@@ -143,9 +142,9 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
 
 
 def truncate_pairs(rows, most, random):
-    """Take tokens from the longer one of A and B, B if both are as long, until `most` are left.
+    """Remove tokens from the longer of A and B, or from B if equally long, until `most` are left.
 
-    Each token goes from the front or the back with equal chance.
+    Each token is removed from the front or the back with equal probability.
 
     Args:
         rows: int64 (R, 5).
@@ -163,7 +162,7 @@ def truncate_pairs(rows, most, random):
     kept_b = np.minimum(b, most - kept_a)
     rows = rows.copy()
     for column, length, kept in ((0, a, kept_a), (2, b, kept_b)):
-        # As many heads as there are among so many coins.
+        # The number removed from the front is that of heads among as many coin flips.
         rows[:, column] += random.binomial(length - kept, 0.5)
         rows[:, column + 1] = rows[:, column] + kept
     return rows
@@ -172,15 +171,15 @@ def truncate_pairs(rows, most, random):
 def pack_rows(
     tokens, rows, sequence_length, start, end, pad, num_separators=1, begins_second=False
 ):
-    """Join A and B with special tokens, and pad.
+    """Join A and B with special tokens, and pad the rows.
 
     Args:
         tokens: int32 (N,).
-        rows: int64 (R, 5). Rows without B have A alone.
-        sequence_length: int. T; every row has to fit.
+        rows: int64 (R, 5). Rows without B hold only A.
+        sequence_length: int. T; every row must fit.
         start, end, pad: ints. Special tokens.
-        num_separators: int. Special tokens between A and B.
-        begins_second: bool. Whether the last of these is the start token, not the end token.
+        num_separators: int. Number of special tokens between A and B.
+        begins_second: bool. Whether the last of these is the start token instead of the end token.
 
     Returns:
         A dict of `input_ids`, int32 (R, T), `segment_ids`, bool (R, T), and `lengths`, int (R,).
@@ -197,7 +196,7 @@ def pack_rows(
     position = np.arange(sequence_length, dtype="int32")[None]  # (1, T)
     second = np.where(b > 0, 1 + a + num_separators, sequence_length)
     lengths = np.where(b > 0, second + b, 1 + a) + 1
-    # Where in `values` the token of each position is.
+    # The index in `values` of the token at each position.
     index = np.where(position <= a, a_start - 1 + position, stop)  # (R, T)
     in_second = position >= second
     index = np.where(in_second & (position < second + b), b_start - second + position, index)
@@ -214,12 +213,12 @@ def pack_rows(
 
 
 def _target(most, short_sequence_rate, uniform):
-    """How many tokens to aim at."""
+    """Draw a target number of tokens."""
     return most if uniform() >= short_sequence_rate else 2 + int(uniform() * (most - 1))
 
 
 def _cut(first, end, uniform):
-    """Where B begins, in sentences: anywhere but at the first."""
+    """Draw the sentence at which B starts, anywhere but at the first."""
     return first + 1 + int(uniform() * (end - first - 1))
 
 

@@ -1,10 +1,9 @@
-"""What is made of each file of a corpus, as shards: on one machine, or on many by Apache Beam.
+"""Sharded output per file of a corpus, on one machine or on many by Apache Beam.
 
-A shard has rows of one file, in their order, so that a file is read in one place and shards are
-made in many. Each shard is written atomically. The manifest records the sizes and hashes of a
-shard's files, and the hash of the corpus file that the shard was made from; until the manifest is
-complete, a hidden file next to each shard does. The same call rebuilds missing or damaged shards,
-and no others.
+A shard holds consecutive rows of one file, so that one worker reads a file and many make shards.
+Each is written atomically. The manifest records the sizes and hashes of a shard's files, and the
+hash of its corpus file; until the manifest is complete, a hidden file next to each shard does. The
+same call rebuilds missing or damaged shards, and no others.
 """
 
 import contextlib
@@ -39,32 +38,31 @@ from kerasbert.storage import find, is_url
 def write_shards(
     corpus, output, *, what, by, model, settings, endings, read, make, fits, options=None
 ):
-    """Write the shards, and `what` + ".json", which says what they were made of.
+    """Write the shards, and the manifest `what` + ".json".
 
-    With `options`, `read` and `make` are pickled, and load the model where they run.
+    With `options`, `read` and `make` are pickled, and load the model on the workers.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these; with `options` as Beam
             names them (`gs://`, `s3://`, `hdfs://`).
         output: path of a folder.
-        what: string. What is made, such as "vectors".
-        by: string. The function that makes it, for errors.
+        what: string. The name of the rows, such as "vectors".
+        by: string. The name of the public function, for error messages.
         model, settings: dicts of plain values that the shards depend on.
-        endings: tuple of the endings of a shard's files; that of the last is written last.
-        read: function `(name, path)` of a file, that yields `(rows, part)`: how many rows a shard
-            will have, and what `make` takes.
-        make: function `(shard, part)`, that yields the bytes of its files in their order.
+        endings: tuple of the endings of a shard's files, in the order of writing.
+        read: function `(name, path)` of a file, that yields `(rows, part)`: the number of rows of
+            a shard, and the input of `make`.
+        make: function `(shard, part)`, that yields the bytes of the shard's files in their order.
         fits: function `(contents, part)` that returns whether the bytes of a shard's files may be
-            what `make` returns for a part. It is called only for shards of earlier versions, which
-            have no hashes.
-        options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` needs no Beam.
+            the output of `make`. Called only for shards of earlier versions, which have no hashes.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` runs without Beam.
 
     Returns:
         The manifest, a dict: `count` of rows, `shards`, `files`, `model`, `settings`.
 
     Raises:
-        ValueError: in a sentence for a corpus that is not there or has no rows, and for a folder
-            with shards of another model, other settings or another corpus.
+        ValueError: for a corpus that is missing or has no rows, and for a folder with shards of
+            another model, other settings or another corpus.
     """
     given, output = as_paths(corpus), os.fspath(output)
     manifest = {"format": 1, "complete": False, "hashed": True, "model": model}
@@ -79,17 +77,17 @@ def write_shards(
 
 
 class _Work:
-    """What is to be done, as the workers of Beam get it."""
+    """A job of `write_shards`, in the form that is sent to Beam's workers."""
 
     def __init__(self, what, endings, read, make, fits, model, settings):
         self.what, self.endings, self.read, self.make, self.fits = what, endings, read, make, fits
         self.manifest = f"{what}.json"
         self.made_with = _sha256(to_json([model, settings]).encode())
-        # Whether an earlier version wrote the folder, without hashes.
+        # Whether an earlier version, without hashes, wrote the folder.
         self.is_unhashed = False
 
     def begin(self, there, manifest, output):
-        """The records of shards in an existing manifest, after a check that the run is the same."""
+        """Check that an existing manifest is of the same run; returns its records of shards."""
         if not isinstance(there, dict) or not isinstance(there.get("settings"), dict):
             return {}  # Damaged: shards without a record of their own are rebuilt.
         self._check_same(there, manifest, output)
@@ -128,7 +126,7 @@ class _Work:
         return [shard + ending for ending in self.endings]
 
     def _found(self, shard, known, part, store):
-        """The record of a shard whose files are as they were written; `None` for any other."""
+        """Return the record of a shard whose files are intact, otherwise `None`."""
         contents = [store.read(name) for name in self._names(shard)]
         if None in contents:
             return None
@@ -161,13 +159,13 @@ class _Work:
             made = there["settings"].get(name)
             if made != value:
                 raise ValueError(
-                    f"'{output}' has {self.what} with {name}={made!r}, not {value!r}; name another "
-                    "folder."
+                    f"'{output}' has {self.what} with {name}={made!r}, not {value!r}; name "
+                    "another folder."
                 )
 
 
 def _other(what, made, output):
-    return ValueError(f"'{output}' has {made} of another {what}; name another folder.")
+    return ValueError(f"'{output}' has {made} from another {what}; name another folder.")
 
 
 def _here(corpus, output, manifest, work):
@@ -175,7 +173,7 @@ def _here(corpus, output, manifest, work):
     paths = list(zip(own_names(paths), paths))
     manifest["files"] = [[name, os.path.getsize(path)] for name, path in paths]
     path, store, known = os.path.join(output, work.manifest), _Folder(output), {}
-    # What was refused before its first shard leaves the folder to a corpus that was mended.
+    # A run that failed before its first shard may be repeated with a corrected corpus.
     if os.path.exists(path) and names_in(output) != [work.manifest]:
         known = work.begin(_json_of(store.read(work.manifest)), manifest, output)
     if not known and not work.is_unhashed:
@@ -203,7 +201,7 @@ def _by_beam(corpus, output, manifest, work, options):
         known = work.begin(_json_of(there), manifest, output)
     if not known and not work.is_unhashed:
         store.write(work.manifest, to_json(manifest).encode())
-    # A worker gets the records of its file.
+    # Each worker gets the records of its file.
     known_of = [{} for _ in paths]
     for shard, record in known.items():
         if found := re.fullmatch(rf"{work.what}-(\d+)-\d+", shard):
@@ -224,7 +222,7 @@ def _by_beam(corpus, output, manifest, work, options):
 
 
 def _read(found, work, store):
-    """Yield `(record, part)` of a file, as `_Work.shards`."""
+    """Yield `(record, part)` of a file, like `_Work.shards`."""
     number, name, path, known = found
     with local_copy(path) as local:
         yield from work.shards(number, name, local, known, store)
@@ -245,13 +243,13 @@ def _end(shards, work, manifest, corpus, store):
 
 
 class _Folder:
-    """The files of a local folder."""
+    """Reads and writes the files of a local folder."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def read(self, name):
-        """The bytes of a file; `None` where there is none."""
+        """Return the bytes of a file, or `None` if there is none."""
         path = os.path.join(self.folder, name)
         check_regular(path)
         try:
@@ -271,7 +269,7 @@ class _Folder:
 
 
 class _FarFolder:
-    """As `_Folder`, for any folder that Beam can read and write."""
+    """Like `_Folder`, for any folder that Beam can read and write."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -321,20 +319,20 @@ def _sha256(data):
 
 
 def read_shards(folder, *, what, by, endings, decode):
-    """Read what `write_shards` wrote, and verify the sizes and hashes of each shard first.
+    """Read the output of `write_shards`, after verifying the sizes and hashes of each shard.
 
     Args:
         folder: path of a folder.
-        what, by: as in `write_shards`.
+        what, by: as for `write_shards`.
         endings: function of the manifest's settings that returns the endings of a shard's files.
         decode: function `(paths, settings)` of a shard's files that returns a tuple; its first
-            item has an element for each row.
+            item has one element per row.
 
     Yields:
-        What `decode` returns for each shard.
+        The result of `decode` for each shard.
 
     Raises:
-        ValueError: in a sentence if the folder is not complete, or a file is missing or damaged.
+        ValueError: if the folder is incomplete, or a file is missing or damaged.
     """
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
     path = os.path.join(folder, f"{what}.json")
@@ -342,7 +340,7 @@ def read_shards(folder, *, what, by, endings, decode):
         raise ValueError(f"'{folder}' has no {what}.json; name a folder that {by} wrote.")
     manifest = read_json(path)
     if not manifest.get("complete"):
-        raise ValueError(f"'{folder}' is not complete; run the same {by} again.")
+        raise ValueError(f"'{folder}' is incomplete; run the same {by} again.")
     again = f"run the same {by} again, which rebuilds it"
     rows = manifest.get("shards")
     for row in rows if isinstance(rows, list) else ():
@@ -357,7 +355,7 @@ def read_shards(folder, *, what, by, endings, decode):
     for shard in manifest["shards"]:
         names = [shard["name"] + ending for ending in ends]
         paths = [inside(folder, name, path) for name in names]
-        # Earlier versions recorded no files.
+        # Manifests of earlier versions do not list the files.
         files = shard.get("files") or [{"name": name} for name in names]
         if [file["name"] for file in files] != names:
             raise ValueError(f"'{path}' is damaged (the files of '{shard['name']}'); {again}.")
@@ -397,23 +395,23 @@ def _check_manifest(manifest, what):
             raise ValueError(f"no hash of '{shard['name']}'")
     count = sum(shard["rows"] for shard in manifest["shards"])
     if not count or count != manifest.get("count"):
-        raise ValueError(f"count={manifest.get('count')!r}, and its shards have {count} rows")
+        raise ValueError(f"count={manifest.get('count')!r}, but its shards have {count} rows")
 
 
 # === The corpus ===
 
 
 def found_here(given):
-    """Files of this machine, as `kerasbert.storage.find` has them, by their whole paths."""
+    """Find local files as `kerasbert.storage.find` does, with absolute paths."""
     if is_url(given):
-        raise ValueError(f"'{given}' is a URL, which Beam alone reads here; choose a runner.")
+        raise ValueError(f"'{given}' is a URL, which only Beam can read here; choose a runner.")
     kind, found = find(os.path.expanduser(given))
     check_found(given, found, kind)
     return kind, {os.path.abspath(path): size for path, size in found.items()}
 
 
 def own_names(paths):
-    """What tells files apart: their paths without the folder that has them all.
+    """Remove the common parent folder from paths, which leaves distinct names.
 
     >>> own_names(["/a/b/one.txt", "/a/two.txt"])
     ['b/one.txt', 'two.txt']
@@ -427,7 +425,7 @@ def own_names(paths):
 
 
 def weights_digest(model):
-    """The SHA-256 of a model's weights as float32, a string."""
+    """Return the SHA-256 of a model's weights as float32, a string."""
     weights = hashlib.sha256()
     for weight in model.weights:
         value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))

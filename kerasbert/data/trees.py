@@ -1,6 +1,6 @@
-"""Dependency trees: the head of each word of a sentence, and what follows from it.
+"""Dependency trees: the head of each word, and the depths and distances that follow from it.
 
-W words of a sentence.
+Shapes: W words of a sentence.
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from kerasbert._errors import is_whole
 
 @dataclass(frozen=True)
 class DependencyTree:
-    """A sentence and its syntax.
+    """A sentence and its dependency parse.
 
     Args:
         words: tuple of W strings.
-        heads: tuple of W ints. The place of each word's head in the sentence, from 1 on; 0 for
-            the root, as in CoNLL-U.
-        tags: tuple of W strings. Universal parts of speech; `None` where they are not known.
-        relations: tuple of W strings. The name of each word's relation to its head, or `None`.
-        id: string. What the file calls the sentence; "" where it does not.
+        heads: tuple of W ints. The position of each word's head in the sentence, from 1; 0 for the
+            root, as in CoNLL-U.
+        tags: tuple of W strings. Universal parts of speech; `None` if unknown.
+        relations: tuple of W strings. The dependency relation of each word to its head, or `None`.
+        id: string. The file's id of the sentence; "" if it has none.
 
     Raises:
-        ValueError: where the heads are no tree.
+        ValueError: if the heads do not form a tree.
 
     >>> tree = DependencyTree(("the", "dog", "barks"), (2, 3, 0))
     >>> tree.depths.tolist(), tree.distances.tolist()
@@ -45,17 +45,16 @@ class DependencyTree:
             object.__setattr__(self, name, value)
             if len(value) != len(self.words):
                 raise ValueError(
-                    f"A tree of {len(self.words)} words has {len(value)} {name}; give one for "
-                    "each word."
+                    f"A tree of {len(self.words)} words has {len(value)} {name}; pass one per word."
                 )
         _check_heads(self.words, self.heads)
 
     @property
     def depths(self):
-        """How many heads are above each word, int64 (W,): 0 for the root."""
+        """Number of heads above each word, int64 (W,): 0 for the root."""
         depths = np.zeros(len(self.heads), "int64")
         above = np.array(self.heads, "int64")
-        # All words climb at once, each until it is past the root.
+        # All words climb at once, until each is past the root.
         while (above > 0).any():
             depths += above > 0
             above = np.where(above > 0, np.array((0, *self.heads))[above], 0)
@@ -63,7 +62,7 @@ class DependencyTree:
 
     @property
     def distances(self):
-        """How many edges are between any two words, int64 (W, W)."""
+        """Number of edges between each pair of words, int64 (W, W)."""
         from scipy.sparse import csgraph
 
         count = len(self.heads)
@@ -74,12 +73,12 @@ class DependencyTree:
 
     @property
     def root(self):
-        """The place of the root, from 0 on."""
+        """Index of the root, from 0."""
         return self.heads.index(0)
 
     @property
     def is_punctuation(self):
-        """Whether each word is punctuation, bool (W,): by its tag, else by its characters."""
+        """Whether each word is punctuation, bool (W,): by its tag, or else by its characters."""
         if self.tags is not None:
             return np.array([tag == "PUNCT" for tag in self.tags])
         return np.array([not any(c.isalnum() for c in word) for word in self.words])
@@ -92,18 +91,18 @@ def _check_heads(words, heads):
     for place, head in enumerate(heads, start=1):
         if not is_whole(head) or not 0 <= head <= count or head == place:
             raise ValueError(
-                f"The head of word {place}, {words[place - 1]!r}, is {head!r}; it is the place of "
-                f"another word, 1 to {count}, or 0 for the root."
+                f"The head of word {place}, {words[place - 1]!r}, is {head!r}; it must be the "
+                f"position of another word, 1 to {count}, or 0 for the root."
             )
     roots = heads.count(0)
     if roots != 1:
-        raise ValueError(f"A tree has {roots} words with the head 0; exactly one is the root.")
+        raise ValueError(f"A tree has {roots} words with the head 0; exactly one must be the root.")
     reached = np.array((0, *heads))
     for _ in range(count.bit_length()):
-        reached = reached[reached]  # Twice as far up.
+        reached = reached[reached]  # Doubles the number of steps up.
     if reached.any():
         place = int(np.flatnonzero(reached)[0])
         raise ValueError(
-            f"From word {place}, {words[place - 1]!r}, the heads go round in a circle and never "
-            "reach the root."
+            f"From word {place}, {words[place - 1]!r}, the heads form a cycle and never reach the "
+            "root."
         )

@@ -1,6 +1,6 @@
 """Overlapping windows over long texts, and the window in which a token has the most context.
 
-N texts, R windows, E tokens of all windows.
+Shapes: N texts, R windows, E tokens of all windows.
 """
 
 import numpy as np
@@ -10,19 +10,19 @@ from kerasbert.backend.tensorflow import tf
 
 
 def cut_windows(lengths, size, stride):
-    """Cut texts into windows that begin `stride` tokens apart, until one reaches the end.
+    """Split texts into windows that start `stride` tokens apart, until one reaches the end.
 
     Args:
         lengths: ints (N,). Tokens of each text.
-        size: int, or ints (N,). The most tokens in a window.
-        stride: int. At most `size`, so that no token is left out.
+        size: int, or ints (N,). Maximum number of tokens per window.
+        stride: int. At most `size`, so that no token is skipped.
 
     Returns:
-        `(rows, starts, ends)`, ints (R,): the text of each window, in order, and the tokens of it
-        that the window holds. An empty text has one empty window.
+        `(rows, starts, ends)`, ints (R,): the text of each window, in order, and its first and
+        end token (exclusive) in that text. An empty text has one empty window.
 
     Raises:
-        ValueError: for a stride that leaves tokens out or does not move on.
+        ValueError: for a stride that skips tokens or does not advance.
 
     >>> [array.tolist() for array in cut_windows([3, 9], size=4, stride=3)]
     [[0, 1, 1, 1], [0, 0, 3, 6], [3, 4, 7, 9]]
@@ -44,13 +44,13 @@ def cut_windows(lengths, size, stride):
 
 
 def cut_windows_in_graph(lengths, sizes, stride):
-    """As `cut_windows`, in core ops, eagerly and in the graph.
+    """Split texts like `cut_windows`, in core TensorFlow ops, eagerly and in the graph.
 
     Args:
         lengths: int32 (N,). Tokens of each text.
-        sizes: int32 (N,). The most tokens in a window of it, at least 1.
-        stride: int. From one window's start to the next one's; never more than its size, so that
-            no token is left out.
+        sizes: int32 (N,). Maximum number of tokens per window of each text, at least 1.
+        stride: int. Distance between window starts; capped at the window size, so that no token is
+            skipped.
 
     Returns:
         `(rows, starts, lengths)`, int32 (R,): the text of each window, its first token and its
@@ -66,17 +66,17 @@ def cut_windows_in_graph(lengths, sizes, stride):
 
 
 def take_windows(tokens, rows, starts, lengths):
-    """The tokens of each window: ragged (N, None) -> (R, None)."""
+    """Gather the tokens of each window: ragged (N, None) -> (R, None)."""
     first = tf.cast(tf.gather(tokens.row_starts(), rows), tf.int32) + starts
     index = tf.ragged.range(first, first + lengths)
     return index.with_values(tf.gather(tokens.values, index.values))
 
 
 def window_tokens(starts, ends):
-    """The tokens of all windows, one window after the other.
+    """List the tokens of all windows, window by window.
 
     Returns:
-        `(windows, positions)`, ints (E,): the window of each, and its place in its text.
+        `(windows, positions)`, ints (E,): the window of each token, and its position in its text.
 
     >>> [array.tolist() for array in window_tokens([0, 3], [2, 5])]
     [[0, 0, 1, 1], [0, 1, 3, 4]]
@@ -89,13 +89,13 @@ def window_tokens(starts, ends):
 
 
 def most_context(rows, starts, ends):
-    """In which of its windows each token has the most context.
+    """Mark the window in which each token has the most context.
 
-    That is as many tokens as there are on the side that has fewer, and a hundredth of the window's
-    length; of equals the earlier window counts.
+    The context is the number of tokens on the side that has fewer, plus a hundredth of the window's
+    length; ties go to the earlier window.
 
     Args:
-        rows, starts, ends: ints (R,), as of `cut_windows`.
+        rows, starts, ends: ints (R,), as from `cut_windows`.
 
     Returns:
         bool (E,), in the order of `window_tokens`; each token of each text is true once.

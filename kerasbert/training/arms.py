@@ -1,8 +1,8 @@
-"""What `advise` compares: ways to learn classes from texts, cheap ones first.
+"""The text classifiers that `advise` compares, cheapest first.
 
-Each is made with an `Arms`, has `fit(x, y)` and `predict_proba(x)` (N, C), where `x` is a list of
-texts or a tuple of two lists, and `y` are numbers of classes, and says what it takes, in
-`megabytes` and, where a part of the work was done before, in `seconds_before` and `seconds_a_text`.
+Each is made with an `Arms` and has `fit(x, y)` and `predict_proba(x)` (N, C), where `x` is a list
+of texts or a tuple of two lists and `y` are class numbers. It reports its size in `megabytes` and,
+for work done earlier, `seconds_before` and `seconds_a_text`.
 """
 
 import functools
@@ -27,24 +27,24 @@ from kerasbert.training.checkpoints import EpochCheckpoints
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 from kerasbert.training.settings import AdviseSettings
 
-_BLOCK = 2048  # Texts that are embedded between two files.
-_UPDATES = 300  # At least, of a training on few rows, but for _MOST epochs.
+_BLOCK = 2048  # Texts per file of vectors.
+_UPDATES = 300  # Minimum number of updates on few rows, unless that takes more than _MOST epochs.
 _MOST = 20
-# SetFit is for few labels: at most 20 pairs of each kind for a text, and of many texts fewer.
+# SetFit is for few labels: at most 20 pairs of each kind per text, and fewer for many texts.
 _PAIRS = 10_000
-_PAIR_BATCH, _PAIR_RATE = 16, 2e-5  # As setfit.
+_PAIR_BATCH, _PAIR_RATE = 16, 2e-5  # Defaults of setfit.
 
 
 @dataclass
 class Arms:
-    """What all runs share.
+    """State shared by all runs.
 
     Args:
         preset: string.
-        labels: tuple of names, one a class.
+        labels: tuple of class names.
         settings: an `AdviseSettings`.
-        folder: string. For vectors of texts.
-        texts: list of all texts that may come.
+        folder: string. Where the texts' vectors are stored.
+        texts: list of all texts that may be embedded.
     """
 
     preset: str
@@ -55,30 +55,30 @@ class Arms:
 
     @functools.cached_property
     def embedder(self):
-        """The encoder as it comes, `None` without a preset."""
+        """The untrained encoder as an embedder, `None` without a preset."""
         if self.preset is None:
             return None
         return BertTextEmbedder.from_preset(self.preset, **self.arguments)
 
     @functools.cached_property
     def vectors(self):
-        """Its `Vectors`."""
+        """The embedder's `Vectors`."""
         return Vectors(self)
 
     @property
     def arguments(self):
-        """Those of `from_preset`."""
+        """Arguments of `from_preset`."""
         dtype = self.settings.precision
         length = {"sequence_length": self.settings.sequence_length}
         return length if dtype is None else {**length, "dtype": dtype}
 
 
 class Arm:
-    """What is the same for most."""
+    """Base class of the classifiers."""
 
-    # For tables, and as `finetune` calls it.
+    # The name in tables, and the `method` of `finetune`.
     title = method = ""
-    # Of a training that was stopped before, and of the vectors of each text.
+    # The duration of the training before it was interrupted, and of embedding one text.
     seconds_before = seconds_a_text = 0.0
 
     def __init__(self, shared, seed, folder):
@@ -86,22 +86,22 @@ class Arm:
         Args:
             shared: an `Arms`.
             seed: int.
-            folder: string. What a training that is stopped goes on from; it need not be there.
+            folder: string. Where an interrupted training resumes; it need not exist.
         """
         self.shared, self.seed, self.folder = shared, seed, folder
 
     def prepare(self):
-        """Do what is done only once for all runs."""
+        """Do the work that all runs share."""
 
     def options(self, count):
-        """Those of `kerasbert finetune` that train the same on so many rows."""
+        """Return the options of `kerasbert finetune` for the same training on `count` rows."""
         return f"--method {self.method}"
 
 
 class Tfidf(Arm):
-    """Logistic regression on words, pairs of words, and parts of words.
+    """Logistic regression on words, word pairs and character n-grams.
 
-    The last serve endings, and languages without blanks.
+    Character n-grams cover word endings, and languages without spaces.
     """
 
     title = "TF-IDF"
@@ -120,7 +120,7 @@ class Tfidf(Arm):
         self.model = LogisticRegression(C=10.0, max_iter=1000).fit(self._features(x), y)
 
     def predict_proba(self, x):
-        # A small share of the labels may not have each class.
+        # A small share of the labels may lack some classes.
         found = np.zeros((len(_columns(x)[0]), len(self.shared.labels)))
         found[:, self.model.classes_] = self.model.predict_proba(self._features(x))
         return found
@@ -137,11 +137,11 @@ class Tfidf(Arm):
 
 
 class Frozen(Arm):
-    """Logistic regression on vectors of the encoder as it comes.
+    """Logistic regression on embeddings of the frozen encoder.
 
-    Of pairs on both, their distance and their product.
+    For text pairs: on both embeddings, their absolute difference and their product.
 
-    Source of the last: Reimers and Gurevych 2019, arXiv 1908.10084, table 6.
+    Source of the latter: Reimers and Gurevych 2019, arXiv 1908.10084, table 6.
     """
 
     title = "frozen encoder"
@@ -154,7 +154,7 @@ class Frozen(Arm):
         return probabilities(self.features(x), self.head)
 
     def features(self, x):
-        """What the classifier reads: floats (N, F)."""
+        """Return the classifier's inputs, floats (N, F)."""
         found = [self.shared.vectors.of(column) for column in _columns(x)]
         if len(found) == 1:
             return found[0]
@@ -174,11 +174,11 @@ class Frozen(Arm):
 
 
 class Trained(Arm):
-    """What trains a model by steps, and goes on from its last epoch."""
+    """Base class of models that are trained by `fit` and resume from the last epoch."""
 
     def _from_preset(self, kind, **arguments):
-        """A model with new weights of its own, all by the seed."""
-        gc.collect()  # The model before, with its optimizer.
+        """Load a model with its own weights; new weights depend on the seed."""
+        gc.collect()  # Frees the previous model and its optimizer.
         keras.utils.set_random_seed(self.seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
@@ -206,7 +206,7 @@ class Trained(Arm):
 
 
 class SetFit(Trained):
-    """The embedder trained on pairs of texts of one class and of two, then as `Frozen`.
+    """An embedder trained on pairs of texts of the same or different classes, then as `Frozen`.
 
     Source: Tunstall et al. 2022, arXiv 2209.11055.
     """
@@ -235,16 +235,16 @@ class SetFit(Trained):
 
 
 class Tuned(Trained):
-    """A classifier of the encoder, of which all weights are trained."""
+    """A classifier with all weights trained."""
 
     title = "full fine-tuning"
     method = "full"
 
     @property
     def rate(self):
-        """The one that is given, or that the preset records, or by the encoder's width.
+        """Learning rate: the given one, the preset's, or a default by the encoder's width.
 
-        Source of the last: Turc et al. 2019, arXiv 1908.08962, whose small encoders need more.
+        Source of the default: Turc et al. 2019, arXiv 1908.08962, whose small encoders need more.
         """
         given = self.shared.settings.learning_rate
         given = given or presets.finetuning_learning_rate(self.shared.preset)
@@ -252,7 +252,7 @@ class Tuned(Trained):
         return given or (1e-4 if small else FINETUNING_LEARNING_RATE)
 
     def epochs(self, count):
-        """How often so many rows are read."""
+        """Return the number of epochs for `count` rows."""
         settings = self.shared.settings
         steps = -(-count // settings.batch_size)
         return settings.epochs or min(max(3, -(-_UPDATES // steps)), _MOST)
@@ -268,7 +268,7 @@ class Tuned(Trained):
         self._train(self.model, x, names, size, epochs)
 
     def _prepare(self):
-        """Choose what is trained."""
+        """Choose the trained weights."""
 
     def predict_proba(self, x):
         return self.model.predict_proba(x, self.shared.settings.batch_size)
@@ -282,7 +282,7 @@ class Tuned(Trained):
 
 
 class Lora(Tuned):
-    """As `Tuned`, but of the encoder only adapters are trained, at ten times the rate."""
+    """Like `Tuned`, but trains only adapters of the encoder, at ten times the rate."""
 
     title = "LoRA adapters"
     method = "lora"
@@ -298,12 +298,12 @@ class Lora(Tuned):
         return f"{super().options(count)} --lora-rank {self.shared.settings.lora_rank}"
 
 
-# By what they cost, the cheapest first.
+# Ordered by cost.
 ARMS = {"tfidf": Tfidf, "frozen": Frozen, "setfit": SetFit, "lora": Lora, "full": Tuned}
 
 
 class Vectors:
-    """The encoder's mean vectors of all texts, made once and kept in files.
+    """Mean-pooled embeddings of all texts, computed once and stored in files.
 
     Args:
         shared: an `Arms`.
@@ -323,15 +323,15 @@ class Vectors:
                 seconds += float(file["seconds"])
                 self.megabytes = float(file["megabytes"])
         self._vectors = np.concatenate(blocks)
-        self.seconds = seconds / len(texts)  # a text
+        self.seconds = seconds / len(texts)  # per text
 
     def of(self, texts):
-        """float32 (N, D) of texts."""
+        """Return the embeddings of texts, float32 (N, D)."""
         return self._vectors[[self._place[text] for text in texts]]
 
     def _make(self, path, texts):
         embedder = self.shared.embedder
-        embedder.embed(texts[:2])  # What is compiled once is not counted.
+        embedder.embed(texts[:2])  # Warm-up, to leave compilation out of the timing.
         start = time.perf_counter()
         vectors = embedder.embed(texts)
         seconds = time.perf_counter() - start
@@ -355,13 +355,13 @@ class _Keep(EpochCheckpoints):
 
 
 def probabilities(vectors, head):
-    """Those (N, C) of vectors (N, D) and what `logistic_head` returns."""
+    """Return class probabilities (N, C) of vectors (N, D) for a head from `logistic_head`."""
     kernel, bias = head
     return scipy.special.softmax(vectors @ kernel + bias, axis=1).astype("float64")
 
 
 def forget(folder):
-    """Remove what a training that is done would have gone on from."""
+    """Remove the checkpoints of a finished training."""
     if names_in(folder):
         remove(folder)
 
@@ -371,5 +371,5 @@ def _columns(x):
 
 
 def _megabytes(model):
-    """What the weights take on a disk, in float32."""
+    """Return the size of the weights on disk in float32."""
     return 4e-6 * sum(int(np.prod(weight.shape)) for weight in model.weights)

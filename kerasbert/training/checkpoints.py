@@ -1,7 +1,6 @@
-"""Checkpoints of a training: all that its next step depends on, in one file.
+"""Training checkpoints: everything that the next step depends on, in one safetensors file.
 
-A file in the format of safetensors, written under another name, then renamed: it is whole, or not
-there. A run that goes on from one takes the same steps as one that was never interrupted.
+Files are written atomically. A resumed run takes the same steps as an uninterrupted one.
 """
 
 import collections
@@ -11,7 +10,7 @@ import os
 import re
 
 import keras
-import ml_dtypes  # noqa: F401  It makes bfloat16 known to NumPy.
+import ml_dtypes  # noqa: F401  Registers bfloat16 with NumPy.
 import numpy as np
 
 from kerasbert import backend, private_names
@@ -37,27 +36,27 @@ _TYPES = {
 
 
 def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, **facts):
-    """Write `checkpoint-<step>.safetensors`, then remove those before it.
+    """Write `checkpoint-<step>.safetensors`, then remove older ones.
 
-    Holds the weights, and the states of the optimizer and of dropout.
+    It holds the weights, and the states of the optimizer and of dropout.
 
     Args:
         folder: path.
         model: a compiled model whose optimizer is built.
         step: int.
-        kept: list of arrays beside, for `load_checkpoint` to return.
-        write: bool. `False` in all but one of several processes, which have to call this all where
-            a weight is cut over their devices: the file holds it whole, so that any number of
-            processes and any cut goes on from it. In memory is one at a time.
+        kept: list of further arrays, which `load_checkpoint` returns.
+        write: bool. `False` in all but one of several processes. All must call this if weights are
+            sharded over their devices: the file holds whole weights, so that training resumes on
+            any number of processes and any mesh. One weight at a time is gathered in memory.
         keep_older: bool. Whether to keep earlier checkpoints.
-        **facts: likewise, what JSON can hold.
+        **facts: further values that JSON can hold, which `load_checkpoint` returns.
 
     Returns:
         The path.
 
     Raises:
-        OSError: if the disk is full; what was there before is still there.
-        FloatingPointError: if a weight is not finite; what was there before is still there.
+        OSError: if the disk is full; earlier checkpoints remain.
+        FloatingPointError: if a weight is not finite; earlier checkpoints remain.
     """
     path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
     kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
@@ -72,8 +71,8 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         }
     text = to_json(header).encode()
     text += b" " * (-len(text) % 8)
-    # By hand, one tensor at a time: the library wants all arrays at once. For 512 MB of
-    # variables on TensorFlow it took 512 MB beside them; this takes 16, the largest tensor.
+    # The safetensors library needs all arrays at once, which took 512 MB more for 512 MB of
+    # variables on TensorFlow. One tensor at a time takes 16 MB, the size of the largest.
     values = (backend.whole(x) if hasattr(x, "path") else x for x in tensors.values())
     if not write:
         collections.deque(values, maxlen=0)
@@ -93,25 +92,24 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
 
 
 def remove_older(folder):
-    """Remove all checkpoints but the newest."""
+    """Remove all checkpoints except the newest."""
     for path in sorted(_checkpoints(folder))[:-1]:
         os.remove(path)
 
 
 def find_checkpoint(folder):
-    """Path of the newest checkpoint; `None` where there is none."""
+    """Return the path of the newest checkpoint, or `None`."""
     return max(_checkpoints(folder), default=None)
 
 
 def load_checkpoint(path, model):
-    """Put a checkpoint into a model and its optimizer, strictly.
+    """Load a checkpoint into a model and its optimizer, strictly.
 
     Returns:
-        `(facts, kept)`: what it says of itself, `step` and the `facts` of `save_checkpoint`; and
-        the list of arrays.
+        `(facts, kept)`: `step` and the `facts` of `save_checkpoint`, and its list of arrays.
 
     Raises:
-        ValueError: if it is damaged, or one of another model.
+        ValueError: if it is damaged or of another model.
     """
     variables, states = _variables(model), backend.random_states()
     with _open(path) as file:
@@ -124,10 +122,10 @@ def load_checkpoint(path, model):
 
 
 class EpochCheckpoints(keras.callbacks.Callback):
-    """Callback that saves a checkpoint per epoch, from which a training resumes bit by bit.
+    """Callback that saves a checkpoint per epoch, from which training resumes bit by bit.
 
-    Before `fit` on raw texts, call `keras.utils.set_random_seed` with the seed of the training and
-    then `resume`, and pass the epoch that it returns as `initial_epoch`.
+    Before `fit` on raw texts, call `keras.utils.set_random_seed` with the training's seed and then
+    `resume`, and pass the epoch that it returns as `initial_epoch`.
 
     Args:
         folder: path. The folder of this training; it need not exist.
@@ -138,7 +136,7 @@ class EpochCheckpoints(keras.callbacks.Callback):
         self.folder = folder
 
     def resume(self, model):
-        """Load the newest checkpoint, if there is one, into a compiled model.
+        """Load the newest checkpoint, if any, into a compiled model.
 
         Returns:
             `(epoch, facts, kept)`: the number of complete epochs, and what was passed to `keep`.
@@ -164,19 +162,19 @@ class EpochCheckpoints(keras.callbacks.Callback):
 
 
 def random_mark():
-    """A function that puts global random generators back to where they are now.
+    """Return a function that resets the global random generators to their current state.
 
-    On PyTorch `fit` draws from them where it builds a model and where it begins to read data, and
-    dropout does in its steps: with this, the steps draw the same in one call of `fit` and in two.
+    On PyTorch `fit` draws from them when it builds a model and when it begins to read data, and
+    dropout does in its steps. Resetting makes the steps draw the same in one call of `fit` and two.
     """
     states = backend.random_states()
     return lambda: backend.set_random_states(states)
 
 
 def load_optimizer(path, model):
-    """Put the state of the optimizer alone into a model's: its averages and its count of steps.
+    """Load only the state of the optimizer: its moments and step count.
 
-    Gradients that were being accumulated are left out.
+    Accumulated gradients are left out.
     """
     variables = {
         name: variable
@@ -192,25 +190,25 @@ def load_optimizer(path, model):
 
 
 def checkpoint_facts(path):
-    """What a checkpoint says of itself."""
+    """Return the facts stored in a checkpoint."""
     with _open(path) as file:
         return _facts(file, path)
 
 
 def _variables(model):
-    """What a step depends on, by name: a dict of variables."""
+    """Return the variables that a step depends on, as a dict by name."""
     weights = model.weights
     known = {id(weight) for weight in weights}
-    # States of dropout: they have no names that stay.
+    # Dropout states have no stable names, so they are numbered.
     seeds = [variable for variable in model.variables if id(variable) not in known]
     named = [(f"weight/{weight.path}", weight) for weight in weights]
     named += [(f"seed/{number}", seed) for number, seed in enumerate(seeds)]
-    # Below the optimizer's own name, which counts up; where two are nested, the inner one's.
+    # Named below the optimizer's name, which has a counter; of nested optimizers, the inner one's.
     inner = getattr(model.optimizer, "inner_optimizer", None)
     own = {id(variable) for variable in (inner.variables if inner else ())}
     for variable in model.optimizer.variables:
         kind = "scaled" if inner and id(variable) not in own else "optimizer"
-        # The inner one's name stands below the outer one's if that one built it.
+        # The inner optimizer's name comes second if the outer one built it.
         path = variable.path
         if kind == "optimizer" and inner:
             path = path[max(path.find(f"{inner.name}/"), 0) :]
@@ -226,7 +224,7 @@ def _dtype(tensor):
 
 
 def _checkpoints(folder):
-    """Paths of checkpoints; those half-written have another name."""
+    """Return the paths of checkpoints; incomplete files have other names."""
     paths = glob.glob(os.path.join(glob.escape(folder), "checkpoint-*.safetensors"))
     return [path for path in paths if re.search(r"checkpoint-\d+\.safetensors$", path)]
 
@@ -236,10 +234,10 @@ def _open(path):
 
     try:
         return safetensors.safe_open(path, framework="numpy")
-    except Exception as error:  # The library has a class of its own for what is damaged.
+    except Exception as error:  # safetensors has its own error class for damaged files.
         raise ValueError(
             f"The checkpoint '{path}' cannot be read ({first_line(error)}): it is damaged. Remove "
-            "it to start anew."
+            "it to start over."
         ) from None
 
 
@@ -249,17 +247,17 @@ def _facts(file, path):
 
 
 def _check(path, file, variables, others=()):
-    """Raise unless a file has exactly these, of these shapes and types, beside `others`.
+    """Raise unless a file has exactly these variables by name, shape and type, besides `others`.
 
     Args:
-        others: list of beginnings of names.
+        others: list of name prefixes to ignore.
     """
     found = {name for name in file.keys() if not name.startswith(tuple(others))}
     missing, extra = sorted(variables.keys() - found), sorted(found - variables.keys())
     if missing or extra:
         raise ValueError(
-            f"The checkpoint '{path}' is of another model or optimizer: it lacks "
-            f"{_some(missing)}, and has {_some(extra)} beside."
+            f"The checkpoint '{path}' is from another model or optimizer: it lacks "
+            f"{_some(missing)}, and also has {_some(extra)}."
         )
     for name, variable in variables.items():
         stored = file.get_slice(name)
@@ -267,8 +265,8 @@ def _check(path, file, variables, others=()):
         own = tuple(variable.shape), _TYPES[_dtype(variable).name]
         if (shape, dtype) != own:
             raise ValueError(
-                f"The checkpoint '{path}' is of another model: {name} is {dtype} {shape} there, "
-                f"and {own[1]} {own[0]} here."
+                f"The checkpoint '{path}' is from another model: {name} is {dtype} {shape}, but "
+                f"the model's is {own[1]} {own[0]}."
             )
 
 

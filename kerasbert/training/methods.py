@@ -1,4 +1,4 @@
-"""How a run of `finetune` trains: all of a model, adapters, its head alone, or by SetFit."""
+"""Training methods of `finetune`: the whole model, adapters, the head alone, or SetFit."""
 
 import numpy as np
 import scipy.special
@@ -12,54 +12,54 @@ from kerasbert.training.setfit import contrastive_pairs, logistic_head
 
 
 class Whole:
-    """Trains a model of the task, all of it or adapters.
+    """Trains a model of the task, all of it or LoRA adapters.
 
     Args:
-        search: a `kerasbert.training.search.Search`, with what is given.
+        search: a `kerasbert.training.search.Search`, with the settings.
         point: dict of `batch_size`, `learning_rate`, `epochs` and `seed`.
     """
 
-    # What the optimizer takes beside the rate, and `compile` beside the optimizer.
+    # Arguments of the optimizer besides the rate, and of `compile` besides the optimizer.
     optimizer, compiled = {}, {}
 
     def __init__(self, search, point):
         self.search, self.train, self.point = search, search.train, point
-        # The model that answers, and the one that `fit` trains; `None` where nothing is.
+        # The model that predicts, and the one that `fit` trains, or `None`.
         self.model = self.trained = self.make()
         self.data = (self.train.x, self.train.y, search.weights)
         self.prepare()
 
     def make(self):
-        """The task's model, with a new head."""
+        """Make the task's model, with a new head."""
         return self.search.task.model_class.from_preset(
             self.search.shared["preset"], **self.arguments()
         )
 
     def arguments(self):
-        """Those of `from_preset`."""
+        """Return the arguments of `from_preset`."""
         return {**self.search.task.model_settings(), **self.search.arguments}
 
     def prepare(self):
-        """Set what is to be trained."""
+        """Choose the trained weights."""
         if self.search.shared["lora_rank"] is not None:
             self.model.backbone.enable_lora(self.search.shared["lora_rank"])
 
     def steps(self):
-        """The batches of an epoch."""
+        """Return the number of batches per epoch."""
         batches = self.model.preprocessor.batches(*self.data, self.point["batch_size"])
         return int(batches.cardinality())
 
     def ready(self):
-        """The model that answers, as far as it is trained."""
+        """Return the model in its present state, ready to predict."""
         return self.model
 
     def finish(self):
-        """The model to keep."""
+        """Return the model to keep."""
         return self.ready()
 
 
 class HeadAlone(Whole):
-    """Trains the head, on an encoder that stays as it is."""
+    """Trains only the head, on a frozen encoder."""
 
     def prepare(self):
         self.model.backbone.trainable = False
@@ -70,7 +70,7 @@ class HeadAlone(Whole):
 
 
 class Features(Whole):
-    """Fits a classifier's head to the vectors of an embedder, by logistic regression."""
+    """Fits a classification head to embeddings by logistic regression."""
 
     def make(self):
         arguments = self.arguments()
@@ -85,7 +85,7 @@ class Features(Whole):
         return 1
 
     def fit_head(self):
-        """Fit the head; returns the loss, `None` where vectors are no numbers."""
+        """Fit the head; returns the loss, or `None` if an embedding is not finite."""
         vectors = self.embedder.embed(self.train.x, self.point["batch_size"])
         if not np.isfinite(vectors).all():
             return None
@@ -99,9 +99,9 @@ class Features(Whole):
 
 
 class SetFit(Features):
-    """Trains the embedder before, on pairs of texts of one class and of two."""
+    """Trains the embedder on pairs of texts of the same or different classes, then the head."""
 
-    optimizer = {"epsilon": 1e-8}  # As in setfit.
+    optimizer = {"epsilon": 1e-8}  # as setfit
     compiled = {"loss": CosineRegression(), "metrics": None}
 
     def prepare(self):
@@ -121,7 +121,7 @@ class SetFit(Features):
 
 
 def method_of(name, task):
-    """The class for a method's name and a task.
+    """Return the class of a method for a task.
 
     >>> from kerasbert.tasks import get_task
     >>> method_of("frozen", get_task("rte")).__name__
@@ -133,16 +133,16 @@ def method_of(name, task):
 
 
 def classifier_of(embedder, labels):
-    """A classifier whose logits are linear in an embedder's vectors, on the same encoder.
+    """Make a classifier whose logits are linear in an embedder's output, with the same encoder.
 
     Raises:
-        ValueError: for vectors that no head reads.
+        ValueError: for a pooling or layers that no classification head has.
     """
     pooling, encoder = embedder.pooling, embedder.backbone
     if isinstance(pooling, list) or pooling == "tokens" or embedder.layers_used != "last":
         raise ValueError(
-            f"The embedder has pooling={pooling!r} and layers='{embedder.layers_used}', and a "
-            "classifier reads one pooling of the last layer; pass model={'pooling': 'mean', "
+            f"The embedder has pooling={pooling!r} and layers='{embedder.layers_used}', but a "
+            "classifier needs one pooling of the last layer; pass model={'pooling': 'mean', "
             "'layers': 'last'}."
         )
     own = embedder.preprocessor

@@ -1,4 +1,4 @@
-"""Answers to a corpus as files: on one machine, or on many by Apache Beam."""
+"""Predictions for a whole corpus as JSON lines, on one machine or on many by Apache Beam."""
 
 import functools
 import json
@@ -27,32 +27,32 @@ def predict_corpus(
     batch_size=32,
     options=None,
 ):
-    """Write what a model says of many files, as shards, each whole or not at all.
+    """Predict every example of a corpus and write shards of JSON lines, each atomically.
 
-    The same call rebuilds missing or damaged shards, which the hashes in the manifest reveal, and
-    no others. A line of `predictions-00000-00000.jsonl`, the first shard of the first file, has
-    the `file`, the `id` of an example and the `prediction`, and the `probabilities` where `predict`
-    gives them: the same ones, in the same order.
+    The same call rebuilds missing or damaged shards, detected by the hashes in the manifest, and no
+    others. Each line of `predictions-00000-00000.jsonl`, the first shard of the first file, has
+    `file`, the `id` of an example, `prediction`, and `probabilities` if `predict` gives them: the
+    same ones, in the same order.
 
     Args:
-        model: string. As of `kerasbert.predict`; or, without `options`, a model.
-        corpus: path of a file or a folder, a pattern, or a list of these. Files are such as
-            `predict` reads: tables, or plain text with a text a line. A worker holds a whole file.
+        model: string, as for `kerasbert.predict`; without `options` also a model.
+        corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
+            `predict`: tables, or plain text with one text per line. A worker holds a whole file.
         output: path of the folder.
-        task, columns, encoding, precision: as of `predict`.
-        rows: int. The most examples of a shard. Those of a shard are read by their lengths, so
-            that little is padded.
+        task, columns, encoding, precision: as for `predict`.
+        rows: int. Maximum number of examples per shard. A shard's examples are sorted by length
+            for prediction, to minimize padding.
         batch_size: int.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
-            paths are Beam's then (`gs://`, `s3://`, `hdfs://`). `None` needs no Beam.
+            paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.
 
     Returns:
         The number of examples.
 
     Raises:
-        ValueError: in a sentence for files that cannot be read, and for a folder with predictions
-            of another model, other settings or another corpus, even of the same size.
-        ImportError: where Beam is missing.
+        ValueError: for unreadable files, and for a folder with predictions of another model, other
+            settings or another corpus, even of the same size.
+        ImportError: if Beam is not installed.
 
     >>> import tempfile
     >>> from kerasbert.models import BertBackbone, BertTextClassifier
@@ -77,8 +77,8 @@ def predict_corpus(
         need_beam()
         if not isinstance(model, (str, os.PathLike)):
             raise ValueError(
-                "A model in memory is in this process alone; save it with save_to_preset, and pass "
-                "a folder that all workers can read."
+                "A model in memory exists only in this process; save it with save_to_preset, and "
+                "pass a folder that all workers can read."
             )
     opened, task, _ = open_model(model, task, precision)
     settings = {"columns": columns, "encoding": encoding, "rows": rows}
@@ -94,7 +94,7 @@ def predict_corpus(
         output,
         what="predictions",
         by="predict_corpus",
-        model=json.loads(to_json(described)),  # As it will be read.
+        model=json.loads(to_json(described)),  # as read back from JSON
         settings=settings,
         endings=_ENDINGS,
         read=functools.partial(_read, task=task, settings=settings),
@@ -106,14 +106,13 @@ def predict_corpus(
 
 
 def read_predictions(folder):
-    """Yield the rows that `predict_corpus` wrote, in the order of the corpus: dicts.
+    """Yield the rows that `predict_corpus` wrote, dicts in the order of the corpus.
 
-    The sizes of all files are verified first, and the hash of a shard just before its rows are
-    yielded.
+    Verifies the sizes of all files first, and the hash of each shard before yielding its rows.
 
     Raises:
-        ValueError: if the folder is not complete, or a shard is missing or damaged; the same call
-            of `predict_corpus` rebuilds that shard.
+        ValueError: if the folder is incomplete, or a shard is missing or damaged; the same call of
+            `predict_corpus` rebuilds that shard.
     """
     shards = read_shards(
         folder,
@@ -139,7 +138,7 @@ def _rows(lines):
 
 
 def _fits(contents, part, task):
-    """Whether the bytes of a shard's file hold a line for each example of a part."""
+    """Return whether the bytes of a shard's file hold a line for each example of a part."""
     name, first, examples = part
     try:
         rows = _rows(contents[0].splitlines())
@@ -151,7 +150,7 @@ def _fits(contents, part, task):
 
 
 def _read(name, path, task, settings):
-    """Yield `(rows, part)` of the shards of a file."""
+    """Yield `(rows, part)` for each shard of a file."""
     examples = read_data(
         task, path, None, "test", settings["columns"], None, settings["encoding"], None
     )
@@ -167,7 +166,7 @@ def _answered(model, task, shard, part, size):
     """Yield the bytes of a shard's file."""
     name, first, examples = part
     predictions, probabilities = task.answers(model, examples, size)
-    # Sentences of a document have no names of their own.
+    # The sentences of a document have no ids of their own, so they are numbered.
     has_ids = len(examples.ids) == len(predictions)
     ids = examples.ids if has_ids else range(first, first + len(predictions))
     lines = []
@@ -176,7 +175,7 @@ def _answered(model, task, shard, part, size):
         if probabilities is not None:
             row["probabilities"] = probabilities[place]
         lines.append(to_json(row, ensure_ascii=False) + "\n")
-    # Half of a pair is written as JSON escapes it.
+    # A lone surrogate is written as a JSON escape.
     yield "".join(lines).encode("utf-8", "backslashreplace")
 
 
@@ -189,7 +188,9 @@ def _loaded(source, described, precision):
     described = json.loads(described)
     model, task, _ = open_model(source, Task.from_dict(described.pop("task")), precision)
     if _describe(model) != described:
-        raise ValueError(f"'{source}' is another model on this worker; use a folder of all.")
+        raise ValueError(
+            f"'{source}' is a different model on this worker; pass a folder that all workers share."
+        )
     return model, task
 
 

@@ -1,6 +1,6 @@
-"""`pretrain`: from text, or from examples, to a preset.
+"""`pretrain`: train an encoder from text, or from examples, and save it as a preset.
 
-B batch, T tokens, P predictions.
+Shapes: B batch, T tokens, P predictions.
 """
 
 import contextlib
@@ -85,131 +85,129 @@ from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
 SETTINGS = "settings.json"
-# Written when a training diverged: the next call may then change these settings.
+# Written when a training diverged: the next call may then change `_MAY_CHANGE`.
 DIVERGED = "diverged.json"
 _MAY_CHANGE = ("learning_rate", "schedule", "warmup_steps", "decay_share", "weight_decay")
-# The folder of what was trained beside the encoder to find its tokens.
+# The folder of the generator that is trained with an ELECTRA encoder.
 GENERATOR = "generator"
-# Examples of a periodic evaluation.
+# Number of examples of a periodic evaluation.
 SAMPLE = 2000
 
 
 @takes_settings(PretrainSettings)
 def pretrain(corpus, output, *, settings):
-    """Pre-train an encoder on masked words and pairs of sentences, from text to a preset.
+    """Pre-train an encoder on masked tokens and sentence pairs, from text to a preset.
 
-    A new one, or that of a preset on text of its domain. The recipe is the paper's, a linear warmup
-    and decay, nine tenths of the steps at length 128, the rest at 512, but for the optimizer of new
-    encoders: Muon is ahead of Adam after equal times (benchmarks/README.md, "A recipe for small
-    encoders"). `optimizer="adamw"` is the paper's, with decoupled decay and without the correction
-    of the bias.
+    Trains a new encoder, or continues with a preset on text of its domain. The recipe is BERT's
+    (linear warmup and decay, nine tenths of the steps at length 128, the rest at 512), except for
+    the optimizer of new encoders: Muon is ahead of Adam in equal time (benchmarks/README.md, "A
+    recipe for small encoders"). `optimizer="adamw"` is BERT's, with decoupled weight decay and no
+    bias correction.
 
-    Everything is in `output`: `preset`, for `from_preset`, with its card; `log.jsonl` and
-    `curves.png`; the newest checkpoint; and what was made on the way, `vocabulary` and `examples`.
-    Called again with the same arguments, an interrupted training goes on from its checkpoint, and
-    ends with the weights that it would have had: equal to the bit on the same machine and backend,
-    where the backend's own operations repeat, as they do on CPUs. Ctrl-C stops after a checkpoint.
+    `output` holds `preset`, for `from_preset`, with its model card; `log.jsonl` and `curves.png`;
+    the newest checkpoint; and the `vocabulary` and `examples` made on the way. The same call
+    resumes an interrupted training from its checkpoint and ends with the same weights as without
+    the interruption: bit-identical on the same machine and backend if the backend's operations are
+    deterministic, as on CPUs. Ctrl-C stops after writing a checkpoint.
 
-    Where a launcher started several processes (see `kerasbert.distribution.join`), they train
-    together, as one does on the same batches: each reads its part of them, the first one writes to
-    `output`, which all have to see, and any number of them goes on from a checkpoint.
+    Processes started by a launcher (see `kerasbert.distribution.join`) train together, with the
+    same batches as a single process: each reads its part, and the first one writes to `output`,
+    which all must see. Any number of processes can resume a checkpoint.
 
     Args:
-        corpus: text, as for `kerasbert.data.documents`; or examples, a folder that `write_examples`
-            wrote, or a dict of such folders (or TFRecord files) by their sequence length.
-        output: path of a folder, or a URL, as "s3://bucket/mini", see `kerasbert.storage`. There
-            files come and go, each whole, after each checkpoint and at the end; where two runs
-            write to one URL, the one that began last goes on, and the other one stops.
-        preset: string. An encoder to go on with; its heads too, where it has them. Also the
-            `output` of an earlier training.
+        corpus: text, as for `kerasbert.data.documents`; or examples: a folder of `write_examples`,
+            or a dict of sequence length to such folders (or TFRecord files).
+        output: path of a folder, or a URL such as "s3://bucket/mini", see `kerasbert.storage`. At a
+            URL, files are transferred atomically after each checkpoint and at the end; of two runs
+            that write to one URL, the one started last continues and the other stops.
+        preset: string. An encoder to continue with, and its heads if it has them. Also the `output`
+            of an earlier training.
         num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by
-            default 12 and 768, heads 64 wide, and the inner layer four times `hidden_dim`.
-        family: string. That of a new encoder, by default "bert"; see `kerasbert.families`.
+            default 12 and 768, heads of 64, and four times `hidden_dim`.
+        family: string. Family of a new encoder, by default "bert"; see `kerasbert.families`.
         encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
         generator: dict. For "replaced_tokens": see `ElectraPretrainer`.
-        teacher: string. An embedder whose vectors of whole texts the mean of the tokens learns
-            beside; it has the encoder's vocabulary and width, as "minilm_mini_demo_en" has those
-            of "bert_mini_demo_en_uncased". See `BertPretrainer`.
-        teacher_weight: float. What that counts in the loss, by default 10.
-        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder that has one, such as one of
-            `kerasbert.vocab(..., kind="unigram")`. `None` takes the preset's, or trains one of
-            WordPiece on the corpus.
-        vocabulary_size: int. Of one that is trained.
-        lowercase: bool. For a vocabulary that is trained, or a plain `vocab.txt`.
-        reading: dict. How the corpus is read: settings of `documents`.
+        teacher: string. An embedder whose text embeddings the mean of the tokens also learns to
+            match. It must have the encoder's vocabulary and width, as "minilm_mini_demo_en" has
+            those of "bert_mini_demo_en_uncased". See `BertPretrainer`.
+        teacher_weight: float. The weight of that loss, by default 10.
+        vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder with one, such as the output
+            of `kerasbert.vocab(..., kind="unigram")`. `None` takes the preset's, or trains a
+            WordPiece vocabulary on the corpus.
+        vocabulary_size: int. Size of a trained vocabulary.
+        lowercase: bool. For a trained vocabulary, or a plain `vocab.txt`.
+        reading: dict. Settings of `documents` for the corpus.
         objective: string. "next_sentence", "sentence_order" or "full_sentences", see
-            `write_examples`. The last has no second task, and a new encoder for it no pooler. Or
-            "replaced_tokens", ELECTRA's, on examples as of the last: see `ElectraPretrainer`. The
-            encoder is then of the family "electra" if none is named, and narrower than 768 it has
-            tables of 128; `preset` is its detector, and the folder `generator` beside it the
+            `write_examples`; the last has no second task, and its new encoders no pooler. Or
+            "replaced_tokens", ELECTRA's, on examples of full sentences: see `ElectraPretrainer`.
+            The encoder's family is then "electra" unless named, with embeddings of 128 if it is
+            narrower than 768; `preset` is its detector, and the folder `generator` beside it the
             generator, as a `BertMaskedLM`.
-        cut_sentences: bool. Rows of one text are filled to the last token, and sentences cut there;
-            without it a sentence that does not fit is the first of the next row.
+        cut_sentences: bool. Fill rows of full sentences to the last token and split sentences
+            there; otherwise a sentence that does not fit starts the next row.
         steps: int. Updates of the weights, for the default of `phases`.
-        batch_size: int. Examples of an update, also for that default.
-        phases: list of `(sequence_length, steps, batch_size)`, one after the other.
-        optimizer: string. "adamw", "lamb" for large batches, or "muon" for the matrices of the
-            layers, with Adam for the rest; see `kerasbert.optimizers`. `None` is Muon for a new
-            encoder, and AdamW for that of a preset and for replaced tokens.
-        learning_rate: float. The peak; `None` is 1e-4 for AdamW, 1e-3 for LAMB, 3e-3 for Muon.
-        schedule: string. What follows the warmup: "linear" falls to 0 from there on; "wsd" (warmup,
-            stable, decay) stays, and falls to 0 in the last steps, see `WarmupStableDecay`.
-        warmup_steps: int. `None` is a hundredth of all steps, as in the paper, but at least 1,000,
-            or a fifth of fewer than 5,000: Adam's second moment is of that many steps, and with
-            less a small encoder was seen to fall back to the words' frequencies for good.
-        decay_share: float. For "wsd": the share of the steps in which the rate falls, by default
-            0.2.
-        weight_decay: float. Not of biases and norms.
-        ema_momentum: float. The preset, and the scores at the end, are of the average of the
-            weights over the steps, of which this share stays at each, as 0.999. `None` is of the
-            last weights. What trains, and stands in the log, are the weights themselves.
-        optimizer_state: string. "new", or "kept" to go on with that of an earlier training, whose
-            `output` is the `preset`; the schedule begins anew.
-        finetuning_learning_rate: float. What the preset records as a good rate to fine-tune it
-            with; `finetune(..., learning_rates=[...], record_rate=True)` searches and records it.
-        accumulate: int. Parts that a batch is computed in, to need less memory.
+        batch_size: int. Examples per update, also for that default.
+        phases: list of `(sequence_length, steps, batch_size)`, trained in this order.
+        optimizer: string. "adamw", "lamb" for large batches, or "muon" for the layers' matrices
+            with Adam for the rest; see `kerasbert.optimizers`. `None` means Muon for a new encoder
+            or a kept optimizer state, and AdamW for a preset's encoder and for replaced tokens.
+        learning_rate: float. The peak; `None` means 1e-4 for AdamW, 1e-3 for LAMB, 3e-3 for Muon.
+        schedule: string. After the warmup, "linear" falls steadily to 0; "wsd" (warmup, stable,
+            decay) stays constant and falls to 0 in the last steps, see `WarmupStableDecay`.
+        warmup_steps: int. `None` means a hundredth of all steps, as for BERT, but at least 1,000,
+            or a fifth of fewer than 5,000: Adam's second moment averages over that many steps, and
+            with fewer a small encoder fell back to predicting word frequencies for good.
+        decay_share: float. For "wsd": share of the steps in which the rate falls, by default 0.2.
+        weight_decay: float. Not applied to biases and norms.
+        ema_momentum: float. Momentum, such as 0.999, of a moving average of the weights, for the
+            preset and the final scores but not for the training and its log. `None` uses the last
+            weights.
+        optimizer_state: string. "new", or "kept" to continue with that of an earlier training,
+            whose `output` is the `preset`; the schedule starts again.
+        finetuning_learning_rate: float. A good rate for fine-tuning, recorded in the preset;
+            `finetune(..., learning_rates=[...], record_rate=True)` searches one and records it.
+        accumulate: int. Number of parts that a batch is computed in, to save memory.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; weights stay in float32.
-        masking: string. "dynamic" hides other tokens in each epoch, "static" once.
-        masker: dict. How tokens are hidden: settings of `mask_tokens`, as
-            `{"mask_selection_rate": 0.3, "unit": "word"}`. Two rates, as `(0.3, 0.15)`, are those
-            at the beginning and at the end: what is hidden changes from step to step, evenly over
-            all phases; of what is held out, the last share is hidden.
-        copies: int. How often the corpus is gone over to make examples.
-        held_out: float. The share of the examples, in whole shards, that is kept for evaluation.
+        masking: string. "dynamic" masks again in every epoch, "static" masks once.
+        masker: dict. Settings of `mask_tokens`, such as
+            `{"mask_selection_rate": 0.3, "unit": "word"}`. Two rates, such as `(0.3, 0.15)`, are
+            those at the start and the end, with a linear change over all phases; held-out examples
+            use the last one.
+        copies: int. Number of passes over the corpus when making examples.
+        held_out: float. Share of the examples, in whole shards, held out for evaluation.
         seed: int.
-        log_every: int. Steps between two lines of the log; by default a 200th of all, 10 to 100.
-        evaluate_every: int. Steps between two evaluations on 2,000 held-out examples, a multiple
-            of `log_every`; by default a 20th of all. At the end all of them count.
+        log_every: int. Steps between lines of the log; by default a 200th of all, 10 to 100.
+        evaluate_every: int. Steps between evaluations on 2,000 held-out examples, a multiple of
+            `log_every`; by default a 20th of all. The final evaluation uses all of them.
         checkpoint_every: int. Steps, a multiple of `log_every`; by default as `evaluate_every`,
             1,000 at most.
-        resume: bool. `False` starts anew, and removes the checkpoint, log and preset of before.
+        resume: bool. `False` starts over, and removes an earlier checkpoint, log and preset.
         jit_compile: bool or "auto", as in `keras.Model.compile`.
-        devices: int. Devices of this process that share each batch, on JAX and TensorFlow; of
-            several processes all are used.
-        mesh: tuple or string. On JAX, `(2, 4)` or "2x4": devices that share each batch, and those
-            that each layer is cut over.
+        devices: int. Devices of this process that share each batch, on JAX and TensorFlow; several
+            processes use all of theirs.
+        mesh: tuple or string. On JAX, `(2, 4)` or "2x4": numbers of devices that share each batch,
+            and that each layer is sharded over.
         tensorboard: bool. Write to the folder `tensorboard` in `output`.
-        callbacks: list of Keras callbacks. An epoch of theirs is an interval of the log.
-        card: dict. What the model card says beside; see `upload_preset`.
+        callbacks: list of Keras callbacks. Their epochs are the intervals of the log.
+        card: dict. Further facts for the model card; see `upload_preset`.
         workers: int. Processes that count words and make examples.
         verbose: bool.
 
     Returns:
         A dict: `model`, a `BertPretrainer` or `ElectraPretrainer`; `preset`, its folder; `steps`;
-        and `scores` on what was held out.
+        and `scores` on the held-out examples.
 
     Raises:
-        ValueError: for settings that make no sense, and where `output` has a training with other
-            settings.
-        ImportError: where `tensorboard` is asked for and not installed.
-        ConnectionError: where another process ended.
+        ValueError: for invalid settings, and if `output` has a training with other settings.
+        ImportError: if `tensorboard` is requested but not installed.
+        ConnectionError: if another process ended.
         FloatingPointError: if a loss is NaN or infinite, with the step and likely causes; the last
             finite checkpoint stays, and the same call with a lower learning rate resumes from it.
-        KeyboardInterrupt: when stopped; the same call goes on.
+        KeyboardInterrupt: when stopped; the same call resumes.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
-    1904.00962; replaced tokens Clark et al. 2020, arXiv 2003.10555; more hidden tokens Wettig et
-    al. 2022, arXiv 2202.08005; a rate of hiding that falls Yang et al. 2022, arXiv 2208.10806.
+    1904.00962; replaced tokens Clark et al. 2020, arXiv 2003.10555; higher masking rates Wettig et
+    al. 2022, arXiv 2202.08005; a falling masking rate Yang et al. 2022, arXiv 2208.10806.
     """
     output = output_folder(output, "output", urls=True)
     with together(settings.devices, settings.mesh, share_batches=False) as group:
@@ -222,12 +220,12 @@ def _pretrain(corpus, place, copies, settings, group):
     processes, output = group.processes, place.folder
 
     def first(function):
-        """Call a function in the first process, and let the others see what it wrote."""
+        """Call a function in the first process, then share its files with the others."""
         processes.first(lambda: (function(), place.push()))
         if not processes.is_first:
             place.pull()
 
-    # The others' files are those of the first one, at a place that all of them see.
+    # All processes work on the first one's files, in a place that all can access.
     processes.first(place.own)
     if not processes.is_first:
         place.pull()
@@ -237,7 +235,7 @@ def _pretrain(corpus, place, copies, settings, group):
         first(lambda: _start_over(output))
     line = Line(settings.verbose and processes.is_first)
     if processes.count > 1:
-        line.say(f"{processes.count} processes, {group.replicas} devices that share each batch")
+        line.say(f"{processes.count} processes, {group.replicas} devices share each batch")
     saved = {"corpus": corpus, **settings.compared(), "backend": backend.name()}
     saved = json.loads(to_json(saved, default=_described))
     resumed = _is_resumed(output, saved)
@@ -268,8 +266,8 @@ def _pretrain(corpus, place, copies, settings, group):
     optimizer = _optimizer(settings, start, model.backbone)
     model.compile(optimizer, jit_compile=settings.jit_compile)
     model.optimizer.build(model.trainable_variables)
-    # Keras puts averages of weights in their place at the end of `fit`, which is called for each
-    # phase. Here they come at the end of all.
+    # Keras copies averaged weights over the model's at the end of each `fit`, one per phase. They
+    # are copied below instead, after the last phase.
     model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
@@ -278,7 +276,7 @@ def _pretrain(corpus, place, copies, settings, group):
     step = 0
     if newest:
         step = load_checkpoint(newest, model)[0]["step"]
-        line.say(f"going on after step {step:,} of {settings.total:,}")
+        line.say(f"resuming after step {step:,} of {settings.total:,}")
     backend.share_steps(model, processes.count)
     second = "sop" if settings.objective == "sentence_order" else "nsp"
     recorder = Recorder(
@@ -296,7 +294,7 @@ def _pretrain(corpus, place, copies, settings, group):
     def place_of(epoch, batches):
         return f"step {recorder.after(batches):,} of {settings.total:,}"
 
-    # `save_checkpoint` checks the weights; a check for each line of the log would be slow.
+    # `save_checkpoint` checks the weights; a check per line of the log would be slow.
     callbacks = [StopAtNonFinite(weights=False, place=place_of), recorder, *settings.callbacks]
     if settings.tensorboard and processes.is_first:
         folder = os.path.join(output, "tensorboard")
@@ -321,11 +319,11 @@ def _pretrain(corpus, place, copies, settings, group):
     return {"model": model, "preset": preset, "steps": recorder.step, "scores": scores}
 
 
-# === What is there before ===
+# === Existing files ===
 
 
 def _fetched(given, copies, left_out=()):
-    """A path, or the path of a copy of what is at a URL, in a folder for such."""
+    """Return a local path as it is, or copy what is at a URL into a folder of `copies`."""
     if not isinstance(given, (str, os.PathLike)):
         return given
     url = as_path(given).rstrip("/")
@@ -338,12 +336,12 @@ def _fetched(given, copies, left_out=()):
     if find(url)[0] == "file":
         get(url, copy)
     elif not get_folder(url, copy, left_out):
-        raise ValueError(f"There is no file and no folder '{given}'.")
+        raise ValueError(f"There is no file or folder '{given}'.")
     return copy
 
 
 def _earlier_run(preset, optimizer_state):
-    """`(preset, checkpoint)`: where a preset is the output of a training, what is in it."""
+    """Return `(preset, checkpoint)`; resolves a preset that is the output of a training."""
     if preset is None:
         return None, None
     given = os.path.expanduser(os.fspath(preset))
@@ -353,23 +351,23 @@ def _earlier_run(preset, optimizer_state):
         if not os.path.isdir(inside):
             raise ValueError(
                 f"The training in '{folder}' is not finished: it has no preset yet. Finish it with "
-                "the call that began it."
+                "the call that started it."
             )
         return inside, find_checkpoint(folder)
     if optimizer_state == "kept":
         raise ValueError(
-            f"'{preset}' has no state of an optimizer: a preset holds weights alone. Pass the "
-            "output of `pretrain`, with its checkpoint, or optimizer_state='new'."
+            f"'{preset}' has no optimizer state: a preset holds only weights. Pass the output of "
+            "`pretrain`, with its checkpoint, or optimizer_state='new'."
         )
     return preset, None
 
 
 def _is_resumed(output, settings):
-    """Whether `output` has a training with these settings; raise where it has one with others."""
+    """Return whether `output` has a training with these settings; raise if they differ."""
     before = json_in(output, SETTINGS)
     if not before:
         return False
-    # What the version that wrote it did not know.
+    # Settings that earlier versions did not have.
     before = {"schedule": "linear", "cut_sentences": False, **before}
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
     if os.path.exists(os.path.join(output, DIVERGED)):
@@ -377,27 +375,27 @@ def _is_resumed(output, settings):
     if names:
         said = ", ".join(f"{x}={before.get(x)!r} (now {settings.get(x)!r})" for x in names)
         raise ValueError(
-            f"'{output}' has a training with other settings: {said}. Pass the same to go on with "
-            "it, another output, or resume=False (--restart) to start anew."
+            f"'{output}' has a training with other settings: {said}. Pass the same to resume it, "
+            "another output, or resume=False (--restart) to start over."
         )
     return True
 
 
 def _write_settings(output, settings):
     write_text(os.path.join(output, SETTINGS), to_json(settings, indent=1))
-    # From here on, the new settings must stay the same again.
+    # From here on, all settings must stay the same again.
     remove(os.path.join(output, DIVERGED))
 
 
 def _described(value):
-    """What stands for a value in the settings."""
+    """Return the JSON form of a value in the settings."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return getattr(value, "__qualname__", type(value).__name__)
 
 
 def _start_over(output):
-    """Remove what a training leaves, but not vocabulary and examples: they check themselves."""
+    """Remove the files of a training, except vocabulary and examples, which check themselves."""
     for name in (SETTINGS, LOG, CURVES, "preset", GENERATOR, "tensorboard", DIVERGED):
         remove(os.path.join(output, name))
     while newest := find_checkpoint(output):
@@ -408,7 +406,7 @@ def _start_over(output):
 
 
 def _train_vocabulary(corpus, examples, output, settings, line):
-    """Train the corpus' vocabulary, in its folder, unless that is done."""
+    """Train the vocabulary of the corpus in its folder, unless that is done."""
     if examples is not None:
         raise ValueError(
             "The examples were made with a vocabulary: pass it as `vocabulary` (a vocab.txt, or a "
@@ -437,7 +435,7 @@ def _train_vocabulary(corpus, examples, output, settings, line):
 
 
 def tokenizer_of(vocabulary, lowercase):
-    """The tokenizer of a file, a folder or a preset; `None` is that of the preset to train."""
+    """Load the tokenizer of a file, a folder or a preset; `None` stays `None`."""
     if not isinstance(vocabulary, (str, os.PathLike)):
         return vocabulary
     path = os.path.expanduser(os.fspath(vocabulary))
@@ -454,7 +452,7 @@ def tokenizer_of(vocabulary, lowercase):
 
 
 def _model(preset, tokenizer, settings, teacher=None):
-    """The model to train: new, or a preset's with new heads where it has none."""
+    """Make a new model, or load a preset's with new heads where it has none."""
     length = max(settings.lengths)
     names = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim", "family")
     size = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
@@ -479,8 +477,8 @@ def _model(preset, tokenizer, settings, teacher=None):
     if preset is not None:
         if size:
             raise ValueError(
-                f"{', '.join(size)} cannot be set: the encoder of '{preset}' has its own; leave "
-                "that out, or leave out the preset for a new encoder."
+                f"{', '.join(size)} cannot be set, because the encoder of '{preset}' has its own; "
+                "leave them out, or leave out preset for a new encoder."
             )
         if settings.replaces:
             return _loaded_electra(preset, heads["preprocessor"], settings.generator, encoder)
@@ -492,10 +490,10 @@ def _model(preset, tokenizer, settings, teacher=None):
     width = size["hidden_dim"]
     if "num_heads" not in size and width % 64:
         raise ValueError(
-            f"hidden_dim={width} makes no whole number of heads of 64; pass num_heads."
+            f"hidden_dim={width} is not a multiple of 64, the default head size; pass num_heads."
         )
     if settings.replaces and settings.family is None and 128 < width < 768:
-        encoder = {"embedding_dim": 128, **encoder}  # As ELECTRA-small.
+        encoder = {"embedding_dim": 128, **encoder}  # as ELECTRA-small
     backbone = BertBackbone.from_family(
         **{
             "vocabulary_size": tokenizer.vocabulary_size(),
@@ -513,7 +511,7 @@ def _model(preset, tokenizer, settings, teacher=None):
 
 
 def _loaded(preset, arguments):
-    """A preset's encoder, with those of its heads that there are."""
+    """Load a preset's encoder and those of its heads that exist."""
     if "preprocessor" in arguments:
         arguments.pop("sequence_length")
     if (rate := arguments.pop("dropout", None)) is not None:
@@ -523,19 +521,19 @@ def _loaded(preset, arguments):
     except NoHeadError:
         pass
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It names the head that may be there, too.
+        warnings.simplefilter("ignore")  # It would name all heads, even existing ones.
         model = BertPretrainer.from_preset(preset, new_head=True, **arguments)
     new = "its heads are"
     with contextlib.suppress(NoHeadError):
         masked = BertMaskedLM.from_preset(preset, preprocessor=None)
         _copy(masked.mlm_head, model.mlm_head)
         new = "the head of the sentences is"
-    warnings.warn(f"'{preset}' holds not all that is trained here: {new} new.", stacklevel=3)
+    warnings.warn(f"'{preset}' lacks some of what is trained here: {new} new.", stacklevel=3)
     return model
 
 
 def _with_dropout(model, rate, arguments):
-    """A copy of a model with another dropout in its encoder: to `from_preset` it is the head's."""
+    """Copy a model with another encoder dropout; in `from_preset` dropout is the head's."""
     config = {**model.backbone.get_config(), "dropout": rate}
     settings = {**model.get_config(), "preprocessor": model.preprocessor}
     settings |= {
@@ -549,13 +547,13 @@ def _with_dropout(model, rate, arguments):
 
 
 def _loaded_electra(preset, preprocessor, generator, encoder):
-    """A preset's encoder and detector, and the generator of its training, if there is one."""
+    """Load a preset's encoder and detector, and its training's generator if there is one."""
     new, masked, beside = [], None, os.path.join(os.path.dirname(preset), GENERATOR)
     if os.path.basename(preset) == "preset" and os.path.isdir(beside):
         if generator:
             raise ValueError(
-                f"generator={generator!r} cannot be set: that of '{beside}' has its own; leave "
-                "that out, or pass a preset that has none beside it."
+                f"generator={generator!r} cannot be set, because '{beside}' has its own settings; "
+                "leave it out, or pass a preset without a generator beside it."
             )
         masked = BertMaskedLM.from_preset(beside, preprocessor=None)
         own = masked.backbone.get_config()
@@ -567,7 +565,7 @@ def _loaded_electra(preset, preprocessor, generator, encoder):
         detector = BertReplacedTokenDetector.from_preset(preset, **encoder)
     except NoHeadError:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # It names the head of masked words, which goes.
+            warnings.simplefilter("ignore")  # It would name the masked-word head, which is dropped.
             detector = BertReplacedTokenDetector.from_preset(preset, new_head=True, **encoder)
         new.append("the head of the detector")
     model = ElectraPretrainer(detector.backbone, preprocessor, generator)
@@ -576,19 +574,19 @@ def _loaded_electra(preset, preprocessor, generator, encoder):
         _copy(masked, model.masked_lm)
     if new:
         said = " and ".join(new) + (" are" if len(new) > 1 else " is")
-        warnings.warn(f"'{preset}' holds not all that is trained here: {said} new.", stacklevel=3)
+        warnings.warn(f"'{preset}' lacks some of what is trained here: {said} new.", stacklevel=3)
     return model
 
 
 def _copy(source, target):
-    """Give a part of a pre-trainer the weights of what was by itself, by their paths."""
+    """Copy weights by their paths into a part of a pre-trainer."""
     values = {weight.path: weight for weight in source.weights}
     for weight in target.weights:
         weight.assign(values[weight.path.removeprefix("generator/")])
 
 
 def _optimizer(settings, start, backbone):
-    """The optimizer with its schedule, both of which count batches; `start` are those before."""
+    """Make the optimizer and its schedule, both counting batches, of which `start` came before."""
     parts = settings.accumulate
     steps = settings.total * parts, settings.warmup_steps * parts
     rate = float(settings.learning_rate)
@@ -599,7 +597,7 @@ def _optimizer(settings, start, backbone):
         schedule = LinearDecay(rate, *steps, start=start)
     own = {}
     if settings.ema_momentum is not None:
-        # Keras averages after each batch.
+        # Keras averages after each batch, not each update.
         own = {"use_ema": True, "ema_momentum": settings.ema_momentum ** (1 / parts)}
     if settings.optimizer == "adamw":
         own["bias_correction"] = False
@@ -617,19 +615,19 @@ def _optimizer(settings, start, backbone):
 
 
 def _train(model, number, data, recorder, callbacks, settings):
-    """Train what is left of a phase, by its number."""
+    """Train the rest of a phase, given its index."""
     phase, before = settings.phases[number], settings.phases[:number]
     every, parts = settings.log_every, settings.accumulate
     start = sum(one.steps for one in before)
     end = start + phase.steps
-    # Keras' epochs, our intervals, are numbered on from those of the phases before.
+    # Keras' epochs, which are intervals here, are numbered across phases.
     number_of_first = sum(-(-one.steps // every) for one in before)
     seed = int(np.random.SeedSequence((settings.seed, number)).generate_state(1)[0])
     facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
     tokens = None
     while recorder.step < end:
         done, left = recorder.step - start, end - recorder.step
-        # Whole intervals in one call; the rest of one, and a shorter last one, in calls apart.
+        # One call trains whole intervals; a begun or a shorter last one gets its own call.
         inside = done % every
         length = min(every - inside, left)
         intervals = 1 if inside else max(1, left // every)
@@ -648,16 +646,16 @@ def _train(model, number, data, recorder, callbacks, settings):
         )
         if recorder.stopped:
             raise KeyboardInterrupt(
-                f"Stopped after step {recorder.step:,}, which is saved; the same again goes on."
+                f"Stopped after step {recorder.step:,}, which is saved; the same call resumes."
             )
 
 
 def _save(place, write, model, step):
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    # Where the schedule is: it counts batches.
+    # The schedule's position; it counts batches, not updates.
     batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
     batches *= optimizer.gradient_accumulation_steps or 1
-    # The previous checkpoint stays until a finite loss has followed this one.
+    # The previous checkpoint is kept until a finite loss has followed this one.
     save_checkpoint(place.folder, model, step, write=write, keep_older=True, batches=batches)
     if write:
         place.push()
@@ -684,7 +682,7 @@ def _diverged(error, step, place, processes, settings):
         return error
     newest = find_checkpoint(place.folder)
     if newest and checkpoint_facts(newest)["step"] == step - 1:
-        # Its weights are finite, but so large that the very next loss was not.
+        # Its weights are finite, but the very next loss was not.
         os.remove(newest)
     remove_older(place.folder)
     facts = {"step": step, "learning_rate": settings.learning_rate, "error": str(error)}
@@ -701,22 +699,22 @@ def _diverged(error, step, place, processes, settings):
     )
 
 
-# === What comes out ===
+# === Output ===
 
 
 def _write_preset(model, output, log, scores, settings, card, line):
-    """Write the preset with its card and curves."""
+    """Write the preset with its model card and curves."""
     place = os.path.join(output, "preset")
     curves = draw_curves(log, os.path.join(output, CURVES))
     if not curves:
-        line.say(f"no picture of the curves: that needs matplotlib, {how_to_install('plot')}")
+        line.say(f"no plot of the curves, which needs matplotlib: {how_to_install('plot')}")
     found = {
-        "description": "An encoder that `kerasbert.pretrain` trained.",
+        "description": "An encoder trained by `kerasbert.pretrain`.",
         "recipe": _recipe(settings, log, curves),
     }
     if scores:
         found["scores"] = {name: round(value, 4) for name, value in scores.items()}
-        found["scored_on"] = "the examples that were held out"
+        found["scored_on"] = "the held-out examples"
     base = settings["preset"]
     is_stored = is_url(base) and not base.startswith(HUBS)
     if isinstance(base, str) and not is_stored and not os.path.isdir(base):
@@ -724,7 +722,7 @@ def _write_preset(model, output, log, scores, settings, card, line):
     if is_electra := isinstance(model, ElectraPretrainer):
         with new_folder(os.path.join(output, GENERATOR), keep=True) as folder:
             model.masked_lm.save_to_preset(folder)
-            text = "The generator that `kerasbert.pretrain` trained beside an ELECTRA encoder."
+            text = "The generator that `kerasbert.pretrain` trained with an ELECTRA encoder."
             write_card(folder, f"{os.path.basename(output)}-generator", {"description": text})
     with new_folder(place, keep=True) as folder:
         (model.detector if is_electra else model).save_to_preset(folder)
@@ -734,11 +732,11 @@ def _write_preset(model, output, log, scores, settings, card, line):
 
 
 def _recipe(settings, log, curves):
-    """What a training was, as Markdown."""
-    # Names of folders say nothing to others; what is not set, neither.
+    """Describe a training as Markdown."""
+    # Local folder names and unset options mean nothing to other users.
     named = ["corpus", "preset", "teacher", "vocabulary"]
     if settings["vocabulary"] or settings["preset"]:
-        named += ["vocabulary_size", "lowercase"]  # Of a vocabulary that was trained.
+        named += ["vocabulary_size", "lowercase"]  # These describe trained vocabularies only.
     settings = {x: y for x, y in settings.items() if x not in named and y is not None}
     seconds = sum(row["seconds"] or 0 for row in log)
     lines = [f"{len(log) and log[-1]['step']:,} updates in {seconds / 3600:.2f} hours, with"]

@@ -1,4 +1,4 @@
-"""What `pretrain` reads: examples that are there or made of the corpus, and a part held out."""
+"""Examples for `pretrain`: given ones or those made from the corpus, and a held-out part."""
 
 import os
 
@@ -14,17 +14,17 @@ from kerasbert.storage import find, folders_in, join
 from kerasbert.training.recording import Pulse, mean_scores, short_names
 
 EXAMPLES = "examples"
-# A corpus makes about as many shards, so that a share of them can be held out.
+# Number of shards to aim for, so that a small share of them can be held out.
 SHARDS = 100
 
 
 def given_examples(corpus):
-    """Examples by sequence length, where the corpus is some: a dict of folder or paths."""
+    """Return the examples by sequence length, a dict; `None` for a text corpus."""
     if isinstance(corpus, dict):
         return {int(length): files for length, files in corpus.items()}
     if not isinstance(corpus, (str, os.PathLike)):
         return None
-    # A folder of examples, or of such folders.
+    # Either a folder of examples, or a folder of such folders.
     corpus, found = as_path(corpus), {}
     for folder in (corpus, *folders_in(corpus)):
         manifest = read_manifest(folder)
@@ -34,12 +34,12 @@ def given_examples(corpus):
 
 
 def made_examples(output, settings):
-    """Where `make_examples` puts those of each sequence length: a dict of folders."""
+    """Return the output folders of `make_examples` by sequence length."""
     return {length: join(output, EXAMPLES, str(length)) for length in settings.lengths}
 
 
 def make_examples(corpus, output, tokenizer, settings, resumed, line):
-    """Make examples of each sequence length, unless they are there."""
+    """Make examples of each sequence length, unless they exist."""
     arguments = {"objective": settings.rows, "copies": settings.copies, "seed": settings.seed}
     arguments |= {"cut_sentences": settings.cut_sentences, **(settings.reading or {})}
     if settings.masking == "static":
@@ -50,7 +50,7 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
     for length, folder in made_examples(output, settings).items():
         manifest = read_manifest(folder)
         if resumed and manifest is not None and manifest["complete"]:
-            continue  # Checking it against the corpus would read all of that.
+            continue  # A check against the corpus would read all of it.
         if not told:
             reading = {x: arguments[x] for x in arguments.keys() & set(READING)}
             for text in describe_files(corpus, **reading):
@@ -73,23 +73,23 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
 
 
 def _shard_sizes(corpus):
-    """Blocks and shards so small that a hundredth of the shards is about that of the text."""
+    """Choose blocks and shards so small that a hundredth of the shards can be held out."""
     size = corpus_bytes(corpus)
     block = min(max(size // SHARDS, 1 << 16), 1 << 20)
     return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
 
 
 def split(examples, settings, line):
-    """Hold out a share of the shards: a dict of length to `(training, held out)`.
+    """Hold out a share of the shards; returns a dict of length to `(training, held out)`.
 
-    Each part is a dict of arguments of `read_examples`, `None` for nothing held out.
+    Each part is a dict of arguments of `read_examples`, or `None` if nothing is held out.
     """
     parts, share = {}, settings.held_out
     for length in settings.lengths:
         if length not in examples:
             raise ValueError(
                 f"There are no examples of {length} tokens, only of "
-                f"{', '.join(map(str, sorted(examples)))}; set the phases to those, or make more."
+                f"{', '.join(map(str, sorted(examples)))}; set phases to those, or make more."
             )
         files = examples[length]
         manifest = read_manifest(files) if isinstance(files, (str, os.PathLike)) else None
@@ -113,12 +113,12 @@ def _check_manifest(manifest, folder, length, settings):
     if made["objective"] != settings.rows:
         read = f", which {settings.objective!r} reads" if settings.replaces else ""
         raise ValueError(
-            f"The examples in '{folder}' are for objective={made['objective']!r}, not "
+            f"The examples in '{folder}' were made with objective={made['objective']!r}, not "
             f"{settings.rows!r}{read}; pass that."
         )
     if settings.cut_sentences and not made.get("cut_sentences"):
         raise ValueError(
-            f"The examples in '{folder}' were made without cut_sentences=True; leave that out, or "
+            f"The examples in '{folder}' were made without cut_sentences=True; leave it out, or "
             "pass the text."
         )
     if made["sequence_length"] != length:
@@ -127,7 +127,7 @@ def _check_manifest(manifest, folder, length, settings):
         )
     if not manifest["complete"]:
         raise ValueError(
-            f"The examples in '{folder}' are not complete; run `write_examples` again to go on."
+            f"The examples in '{folder}' are incomplete; run `write_examples` again to resume."
         )
     counts = manifest["counts"]
     if settings.rows == "next_sentence" and counts["documents"] == counts["sentences"]:
@@ -140,7 +140,7 @@ def _paths(files):
 
 
 def _split_list(items, share):
-    """Take a share of the items out, at least one of several, evenly: `(the rest, those)`.
+    """Take out a share of the items, evenly spaced, at least one of several: `(rest, taken)`.
 
     >>> _split_list([0, 1, 2, 3, 4, 5], 0.3)
     ([0, 2, 3, 5], [1, 4])
@@ -160,7 +160,7 @@ class Data:
         parts: dict of sequence length to `(training, held out)`.
         tokenizer: the tokenizer.
         group: a `kerasbert.distribution.Together`.
-        **settings: of `read_examples`.
+        **settings: settings of `read_examples`.
     """
 
     def __init__(self, parts, tokenizer, group, **settings):
@@ -168,7 +168,7 @@ class Data:
         self.settings = {"tokenizer": tokenizer, "shard": group.shard, **settings}
 
     def training(self, phase, accumulate, seed, start, masker):
-        """Batches of a phase from number `start` on; an update takes `accumulate` of them."""
+        """Return the batches of a phase from number `start`; an update takes `accumulate`."""
         batches = read_examples(
             **self.parts[phase.sequence_length][0],
             batch_size=phase.batch_size // accumulate,
@@ -179,7 +179,7 @@ class Data:
         return backend.of_this_process(batches)
 
     def held_out(self, phase, accumulate, examples=None):
-        """Those held out, in order and always masked alike; `None` where there are none."""
+        """Return the held-out batches, in order and always masked alike; `None` without any."""
         batches, size = self._held_out(phase, accumulate)
         if examples is not None and batches is not None:
             batches = batches.take(max(1, examples // size))
@@ -187,7 +187,7 @@ class Data:
 
     def _held_out(self, phase, accumulate):
         part, size = self.parts[phase.sequence_length][1], phase.batch_size // accumulate
-        # Small ones would take their time, and without gradients there is room for more.
+        # Small batches would be slow, and without gradients there is memory for larger ones.
         size *= -(-4096 // (phase.sequence_length * size))
         if part is None:
             return None, size
@@ -197,7 +197,7 @@ class Data:
         return batches, size
 
     def tokens_per_step(self, phase):
-        """Tokens of an update, as far as a thousand examples tell."""
+        """Estimate the number of tokens per update from a thousand examples."""
         part, size = self.parts[phase.sequence_length][0], 100 * self.group.shard[1]
         batches = read_examples(**part, batch_size=size, shuffle_buffer=0, **self.settings)
         lengths = [
@@ -206,7 +206,7 @@ class Data:
         return float(np.concatenate(lengths).mean()) * phase.batch_size
 
     def scores(self, model, phase, accumulate, second):
-        """Losses and metrics on all that is held out, beside those of guessing: a dict."""
+        """Return losses and metrics on all held-out examples, and majority baselines, as a dict."""
         batches = self.held_out(phase, accumulate)
         if batches is None:
             return {}

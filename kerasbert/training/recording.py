@@ -1,7 +1,4 @@
-"""What a training says of itself: a line while it runs, a log, curves.
-
-The log has one JSON object a line, and the curves are drawn from it.
-"""
+"""Training progress: the console line, the log file of JSON lines, and the curves drawn from it."""
 
 import contextlib
 import math
@@ -24,27 +21,27 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 
 
-# Steps after which several processes ask each other whether one of them is to stop.
+# Several processes ask each other every so many steps whether one was told to stop.
 ASK_EVERY = 10
 
 
 class Recorder(keras.callbacks.Callback):
-    """Counts steps, keeps the log, writes checkpoints and stops where asked to.
+    """Callback that counts steps, writes the log and checkpoints, and stops on request.
 
-    Epochs are Keras' word for the intervals between two lines of the log. Values are read, and
-    checkpoints written, at their ends alone: on JAX and PyTorch each reading waits for the device.
+    Keras' epochs are the intervals between lines of the log. Metrics are read and checkpoints
+    written only at their ends, because on JAX and PyTorch each reading waits for the device.
 
     Args:
-        folder: path. Where the log is, or is to be.
-        step: int. Steps done before; later lines of the log go.
+        folder: path. The folder of the log.
+        step: int. Steps done before; later lines of the log are removed.
         total: int. Steps of the whole training.
-        accumulate: int. Batches a step.
+        accumulate: int. Batches per step.
         checkpoint_every: int. Steps, a multiple of an interval.
         save: function of the model and the step, that writes a checkpoint.
-        second: string. Short name of the second task, as "nsp".
+        second: string. Short name of the second task, such as "nsp".
         line: a `Line`.
-        processes: `kerasbert.distribution.Processes`. The first one writes the log. A signal to one
-            stops all, after the next tenth step.
+        processes: `kerasbert.distribution.Processes`. The first one writes the log. A signal to
+            any of them stops all, after the next tenth step.
     """
 
     def __init__(
@@ -62,11 +59,11 @@ class Recorder(keras.callbacks.Callback):
         self.stopped = None
 
     def start_phase(self, first, last, facts, tokens_per_step):
-        """Say what the next call of `fit` trains on.
+        """Set what the next call of `fit` trains on.
 
         Args:
-            first, last: ints. The steps that the phase begins after, and ends with.
-            facts: dict of what each line of the log says of it.
+            first, last: ints. The step before the phase, and its last step.
+            facts: dict of values for each line of the log.
             tokens_per_step: float.
         """
         self.first, self.last = first, last
@@ -75,13 +72,13 @@ class Recorder(keras.callbacks.Callback):
         self._clock = None
 
     def stop(self, number, frame=None):
-        """Handle a signal: stop after this step, and at once if asked again."""
+        """Handle a signal: stop after this step, or at once if asked again."""
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = signal.Signals(number).name
-        self.line.say("stopping after this step, to save it; once more stops at once")
+        self.line.say("stopping after this step, to save it; interrupt again to stop at once")
 
-    # Of Keras. `self.model` costs a synchronisation on JAX, `model_of` does not.
+    # Keras' methods. `self.model` synchronizes on JAX, `model_of` does not.
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batches, self._before = 0, self.step
@@ -100,11 +97,11 @@ class Recorder(keras.callbacks.Callback):
             return
         self.step += 1
         if self._clock is None:
-            # Not with the first step, which may compile.
+            # The first step is not timed, because it may compile.
             self._clock = time.perf_counter(), self.step
         self.line.tick(self.step, self.total)
         if self.processes.count > 1:
-            # All have to stop after the same step: those between wait for the next that is asked.
+            # All must stop after the same step, so a request waits for the next exchange.
             if self.step % ASK_EVERY:
                 return
             if self.processes.any(self.stopped):
@@ -114,17 +111,17 @@ class Recorder(keras.callbacks.Callback):
             private_names.model_of(self).stop_training = True
 
     def on_test_begin(self, logs=None):
-        # Evaluation is not to count as training, nor the steps that a device still has to do.
+        # Keep evaluation, and steps that the device has yet to finish, out of the timing.
         keras.ops.convert_to_numpy(self.model.optimizer.iterations)
         self._pace = self._seconds_and_steps()
 
     def after(self, batches):
-        """The number of the step after the given number of batches in this interval."""
+        """Return the number of the step after `batches` batches of this interval."""
         return self._before - (-batches // self.accumulate)
 
     def on_epoch_end(self, epoch, logs=None):
         if self.processes.is_first:
-            # Finite losses followed the newest checkpoint.
+            # Finite losses have followed the newest checkpoint.
             remove_older(os.path.dirname(self.path))
         values = short_names(logs, self.second)
         values = mean_scores(values, self.processes)
@@ -148,13 +145,13 @@ class Recorder(keras.callbacks.Callback):
             self.save(self.model, self.step)
 
     def _seconds_and_steps(self):
-        """Since the first step of this interval."""
+        """Return the time and the number of steps since the first step of this interval."""
         start, first = self._clock
         return time.perf_counter() - start, self.step - first
 
 
 def short_names(scores, second):
-    """Losses and metrics as floats, by the names of the log.
+    """Rename losses and metrics to the log's names, and convert them to floats.
 
     >>> short_names({"val_mlm_logits_loss": 2, "nsp_logits_accuracy": 1}, "nsp")
     {'held_out_mlm_loss': 2.0, 'nsp_accuracy': 1.0}
@@ -163,7 +160,7 @@ def short_names(scores, second):
     def short(name):
         before = "held_out_" if name.startswith("val_") else ""
         name = name.removeprefix("val_")
-        if name in ("accuracy", "perplexity"):  # Keras does not name the only output.
+        if name in ("accuracy", "perplexity"):  # Keras does not name a single output.
             name = f"mlm_{name}"
         return before + name.replace("nsp_logits_", f"{second}_").replace("_logits_", "_")
 
@@ -171,10 +168,10 @@ def short_names(scores, second):
 
 
 def mean_scores(scores, processes):
-    """Losses and metrics of all processes, where each has those of its own rows: a dict.
+    """Average losses and metrics over processes that each have their own rows; returns a dict.
 
-    Of losses and perplexities they are exact; a share is the mean of the processes' shares, whose
-    numbers of tokens differ a little.
+    Losses and perplexities are exact. A share is the mean of the processes' shares, whose numbers
+    of tokens differ slightly.
     """
     logarithms = [math.log(x) if "perplexity" in name else x for name, x in scores.items()]
     means = processes.mean(logarithms)
@@ -187,10 +184,10 @@ def _as_line(row):
 
 @contextlib.contextmanager
 def lasting_interrupt():
-    """Let Ctrl-C count where Python forgets it, too; yields what raises it again.
+    """Catch Ctrl-C even where Python would lose it; yields a function that raises it again.
 
-    An exception in a destructor or in a weak reference's callback is printed and forgotten, and
-    those of a model take their time.
+    An exception in a destructor or a weak reference's callback is only printed, and destroying a
+    model takes time.
     """
     before = signal.getsignal(signal.SIGINT)
     came = []
@@ -203,17 +200,17 @@ def lasting_interrupt():
         if came:
             raise KeyboardInterrupt
 
-    # A job in the background ignores it.
+    # Background jobs ignore SIGINT.
     with handled_signals(handle, [signal.SIGINT] if callable(before) else []):
         yield check
 
 
 class Pulse:
-    """Says now and then how far long work is, where no bar can show it: in a file or a pipe.
+    """Reports the progress of long work in files and pipes, which cannot show a bar.
 
     Args:
         say: function of a text.
-        every: float. Seconds between two lines, and before the first one.
+        every: float. Seconds between lines, and before the first.
     """
 
     EVERY = 30.0
@@ -223,14 +220,14 @@ class Pulse:
         self._last = time.monotonic()
 
     def tick(self, text):
-        """Say `text()` where it is time to."""
+        """Report `text()` if it is due."""
         if time.monotonic() - self._last >= self.every:
             self._last = time.monotonic()
             self.say(text())
 
 
 class Line:
-    """The line of progress: a bar on a terminal, elsewhere a line for each interval.
+    """Progress display: a bar on a terminal, otherwise one line per interval.
 
     Args:
         verbose: bool. `False` shows nothing.
@@ -244,7 +241,7 @@ class Line:
         self.console = Console(file=sys.stderr, highlight=False)
         self.bar = None
         if verbose and self.console.is_terminal:
-            # Its own thread would take from training.
+            # Refreshing in a thread would slow the training.
             self.bar = Progress(
                 TextColumn("{task.completed:,}/{task.total:,}"),
                 BarColumn(),
@@ -267,12 +264,12 @@ class Line:
             self.bar.stop()
 
     def say(self, text):
-        """Print a line of its own."""
+        """Print a separate line."""
         if self.verbose:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def tick(self, step, total):
-        """Show a step, at most once a second; a line of its own where intervals take long."""
+        """Show a step, at most once a second; without a bar, a line if an interval takes long."""
         if not self.bar:
             self.pulse.tick(lambda: f"{step:,}/{total:,}")
         elif time.monotonic() - self._shown > 1:
@@ -280,13 +277,13 @@ class Line:
             self.bar.update(self.task, completed=step, total=total, refresh=True)
 
     def interval(self, row, total, seconds_per_step):
-        """Show what an interval was like."""
+        """Show the metrics of an interval."""
         parts = [f"loss {row['loss']:.3f}"]
         if "mlm_accuracy" in row:
             parts.append(f"masked words {row['mlm_accuracy']:.1%}")
         if "detection_recall" in row:
-            parts.append(f"replaced ones found {row['detection_recall']:.1%}")
-        parts.append(f"rate {row['learning_rate']:.2g}")
+            parts.append(f"replaced tokens found {row['detection_recall']:.1%}")
+        parts.append(f"learning rate {row['learning_rate']:.2g}")
         if row["tokens_per_second"]:
             parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
         if seconds_per_step:
@@ -304,7 +301,7 @@ class Line:
 
 
 def _duration(seconds):
-    """Hours, minutes and seconds.
+    """Format a duration as hours, minutes and seconds.
 
     >>> _duration(59.6), _duration(3725), _duration(100 * 3600)
     ('1:00', '1:02:05', '100:00:00')
@@ -315,14 +312,14 @@ def _duration(seconds):
 
 
 def draw_curves(log, path):
-    """Draw losses and accuracies of a log as a picture.
+    """Draw the losses and accuracies of a log.
 
     Args:
         log: list of dicts, see `read_log`.
         path: string. The PNG to write.
 
     Returns:
-        Whether there is a picture: not without matplotlib, or for an empty log.
+        Whether a picture was written: not without matplotlib, or for an empty log.
     """
     if not log:
         return False

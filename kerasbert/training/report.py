@@ -1,4 +1,4 @@
-"""Results for people: means over seeds, and tables beside the published scores."""
+"""Result tables: means over seeds, scores next to published ones, and the advice report."""
 
 import re
 import statistics
@@ -9,16 +9,16 @@ _SETTING = ("batch_size", "learning_rate", "epochs")
 
 
 def over_seeds(runs, metric, mode="max"):
-    """What each point of a grid gives over its seeds.
+    """Summarize the runs of each grid point over its seeds.
 
     Args:
         runs: list of dicts of `batch_size`, `learning_rate`, `epochs` and `scores`.
-        metric: string. The score to look at.
-        mode: string. "min" where less is better.
+        metric: string. The score to summarize.
+        mode: string. "min" if lower is better.
 
     Returns:
-        List of dicts of the three settings, `seeds` (how many), `diverged` (how many of them),
-        and `mean`, `deviation` (of the sample) and `best`, `None` where there is no number.
+        List of dicts of the three settings, `seeds` (their number), `diverged` (how many of them),
+        and `mean`, `deviation` (of the sample) and `best`, `None` without a finite score.
 
     >>> runs = [
     ...     {"batch_size": 16, "learning_rate": 5e-5, "epochs": 2, "scores": {"accuracy": x}}
@@ -49,10 +49,10 @@ def over_seeds(runs, metric, mode="max"):
 
 
 def grid_table(results):
-    """A rich table of the points of the grid, the one of the best run marked."""
+    """Make a rich table of the grid points, with the best run's marked."""
     metric, best = results["metric"], results["best"]
     table = Table(title=f"{metric} on dev, method {results['method']}")
-    for name in ("batch", "rate", "epochs", "mean", "", "seeds", "deviation", "best"):
+    for name in ("batch", "learning rate", "epochs", "mean", "", "seeds", "deviation", "best"):
         table.add_column(name, justify="left" if not name else "right")
     for row in results["grid"]:
         is_best = all(row[name] == best[name] for name in _SETTING)
@@ -71,7 +71,7 @@ def grid_table(results):
 
 
 def score_table(results):
-    """A rich table of the scores of a model beside the published ones."""
+    """Make a rich table of a model's scores next to published ones."""
     columns = {}
     split = results.get("split", "dev")
     for name, scores in ((split, results["scores"]), ("test", results.get("test_scores"))):
@@ -82,7 +82,7 @@ def score_table(results):
         columns.setdefault(f"{row['model']}, {row['split']}", {})[row["metric"]] = row["value"]
         metrics += [row["metric"]] if row["metric"] not in metrics else []
     places = dict.fromkeys(row["where"] for row in results["published"])
-    caption = "The others are of " + "; ".join(places) + "." if places else None
+    caption = "Published scores from " + "; ".join(places) + "." if places else None
     method = f", method {results['method']}" if "method" in results else ""
     table = Table(title=results["task"] + method, caption=caption)
     table.add_column("score")
@@ -96,12 +96,12 @@ def score_table(results):
 
 
 def advice_table(results):
-    """A rich table of what `advise` tried, the recommended way marked."""
+    """Make a rich table of the methods that `advise` tried, with the recommended one marked."""
     head, *rows = _advice_rows(results)
     data = results["data"]
     table = Table(
         title=f"{data['rows']:,} labels, {data['folds']} folds, {len(data['seeds'])} seed(s)",
-        caption="In brackets 95 % of 1,000 resamples of the texts.",
+        caption="In brackets: 95 % intervals from 1,000 bootstrap resamples of the texts.",
     )
     for name in head:
         table.add_column(name, justify="right" if name else "left")
@@ -111,24 +111,24 @@ def advice_table(results):
 
 
 def advice_text(results):
-    """What `advise` found as Markdown."""
+    """Format the results of `advise` as Markdown."""
     data, shown = results["data"], 20
     first, *others = results["advice"]
     lines = ["# Advice", "", f"**{_plain(first)}**", "", *(f"- {_plain(x)}" for x in others)]
-    lines += ["", "## What was tried", "", *_markdown(_advice_rows(results)), ""]
+    lines += ["", "## Methods tried", "", *_markdown(_advice_rows(results)), ""]
     lines += [
-        f"Each way learned {data['rows']:,} labels in {data['folds']} folds and was scored on the "
-        f"rows it had not seen; seeds {', '.join(map(str, data['seeds']))}; the encoder is "
+        f"Each method was trained on {data['rows']:,} labels in {data['folds']} folds and scored "
+        f"on the held-out rows; seeds {', '.join(map(str, data['seeds']))}; the encoder is "
         f"`{results['preset']}`. TF-IDF and the frozen encoder feed a logistic regression. In "
-        "brackets: 95 % of 1,000 resamples of the texts (a bootstrap, the same texts for all ways; "
-        "it does not count that other training rows may come). "
-        "`behind` is the distance to the best one. Seconds are of one training on a fold's labels, "
-        "milliseconds of the answer to a row, many asked at once, megabytes of what is kept. The "
-        "calibration error is how far confidence is from the share that is right, before and after "
-        "division of the logits by the temperature.",
+        "brackets: 95 % intervals from 1,000 bootstrap resamples of the texts, the same texts for "
+        "all methods; they do not include the variation of the training rows. "
+        "`behind` is the distance to the best method. Seconds are for one training on a fold's "
+        "labels, milliseconds for the prediction of one row in a large batch, megabytes for the "
+        "stored model. The calibration error is the expected difference between confidence and "
+        "accuracy, before and after dividing the logits by the temperature T.",
         "",
     ]
-    lines += ["## What more labels would buy", ""]
+    lines += ["## The value of more labels", ""]
     lines += _markdown(
         [["labels", *(arm["title"] for arm in results["arms"].values())]]
         + [
@@ -140,7 +140,7 @@ def advice_text(results):
     pictures = [name for name in names if name.endswith(".png")]
     lines += ["", *(f"![{name.partition('.')[0]}]({name})" for name in pictures)]
     for key, title in (
-        ("check_labels", "Labels that look wrong"),
+        ("check_labels", "Labels that may be wrong"),
         ("label_next", "Rows to label next"),
     ):
         rows = results[key]
@@ -159,8 +159,8 @@ def advice_text(results):
 
 
 def _advice_rows(results):
-    """The rows of the table, the first one the head, the last one the most frequent class."""
-    rows = [["", "accuracy", "macro-F1", "behind", "seconds", "ms a row", "MB"]]
+    """Build the table's rows: the header, the methods, and the most frequent class."""
+    rows = [["", "accuracy", "macro-F1", "behind", "seconds", "ms per row", "MB"]]
     rows[0] += ["calibration error", "T"]
     for arm in results["arms"].values():
         found = arm["calibration"]
@@ -185,14 +185,14 @@ def _within(found):
 
 
 def _markdown(rows):
-    """A table, the first row its head, whatever is in the cells."""
+    """Format rows as a Markdown table, the first as its header, with all cells escaped."""
     cells = [[_plain(cell)[:200] for cell in row] for row in rows]
     cells.insert(1, ["---"] * len(cells[0]))
     return ["| " + " | ".join(row) + " |" for row in cells]
 
 
 def _plain(text):
-    """Text that Markdown shows as it is, in one line.
+    """Escape text for Markdown, on one line.
 
     >>> print(_plain("a|b *c*\\n<d>"))
     a\\|b \\*c\\* &lt;d>
@@ -202,7 +202,7 @@ def _plain(text):
 
 
 def duration(seconds):
-    """Seconds for people.
+    """Format a duration in seconds.
 
     >>> duration(4.21), duration(75), duration(7300)
     ('4.2 s', '1 min 15 s', '2 h 1 min')

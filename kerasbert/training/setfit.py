@@ -1,38 +1,39 @@
-"""SetFit's two parts: pairs of texts by their classes, and a head on the vectors of texts.
+"""The two stages of SetFit: contrastive text pairs, and a logistic head on the embeddings.
 
-N texts, P pairs, D width of a vector, C classes.
+Source: Tunstall et al. 2022, arXiv 2209.11055, and setfit 1.2.
 
-Facts follow Tunstall et al. 2022, arXiv 2209.11055, and setfit 1.2.
+Shapes: N texts, P pairs, D embedding width, C classes.
 """
 
 import numpy as np
 
 from kerasbert._errors import is_whole
 
-# How many of all pairs are taken.
+# Ways to sample from all pairs.
 SAMPLING = ("oversampling", "undersampling", "unique")
-# More texts have too many pairs to draw from a list of all.
+# More texts have too many pairs to list them all.
 MOST_TEXTS = 5000
-# The logit of a class without an example: its probability is 0.
+# The logit of a class without examples: its probability is 0.
 NEVER = -1e4
 
 
 def contrastive_pairs(classes, pairs=20, seed=0):
-    """Pairs of texts of one class, and of two.
+    """Choose pairs of texts of the same class and of different classes.
 
     Args:
-        classes: N names or numbers, of the texts.
-        pairs: int. For each text so many of its class and as many of other ones, drawn at random,
-            as in the paper. Or what to take of all pairs, a text with itself among them, as in
-            setfit: "oversampling", all, those of which there are fewer again and again;
-            "undersampling", as many of both as there are of the fewer; or "unique", each once.
+        classes: N names or numbers, one per text.
+        pairs: int. Number of random pairs per text within its class, and as many with other
+            classes, as in the paper. Or how to sample all pairs, including each text with itself,
+            as in setfit: "oversampling" takes all and repeats the rarer kind; "undersampling" takes
+            as many of both kinds as there are of the rarer; "unique" takes each once.
         seed: int.
 
     Returns:
-        `(first, second, is_same)`: places of texts (P,) twice, and float32 (P,), 1 for one class.
+        `(first, second, is_same)`: two arrays of text indices (P,), and float32 (P,), 1 for the
+        same class.
 
     Raises:
-        ValueError: for a single class, and for too many texts to list all pairs.
+        ValueError: for a single class, or too many texts to list all pairs.
 
     Example:
 
@@ -45,8 +46,7 @@ def contrastive_pairs(classes, pairs=20, seed=0):
     names, classes = np.unique(np.asarray(classes), return_inverse=True)
     if len(names) < 2:
         raise ValueError(
-            f"All examples are of the class '{names[0]}'; SetFit compares texts of two classes "
-            "or more."
+            f"All examples are of the class '{names[0]}'; SetFit needs at least two classes."
         )
     random = np.random.default_rng(seed)
     if is_whole(pairs):
@@ -57,24 +57,24 @@ def contrastive_pairs(classes, pairs=20, seed=0):
 
 
 def _drawn(classes, pairs, random):
-    """For each text some of its class, it may be itself, and some of the others."""
+    """Draw partners for each text, of its own class (possibly itself) and of the others."""
     first = np.repeat(np.arange(len(classes)), pairs)
     order = np.argsort(classes, kind="stable")
     counts = np.bincount(classes)
     starts = (np.cumsum(counts) - counts)[classes[first]]
     sizes = counts[classes[first]]
     same = order[starts + random.integers(sizes)]
-    # The texts of other classes stand before and behind those of its own.
+    # Texts of other classes come before and after those of the own class.
     place = random.integers(len(classes) - sizes)
     other = order[np.where(place < starts, place, place + sizes)]
     return np.tile(first, 2), np.concatenate([same, other])
 
 
 def _listed(classes, sampling, random):
-    """Some of all pairs, in random order."""
+    """List all pairs, shuffled, and sample from them."""
     if len(classes) > MOST_TEXTS:
         raise ValueError(
-            f"pairs='{sampling}' lists all pairs, too many of {len(classes):,} texts; pass a "
+            f"pairs='{sampling}' lists all pairs, too many for {len(classes):,} texts; pass a "
             "number, such as pairs=20."
         )
     first, second = np.triu_indices(len(classes))
@@ -85,23 +85,23 @@ def _listed(classes, sampling, random):
     sizes = [len(group) for group in groups]
     if sampling != "unique":
         size = max(sizes) if sampling == "oversampling" else min(sizes)
-        groups = [np.resize(group, size) for group in groups]  # Again and again.
+        groups = [np.resize(group, size) for group in groups]  # Repeats or truncates.
     chosen = np.concatenate(groups)
     return first[chosen], second[chosen]
 
 
 def logistic_head(vectors, classes, num_classes, sample_weight=None):
-    """The head of a classifier that is scikit-learn's logistic regression on vectors.
+    """Fit a classification head to embeddings by scikit-learn's logistic regression.
 
     Args:
         vectors: floats (N, D).
-        classes: ints (N,), two different ones at least.
+        classes: ints (N,), at least two different ones.
         num_classes: int. C.
-        sample_weight: floats (N,), what each example counts.
+        sample_weight: floats (N,), the weight of each example.
 
     Returns:
-        `(kernel, bias)`: float32 (D, C) and (C,); the softmax of `vectors @ kernel + bias` is what
-        the regression's `predict_proba` gives. A class without an example has the bias -1e4.
+        `(kernel, bias)`: float32 (D, C) and (C,); the softmax of `vectors @ kernel + bias` equals
+        the regression's `predict_proba`. A class without examples has the bias -1e4.
 
     Example:
 
@@ -113,7 +113,7 @@ def logistic_head(vectors, classes, num_classes, sample_weight=None):
 
     head = LogisticRegression(max_iter=1000).fit(vectors, classes, sample_weight)
     coefficients, intercept = head.coef_, head.intercept_
-    if len(coefficients) == 1:  # Of two classes those of the second one, against zeros.
+    if len(coefficients) == 1:  # For two classes: those of the second, relative to zeros.
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
         intercept = np.array([0.0, *intercept])
     kernel = np.zeros((vectors.shape[1], num_classes), "float32")

@@ -1,4 +1,4 @@
-"""What the loops take: an object each, checked, which Python, the command line and files share."""
+"""Settings of `pretrain`, `finetune` and `advise`, shared by Python, command line and files."""
 
 import dataclasses
 import functools
@@ -12,13 +12,13 @@ from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.preprocessors.electra_pretrainer import MASKING
 from kerasbert.training.setfit import SAMPLING
 
-# Peaks of the rate: BERT's own, one for batches of some hundreds, and what `benchmarks/recipe.py`
-# found for new encoders.
+# Peak learning rates: BERT's, one for batches of several hundred, and the one that
+# `benchmarks/recipe.py` found for new encoders.
 RATES = {"adamw": 1e-4, "lamb": 1e-3, "muon": 3e-3}
 
 
 def takes_settings(kind):
-    """Let a function take the fields of a dataclass as keywords, and get them as `settings`."""
+    """Make a function accept a dataclass's fields as keywords, and receive them as `settings`."""
     fields = dataclasses.fields(kind)
     keywords = [
         inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
@@ -29,7 +29,7 @@ def takes_settings(kind):
         @functools.wraps(function)
         def call(*args, **kwargs):
             given = {one.name: kwargs.pop(one.name) for one in fields if one.name in kwargs}
-            # What is left is no setting: Python says so.
+            # Anything left over is not a setting; Python raises the usual TypeError.
             return function(*args, **kwargs, settings=kind(**given))
 
         signature = inspect.signature(function)
@@ -41,22 +41,23 @@ def takes_settings(kind):
 
 
 class Phase(NamedTuple):
-    """A part of a training, at one length."""
+    """A part of a training at one sequence length."""
 
     sequence_length: int
     steps: int
     batch_size: int
 
 
-# What a resumed training need not have in common with what it was before.
+# Fields that may change when a training is resumed.
 _free = functools.partial(field, compare=False)
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """The keywords of `pretrain`, which describes them, with what it chooses by default.
+    """The keywords of `pretrain`, which documents them, checked and with defaults filled in.
 
-    Two are equal where one training can go on with the other's. A file holds what is compared.
+    Settings are equal if a training with one can be resumed with the other; only compared fields
+    are saved.
 
     >>> settings = PretrainSettings(steps=1000, optimizer="lamb")
     >>> settings.phases[0], settings.learning_rate, settings.warmup_steps, settings.log_every
@@ -126,43 +127,42 @@ class PretrainSettings:
         ):
             check_choice(name, getattr(self, name), known)
         if isinstance(self.held_out, bool) or not 0 <= self.held_out < 1:
-            raise ValueError(f"held_out={self.held_out!r} has to be a share from 0, below 1.")
+            raise ValueError(f"held_out={self.held_out!r} must be a share from 0 to below 1.")
         for name in ("decay_share", "ema_momentum"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not 0 < value <= 1):
-                raise ValueError(f"{name}={value!r} has to be a share above 0, up to 1.")
+                raise ValueError(f"{name}={value!r} must be a share above 0, up to 1.")
         if self.schedule == "wsd":
             self._choose(decay_share=self.decay_share or 0.2)
         elif self.decay_share is not None:
             raise ValueError(
-                f"decay_share={self.decay_share!r} is of schedule='wsd' alone; leave it out for "
+                f"decay_share={self.decay_share!r} needs schedule='wsd'; leave it out for "
                 f"{self.schedule!r}."
             )
         if self.ema_momentum == 1:
             raise ValueError("ema_momentum=1 would keep the first weights for good; use 0.999.")
         if self.optimizer_state == "kept" and self.preset is None:
             raise ValueError(
-                "optimizer_state='kept' goes on with an earlier training: pass its output as "
-                "`preset`."
+                "optimizer_state='kept' continues an earlier training: pass its output as `preset`."
             )
         if self.generator and not self.replaces:
             raise ValueError(
-                f"generator={self.generator!r} is of objective='replaced_tokens' alone; leave it "
+                f"generator={self.generator!r} needs objective='replaced_tokens'; leave it "
                 f"out for {self.objective!r}."
             )
         if self.teacher is not None and self.replaces:
             raise ValueError(
-                f"teacher={self.teacher!r} is not for objective='replaced_tokens'; leave it out, "
-                "or take another objective."
+                f"teacher={self.teacher!r} cannot be used with objective='replaced_tokens'; leave "
+                "it out, or use another objective."
             )
         if self.teacher_weight is not None and self.teacher is None:
             raise ValueError(
-                f"teacher_weight={self.teacher_weight!r} is of a `teacher`; pass one, or leave it "
+                f"teacher_weight={self.teacher_weight!r} needs a `teacher`; pass one, or leave it "
                 "out."
             )
         if self.cut_sentences and self.has_pairs:
             raise ValueError(
-                "cut_sentences=True is for rows of one text: take objective='full_sentences' or "
+                "cut_sentences=True needs rows without pairs: use objective='full_sentences' or "
                 f"'replaced_tokens', or leave it out for {self.objective!r}."
             )
         self._choose(phases=self._phases())
@@ -178,7 +178,7 @@ class PretrainSettings:
         for name, value in (("evaluate_every", every), ("checkpoint_every", saved)):
             check_whole(name, value)
             if value % unit:
-                raise ValueError(f"{name}={value} has to be a multiple of log_every={unit}.")
+                raise ValueError(f"{name}={value} must be a multiple of log_every={unit}.")
         self._choose(evaluate_every=every, checkpoint_every=saved)
         self._choose(**{name: getattr(self, name) or None for name in _DICTS})
         self._check_rates()
@@ -191,7 +191,7 @@ class PretrainSettings:
             object.__setattr__(self, name, value)
 
     def _optimizer(self):
-        """Muon where it was measured: what is new, and learns hidden words."""
+        """Choose Muon where it was measured: for new encoders that predict masked words."""
         is_new = self.preset is None or self.optimizer_state == "kept"
         return "muon" if is_new and not self.replaces else "adamw"
 
@@ -206,15 +206,15 @@ class PretrainSettings:
         for number, phase in enumerate(phases):
             if len(phase) != 3:
                 raise ValueError(
-                    f"phases[{number}]={phase!r} has to be (sequence_length, steps, batch_size), "
-                    "as (128, 9000, 256)."
+                    f"phases[{number}]={phase!r} must be (sequence_length, steps, batch_size), "
+                    "such as (128, 9000, 256)."
                 )
             for name, value in zip(("sequence_length", "steps", "batch_size"), phase):
                 check_whole(f"phases[{number}]: {name}", value)
             if phase[2] % self.accumulate:
                 raise ValueError(
                     f"accumulate={self.accumulate} does not divide the batch_size {phase[2]} of "
-                    f"phases[{number}]; each update takes as many equal parts."
+                    f"phases[{number}]; an update is computed in that many equal parts."
                 )
         if not phases:
             raise ValueError(
@@ -223,20 +223,20 @@ class PretrainSettings:
         return [Phase(*phase) for phase in phases]
 
     def _check_rates(self):
-        """Check the two rates of hiding, where it changes over the training."""
+        """Check a masking rate that changes during the training."""
         rates = (self.masker or {}).get("mask_selection_rate")
         if not isinstance(rates, (list, tuple)):
             return
         is_rate = [type(rate) in (int, float) and 0 < rate <= 1 for rate in rates]
         if len(rates) != 2 or not all(is_rate):
             raise ValueError(
-                f"mask_selection_rate={rates!r} has to be one share of the tokens, or those at the "
-                "beginning and at the end of the training, as (0.3, 0.15)."
+                f"mask_selection_rate={rates!r} must be one share of the tokens, or two, for the "
+                "start and the end of the training, such as (0.3, 0.15)."
             )
         if self.masking == "static":
             raise ValueError(
-                f"mask_selection_rate={rates!r} changes over the training, which masking='static' "
-                "cannot: its tokens are hidden once; use 'dynamic', or one rate."
+                f"mask_selection_rate={rates!r} changes during the training, but masking='static' "
+                "masks tokens only once; use 'dynamic', or one rate."
             )
 
     def _check_devices(self):
@@ -245,7 +245,7 @@ class PretrainSettings:
             return
         if self.devices is not None:
             raise ValueError(
-                f"devices={self.devices} and mesh={self.mesh} both say how many devices there are; "
+                f"devices={self.devices} and mesh={self.mesh} both set the number of devices; "
                 "leave one out."
             )
         parts = self.mesh.split("x") if isinstance(self.mesh, str) else self.mesh
@@ -256,12 +256,12 @@ class PretrainSettings:
             self._choose(mesh=mesh)
         except (TypeError, ValueError):
             raise ValueError(
-                f"mesh={self.mesh!r} has to be two numbers, as (2, 4) or '2x4': the devices that "
-                "divide the rows of a batch, and those that divide each layer."
+                f"mesh={self.mesh!r} must be two numbers, such as (2, 4) or '2x4': the devices "
+                "that share the rows of a batch, and those that each layer is sharded over."
             ) from None
 
     def check_replicas(self, replicas):
-        """Raise unless so many devices divide the rows of every batch."""
+        """Raise a `ValueError` unless the number of devices divides the rows of every batch."""
         for number, phase in enumerate(self.phases):
             rows = phase.batch_size // self.accumulate
             if rows % replicas:
@@ -273,22 +273,22 @@ class PretrainSettings:
 
     @property
     def replaces(self):
-        """Whether a generator is trained beside the encoder, which finds the tokens it put in."""
+        """Whether a generator is trained with the encoder, which detects the tokens it replaces."""
         return self.objective == "replaced_tokens"
 
     @property
     def rows(self):
-        """The objective that the examples are made for."""
+        """The objective of the examples."""
         return "full_sentences" if self.replaces else self.objective
 
     @property
     def has_pairs(self):
-        """Whether the examples are pairs, with a task of their own."""
+        """Whether the examples are pairs, with a second task."""
         return self.rows != "full_sentences"
 
     @property
     def hiding(self):
-        """How tokens are hidden, at the end: settings of `mask_tokens`, or `None` for its own."""
+        """Settings of `mask_tokens` with the last rate, or `None` for its defaults."""
         masker = {**MASKING, **(self.masker or {})} if self.replaces else self.masker
         rates = (masker or {}).get("mask_selection_rate")
         if isinstance(rates, (list, tuple)):
@@ -296,7 +296,7 @@ class PretrainSettings:
         return masker
 
     def hiding_in(self, number):
-        """`hiding` in a phase, by its number: a rate that changes as that of `read_examples`."""
+        """Return `hiding` for a phase, with a changing rate in the form of `read_examples`."""
         rates = (self.masker or {}).get("mask_selection_rate")
         if not isinstance(rates, (list, tuple)):
             return self.hiding
@@ -309,16 +309,16 @@ class PretrainSettings:
 
     @property
     def total(self):
-        """Steps of all phases."""
+        """Number of steps of all phases."""
         return sum(phase.steps for phase in self.phases)
 
     @property
     def lengths(self):
-        """The phases' sequence lengths, each once."""
+        """The phases' distinct sequence lengths."""
         return list(dict.fromkeys(phase.sequence_length for phase in self.phases))
 
     def compared(self):
-        """What a resumed training has to have in common with what it was before: a dict."""
+        """Return the settings that a resumed training must have in common, as a dict."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
 
 
@@ -326,9 +326,9 @@ _DICTS = ("encoder", "generator", "reading", "masker")
 
 
 def _warmup(steps):
-    """The paper's share, but where there is room for them 1 / (1 - beta_2) steps.
+    """Return BERT's share of the steps, but 1 / (1 - beta_2) steps if there is room for them.
 
-    Ma and Yarats 2021, arXiv 1910.04209, advise twice as many for Adam.
+    Ma and Yarats 2021, arXiv 1910.04209, recommend twice as many for Adam.
 
     >>> _warmup(1_000_000), _warmup(20_000), _warmup(100)
     (10000, 1000, 20)
@@ -337,22 +337,22 @@ def _warmup(steps):
 
 
 def _multiple(value, unit):
-    """The largest multiple of a unit up to a value, at least one."""
+    """Return the largest multiple of a unit up to a value, at least one unit."""
     return max(1, value // unit) * unit
 
 
 METHODS = ("full", "lora", "frozen", "setfit")
-# What setfit 1.2 takes; of the rate, a preset may record another.
+# Defaults of setfit 1.2; a preset may record another learning rate.
 _SETFIT = {"batch_sizes": (16,), "learning_rates": (2e-5,), "epochs": (1,)}
-# A head that is found by logistic regression has neither rate nor epochs.
+# A head fitted by logistic regression has neither learning rate nor epochs.
 _AT_ONCE = {"batch_sizes": (32,), "learning_rates": (0.0,), "epochs": (1,)}
-# A head alone wants a high rate.
+# Training only the head needs a high learning rate.
 _HEAD = {"learning_rates": (1e-3,)}
 
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """The keywords of `finetune`, which describes them, checked and the lists as tuples.
+    """The keywords of `finetune`, which documents them, checked and with lists as tuples.
 
     >>> FinetuneSettings(epochs=[2, 3, 2], seeds=1).epochs
     (2, 3)
@@ -393,7 +393,7 @@ class FinetuneSettings:
                 object.__setattr__(self, name, _numbers(name, values, kind, least))
         if self.warmup is not None and not 0 <= self.warmup < 1:
             raise ValueError(
-                f"warmup={self.warmup} has to be a share of the steps, from 0 to below 1."
+                f"warmup={self.warmup} must be a share of the steps, from 0 to below 1."
             )
         for name in ("sequence_length", "early_stopping", "lora_rank", "limit"):
             value = getattr(self, name)
@@ -407,14 +407,14 @@ class FinetuneSettings:
         self._choose_method()
 
     def _choose_method(self):
-        """Check the method, with what only one of them has."""
+        """Check the method and the settings that belong to one method."""
         method = self.method or ("full" if self.lora_rank is None else "lora")
         check_choice("method", method, METHODS)
         for name, its, default in (("lora_rank", "lora", 8), ("pairs", "setfit", 20)):
             value = getattr(self, name)
             if method != its and value is not None:
                 raise ValueError(
-                    f"{name}={value!r} is of method='{its}' alone; leave it out for '{method}'."
+                    f"{name}={value!r} needs method='{its}'; leave it out for '{method}'."
                 )
             if method == its and value is None:
                 object.__setattr__(self, name, default)
@@ -424,13 +424,13 @@ class FinetuneSettings:
             check_whole("pairs", self.pairs)
         if self.record_rate and method in ("frozen", "setfit"):
             raise ValueError(
-                f"record_rate=True records a rate for whole models, which method='{method}' does "
-                "not look for; leave one of the two out."
+                f"record_rate=True records a learning rate for whole models, but method='{method}' "
+                "does not search for one; leave one of the two out."
             )
         object.__setattr__(self, "method", method)
 
     def of(self, task):
-        """The task with the settings that are given, or else the method's, in place of its own."""
+        """Return the task with the given settings, or else the method's, instead of its own."""
         names = {one.name for one in dataclasses.fields(task.settings)}
         given = {x: value for x, value in vars(self).items() if x in names and value is not None}
         own = _SETFIT if self.method == "setfit" else {}
@@ -439,15 +439,15 @@ class FinetuneSettings:
         for name in ("learning_rates", "epochs") if own is _AT_ONCE else ():
             if name in given:
                 raise ValueError(
-                    f"{name}={list(given[name])}, and method='frozen' finds the head of classes of "
-                    "texts at once, by logistic regression; leave it out."
+                    f"{name}={list(given[name])} has no effect with method='frozen', which fits a "
+                    "text classifier's head at once, by logistic regression; leave it out."
                 )
         settings = dataclasses.replace(task.settings, **{**own, **given})
         return dataclasses.replace(task, settings=settings)
 
 
 def _part(given):
-    """The third of 16, as `(3, 16)` or "3/16", as a tuple.
+    """Parse a part such as the third of 16, `(3, 16)` or "3/16".
 
     >>> _part("3/16")
     (3, 16)
@@ -458,16 +458,16 @@ def _part(given):
             raise ValueError
     except (TypeError, ValueError):
         raise ValueError(
-            f"part={given!r} has to be its number, from 1, and that of all parts, as '3/16'."
+            f"part={given!r} must be its number, from 1, and the number of parts, such as '3/16'."
         ) from None
     return number, count
 
 
 @dataclass(frozen=True)
 class AdviseSettings:
-    """The keywords of `advise`, which describes them, checked and the lists as tuples.
+    """The keywords of `advise`, which documents them, checked and with lists as tuples.
 
-    Two are equal where the runs of one can stand beside those of the other.
+    Settings are equal if their runs are comparable.
 
     >>> AdviseSettings(shares=0.5, arms="tfidf").shares
     (0.5, 1.0)
@@ -504,7 +504,7 @@ class AdviseSettings:
             check_choice("precision", self.precision, PRECISIONS)
         shares = _numbers("shares", self.shares, float, 0.0)
         if max(shares) > 1:
-            raise ValueError(f"shares={max(shares):g} is more than all labels; 1 is all of them.")
+            raise ValueError(f"shares={max(shares):g} must be at most 1, which means all labels.")
         chosen = {
             "seeds": _numbers("seeds", self.seeds, int, 0),
             "shares": tuple(sorted({*shares, 1.0})),
@@ -518,18 +518,18 @@ class AdviseSettings:
             object.__setattr__(self, name, value)
 
     def compared(self):
-        """What all runs in one folder have in common: a dict."""
+        """Return the settings that all runs of a folder have in common, as a dict."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
 
 
 def _numbers(name, values, kind, least):
-    """One number or several, as a tuple without repetitions."""
+    """Return one number or several as a tuple without repetitions."""
     values = values if isinstance(values, (list, tuple)) else (values,)
     for value in values:
         if kind is int:
             check_whole(name, value, least)
         elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > least:
-            raise ValueError(f"{name}={value!r} has to be a number above {least}.")
+            raise ValueError(f"{name}={value!r} must be a number above {least}.")
     if not values:
-        raise ValueError(f"{name} is empty; give at least one number.")
+        raise ValueError(f"{name} is empty; pass at least one number.")
     return tuple(dict.fromkeys(map(kind, values)))

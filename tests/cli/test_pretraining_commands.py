@@ -51,7 +51,7 @@ def test_examples_beforehand(text, tmp_path):
     for options, message in (
         (("--set", "mask_rate=1"), "--set has no argument 'mask_rate'"),
         (("--reading", "sentence=lines"), "--reading has no argument 'sentence'; did you mean"),
-        (("--beam", "region=x"), "--beam 'region=x' is for a --runner"),
+        (("--beam", "region=x"), "--beam 'region=x' needs a --runner"),
     ):
         done = kerasbert(*given, *options)
         assert done.exit_code == 2 and message in done.stderr, done.output
@@ -119,7 +119,7 @@ def test_a_real_signal(text, tmp_path):
                 break
         last = process.stderr.read().splitlines()[-1]
     assert process.returncode == 130
-    found = re.fullmatch(r"Stopped after step (\d+), which is saved; the same again goes on.", last)
+    found = re.fullmatch(r"Stopped after step (\d+), which is saved; the same call resumes.", last)
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and f"going on after step {found[1]} of 80" in done.stderr
+    assert done.returncode == 0 and f"resuming after step {found[1]} of 80" in done.stderr
     assert done.stdout.splitlines()[-1] == f"80 steps -> {out / 'preset'}"

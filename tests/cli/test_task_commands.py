@@ -255,9 +255,9 @@ def wrong_files(folder):
         "grades": ([*train, "--head", "reranker"], "the label 'yes' is no number from 0 on"),
         "rank of nothing": (
             [*train, "--method", "setfit", "--lora-rank", "4"],
-            "lora_rank=4 is of method='lora' alone; leave it out for 'setfit'",
+            "lora_rank=4 needs method='lora'; leave it out for 'setfit'",
         ),
-        "pairs of nothing": ([*train, "--pairs", "4"], "pairs=4 is of method='setfit' alone"),
+        "pairs of nothing": ([*train, "--pairs", "4"], "pairs=4 needs method='setfit'"),
         "no way to draw": (
             [*train, "--method", "setfit", "--pairs", "all"],
             "pairs='all' is unknown; use one of oversampling, undersampling, unique",

@@ -177,7 +177,7 @@ def test_truncated(theirs, tmp_path, end, share):
         data = file.read()
     with open(path, "wb") as file:
         file.write(data[: int(len(data) * share)])
-    with pytest.raises(ValueError, match="(is cut off|asks for).*download it again"):
+    with pytest.raises(ValueError, match="(is truncated|asks for).*download it again"):
         BertBackbone.from_preset(directory)
 
 
@@ -191,9 +191,9 @@ def test_missing_and_left_over(theirs, tmp_path):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"hidden_act": "mish"}, "hidden_act 'mish'; kerasbert reads gelu, relu"),
+        ({"hidden_act": "mish"}, "hidden_act='mish'; it must be one of gelu, relu"),
         ({"hidden_size": None}, "lacks hidden_size; download it again"),
-        ({"vocab_size": 98}, r"word_embeddings \(99, 36\), where our token_embedding"),
+        ({"vocab_size": 98}, r"word_embeddings \(99, 36\), but our token_embedding"),
     ],
     ids=str,
 )

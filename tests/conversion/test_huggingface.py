@@ -274,7 +274,7 @@ def test_new_heads_are_asked_for(reference):
             model = cls.from_preset(theirs.directory, preprocessor=None, new_head=True)
         assert theirs.compare(model.backbone, lengths=(5,)) <= 1e-5
     many = reference("bert", CLASSIFIER, num_labels=3)
-    with pytest.raises(ValueError, match=r"classifier.weight \(3, 36\), where our logits/kernel"):
+    with pytest.raises(ValueError, match=r"classifier.weight \(3, 36\), but our logits/kernel"):
         BertTextRegressor.from_preset(many.directory, preprocessor=None)
 
 
@@ -510,7 +510,7 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
         ("bert", {"hidden_act": "snake"}, "activation hidden_act='snake'; kerasbert reads gelu,"),
         ("albert", {"inner_group_num": 2}, "Missing, ours .theirs.: transformer_layer_1/"),
         ("albert", {"num_hidden_layers": 18, "num_hidden_groups": 14}, "rounds a quotient down"),
-        ("modernbert", {"head_dim": 6}, "head_dim=6 beside hidden_size=36"),
+        ("modernbert", {"head_dim": 6}, "head_dim=6 with hidden_size=36"),
         (
             "modernbert",
             {"layer_types": ["sliding_attention", "full_attention"] * 2},
@@ -524,14 +524,14 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
         (
             "modernbert",
             {"local_attention": 128, "sliding_window": 128},
-            "local_attention=128 beside sliding_window=128, which is not half",
+            "local_attention=128 with sliding_window=128, which is not half",
         ),
         ("nomic_bert", {"activation_function": "gelu"}, "activation_function='gelu', which"),
-        ("nomic_bert", {"head_dim": 6}, "head_dim=6 beside hidden_size=36"),
+        ("nomic_bert", {"head_dim": 6}, "head_dim=6 with hidden_size=36"),
         (
             "nomic_bert",
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-            "scales its rotary positions .*'dynamic'.* the rope_type 'default' and 'linear' only",
+            "scales its rotary positions .*'dynamic'.* only the rope_type 'default' and 'linear'",
         ),
         ("gte", {"position_embedding_type": "absolute"}, "'absolute'.*='rope' can be loaded"),
         ("gte", {"model_type": "new", "rope_parameters": None}, "has rope_theta=None, which"),
@@ -611,14 +611,14 @@ def test_without_weights(reference):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"conv_kernel_size": 3}, "has conv_kernel_size=3, which kerasbert does not have; only"),
+        ({"conv_kernel_size": 3}, "has conv_kernel_size=3, which kerasbert does not support; only"),
         ({"pos_att_type": ["c2p"]}, "pos_att_type=.'c2p'., .* use a DeBERTa-v3 checkpoint"),
         ({"share_att_key": False}, "share_att_key=False"),
         ({"position_biased_input": True}, "position_biased_input=True"),
         ({"norm_rel_ebd": "none"}, "norm_rel_ebd='none'"),
         ({"type_vocab_size": 2}, "type_vocab_size=2"),
         ({"embedding_size": 20}, "embedding_size=20"),
-        ({"position_buckets": 1.5}, "position_buckets=1.5 in .* has to be a whole number"),
+        ({"position_buckets": 1.5}, "position_buckets=1.5 in .* must be a whole number"),
         ({"model_type": "deberta"}, "the first DeBERTa, .* use a DeBERTa-v3 checkpoint, such as"),
     ],
 )

@@ -160,7 +160,7 @@ def test_another_shape(reference, tmp_path, bin):
     tensors = theirs.tensors()
     tensors["pooler.dense.weight"] = torch.ones(36, 35)
     directory = theirs.copy_with(tmp_path, tensors, bin)
-    message = r"pooler.dense.weight \(36, 35\), where our pooled_dense/kernel is \(36, 36\)"
+    message = r"pooler.dense.weight \(36, 35\), but our pooled_dense/kernel is \(36, 36\)"
     with pytest.raises(ValueError, match=message):
         BertBackbone.from_preset(directory)
 
@@ -168,7 +168,7 @@ def test_another_shape(reference, tmp_path, bin):
 @pytest.mark.peers
 def test_another_vocabulary_size(reference, tmp_path):
     directory = reference("bert").copy(tmp_path, vocab_size=98)
-    with pytest.raises(ValueError, match=r"word_embeddings.weight \(99, 36\), where our"):
+    with pytest.raises(ValueError, match=r"word_embeddings.weight \(99, 36\), but our"):
         BertBackbone.from_preset(directory)
 
 
@@ -269,7 +269,7 @@ def test_no_weights(reference, tmp_path):
 
 @pytest.mark.parametrize(
     "content, message",
-    [("{", "is no valid JSON"), ("[]", "holds a list where an object"), ("\xff", "no valid JSON")],
+    [("{", "is not valid JSON"), ("[]", "holds a list, but must hold"), ("\xff", "not valid JSON")],
 )
 def test_broken_configuration(tmp_path, content, message):
     (tmp_path / "config.json").write_text(content, encoding="latin-1")

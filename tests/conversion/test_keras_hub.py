@@ -184,7 +184,7 @@ def test_head_of_another_width(tmp_path):
     )
     theirs.save_to_preset(str(tmp_path))
     assert_same_encoder(BertBackbone.from_preset(str(tmp_path)), theirs.backbone)
-    with pytest.raises(ValueError, match="head of hidden_dim=12, other than the encoder's width"):
+    with pytest.raises(ValueError, match="head of hidden_dim=12, not of the encoder's width"):
         BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
 
 
@@ -264,7 +264,7 @@ def test_classifier_of_texts(tmp_path):
 def test_other_models_are_refused(tmp_path):
     with open(tmp_path / "config.json", "w") as file:
         json.dump({"registered_name": "keras_hub>T5Backbone", "config": {}}, file)
-    with pytest.raises(ValueError, match="holds a T5Backbone, which is not of the BERT family"):
+    with pytest.raises(ValueError, match="holds a T5Backbone, which is not in the BERT family"):
         BertBackbone.from_preset(str(tmp_path))
 
 
@@ -273,14 +273,14 @@ def test_cut_off(tmp_path):
     theirs = keras_hub.models.BertTextClassifier(bert(), num_classes=2, preprocessor=None)
     theirs.save_to_preset(str(tmp_path))
     for file, without in (
-        ("model.weights.h5", "is not whole: "),
+        ("model.weights.h5", "is incomplete: "),
         # KerasHub itself takes such a preset and leaves the head random.
         ("task.weights.h5", "has no head for a .*"),
     ):
         path = tmp_path / file
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
-        with pytest.raises(ValueError, match=f"is not whole: {file} is cut off"):
+        with pytest.raises(ValueError, match=f"is incomplete: {file} is truncated"):
             BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
         path.unlink()
         with pytest.raises(ValueError, match=without):

@@ -96,8 +96,8 @@ def variables():
             {"d.weight": (3, 2), "d.bias": (3,), "e": (1,)},
             r"\(theirs\): none. Left over, .*: e",
         ),
-        ({"d.weight": (2, 3), "d.bias": (3,)}, r"d.weight \(2, 3\), where our dense/kernel is"),
-        ({"d.weight": (3, 2), "d.bias": (4,)}, r"d.bias \(4,\), where our dense/bias is \(3,\)"),
+        ({"d.weight": (2, 3), "d.bias": (3,)}, r"d.weight \(2, 3\), but our dense/kernel is"),
+        ({"d.weight": (3, 2), "d.bias": (4,)}, r"d.bias \(4,\), but our dense/bias is \(3,\)"),
         ({f"x{i}": (1,) for i in range(20)}, "x11 and 8 more"),
     ],
 )

@@ -419,7 +419,7 @@ def test_a_case_that_cannot_be_lowered(tmp_path, reference):
     [
         ([], "is no list of modules"),
         ([{"idx": 0, "type": "a.Transformer"}], "is no list of modules"),
-        ({"idx": 0}, "holds a dict where a list is expected"),
+        ({"idx": 0}, "holds a dict, but must hold a list"),
         ([{"idx": 0, "path": "../x", "type": "a.Transformer"}], "leaves its directory"),
         ([{"idx": 0, "path": "/x", "type": "a.Transformer"}], "leaves its directory"),
     ],
@@ -434,7 +434,7 @@ def test_broken_modules(reference, tmp_path, modules, message):
 def test_pooling_that_is_missing(reference, tmp_path):
     directory = make(reference("bert"), tmp_path)
     shutil.rmtree(os.path.join(directory, "1_Pooling"))
-    with pytest.raises(ValueError, match="1_Pooling/config.json' is missing; fetch the whole"):
+    with pytest.raises(ValueError, match="1_Pooling/config.json' is missing; download the whole"):
         BertTextEmbedder.from_preset(directory, preprocessor=None)
 
 

@@ -151,7 +151,7 @@ def test_shards_that_no_check_sees(tmp_path):
     shard = sorted((tmp_path / "preset").glob("model_*.h5"))[0]
     shutil.copy(shard, tmp_path / "preset" / "other.h5")
     index.write_text(index.read_text().replace(shard.name, "other.h5"))
-    refuses(tmp_path / "preset", "names 'other.h5', which is no file of weights", BertBackbone)
+    refuses(tmp_path / "preset", "names 'other.h5', which is not a file of weights", BertBackbone)
 
 
 # === PyTorch's files ===
@@ -204,7 +204,7 @@ def test_tensors_that_share_their_bytes(folders, tmp_path):
     directory = _bin(folders, tmp_path, share)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "vocab_size": 1 << 20}))
-    refuses(directory, "asks for .* weights .*, and its files hold 2", BertBackbone)
+    refuses(directory, "asks for .* weights .*, but its files hold 2", BertBackbone)
     shutil.rmtree(directory)
     tied = _bin(
         folders,
@@ -237,7 +237,7 @@ def test_random_weights_that_no_machine_holds(folders, tmp_path, format):
     name = "hidden_size" if format == "huggingface" else "hidden_dim"
     inner[name] = 2 * 10**6
     (directory / "config.json").write_text(json.dumps(config))
-    refuses(directory, "and this machine has .* of memory", BertBackbone, load_weights=False)
+    refuses(directory, "but this machine has .* of memory", BertBackbone, load_weights=False)
     inner[name], layers = 16, "num_hidden_layers" if format == "huggingface" else "num_layers"
     inner[layers] = 10**5
     (directory / "config.json").write_text(json.dumps(config))
@@ -251,7 +251,7 @@ def test_keras_hub_builds_the_encoder_of_the_task(folders, tmp_path, name):
     saved = json.loads(path.read_text())
     saved["config"]["backbone"]["config"][name] = 10**7
     path.write_text(json.dumps(saved))
-    refuses(directory, f"task.json' has a backbone of {name}=10000000, and config.json")
+    refuses(directory, f"task.json' has a backbone of {name}=10000000, but config.json")
 
 
 def test_settings_of_a_keras_hub_head(folders, tmp_path):
@@ -260,7 +260,7 @@ def test_settings_of_a_keras_hub_head(folders, tmp_path):
     saved = json.loads(path.read_text())
     saved["config"]["hidden_dim"] = 10**6
     path.write_text(json.dumps(saved))
-    refuses(directory, "task.json' has hidden_dim=1000000, and the preset holds", num_classes=3)
+    refuses(directory, "task.json' has hidden_dim=1000000, but the preset holds", num_classes=3)
 
 
 def test_settings_of_a_head(tmp_path):
@@ -294,7 +294,7 @@ def test_elmo(tmp_path):
     ):
         edited = {**value, part: {**value[part], name: wrong}}
         (tmp_path / "edited.json").write_text(json.dumps(edited))
-        with pytest.raises(ValueError, match="The options ask for .* weights, and '.*' holds"):
+        with pytest.raises(ValueError, match="The options need .* weights, but '.*' holds"):
             ElmoBackbone.from_files(str(tmp_path / "edited.json"), weights)
     with h5py.File(weights, "r+") as file:
         del file["CNN_proj/W_proj"]

@@ -107,15 +107,15 @@ def test_the_same_documents_stay(runner, planted, tmp_path):  # noqa: F811
     assert deduplicate(planted, tmp_path / "there", options=options, **settings) == here
     assert content(tmp_path / "there") == content(tmp_path / "here")
     assert [pair["document"] for pair in here["pairs"]] == EXPECTED
-    with pytest.raises(ValueError, match="has files already; name another folder"):
+    with pytest.raises(ValueError, match="is not empty; name another folder"):
         deduplicate(planted, tmp_path / "there", options=options)
     # The state after a killed pipeline.
     report = tmp_path / "there" / ".duplicates.json"
     report.write_text(json.dumps({"made_of": here["made_of"], "complete": False}))
     os.remove(tmp_path / "there" / "c" / "e.txt")
-    with pytest.raises(ValueError, match="is not complete: `deduplicate` was interrupted"):
+    with pytest.raises(ValueError, match="is incomplete: `deduplicate` was interrupted"):
         list(documents(tmp_path / "there"))
-    with pytest.raises(ValueError, match="is not complete"):
+    with pytest.raises(ValueError, match="is incomplete"):
         pipeline.matched(str(tmp_path / "there"))
     if runner == "here":
         assert deduplicate(planted, tmp_path / "there", options=options, **settings) == here
@@ -167,24 +167,24 @@ def test_a_folder_is_all_that_is_in_it(corpus, bert, tmp_path):
 
 def test_options_of_a_runner():
     assert pipeline.beam_options(None, None) is None
-    with pytest.raises(ValueError, match="--beam 'region=x' is for a --runner of Apache Beam"):
+    with pytest.raises(ValueError, match="--beam 'region=x' needs a --runner of Apache Beam"):
         pipeline.beam_options(None, ["region=x"])
 
 
 @pytest.mark.peers
 def test_bad_input_of_a_pipeline(bert, tmp_path):
-    with pytest.raises(ValueError, match="There is no file"):
+    with pytest.raises(ValueError, match="is not a file, nor a pattern"):
         pipeline.write_examples(str(tmp_path / "none*.txt"), tmp_path / "out", bert)
     (tmp_path / "empty.txt").write_text("\n\n")
     # The runner says where an error came from, in its own class of errors.
-    with pytest.raises(Exception, match="has no text of which an example could be made"):
+    with pytest.raises(Exception, match="has no text to make an example of"):
         pipeline.write_examples(tmp_path / "empty.txt", tmp_path / "out", bert, sequence_length=T)
     (tmp_path / "one.txt").write_text("ba be\nbi bo\n")
-    with pytest.raises(Exception, match="another document, and there is one only"):
+    with pytest.raises(Exception, match="another document, but there is only one"):
         pipeline.write_examples(tmp_path / "one.txt", tmp_path / "out", bert, sequence_length=T)
     # What is there says that it is not whole.
     assert read_manifest(tmp_path / "out")["complete"] is False
-    with pytest.raises(ValueError, match="not complete"):
+    with pytest.raises(ValueError, match="incomplete"):
         read_examples(tmp_path / "out", 2)
 
 

@@ -81,10 +81,10 @@ def test_compressed(write, name, pack):
     path = write(f"a.txt.{name}", pack(TWO_TEXT.encode()))
     assert read(path) == TWO
     cut = write(f"b.txt.{name}", path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=rf"'.*b\.txt\.{name}' is cut short or damaged"):
+    with pytest.raises(ValueError, match=rf"'.*b\.txt\.{name}' is truncated or damaged"):
         read(cut)
     other = write(f"c.txt.{name}", TWO_TEXT)
-    with pytest.raises(ValueError, match="cut short or damaged"):
+    with pytest.raises(ValueError, match="truncated or damaged"):
         read(other)
 
 
@@ -100,7 +100,7 @@ def test_zstandard(write):
     path.write_bytes(packed + packed)  # as programs write that use all cores
     assert read(path) == TWO[:1] + [TWO[1] + TWO[0]] + TWO[1:]
     path.write_bytes(packed[:-3])
-    with pytest.raises(ValueError, match="is cut short or damaged"):
+    with pytest.raises(ValueError, match="is truncated or damaged"):
         read(path)
 
 
@@ -186,8 +186,8 @@ def test_files_say_whether_they_are_prose(write, language, form):
     lines = [form(document, space).split("\n") for document in stories]
     assert read(path, sentences="lines") == lines
     (said,) = corpus_module.describe_files(path)
-    how = {paragraphs_a_line: "prose, split", sentences_a_line: "a sentence a line"}
-    assert how.get(form, "prose of wrapped lines, joined and split") in said
+    how = {paragraphs_a_line: "prose, split", sentences_a_line: "one sentence per line"}
+    assert how.get(form, "wrapped prose, joined and split") in said
     assert said.endswith("documents end at empty lines")
 
 
@@ -346,9 +346,9 @@ def test_memory_is_flat(write):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"sentences": "split them"}, "sentences='split them' is none of None, 'lines', 'split'"),
-        ({"document_end": "page"}, "document_end='page' is none of"),
-        ({"errors": "strict?"}, "errors='strict.' is none of"),
+        ({"sentences": "split them"}, "'split them' must be one of None, 'lines', 'split'"),
+        ({"document_end": "page"}, "document_end='page' must be one of"),
+        ({"errors": "strict?"}, "errors='strict.' must be one of"),
         ({"encoding": "klingon"}, "encoding='klingon' is not known"),
     ],
 )
@@ -358,14 +358,14 @@ def test_unknown_settings(write, settings, message):
 
 
 def test_nothing_to_read(write, tmp_path):
-    with pytest.raises(ValueError, match=r"There is no file '.*nowhere\.txt', nor any"):
+    with pytest.raises(ValueError, match=r"'.*nowhere\.txt' is not a file, nor"):
         read(tmp_path / "nowhere.txt")
-    with pytest.raises(ValueError, match=r"There is no file '.*\*\.md'"):
+    with pytest.raises(ValueError, match=r"'.*\*\.md' is not a file, nor"):
         read(tmp_path / "*.md")
     with pytest.raises(ValueError, match="The corpus is an empty list"):
         read([])
     for name in ("a.zip", "a.tar.gz"):
-        with pytest.raises(ValueError, match=f"{name}' holds other files; unpack it"):
+        with pytest.raises(ValueError, match=f"{name}' is an archive; unpack it"):
             read(write(f"archives/{name}", "x").parent)
         (tmp_path / "archives" / name).unlink()
     folder = write("empty/.hidden", "").parent
@@ -396,7 +396,7 @@ def test_bytes_that_are_no_utf8(write, chunk, monkeypatch):
     "line, message",
     [
         ("{'text'}", r"Line 3 of '.*' is not JSON .*\{\"text\": "),
-        ('{"body": "x"}', r"Line 3 of '.*' has the keys 'body'; name the text's with text_key"),
+        ('{"body": "x"}', r"Line 3 of '.*' has the keys 'body'; name the key .* with text_key"),
         ('{"text": 5}', "Line 3 of '.*' has no text at 'text'"),
         ('{"text": ["a", 5]}', "Line 3 of '.*' has no text at 'text'"),
         ("[]", "Line 3 of '.*' has no text at 'text'"),
@@ -496,11 +496,11 @@ def test_parquet(write, tmp_path):
     assert read(path, text_key="parts", sentences="lines") == [["a b", "c"]] * 60
     found = in_parts(path, 200, text_key="body")
     assert list(itertools.chain(*found)) == whole and sum(map(bool, found)) > 3
-    with pytest.raises(ValueError, match=r"has the columns 'id', 'body', 'parts'; name the text's"):
+    with pytest.raises(ValueError, match=r"has the columns 'id', 'body', 'parts'; name the text"):
         read(path)
     with pytest.raises(ValueError, match=r"Row 1 of '.*a\.parquet' has no text at 'id'"):
         read(path, text_key="id")
     for data in (b"", b"PAR1", path.read_bytes()[:-100]):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="is no intact Parquet file"):
+        with pytest.raises(ValueError, match="is not a valid Parquet file"):
             read(path, text_key="body")

@@ -157,13 +157,13 @@ def test_prediction_slots():
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ((1.5, 0.8, 0.1), "mask_selection_rate=1.5 has to be a number from 0 to 1"),
+        ((1.5, 0.8, 0.1), "mask_selection_rate=1.5 must be a number from 0 to 1"),
         ((0, 0.8, 0.1), "mask_selection_rate=0 leaves nothing to predict"),
-        ((0.15, -0.1, 0.1), "mask_token_rate=-0.1 has to be a number"),
-        ((0.15, 0.8, "0.1"), "random_token_rate='0.1' has to be a number"),
+        ((0.15, -0.1, 0.1), "mask_token_rate=-0.1 must be a number"),
+        ((0.15, 0.8, "0.1"), "random_token_rate='0.1' must be a number"),
         ((0.15, 0.8, 0.3), "mask_token_rate=0.8 and random_token_rate=0.3 add up to more than 1"),
         ((0.15, 0.8, 0.1, 0), "mask_selection_length=0 has to be a whole number from 1"),
-        ((0.15, 0.8, 0.1, None, "words"), "'words' is no unit of masking; use one of 'token', 'wo"),
+        ((0.15, 0.8, 0.1, None, "words"), "'words' must be one of 'token', 'wo"),
     ],
 )
 def test_rates_that_make_no_sense(rates, message):

@@ -124,7 +124,7 @@ def test_a_random_text_begins_anywhere_and_ends_with_its_document():
 
 
 def test_one_document_has_no_other():
-    with pytest.raises(ValueError, match="there is one only; end documents with an empty line"):
+    with pytest.raises(ValueError, match="there is only one; end documents with an empty line"):
         next_sentence_pairs([0, 3, 6], [0, 2], 10)
 
 

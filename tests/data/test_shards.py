@@ -151,7 +151,7 @@ def test_a_corpus_that_was_edited_at_equal_size(models, copied, what, is_complet
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
     kind = "vectors" if what in ("npy", "parquet") else what
-    with pytest.raises(ValueError, match=f"out' has {kind} of another corpus; name another"):
+    with pytest.raises(ValueError, match=f"out' has {kind} from another corpus; name another"):
         write(models, what, root / "corpus", root / "out")
     path.write_text(
         path.read_text().replace("WEATHER", "weather")
@@ -187,7 +187,7 @@ def test_a_run_that_was_stopped_trusts_no_shard(models, copied, what):
     assert len({path.stem for path in there}) == 3
     flip(there[0])
     there[-1].unlink()
-    with pytest.raises(ValueError, match="is not complete"):
+    with pytest.raises(ValueError, match="is incomplete"):
         read(what, out)
     before = state(out)
     assert write(models, what, root / "corpus", out) == 14 and read(what, out) == whole

@@ -65,7 +65,7 @@ def test_punctuation():
         ("ab", (1, 0), "head of word 1, 'a', is 1"),
         ("ab", (0, 0), "2 words with the head 0"),
         ("ab", (2, 1), "0 words with the head 0"),
-        ("abcd", (0, 4, 2, 3), "From word 2, 'b', the heads go round"),
+        ("abcd", (0, 4, 2, 3), "From word 2, 'b', the heads form a cycle"),
     ],
 )
 def test_what_is_no_tree(words, heads, message):

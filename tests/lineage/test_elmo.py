@@ -245,7 +245,7 @@ def test_wrong_use(tmp_path):
     with pytest.raises(ValueError, match="states are of 2 texts.* have 3"):
         embedder.backbone.read_on({"character_ids": ids, "padding_mask": mask}, states)
     embedder.backbone.to_files(tmp_path / "options.json", tmp_path / "w.hdf5")
-    with pytest.raises(FileNotFoundError, match="none.hdf5' is missing; fetch it again"):
+    with pytest.raises(FileNotFoundError, match="none.hdf5' is missing; download it again"):
         ElmoBackbone.from_files(tmp_path / "options.json", tmp_path / "none.hdf5")
     (tmp_path / "options.json").write_text('{"lstm": {}}')
     with pytest.raises(ValueError, match="lacks 'n_layers' in 'lstm'"):
@@ -278,10 +278,10 @@ def test_files_that_do_not_fit(tmp_path):
         return ElmoBackbone.from_files(tmp_path / "options.json", path)
 
     assert read().count_params() == 522 + 2 + 4 + 4 + 2 + 2 * (48 + 12 + 6) + 2
-    with pytest.raises(ValueError, match=r"'char_embed' in .* is \(262, 3\) where .* say"):
+    with pytest.raises(ValueError, match=r"'char_embed' in .* has the shape \(262, 3\), but"):
         read(char_embed=(261, 3))
     (tmp_path / "text").write_text("no HDF5")
-    with pytest.raises(ValueError, match="text' is cut off or no HDF5 file"):
+    with pytest.raises(ValueError, match="text' is truncated or not an HDF5 file"):
         ElmoBackbone.from_files(tmp_path / "options.json", tmp_path / "text")
     for wrong, message in (
         ({"dim": 0}, "dim=0 in .* has to be a whole number from 1"),
@@ -293,9 +293,9 @@ def test_files_that_do_not_fit(tmp_path):
             ElmoBackbone.from_files(tmp_path / "changed.json", tmp_path / "weights.hdf5")
     changed = {**options, "char_cnn": {**options["char_cnn"], "filters": [3]}}
     (tmp_path / "changed.json").write_text(json.dumps(changed))
-    with pytest.raises(ValueError, match=r"filters=\[3\] in .* has to be a list of \[width, count"):
+    with pytest.raises(ValueError, match=r"filters=\[3\] in .* must be a list of .*\[width, count"):
         ElmoBackbone.from_files(tmp_path / "changed.json", tmp_path / "weights.hdf5")
     with pytest.raises(ValueError, match="lacks 'CNN_proj/b_proj'"):
         read(**{"CNN_proj/b_proj": None})
-    with pytest.raises(ValueError, match="has CNN_high_0/W_carry, which the options"):
+    with pytest.raises(ValueError, match="has CNN_high_0/W_carry, for which the options"):
         read(**{"CNN_high_0/W_carry": (2, 2)})

@@ -440,12 +440,12 @@ def test_marian_files_that_do_not_fit(tmp_path):
         refused(lambda: TransformerSeq2SeqLM.from_preset(tmp_path, preprocessor=None), words)
         refused(lambda: kerasbert.convert(tmp_path, tmp_path / "new", tokenizer=False), words)
     path.write_text(json.dumps(config))
-    refused(lambda: kerasbert.convert(model, tmp_path / "new", "google"), "holds BERT alone")
+    refused(lambda: kerasbert.convert(model, tmp_path / "new", "google"), "only holds BERT")
     refused(lambda: kerasbert.convert(model, tmp_path / "new", "keras_hub"), "has no marian")
     refused(lambda: TransformerSeq2SeqLM.from_preset(tmp_path, num_beam=4), "num_beam")
     refused(lambda: BertBackbone.from_preset(tmp_path), "of the family 'marian'")
     for change, words in (
-        ({"bad_words_ids": [[1, 2]]}, "forbids single tokens alone"),
+        ({"bad_words_ids": [[1, 2]]}, "can only forbid single tokens"),
         ({"forced_eos_token_id": [1, 2]}, "forced_eos_token_id"),
     ):
         (tmp_path / "generation_config.json").write_text(json.dumps(change))

@@ -119,7 +119,7 @@ def test_presets_and_characters(tmp_path):
     model.save_to_preset(tmp_path / "int8")
     again = TransformerXLLM.from_preset(tmp_path / "int8")
     assert abs(again.evaluate_stream("abcabc") - small) < 1e-6
-    with pytest.raises(ValueError, match="holds BERT alone"):
+    with pytest.raises(ValueError, match="only holds BERT"):
         kerasbert.convert(model, tmp_path / "google", format="google")
     with pytest.raises(TypeError, match="not a TransformerXLLM"):
         kerasbert.export_serving(model, tmp_path / "served")

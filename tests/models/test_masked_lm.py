@@ -366,7 +366,7 @@ def test_bad_positions(model):
 
 def test_bad_rates():
     tokenizer = bert_tokenizer(TOKENS)
-    with pytest.raises(ValueError, match="mask_selection_rate=15 has to be a number from 0 to 1"):
+    with pytest.raises(ValueError, match="mask_selection_rate=15 must be a number from 0 to 1"):
         BertMaskedLMPreprocessor(tokenizer, mask_selection_rate=15)
     with pytest.raises(ValueError, match="add up to more than 1"):
         BertPretrainerPreprocessor(tokenizer, mask_token_rate=0.9, random_token_rate=0.2)

@@ -111,7 +111,7 @@ def test_pairs_are_masked_by_words():
 
 
 def test_settings_that_there_are_not():
-    with pytest.raises(ValueError, match="'words' is no unit of masking"):
+    with pytest.raises(ValueError, match="mask_unit='words' must be one of"):
         make(mask_unit="words")
     with pytest.raises(
         ValueError, match="word_boundaries='white' is unknown; use one of marks, sp"

@@ -105,7 +105,7 @@ def test_what_is_done_stays(embedder, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(type(embedder), "embed", stopping)
     with pytest.raises(OSError, match="No space"):
         embed_corpus(corpus / "lines.txt", out, embedder, **settings)
-    with pytest.raises(ValueError, match="is not complete; run the same"):
+    with pytest.raises(ValueError, match="is incomplete; run the same"):
         list(read_vectors(out))
     assert embed_corpus(corpus / "lines.txt", out, embedder, **settings) == 5
     assert len(seen) == 4  # The first shard was there.
@@ -134,7 +134,7 @@ def test_bad_input(embedder, corpus, tmp_path):
     (tmp_path / "nothing").mkdir()
     for message, path, settings in (
         ("The folder '.*nothing' has no files", tmp_path / "nothing", {}),
-        ("There is no file", tmp_path / "none*.txt", {}),
+        ("is not a file, nor a pattern", tmp_path / "none*.txt", {}),
         ("has no texts", write("empty.txt", "\n \n"), {}),
         ("row 1, has no column 'body'; its columns are 'id'", corpus / "more", {"text": "body"}),
         ("has no column 'key'", corpus / "more", {"id": "key"}),
@@ -153,7 +153,7 @@ def test_bad_input(embedder, corpus, tmp_path):
         embed_corpus(tmp_path / "empty.txt", tmp_path / "mended", embedder, format="npy")
     write("empty.txt", "good\n")
     assert embed_corpus(tmp_path / "empty.txt", tmp_path / "mended", embedder, format="npy") == 1
-    with pytest.raises(ValueError, match="has vectors of another corpus"):
+    with pytest.raises(ValueError, match="has vectors from another corpus"):
         embed_corpus(corpus / "lines.txt", tmp_path / "mended", embedder, format="npy")
     tokens = type(embedder)(embedder.backbone, embedder.preprocessor, pooling="tokens")
     for model, message in ((tokens, "pooling='tokens'"), (embedder.backbone, "is no BertText")):
@@ -170,7 +170,7 @@ def test_the_command(preset, corpus, tmp_path):
     assert f"5 vectors -> {tmp_path / 'out'}" in result.output
     assert everything(tmp_path / "out")[0] == IDS[:5]
     result = CliRunner().invoke(app, [*call, "--beam", "region=x"])
-    assert result.exit_code == 2 and "--beam 'region=x' is for a --runner" in result.output
+    assert result.exit_code == 2 and "--beam 'region=x' needs a --runner" in result.output
 
 
 def test_prompts_are_those_of_an_index(embedder, corpus, tmp_path):
@@ -186,7 +186,7 @@ def test_prompts_are_those_of_an_index(embedder, corpus, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-6)
     hit = SearchIndex(model, texts, query_prompt="a good ").search(texts[0], 1)[0]
     assert hit["text"] == texts[0] and hit["score"] == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="vectors of another model"):
+    with pytest.raises(ValueError, match="vectors from another model"):
         embed_corpus(file, tmp_path / "own", embedder, format="npy")
 
 

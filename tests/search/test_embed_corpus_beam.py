@@ -75,7 +75,7 @@ def test_a_pipeline_rebuilds_damaged_shards(preset, corpus, tmp_path):  # noqa: 
     assert not [name for name in os.listdir(out) if name.startswith(".")]
     path = tmp_path / "corpus" / "lines.txt"
     path.write_text(path.read_text(encoding="utf-8").replace("good", "fine"), encoding="utf-8")
-    with pytest.raises(Exception, match="out' has vectors of another corpus"):
+    with pytest.raises(Exception, match="out' has vectors from another corpus"):
         run()
 
 
@@ -90,7 +90,7 @@ def test_parquet_of_a_pipeline(preset, corpus, tmp_path):  # noqa: F811
 @pytest.mark.peers
 def test_bad_input_of_a_pipeline(embedder, preset, corpus, tmp_path):  # noqa: F811
     options = beam_options("DirectRunner", ())
-    with pytest.raises(ValueError, match="There is no file"):
+    with pytest.raises(ValueError, match="is not a file, nor a pattern"):
         embed_corpus(str(tmp_path / "no*.txt"), tmp_path / "out", preset, options=options)
     with pytest.raises(ValueError, match="a folder that all workers can read"):
         embed_corpus(corpus, tmp_path / "out", embedder, options=options)

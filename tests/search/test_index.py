@@ -254,7 +254,7 @@ def test_broken_folders(tmp_path):
     broken("where the index says", lambda: edit(rows=9, count=9))
     broken("counts more texts than rows", lambda: edit(count=9))
     broken("dtype='int3' is unknown", lambda: edit(dtype="int3"))
-    broken("no valid JSON", lambda: (folder / "index.json").write_text("{"))
+    broken("not valid JSON", lambda: (folder / "index.json").write_text("{"))
 
 
 def test_refusals(embedder):

@@ -55,7 +55,7 @@ def test_keras_hub(name, family, settings, make, tmp_path):
     if name in ("BertTokenizer", "RobertaTokenizer"):
         convert(True, "finds")
     else:
-        with pytest.raises(ValueError, match="does not look for special tokens in texts"):
+        with pytest.raises(ValueError, match="does not find special tokens in texts"):
             convert(True, "finds")
 
 

@@ -151,10 +151,10 @@ def test_mistakes_are_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="has a PhobertTokenizer, which is not supported"):
         tokenizer_from_files(tmp_path, "roberta")
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer_config.json' is no valid JSON"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json' is not valid JSON"):
         tokenizer_from_files(tmp_path, "bert")
     (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(ValueError, match="holds a list where an object"):
+    with pytest.raises(ValueError, match="holds a list, but must hold an object"):
         tokenizer_from_files(tmp_path, "bert")
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ValueError, match="needs a BPE model, but .* has a WordPiece model"):
@@ -285,10 +285,10 @@ def test_damaged_files_beside_a_vocabulary(tmp_path, name, content, message):
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"[" * 200_000, "nested deeper"),
-        (b'{"model": {"type": "Wor', "no valid JSON"),
-        (b"\xff\xfe{}", "no valid JSON"),
-        (b"", "no valid JSON"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b'{"model": {"type": "Wor', "not valid JSON"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        (b"", "not valid JSON"),
     ],
 )
 def test_files_that_are_no_json(tmp_path, name, data, message):

@@ -208,7 +208,7 @@ def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, m
 
 @pytest.mark.parametrize("part", ["3", "0/2", (3, 2), "a/b"])
 def test_what_is_no_part(part):
-    with pytest.raises(ValueError, match="part=.* has to be its number, from 1, and that of all"):
+    with pytest.raises(ValueError, match="part=.* must be its number, from 1, and"):
         FinetuneSettings(part=part)
 
 
@@ -481,11 +481,11 @@ def test_class_weights():
 
 WRONG = {
     "precision": ({"precision": "half"}, "precision='half' is unknown; use one of float32"),
-    "rate": ({"learning_rates": [1e-3, 0]}, "learning_rates=0 has to be a number above 0.0"),
+    "rate": ({"learning_rates": [1e-3, 0]}, "learning_rates=0 must be a number above 0.0"),
     "batch": ({"batch_sizes": 2.5}, "batch_sizes=2.5 has to be a whole number from 1"),
-    "epochs": ({"epochs": []}, "epochs is empty; give at least one number"),
+    "epochs": ({"epochs": []}, "epochs is empty; pass at least one number"),
     "seeds": ({"seeds": [0, "1"]}, "seeds='1' has to be a whole number from 0"),
-    "warmup": ({"warmup": 1}, "warmup=1 has to be a share of the steps"),
+    "warmup": ({"warmup": 1}, "warmup=1 must be a share of the steps"),
     "patience": ({"early_stopping": 0}, "early_stopping=0 has to be a whole number from 1"),
     "limit": ({"limit": 0}, "limit=0 has to be a whole number from 1"),
     "length": ({"sequence_length": 512}, "sequence_length 512 exceeds the encoder's 48"),

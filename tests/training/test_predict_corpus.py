@@ -73,7 +73,7 @@ def test_the_same_as_predict(model, corpus, tmp_path):
     with pytest.raises(ValueError, match="has predictions with rows=3, not 4"):
         kerasbert.predict_corpus(model, corpus, out, rows=4)
     other = tiny.shake(tiny.task("TextClassifier", labels=tiny.LABELS, num_classes=3), 0.1)
-    with pytest.raises(ValueError, match="has predictions of another model"):
+    with pytest.raises(ValueError, match="has predictions from another model"):
         kerasbert.predict_corpus(other, corpus, out, rows=3)
 
 
@@ -101,7 +101,7 @@ def test_the_command(preset, corpus, tmp_path):
     for options, message in (
         (("--rows", "4"), "Shards need DATA, files or a quoted pattern, and --output, a folder."),
         (("--rows", "4", "--output", out, "--limit", "3"), "--limit is for one file without"),
-        (("--beam", "region=x", "--output", out), "--beam 'region=x' is for a --runner"),
+        (("--beam", "region=x", "--output", out), "--beam 'region=x' needs a --runner"),
     ):
         done = run("predict", preset, corpus, *options)
         assert done.exit_code == 2 and message in done.output, done.output
@@ -109,7 +109,7 @@ def test_the_command(preset, corpus, tmp_path):
 
 def test_bad_input(model, corpus, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match="There is no file"):
+    with pytest.raises(ValueError, match="is not a file, nor a pattern"):
         kerasbert.predict_corpus(model, tmp_path / "none*.txt", out)
     (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
     with pytest.raises(ValueError, match="has no column 'text'.*its columns are 'body'"):
@@ -119,5 +119,5 @@ def test_bad_input(model, corpus, tmp_path):
         kerasbert.predict_corpus(model, corpus, out, rows=0)
     manifest = out / "predictions.json"
     manifest.write_text(manifest.read_text().replace('"complete": true', '"complete": false'))
-    with pytest.raises(ValueError, match="is not complete; run the same predict_corpus again"):
+    with pytest.raises(ValueError, match="is incomplete; run the same predict_corpus again"):
         list(kerasbert.read_predictions(out))
