@@ -2,6 +2,8 @@
 
 import warnings
 
+from kerasbert._keywords import config_of
+
 
 def encoder_of(model):
     """The encoder of a task, or the encoder itself."""
@@ -62,7 +64,7 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
             f"encoder's {backbone.max_sequence_length} positions; set sequence_length="
             f"{backbone.max_sequence_length} or less."
         )
-    config = {**preprocessor.get_config(), "tokenizer": preprocessor.tokenizer}
+    config = {**config_of(preprocessor), "tokenizer": preprocessor.tokenizer}
     settings["num_segments"] = min(backbone.num_segments, 2)
     config.update((name, value) for name, value in settings.items() if name in config)
     return type(preprocessor).from_config(config)

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 
+from kerasbert._keywords import own_class
 from kerasbert.conversion import huggingface, sentence_transformers
 from kerasbert.conversion.huggingface import ALL_TABLES
 from kerasbert.conversion.huggingface_tables import ACTIVATIONS
@@ -66,7 +67,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     encoder, kind = encoder_of(model), _kind_there(model)
     family = encoder.family
     name = architecture(family, kind)
-    settings = encoder.get_config()
+    settings = own_class(type(encoder)).get_config(encoder)
     weights = _without_pooler(model, encoder.weights, name, kind)
     values, head = values_of(weights), values_of(head_weights(model))
     changed = _fill_rows(settings, values, family, tokenizer)

@@ -7,6 +7,7 @@ import warnings
 import keras_hub
 from keras import ops
 
+from kerasbert._keywords import own_class
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.writing import (
     canonical,
@@ -46,7 +47,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
     family = encoder.family
     prefix = _prefix(family)
     their_tokenizer = None if tokenizer is None else _tokenizer(tokenizer, prefix)
-    settings, values = encoder.get_config(), values_of(encoder.weights)
+    settings, values = own_class(type(encoder)).get_config(encoder), values_of(encoder.weights)
     changed = _fold_rows(settings, values, family)
     their_class = getattr(keras_hub.models, f"{prefix}Backbone")
     names = inspect.signature(their_class.__init__).parameters

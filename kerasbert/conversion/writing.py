@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert._keywords import own_class
 from kerasbert.families import BIASED, LINEAGE, get_family, has_bias
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import encoder_of, head_weights
@@ -80,7 +81,7 @@ def named_tensors(values, name_map, what):
 def canonical(settings, encoder):
     """Settings of an encoder of the class and family of `encoder`, one form for all that compute
     the same."""
-    defaults = inspect.signature(type(encoder).__init__).parameters
+    defaults = inspect.signature(own_class(type(encoder)).__init__).parameters
     settings = {
         **{name: p.default for name, p in defaults.items() if p.default is not p.empty},
         **get_family(encoder.family).encoder,

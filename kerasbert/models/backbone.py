@@ -8,6 +8,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_heads, is_whole
+from kerasbert._keywords import config_of
 from kerasbert._process import check_process
 from kerasbert.families import FAMILIES, POSITION_EMBEDDINGS, SETTINGS, get_family
 from kerasbert.layers.attention import AttentionMask
@@ -322,7 +323,7 @@ class BertBackbone(PresetBackbone):
                 )
         inner = self.num_inner_repetitions
         blocks = [self.transformer_layers[layer * inner] for layer in layers]  # The first of each.
-        settings = {**self.get_config(), "num_layers": len(layers), "trainable": True}
+        settings = {**config_of(self), "num_layers": len(layers), "trainable": True}
         if self.num_groups is not None:
             groups = list(dict.fromkeys(map(id, blocks)))
             settings["num_groups"] = len(groups)

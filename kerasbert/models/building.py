@@ -8,11 +8,12 @@ import keras
 import numpy as np
 
 from kerasbert import private_names
-from kerasbert._keywords import check_keyword
+from kerasbert._keywords import check_keyword, own_class
 from kerasbert.conversion.name_map import check_finite
 from kerasbert.conversion.name_map import load_weights as load_named_weights
 from kerasbert.conversion.sizes import check_buildable, check_sizes
 from kerasbert.families import LINEAGE, head_settings
+from kerasbert.files import read_json
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import head_weights
 
@@ -27,8 +28,15 @@ _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
 def arguments_of(cls):
-    """The names of what a constructor takes."""
-    return set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
+    """The names of what a constructor takes; a user's passes on what it does not name itself."""
+    names, own = {"name", "dtype"}, own_class(cls) or cls
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+            names |= {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+            if issubclass(own, base) or all(p.kind is not p.VAR_KEYWORD for p in parameters):
+                break
+    return names
 
 
 def check_arguments(cls, kwargs):
@@ -320,9 +328,17 @@ def own_task(cls, preset, load_weights, **kwargs):
     """The task of an `OwnPreset`, with a head that it lends, or with a new one."""
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
-    saved_class, config = preset.task()
+    saved_class, config = preset.task(cls)
     if load_weights:
         preset.check_classes(config)
+    if saved_class is None and not new_head:
+        name = read_json(preset.path("task.json")).get("registered_name")
+        raise NoHeadError(
+            f"'{preset.directory}' was saved by the class {name!r}, which is not registered with "
+            "Keras in this process; import the module that registers it, or load the preset by "
+            "that class."
+        )
+    saved_class = saved_class or object
     saved = config if issubclass(saved_class, cls) else None
     if saved is None and cls.needs_head and not new_head:
         # A task with more heads than one lends them.

@@ -8,6 +8,7 @@ import numpy as np
 
 from kerasbert import backend, distribution, private_names
 from kerasbert._finite import check_outputs, check_targets, with_finite_check
+from kerasbert._keywords import config_of
 from kerasbert._memory import give_back
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import tf, traced_on_purpose
@@ -147,7 +148,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         Args:
             layers: list of ints. See `BertBackbone.with_layers`.
         """
-        settings = {**self.get_config(), "preprocessor": self.preprocessor}
+        settings = {**config_of(self), "preprocessor": self.preprocessor}
         settings.pop("name")
         model = self.from_config({**settings, "backbone": self.backbone.with_layers(layers)})
         for weight, copy in zip(head_weights(self), head_weights(model), strict=True):

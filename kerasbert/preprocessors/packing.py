@@ -13,6 +13,7 @@ import keras_hub
 import numpy as np
 
 from kerasbert._errors import check_choice, check_fields, check_whole, is_whole
+from kerasbert._keywords import own_class
 from kerasbert.backend.tensorflow import Traced, tf
 from kerasbert.data.batching import (
     batch_dataset,
@@ -28,6 +29,7 @@ from kerasbert.data.batching import (
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
+from kerasbert.subclasses import as_called, with_known
 
 # What a `preprocessor.json` says, of whichever task.
 _FIELDS = {
@@ -141,7 +143,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     @classmethod
     def from_checkpoint(cls, checkpoint, **kwargs):
         settings = checkpoint.encoder_settings()
-        parameters = inspect.signature(cls.__init__).parameters
+        parameters = inspect.signature(own_class(cls).__init__).parameters
         length = parameters["sequence_length"].default
         known = {
             "sequence_length": min(length, settings.get("max_sequence_length", 512)),
@@ -160,21 +162,20 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         A directory that holds the preprocessor of another task lends its tokenizer, length,
         truncation and segments.
         """
-        saved = _read_json(directory, "preprocessor.json")
-        saved_cls = keras.saving.get_registered_object(saved.get("registered_name"))
-        config = dict(saved.get("config", {}))
+        saved_cls, config = as_called(_read_json(directory, "preprocessor.json"), cls)
+        config = dict(config or {})
         check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
         fits = saved_cls is not None and issubclass(saved_cls, cls)
         # Tasks refine each other's preprocessors: one task's is no good for another.
-        if not fits or cls is not BertPreprocessor and _ours(saved_cls) is not _ours(cls):
+        if not fits or cls is not BertPreprocessor and own_class(saved_cls) is not own_class(cls):
             backbone = _read_json(directory, "config.json").get("config", {})
             config = {"num_segments": backbone.get("num_segments", 2), **config}
             shared = {"tokenizer", "sequence_length", "truncate", "num_segments"}
-            shared &= set(inspect.signature(cls.__init__).parameters)
+            shared &= set(inspect.signature(own_class(cls).__init__).parameters)
             config = {key: config[key] for key in shared if key in config}
             saved_cls = cls
         if "tokenizer" not in config and "tokenizer" not in kwargs:
-            config["tokenizer"] = _read_json(directory, "tokenizer.json")
+            config["tokenizer"] = with_known(_read_json(directory, "tokenizer.json"))
             if not config["tokenizer"]:
                 raise ValueError(
                     f"'{directory}' has neither preprocessor.json nor tokenizer.json; name a "
@@ -571,12 +572,6 @@ def _graph_columns(x):
                 "give strings, single or in batches of rank 1."
             )
     return columns
-
-
-def _ours(cls):
-    """The class of this package that a class is or refines."""
-    names = ((one, keras.saving.get_registered_name(one)) for one in cls.__mro__)
-    return next(one for one, name in names if name.startswith("kerasbert>"))
 
 
 def _read_json(directory, name):
