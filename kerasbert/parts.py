@@ -44,6 +44,8 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
             f"preprocessor is a {type(preprocessor).__name__}, and has to be a {cls.__name__}; "
             f"make one by {cls.__name__}(tokenizer, sequence_length=...)."
         )
+    if hasattr(preprocessor, "check_family"):
+        preprocessor.check_family(getattr(backbone, "family", None))
     # A `.keras` file gives the vocabulary after the model.
     is_empty = preprocessor.tokenizer.vocabulary is None
     tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()

@@ -30,7 +30,7 @@ _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 def arguments_of(cls):
     """The names of what a constructor takes; a user's passes on what it does not name itself."""
     names, own = {"name", "dtype"}, own_class(cls) or cls
-    for base in cls.__mro__:
+    for base in inspect.getmro(cls):
         if "__init__" in vars(base):
             parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
             names |= {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
@@ -42,7 +42,7 @@ def arguments_of(cls):
 def check_arguments(cls, kwargs):
     """Raise for an argument of `from_preset` that neither an encoder nor a task takes."""
     known = arguments_of(cls) | {"trainable"}
-    if hasattr(cls, "kind"):
+    if hasattr(cls, "kind") and cls.backbone_cls is not None:
         known |= arguments_of(cls.backbone_cls) | _preprocessor_arguments(cls)
         takes_new = cls.needs_head and _is_single(cls) and not _has_classes(cls)
         known |= {"new_head"} if takes_new else set()

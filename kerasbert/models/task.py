@@ -55,6 +55,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
 
+    def _set_preprocessor(self, value):
+        check = getattr(value, "check_family", None)
+        if check is not None:
+            check(getattr(self.backbone, "family", None))
+        functional.Task.preprocessor.fset(self, value)
+
+    preprocessor = functional.Task.preprocessor.setter(_set_preprocessor)
+
     def _check_encoder(self, backbone, has_all=False):
         """Raise for an encoder of another class; `has_all` also for one with layers of its own."""
         is_other = self.backbone_cls in getattr(backbone, "replaced_bases", ())

@@ -26,10 +26,11 @@ from kerasbert.data.batching import (
     similar_length_batches,
     sorted_batches,
 )
+from kerasbert.families import LINEAGE, PACKINGS, get_family
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
-from kerasbert.subclasses import as_called, with_known
+from kerasbert.subclasses import as_called, own_object, with_known
 
 # What a `preprocessor.json` says, of whichever task.
 _FIELDS = {
@@ -104,6 +105,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     settings = ("sequence_length", "truncate", "num_segments")
     # Whether `assemble` takes a `seed` too, for what a task draws anew in every epoch.
     draws = False
+    # Of which form its rows are; see `kerasbert.families.PACKINGS`.
+    packing = "class_first"
 
     def __init__(
         self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
@@ -141,7 +144,25 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return {**super().get_config(), **{name: getattr(self, name) for name in self.settings}}
 
     @classmethod
+    def check_family(cls, family, where=""):
+        """Raise where encoders of a family need rows of another form.
+
+        Args:
+            family: string; `None` for an encoder of no family.
+            where: string. What they were found in, for the error.
+        """
+        needed = cls.packing if family is None else get_family(family).packing
+        if needed != cls.packing:
+            raise ValueError(
+                f"A {cls.__name__} packs {PACKINGS[cls.packing]}, but the encoder{where} is of the "
+                f"family '{family}', which needs {PACKINGS[needed]}; use its classes in "
+                f"kerasbert.{'lineage' if family in LINEAGE else 'models'} with their "
+                "preprocessors, or preprocessor=None and token ids."
+            )
+
+    @classmethod
     def from_checkpoint(cls, checkpoint, **kwargs):
+        cls.check_family(checkpoint.family, f" in '{checkpoint.source}'")
         settings = checkpoint.encoder_settings()
         parameters = inspect.signature(own_class(cls).__init__).parameters
         length = parameters["sequence_length"].default
@@ -163,9 +184,11 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         truncation and segments.
         """
         saved_cls, config = as_called(_read_json(directory, "preprocessor.json"), cls)
+        fits = saved_cls is not None and issubclass(saved_cls, cls)
+        made = saved_cls if cls is BertPreprocessor and fits else cls
+        made.check_family(_family_in(directory), f" in '{directory}'")
         config = dict(config or {})
         check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
-        fits = saved_cls is not None and issubclass(saved_cls, cls)
         # Tasks refine each other's preprocessors: one task's is no good for another.
         if not fits or cls is not BertPreprocessor and own_class(saved_cls) is not own_class(cls):
             backbone = _read_json(directory, "config.json").get("config", {})
@@ -572,6 +595,13 @@ def _graph_columns(x):
                 "give strings, single or in batches of rank 1."
             )
     return columns
+
+
+def _family_in(directory):
+    """The family of a preset's encoder; `None` without one."""
+    encoder = _read_json(directory, "config.json")
+    cls = own_object(encoder.get("registered_name"))
+    return getattr(cls, "family", None) or encoder.get("config", {}).get("family")
 
 
 def _read_json(directory, name):
