@@ -67,6 +67,7 @@ TESTED_IN = {
     "play/test_server.py": "cli/play play/share",
     "search/test_embed_corpus.py": "cli/search",
     "search/test_evaluation.py": "search/mteb",
+    "search/test_index.py": "preprocessors/empty",
     "lineage/test_elmo.py": "conversion/bilm layers/elmo",
     "lineage/test_elmo_pretrainer.py": "export/elmo_embedder",
     "lineage/test_transformer_xl.py": "layers/adaptive lineage/memory",
