@@ -19,6 +19,7 @@ from kerasbert.conversion.writing import (
 from kerasbert.files import write_json
 from kerasbert.kinds import KINDS
 from kerasbert.parts import encoder_of, head_weights
+from kerasbert.preprocessors.packing import TRUNCATE
 from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer, original_order
 
 # Ours where KerasHub has another name.
@@ -159,13 +160,13 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     preprocessor = None
     if tokenizer is not None:
         ours = model.preprocessor
-        truncate = {"longest_first": "round_robin", "only_second": "waterfall"}
+        is_second = ours is not None and TRUNCATE[ours.truncate] == "only_second"
         settings = (
             {}
             if ours is None
             else {
                 "sequence_length": ours.sequence_length,
-                "truncate": truncate.get(ours.truncate, "round_robin"),
+                "truncate": "waterfall" if is_second else "round_robin",
                 "add_start_token": getattr(ours, "add_start_token", None),
                 "add_end_token": getattr(ours, "add_end_token", None),
             }

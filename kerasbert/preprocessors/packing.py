@@ -53,7 +53,7 @@ TRUNCATE = {
     "longest_first": "longest_first",
     "only_second": "only_second",
     "only_first": "only_first",
-    "round_robin": "longest_first",
+    "round_robin": "round_robin",
     "waterfall": "only_second",
 }
 CHUNK = 1024  # texts that one thread tokenizes at a time
@@ -81,8 +81,11 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. The most tokens in a row, special tokens included.
         truncate: string. What a pair that is too long loses: "longest_first" takes from the
-            longer text until both fit, "only_second" and "only_first" spare the other one unless
-            it is too long by itself. KerasHub's "round_robin" and "waterfall" are the first two.
+            longer text until both fit, as transformers does: where both are cut and the room is
+            odd, the longer one keeps one token more, the second one of equal ones.
+            "only_second" and "only_first" spare the other one unless it is too long by itself.
+            KerasHub's "round_robin" is the first of these with the token more for the first
+            text, and its "waterfall" the second.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros.
 
     Raises:
@@ -98,7 +101,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     >>> np.asarray(features["token_ids"])[0].tolist()
     [2, 5, 7, 3, 6, 8, 3, 0]
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in its released code.
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in transformers.
     """
 
     # The arguments of the constructor that a config has, attributes of the same names.
@@ -322,8 +325,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         budget = self.sequence_length - 2 - self.tokenizer.num_separators
         a, b = lengths
         truncate = TRUNCATE[self.truncate]
-        if truncate == "longest_first":
-            a = tf.minimum(a, tf.maximum((budget + 1) // 2, budget - b))
+        if truncate in ("longest_first", "round_robin"):
+            is_first = (a > b) | (truncate == "round_robin")
+            half = budget // 2 + tf.cast(is_first, tf.int32) * (budget % 2)
+            a = tf.minimum(a, tf.maximum(half, budget - b))
         elif truncate == "only_second":
             a = tf.minimum(a, budget)
         else:
