@@ -40,6 +40,7 @@ _TASK_FIELDS = {
     "next_sentence": "flag",
     "sentence_order": "flag?",
     "normalize": "flag",
+    "truncate_dim": "count?",
     "characters": "name?",
     "tied_projections": "flags?",
     "backbone": "object?",

@@ -135,6 +135,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def __call__(self, inputs, *args, **kwargs):
         check_process()  # Before the first tensor is made: JAX may compile for that.
         if has_ids(inputs):
+            if hasattr(self.backbone, "check_padding"):
+                self.backbone.check_padding(inputs)
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -586,6 +588,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     def _check_ids(self, x):
         """Refuse token ids that the encoder has no vectors of, where they are in NumPy or lists."""
+        if isinstance(x, dict) and hasattr(self.backbone, "check_padding"):
+            self.backbone.check_padding(x)
         ids = x.get("token_ids") if isinstance(x, dict) else None
         if isinstance(ids, (list, tuple)):
             try:
