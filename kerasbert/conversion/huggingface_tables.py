@@ -60,6 +60,7 @@ class Table:
         ignored: tuple. Keys of `huggingface.REFUSED` that say nothing here.
         special_ids: tuple. Keys of special tokens that `config.json` has.
         token_ids: tuple. Those whose defaults there may lie outside a vocabulary.
+        no_id: what stands for an id that nobody knows, where its class takes no `None`.
         default_ids: dict of key to its default there, which says nothing of the tokenizer: a file
             has it where nobody set the key, as those of XLM-R's vocabulary in BERT's class do.
         head_names: tuple. What names of heads start with, where that is not as usual.
@@ -100,6 +101,7 @@ class Table:
     ignored: tuple = ()
     special_ids: tuple = SPECIAL_IDS
     token_ids: tuple = ()
+    no_id: int | None = None
     default_ids: dict = dataclasses.field(default_factory=lambda: {"pad_token_id": 0})
     head_names: tuple = None
     refused: dict = dataclasses.field(default_factory=dict)
@@ -956,6 +958,7 @@ TABLES = {
         endings={"causal_lm": "ForCausalLM"},
         ignored=("position_embedding_type",),
         token_ids=tuple(_MODERNBERT_IDS),
+        no_id=-1,
         default_ids=_MODERNBERT_IDS,
         read=_read_modernbert_decoder,
         write=_write_modernbert_decoder,

@@ -40,8 +40,9 @@ def architecture(family, kind):
     table = ALL_TABLES[family]
     if not table.has_class(kind):
         raise ValueError(
-            f"transformers has no class for the head '{kind}' alone on {family}; convert the "
-            "encoder alone with task='encoder', or use format='kerasbert'."
+            f"kerasbert writes no class for the head '{kind}' alone on {family} in the format of "
+            "transformers; convert the encoder alone with task='encoder', or use "
+            "format='kerasbert'."
         )
     return table.class_of(kind)
 
@@ -130,7 +131,9 @@ def config_of(model, settings, tokenizer, token_ids=None):
     """
     family, kind = encoder_of(model).family, _kind_there(model)
     config = {"architectures": [architecture(family, kind)], **_encoder_config(settings, family)}
-    config |= _token_ids(tokenizer, config, family, token_ids)
+    ids = _token_ids(tokenizer, config, family, token_ids)
+    no_id = ALL_TABLES[family].no_id
+    config |= {key: no_id if id is None else id for key, id in ids.items()}
     config |= _class_config(model, kind)
     config |= _head_config(model, kind, config, family)
     if kind is not None:

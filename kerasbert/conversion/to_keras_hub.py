@@ -139,8 +139,8 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     head_map = checkpoint.head_maps.get(kind)
     if head_map is None or not hasattr(keras_hub.models, name):
         raise ValueError(
-            f"KerasHub has no task for the head '{kind}' on {checkpoint.family}; convert the "
-            "encoder alone with task='encoder', or use format='huggingface'."
+            f"kerasbert writes no task of KerasHub for the head '{kind}' on {checkpoint.family}; "
+            "convert the encoder alone with task='encoder', or use format='huggingface'."
         )
     tensors = named_tensors(values_of(head_weights(model)), head_map, f"KerasHub's {name}")
     cls = getattr(keras_hub.models, name)

@@ -108,8 +108,10 @@ def canonical(settings, encoder):
         )
     else:
         unused += ["bucket_size", "max_relative_positions"]
-    if settings["local_window"] is None:
-        unused += ["local_rotary_base", "global_every"]
+    # Every n-th layer looks everywhere, the first one always.
+    settings["global_every"] = min(settings["global_every"], settings["num_layers"])
+    if settings["local_window"] is None or settings["global_every"] == 1:
+        unused += ["local_rotary_base", "global_every", "local_window"]
     return {name: x for name, x in settings.items() if name not in (*unused, *_NAMES)}
 
 

@@ -13,7 +13,7 @@ from kerasbert.conversion.name_map import check_finite
 from kerasbert.conversion.name_map import load_weights as load_named_weights
 from kerasbert.conversion.sizes import check_buildable, check_sizes
 from kerasbert.families import LINEAGE, head_settings
-from kerasbert.files import read_json
+from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import head_weights
 
@@ -95,11 +95,29 @@ class NoHeadError(ValueError):
     """A checkpoint holds no head of the kind that was asked for, or no pooler for one."""
 
 
-def _no_head(cls, source):
+def _no_head(cls, source, is_read=True):
+    """The error; `is_read` says whether such heads of the source's family can be loaded."""
     if not _is_single(cls):
         return NoHeadError(f"'{source}' holds no {cls.__name__}; build one and save it first.")
-    new = "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
-    return NoHeadError(f"'{source}' has no head for a {cls.__name__}; pass {new} for a new one.")
+    theirs = json_in(source, "config.json").get("architectures") or ()
+    end = KINDS[tables_of(cls)].huggingface
+    held = [name for name in theirs if end and end in name]
+    if held:
+        why = (
+            "but its weights are not those of the head that kerasbert reads"
+            if is_read
+            else "a head that kerasbert does not read in this family"
+        )
+        return NoHeadError(
+            f"'{source}' is a {held[0]}, {why}; pass {_new_head_of(cls)} for a new one."
+        )
+    return NoHeadError(
+        f"'{source}' has no head for a {cls.__name__}; pass {_new_head_of(cls)} for a new one."
+    )
+
+
+def _new_head_of(cls):
+    return "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
 
 
 def _warn_new(paths):
@@ -147,14 +165,7 @@ def _has_pooler(checkpoint):
 def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     """The encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
     settings = checkpoint.encoder_settings()
-    # `BertBackbone` builds every family but those of `lineage`, whose classes build one each.
-    own = getattr(cls, "family", None)
-    if checkpoint.family in LINEAGE if own is None else checkpoint.family != own:
-        room = "lineage" if checkpoint.family in LINEAGE else "models"
-        raise ValueError(
-            f"'{checkpoint.source}' is of the family '{checkpoint.family}', which no "
-            f"{cls.__name__} builds; load it with its class in kerasbert.{room}."
-        )
+    _check_family(cls, checkpoint)
     has_pooler = "pooler" in arguments_of(cls)
     if load_weights and has_pooler and "pooler" not in {**checkpoint.encoder, **kwargs}:
         settings["pooler"] = _has_pooler(checkpoint)
@@ -180,8 +191,30 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     return build_filled(lambda: cls(**settings), fill)
 
 
+def _check_family(cls, checkpoint, task=None):
+    """Raise for a family that the encoder's class does not build.
+
+    `BertBackbone` builds every family but those of `lineage`, whose classes build one each.
+    """
+    own = getattr(cls, "family", None)
+    if checkpoint.family in LINEAGE if own is None else checkpoint.family != own:
+        room = "lineage" if checkpoint.family in LINEAGE else "models"
+        source = f"'{checkpoint.source}' is of the family '{checkpoint.family}'"
+        if task is None:
+            raise ValueError(
+                f"{source}, which no {cls.__name__} builds; load it with its class in "
+                f"kerasbert.{room}."
+            )
+        heads = ", ".join(sorted(checkpoint.head_maps)) or "none"
+        raise ValueError(
+            f"{source}, which no {task.__name__} takes; the heads of this family that kerasbert "
+            f"has are {heads}, by classes of kerasbert.{room}."
+        )
+
+
 def task_of(cls, checkpoint, load_weights, **kwargs):
     """A task model, with the checkpoint's head unless the caller asks for a new one."""
+    _check_family(cls.backbone_cls, checkpoint, cls)
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     head_map = checkpoint.head_maps.get(tables_of(cls))
@@ -199,7 +232,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
         # A head without weights of its own is there where the format has it.
         has_head = head_map if weight is None else names
         if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
-            raise _no_head(cls, checkpoint.source)
+            raise _no_head(cls, checkpoint.source, head_map is not None)
         if cls.kind in checkpoint.refused:
             raise ValueError(checkpoint.refused[cls.kind])
         if _has_classes(cls):
