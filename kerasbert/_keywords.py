@@ -72,3 +72,37 @@ def _check_parts(cls, name):
                 f"{cls.__name__} has no argument '{name}', which is its {role}'s; pass it to "
                 f"{part.__name__}."
             )
+
+
+def own_class(cls):
+    """The class of this package, registered with Keras, that a class is or refines; or `None`.
+
+    >>> from kerasbert.layers import Pooling
+    >>> own_class(type("Mine", (Pooling,), {})).__name__
+    'Pooling'
+    """
+    for one in inspect.getmro(cls):
+        name = keras.saving.get_registered_name(one)
+        if one.__module__.startswith("kerasbert.") and name.startswith("kerasbert>"):
+            return one
+    return None
+
+
+def config_of(layer):
+    """The config of a layer or model, with what a user's subclass leaves out of its own.
+
+    Raises:
+        ValueError: for an argument that is not in `get_config()` and no attribute either.
+    """
+    config, cls = layer.get_config(), type(layer)
+    own = own_class(cls)
+    if own in (None, cls):
+        return config
+    for name in sorted(arguments(cls) - arguments(own) - config.keys()):
+        if not hasattr(layer, name):
+            raise ValueError(
+                f"{cls.__name__} takes the argument '{name}', which is neither in its get_config() "
+                "nor an attribute of that name; add it to get_config()."
+            )
+        config = {**config, name: getattr(layer, name)}
+    return config

@@ -8,6 +8,7 @@ import numpy as np
 
 from kerasbert import lineage, models
 from kerasbert._errors import check_choice, did_you_mean, first_line
+from kerasbert._keywords import config_of, own_class
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.conversion import (
     huggingface,
@@ -180,7 +181,7 @@ def _by_itself(model):
     scope = f"{encoder_of(model).name}/"
     if not any(weight.path.startswith(scope) for weight in model.weights):
         return model
-    copy = type(model).from_config({**model.get_config(), "preprocessor": None})
+    copy = type(model).from_config({**config_of(model), "preprocessor": None})
     for weight, own in zip(copy.weights, model.weights, strict=True):
         weight.assign(_array(own))
     return copy
@@ -316,7 +317,7 @@ def _tokenizer_of(source):
 
 def _with_encoder(model, settings):
     """The model with other settings of its encoder, and the same weights."""
-    config, cls = encoder_of(model).get_config(), type(encoder_of(model))
+    config, cls = config_of(encoder_of(model)), type(encoder_of(model))
     for name in settings:
         if name not in config:
             hint = did_you_mean(name, config, f"; it has {', '.join(sorted(config))}.")
@@ -342,13 +343,14 @@ def _config(model):
     """A task's own settings; none of an encoder."""
     if model is encoder_of(model):
         return {}
-    config = model.get_config()
+    config = config_of(model)
     return {key: x for key, x in config.items() if key not in ("backbone", "preprocessor", "name")}
 
 
 def _said(model):
     """A task's own settings, one form for all that say the same."""
-    config = _config(model)
+    known = own_class(type(model)).get_config(model)
+    config = {key: x for key, x in _config(model).items() if key in known}
     if config.get("scheme"):
         config |= {"labels": model.label_names, "scheme": None}
     if all(config.get("tied_projections") or ()):
@@ -381,9 +383,10 @@ def _check(model, tokenizer, directory, changed, written):
     arguments = {} if model is encoder_of(model) else {"preprocessor": None}
     if not _is_quantized(directory):
         arguments["dtype"] = encoder_of(model).dtype_policy if is_own(directory) else "float32"
-    again = type(model).from_preset(directory, **arguments)
+    # Of a user's subclass the formats hold what the class does that it refines.
+    again = own_class(type(model)).from_preset(directory, **arguments)
     ours, theirs = encoder_of(model), encoder_of(again)
-    expected = {**ours.get_config(), **changed}
+    expected = {**own_class(type(ours)).get_config(ours), **changed}
     differ = check_settings(
         {**canonical(expected, ours), **_said(model)},
         {**canonical(theirs.get_config(), ours), **_said(again)},

@@ -67,12 +67,24 @@ class Family:
         heads: dict of kinds of heads to the settings that differ from the kind's row in
             `kerasbert.kinds`.
         tokenizer: string. Class name of the tokenizer.
+        packing: string. Layout of its rows, a key of `PACKINGS`; `None` if no preprocessor of ours
+            makes them.
     """
 
     encoder: dict = field(default_factory=dict)
     heads: dict = field(default_factory=dict)
     tokenizer: str = "BertTokenizer"
+    packing: str | None = "class_first"
 
+
+# Rows as preprocessors pack them and families need them.
+PACKINGS = {
+    "class_first": "`[CLS] A [SEP] B [SEP]`, padded at the right",
+    "class_last": "`A <sep> B <sep> <cls>`, padded at the left, with segments of their own for "
+    "<cls> and padding",
+    "source_target": "a source and a target in rows of their own",
+    None: "texts in parts, one after the other, without special tokens",
+}
 
 _MODERNBERT_HEAD = {
     "head_activation": "gelu",
@@ -118,9 +130,10 @@ LINEAGE = {
             "text_classifier": {"pooling": "last", "head_activation": "tanh", "dropout": 0.1},
         },
         tokenizer="XLNetTokenizer",
+        packing="class_last",
     ),
-    "transformer_xl": Family(tokenizer=""),
-    "marian": Family(tokenizer="MarianTokenizer"),
+    "transformer_xl": Family(tokenizer="", packing=None),
+    "marian": Family(tokenizer="MarianTokenizer", packing="source_target"),
 }
 # Types of the settings that only these encoders have.
 LINEAGE_SETTINGS = {

@@ -7,6 +7,7 @@ import keras
 from kerasbert._finite import check_weights
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.files import check_room, is_unfinished, new_folder, output_folder
+from kerasbert.subclasses import rename_in
 
 
 def check_content(config):
@@ -111,12 +112,17 @@ class FromPreset(ChecksKeywords):
     def save_to_preset(self, preset_dir, **kwargs):
         """Write a preset directory; a failure leaves `preset_dir` as it was.
 
+        A subclass of yours is saved under the name of the class of ours that it refines, with its
+        own settings beside it: `from_preset` of either class loads it.
+
         Args:
             preset_dir: string. The directory; one that exists keeps its other files.
             **kwargs: passed on, for example `max_shard_size` in GB.
 
         Raises:
-            ValueError: if `preset_dir` is empty, or a file, or if weights are not finite.
+            ValueError: if `preset_dir` is empty, or a file, if weights are not finite, or for a
+                subclass of yours that is not registered with Keras and does not load as the class
+                that it refines, as one with more weights.
             OSError: if it cannot be written, or the disk has no room for the weights.
         """
         target = output_folder(preset_dir, "preset_dir")
@@ -125,7 +131,11 @@ class FromPreset(ChecksKeywords):
         if is_unfinished(target):
             # A part of a task, or what somebody else puts in its place.
             check_room(os.path.dirname(target), weights)
-            return super().save_to_preset(target, **kwargs)
+            return self._save_in(target, **kwargs)
         with new_folder(target, keep=True) as folder:
             check_room(folder, weights)
-            super().save_to_preset(folder, **kwargs)
+            self._save_in(folder, **kwargs)
+
+    def _save_in(self, folder, **kwargs):
+        super().save_to_preset(folder, **kwargs)
+        rename_in(folder, self)

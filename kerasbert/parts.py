@@ -2,6 +2,8 @@
 
 import warnings
 
+from kerasbert._keywords import config_of
+
 
 def encoder_of(model):
     """Return the encoder of a task, or the encoder itself."""
@@ -49,6 +51,8 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
             f"preprocessor must be a {cls.__name__}, got a {type(preprocessor).__name__}; create "
             f"it with {cls.__name__}(tokenizer, sequence_length=...)."
         )
+    if hasattr(preprocessor, "check_family"):
+        preprocessor.check_family(getattr(backbone, "family", None))
     # A `.keras` file restores the vocabulary after the model.
     is_empty = preprocessor.tokenizer.vocabulary is None
     tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()
@@ -69,7 +73,7 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
             f"encoder's {backbone.max_sequence_length} positions; set sequence_length="
             f"{backbone.max_sequence_length} or less."
         )
-    config = {**preprocessor.get_config(), "tokenizer": preprocessor.tokenizer}
+    config = {**config_of(preprocessor), "tokenizer": preprocessor.tokenizer}
     count = min(backbone.num_segments, 2)
     # A preprocessor whose pairs have one segment keeps that.
     settings["num_segments"] = min(count, 1) if preprocessor.num_segments == 1 else count

@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend, private_names
+from kerasbert._keywords import config_of
 from kerasbert._memory import keep_large_blocks
 from kerasbert.backend.jax_loops import KeepsWeights as KeepsWeights
 from kerasbert.backend.jax_loops import with_weights
@@ -554,7 +555,7 @@ def of_one_process(model, processes):
     before = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
-        own = type(model).from_config(model.get_config())
+        own = type(model).from_config(config_of(model))
         own.preprocessor = model.preprocessor  # The config does not contain the vocabulary.
         own.set_weights(values)
     finally:

@@ -19,6 +19,7 @@ from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS
 
 ALL_TABLES = TABLES | LINEAGE_TABLES
+_IDS = (*SPECIAL_IDS, "unk_token_id")
 # Fields of heads, and of all families, and what each can be; see `check_value`.
 _FIELDS = {
     "classifier_dropout": "share?",
@@ -52,7 +53,7 @@ _FIELDS = {
     "id2label": "object?",
     "problem_type": "name?",
     "label2id": "object?",
-    **dict.fromkeys((*SPECIAL_IDS, "unk_token_id"), "whole?"),
+    **dict.fromkeys(_IDS, "whole?"),
     # Writing may end at one of several tokens.
     **dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), "ids?"),
     "cls_dropout": "share?",
@@ -180,6 +181,8 @@ def read_checkpoint(directory):
     kinds = {key: known[ours] for ours, (key, _) in table.config.items()}
     needed = (table.config[name][0] for name in NEEDED if name in table.config)
     need_fields(config, needed, path)
+    # Some classes take no null for an id that there is not.
+    config = {key: None if key in _IDS and x == -1 else x for key, x in config.items()}
     check_fields(config, _FIELDS | kinds, path)
     _check_sizes(table, config, path)
     for key, choices in _CHOICES.items():

@@ -59,6 +59,7 @@ class Table:
         ignored: tuple. Keys of `huggingface.REFUSED` without effect here.
         special_ids: tuple. Keys of special tokens in `config.json`.
         token_ids: tuple. Those whose defaults may lie outside a vocabulary.
+        no_id: value that stands for an unknown id, if its class does not accept `None`.
         default_ids: dict of key to its default, which is not taken as the tokenizer's id: files
             have it if nobody set the key, such as those of XLM-R's vocabulary in BERT's class.
         head_names: tuple. Prefixes of the heads' weight names, if unusual.
@@ -99,6 +100,7 @@ class Table:
     ignored: tuple = ()
     special_ids: tuple = SPECIAL_IDS
     token_ids: tuple = ()
+    no_id: int | None = None
     default_ids: dict = dataclasses.field(default_factory=lambda: {"pad_token_id": 0})
     head_names: tuple = None
     refused: dict = dataclasses.field(default_factory=dict)
@@ -955,6 +957,7 @@ TABLES = {
         endings={"causal_lm": "ForCausalLM"},
         ignored=("position_embedding_type",),
         token_ids=tuple(_MODERNBERT_IDS),
+        no_id=-1,
         default_ids=_MODERNBERT_IDS,
         read=_read_modernbert_decoder,
         write=_write_modernbert_decoder,

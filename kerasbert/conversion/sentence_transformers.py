@@ -54,6 +54,7 @@ _CONFIG_FIELDS = {
     "default_prompt_name": "name?",
     "activation_fn": "name?",
     "model_type": "name?",
+    "truncate_dim": "count?",
 }
 # What a dense layer makes of its product, by Keras' names.
 _DENSE_ACTIVATIONS = {
@@ -308,8 +309,9 @@ def has_place_for(embedder):
     if embedder.layers_used != "last" or embedder.projection_activation not in _DENSE_ACTIVATIONS:
         return False
     if embedder.has_late_interaction:
-        # PyLate always normalizes.
-        return embedder.normalize and embedder.preprocessor is not None
+        # PyLate always normalizes, and has no place for a truncation.
+        is_whole = embedder.normalize and embedder.truncate_dim is None
+        return is_whole and embedder.preprocessor is not None
     return set(_modes(embedder)) <= set(_POOLINGS)
 
 
@@ -352,7 +354,9 @@ def write_modules(embedder, directory):
         colbert.write_settings(embedder.preprocessor, directory)
     else:
         config = _prompts_config(embedder.preprocessor)
-        if config["prompts"]:
+        if embedder.truncate_dim is not None:
+            config["truncate_dim"] = embedder.truncate_dim
+        if config["prompts"] or "truncate_dim" in config:
             write_json(os.path.join(directory, _CONFIG), config)
 
 
@@ -466,6 +470,11 @@ def _embedder(directory, modules):
                 f"'{path}' pools by '{mode}'; kerasbert has {', '.join(_POOLINGS)}. Load the "
                 "encoder with BertBackbone, and make of that what you need."
             )
+    width = huggingface.read_checkpoint(_path(directory, modules[0])).encoder["hidden_dim"]
+    width = settings.get("projection_dim") or width * len(modes)
+    most = _config(directory).get("truncate_dim")
+    if most is not None and most < width:  # More cuts nothing.
+        settings["truncate_dim"] = most
     return {"pooling": modes[0] if len(modes) == 1 else modes, **settings}
 
 

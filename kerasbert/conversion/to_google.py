@@ -5,6 +5,7 @@ Source: github.com/google-research/bert, modeling.py, run_classifier.py and run_
 
 import os
 
+from kerasbert._keywords import own_class
 from kerasbert.backend.tensorflow import tf
 from kerasbert.conversion import google
 from kerasbert.conversion.writing import (
@@ -48,7 +49,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
             f"Google's format needs a WordPiece vocabulary, not a {type(tokenizer).__name__}; "
             "convert with tokenizer=False."
         )
-    settings = encoder.get_config()
+    settings = own_class(type(encoder)).get_config(encoder)
     write_json(os.path.join(directory, "bert_config.json"), _config(settings))
     checkpoint = google.read_checkpoint(directory)
     check_settings(

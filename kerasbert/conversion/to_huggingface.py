@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 
+from kerasbert._keywords import own_class
 from kerasbert.conversion import huggingface, sentence_transformers
 from kerasbert.conversion.huggingface import ALL_TABLES
 from kerasbert.conversion.huggingface_tables import ACTIVATIONS
@@ -39,8 +40,9 @@ def architecture(family, kind):
     table = ALL_TABLES[family]
     if not table.has_class(kind):
         raise ValueError(
-            f"transformers has no class for the head '{kind}' alone on {family}; convert the "
-            "encoder alone with task='encoder', or use format='kerasbert'."
+            f"kerasbert writes no class for the head '{kind}' alone on {family} in the format of "
+            "transformers; convert the encoder alone with task='encoder', or use "
+            "format='kerasbert'."
         )
     return table.class_of(kind)
 
@@ -66,7 +68,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     encoder, kind = encoder_of(model), _kind_there(model)
     family = encoder.family
     name = architecture(family, kind)
-    settings = encoder.get_config()
+    settings = own_class(type(encoder)).get_config(encoder)
     weights = _without_pooler(model, encoder.weights, name, kind)
     values, head = values_of(weights), values_of(head_weights(model))
     changed = _fill_rows(settings, values, family, tokenizer)
@@ -129,7 +131,9 @@ def config_of(model, settings, tokenizer, token_ids=None):
     """
     family, kind = encoder_of(model).family, _kind_there(model)
     config = {"architectures": [architecture(family, kind)], **_encoder_config(settings, family)}
-    config |= _token_ids(tokenizer, config, family, token_ids)
+    ids = _token_ids(tokenizer, config, family, token_ids)
+    no_id = ALL_TABLES[family].no_id
+    config |= {key: no_id if id is None else id for key, id in ids.items()}
     config |= _class_config(model, kind)
     config |= _head_config(model, kind, config, family)
     if kind is not None:

@@ -7,6 +7,7 @@ import warnings
 import keras_hub
 from keras import ops
 
+from kerasbert._keywords import own_class
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.writing import (
     canonical,
@@ -18,6 +19,7 @@ from kerasbert.conversion.writing import (
 from kerasbert.files import write_json
 from kerasbert.kinds import KINDS
 from kerasbert.parts import encoder_of, head_weights
+from kerasbert.preprocessors.packing import TRUNCATE
 from kerasbert.tokenizers.sentence_piece import XLMRobertaTokenizer, original_order
 
 # Arguments with other names in KerasHub.
@@ -45,7 +47,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
     family = encoder.family
     prefix = _prefix(family)
     their_tokenizer = None if tokenizer is None else _tokenizer(tokenizer, prefix)
-    settings, values = encoder.get_config(), values_of(encoder.weights)
+    settings, values = own_class(type(encoder)).get_config(encoder), values_of(encoder.weights)
     changed = _fold_rows(settings, values, family)
     their_class = getattr(keras_hub.models, f"{prefix}Backbone")
     names = inspect.signature(their_class.__init__).parameters
@@ -137,8 +139,8 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     head_map = checkpoint.head_maps.get(kind)
     if head_map is None or not hasattr(keras_hub.models, name):
         raise ValueError(
-            f"KerasHub has no task for the head '{kind}' on {checkpoint.family}; convert the "
-            "encoder alone with task='encoder', or use format='huggingface'."
+            f"kerasbert writes no task of KerasHub for the head '{kind}' on {checkpoint.family}; "
+            "convert the encoder alone with task='encoder', or use format='huggingface'."
         )
     tensors = named_tensors(values_of(head_weights(model)), head_map, f"KerasHub's {name}")
     cls = getattr(keras_hub.models, name)
@@ -158,13 +160,13 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     preprocessor = None
     if tokenizer is not None:
         ours = model.preprocessor
-        truncate = {"longest_first": "round_robin", "only_second": "waterfall"}
+        is_second = ours is not None and TRUNCATE[ours.truncate] == "only_second"
         settings = (
             {}
             if ours is None
             else {
                 "sequence_length": ours.sequence_length,
-                "truncate": truncate.get(ours.truncate, "round_robin"),
+                "truncate": "waterfall" if is_second else "round_robin",
                 "add_start_token": getattr(ours, "add_start_token", None),
                 "add_end_token": getattr(ours, "add_end_token", None),
             }

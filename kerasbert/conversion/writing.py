@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from kerasbert._keywords import own_class
 from kerasbert.families import BIASED, LINEAGE, get_family, has_bias
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import encoder_of, head_weights
@@ -84,7 +85,7 @@ def canonical(settings, encoder):
         settings: dict, for the class and family of `encoder`.
         encoder: one of our encoders.
     """
-    defaults = inspect.signature(type(encoder).__init__).parameters
+    defaults = inspect.signature(own_class(type(encoder)).__init__).parameters
     settings = {
         **{name: p.default for name, p in defaults.items() if p.default is not p.empty},
         **get_family(encoder.family).encoder,
@@ -111,8 +112,10 @@ def canonical(settings, encoder):
         )
     else:
         unused += ["bucket_size", "max_relative_positions"]
-    if settings["local_window"] is None:
-        unused += ["local_rotary_base", "global_every"]
+    # Every n-th layer looks everywhere, the first one always.
+    settings["global_every"] = min(settings["global_every"], settings["num_layers"])
+    if settings["local_window"] is None or settings["global_every"] == 1:
+        unused += ["local_rotary_base", "global_every", "local_window"]
     return {name: x for name, x in settings.items() if name not in (*unused, *_NAMES)}
 
 

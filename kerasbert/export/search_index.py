@@ -28,6 +28,7 @@ from kerasbert.export.served import (
     spec,
 )
 from kerasbert.files import inside, read_json, write_json
+from kerasbert.preprocessors.empty import BLANK, say_nothing
 
 _PARTS = {
     "embedder": "text_embedder",
@@ -222,6 +223,7 @@ class ServedIndex(ServedTasks):
         """The hits of questions (Q,), each with its own number of them (Q,), in the graph."""
         rows = len(self.model.rows["text_of"])
         top_k = tf.clip_by_value(top_k, 0, rows)
+        top_k = tf.where(self._says_nothing(query), 0, top_k)
         vectors = self._vectors(query)
         if "reranker" in self.parts:
             found = self._reranked(query, vectors, top_k)
@@ -241,6 +243,14 @@ class ServedIndex(ServedTasks):
         if "reader" in self.parts:
             found |= self._answers(query, texts, found["text"], there)
         return {**found, "count": top_k}
+
+    def _says_nothing(self, query):
+        """Which questions (Q,) find nothing; see `say_nothing`."""
+        preprocessor = self.parts["embedder"].preprocessor
+        (tokens,) = preprocessor.tokenize((query,))
+        known = tf.cast(tokens.values != preprocessor.tokenizer.unk_token_id, tf.int32)
+        known = tf.math.unsorted_segment_sum(known, tokens.value_rowids(), tokens.nrows())
+        return tf.strings.regex_full_match(query, BLANK) | (known == 0)
 
     def _vectors(self, query):
         """The vectors of questions (Q,) as they are compared: float32 (Q, D)."""
@@ -405,12 +415,22 @@ class ServedIndex(ServedTasks):
     def expected(self, signature, inputs):
         if signature not in ("serving_default", "search"):
             return super().expected(signature, inputs)
-        queries = inputs["query"]
         count = inputs.get("top_k", [self.settings["top_k"]])[0]
-        rows, clear = self._hits(queries, count)
-        most = len(rows[0])  # All have as many.
-        columns = {name: [[hit[name] for hit in hits] for hits in rows] for name in rows[0][0]}
-        return {**columns, "count": [most] * len(rows), "clear": clear}
+        empty = say_nothing(self.model.embedder, inputs["query"])
+        asked = [query for query, is_empty in zip(inputs["query"], empty) if not is_empty]
+        found, clear_there = self._hits(asked, count)
+        most = len(found[0])  # All have as many.
+        clear = np.full((len(empty), most), True)
+        clear[~empty] = clear_there
+        nothing = {name: 0 for name in found[0][0]}
+        nothing |= {"text": "", "id": "" if isinstance(found[0][0]["id"], str) else -1}
+        if "reader" in self.parts:
+            nothing |= _named(_NO_ANSWER)
+        found = iter(found)
+        rows = [[nothing] * most if is_empty else next(found) for is_empty in empty]
+        columns = {name: [[hit[name] for hit in hits] for hits in rows] for name in nothing}
+        counts = [0 if is_empty else most for is_empty in empty]
+        return {**columns, "count": counts, "clear": clear}
 
     def _hits(self, queries, count):
         """The hits of questions by the index itself, and which are ahead of the next clearly."""
@@ -432,7 +452,7 @@ class ServedIndex(ServedTasks):
         rows = index.search(queries, count + more, candidates)
         scores = np.array([[hit["score"] for hit in hits] for hits in rows])
         ahead = scores[:, :-1] - scores[:, 1:] > self.margin
-        is_all = scores.shape[1] < count + more or scores.shape[1] == len(index)
+        is_all = scores.shape[1] < count + more or scores.shape[1] == index.findable()
         ahead = np.pad(ahead, [(0, 0), (1, 0)], constant_values=True)
         ahead = np.pad(ahead, [(0, 0), (0, 1)], constant_values=bool(is_all))
         clear = (ahead[:, :-1] & ahead[:, 1:] & sure[:, None])[:, :count]
@@ -529,5 +549,5 @@ def _check(index, preprocessor):
                 f"The index' {name} has no preprocessor, so it cannot take raw strings; set its "
                 f"`preprocessor` to a {_CLASSES[name]}Preprocessor."
             )
-    if hasattr(index, "write_rows") and not len(index):
-        raise ValueError("The index has no texts; add some before the export.")
+    if hasattr(index, "write_rows") and not index.findable():
+        raise ValueError("The index has no texts that can be found; add some before the export.")

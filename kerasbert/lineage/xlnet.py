@@ -107,6 +107,7 @@ class XLNetBackbone(BertBackbone):
     pooler = norm_first = False
     use_bias = True
     global_every = num_inner_repetitions = 1
+    position_offset = 0
 
     def __init__(
         self,

@@ -8,8 +8,6 @@ import traceback
 import zlib
 from dataclasses import dataclass
 
-import keras
-
 from kerasbert._errors import (
     blames_file,
     check_fields,
@@ -19,9 +17,11 @@ from kerasbert._errors import (
     is_whole,
     need_fields,
 )
+from kerasbert._keywords import own_class
 from kerasbert.conversion.sizes import checked_index, h5_size
 from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS
 from kerasbert.files import read_json
+from kerasbert.subclasses import as_called, own_object
 
 # What fields of a task's settings can be, of whichever task.
 _TASK_FIELDS = {
@@ -40,6 +40,7 @@ _TASK_FIELDS = {
     "next_sentence": "flag",
     "sentence_order": "flag?",
     "normalize": "flag",
+    "truncate_dim": "count?",
     "characters": "name?",
     "tied_projections": "flags?",
     "backbone": "object?",
@@ -78,7 +79,8 @@ def is_own(directory):
     for name in ("config.json", "preprocessor.json", "tokenizer.json"):
         path = os.path.join(directory, name)
         if os.path.exists(path):
-            return str(read_json(path).get("registered_name")).startswith("kerasbert>")
+            name = str(read_json(path).get("registered_name"))
+            return name.startswith("kerasbert>") or own_object(name) is not None
     return False
 
 
@@ -148,13 +150,22 @@ class OwnPreset:
             check_heads(config["hidden_dim"], config["num_heads"], where=path)
         return config
 
-    def task(self):
-        """The class and the settings of the task; `object` and `None` where there is none."""
+    def task(self, cls=object):
+        """The class and the settings of the task, for a caller who loads it by `cls`.
+
+        Returns:
+            `object` and `None` where there is none, and `None` for a class that is not known here.
+        """
         path = self.path("task.json")
         if not os.path.exists(path):
             return object, None
-        saved = keras.saving.get_registered_object(str(read_json(path).get("registered_name")))
-        return (saved if isinstance(saved, type) else object), self.config("task.json")
+        saved = read_json(path)
+        self.config("task.json")  # Checks the fields.
+        if own_class(cls) is cls:
+            saved.pop("subclass", None)  # A task is of the class that it is loaded by.
+        found, config = as_called(saved, cls)
+        name = str(saved.get("registered_name"))
+        return (object if found is None and name.startswith("kerasbert>") else found), config
 
     def encoder_size(self):
         """How many numbers the encoder's files of weights hold."""

@@ -3,11 +3,15 @@
 B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
 """
 
+import warnings
+
 import keras
+import numpy as np
 from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_heads, is_whole
+from kerasbert._keywords import config_of
 from kerasbert._process import check_process
 from kerasbert.families import FAMILIES, POSITION_EMBEDDINGS, SETTINGS, get_family
 from kerasbert.layers.attention import AttentionMask
@@ -322,7 +326,7 @@ class BertBackbone(PresetBackbone):
                 )
         inner = self.num_inner_repetitions
         blocks = [self.transformer_layers[layer * inner] for layer in layers]  # The first of each.
-        settings = {**self.get_config(), "num_layers": len(layers), "trainable": True}
+        settings = {**config_of(self), "num_layers": len(layers), "trainable": True}
         if self.num_groups is not None:
             groups = list(dict.fromkeys(map(id, blocks)))
             settings["num_groups"] = len(groups)
@@ -456,6 +460,7 @@ class BertBackbone(PresetBackbone):
     def __call__(self, inputs, *args, **kwargs):
         check_process()  # Before the first tensor is made: JAX may compile for that.
         if isinstance(inputs, dict) and "token_ids" in inputs:
+            self.check_padding(inputs)
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -482,6 +487,21 @@ class BertBackbone(PresetBackbone):
         tokens = outputs["sequence_output"]
         shape = (*positions.shape, tokens.shape[-1])
         return {**outputs, "sequence_output": keras.KerasTensor(shape, dtype=tokens.dtype)}
+
+    def check_padding(self, inputs):
+        """Warn of arrays that are padded at the left, where transformers has other positions."""
+        mask = inputs.get("padding_mask")
+        if not self.position_offset or not isinstance(mask, (np.ndarray, list)):
+            return
+        mask = np.asarray(mask)
+        is_left = mask.any(axis=-1) & (mask[..., 0] == 0)
+        if is_left.any():
+            warnings.warn(
+                f"{is_left.sum()} of {is_left.size} rows begin with padding, and positions count "
+                f"from the first column here, but from the first token where '{self.family}' was "
+                "trained and in transformers: pad at the right, as the preprocessors do.",
+                stacklevel=4,
+            )
 
     def fill_in(self, inputs):
         """Without segments all tokens are of segment 0, and without a mask none is padding."""

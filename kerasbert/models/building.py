@@ -8,11 +8,12 @@ import keras
 import numpy as np
 
 from kerasbert import private_names
-from kerasbert._keywords import check_keyword
+from kerasbert._keywords import check_keyword, own_class
 from kerasbert.conversion.name_map import check_finite
 from kerasbert.conversion.name_map import load_weights as load_named_weights
 from kerasbert.conversion.sizes import check_buildable, check_sizes
 from kerasbert.families import LINEAGE, head_settings
+from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import head_weights
 
@@ -27,14 +28,21 @@ _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
 def arguments_of(cls):
-    """The names of what a constructor takes."""
-    return set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
+    """The names of what a constructor takes; a user's passes on what it does not name itself."""
+    names, own = {"name", "dtype"}, own_class(cls) or cls
+    for base in inspect.getmro(cls):
+        if "__init__" in vars(base):
+            parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+            names |= {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+            if issubclass(own, base) or all(p.kind is not p.VAR_KEYWORD for p in parameters):
+                break
+    return names
 
 
 def check_arguments(cls, kwargs):
     """Raise for an argument of `from_preset` that neither an encoder nor a task takes."""
     known = arguments_of(cls) | {"trainable"}
-    if hasattr(cls, "kind"):
+    if hasattr(cls, "kind") and cls.backbone_cls is not None:
         known |= arguments_of(cls.backbone_cls) | _preprocessor_arguments(cls)
         takes_new = cls.needs_head and _is_single(cls) and not _has_classes(cls)
         known |= {"new_head"} if takes_new else set()
@@ -88,11 +96,29 @@ class NoHeadError(ValueError):
     """A checkpoint holds no head of the kind that was asked for, or no pooler for one."""
 
 
-def _no_head(cls, source):
+def _no_head(cls, source, is_read=True):
+    """The error; `is_read` says whether such heads of the source's family can be loaded."""
     if not _is_single(cls):
         return NoHeadError(f"'{source}' holds no {cls.__name__}; build one and save it first.")
-    new = "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
-    return NoHeadError(f"'{source}' has no head for a {cls.__name__}; pass {new} for a new one.")
+    theirs = json_in(source, "config.json").get("architectures") or ()
+    end = KINDS[tables_of(cls)].huggingface
+    held = [name for name in theirs if end and end in name]
+    if held:
+        why = (
+            "but its weights are not those of the head that kerasbert reads"
+            if is_read
+            else "a head that kerasbert does not read in this family"
+        )
+        return NoHeadError(
+            f"'{source}' is a {held[0]}, {why}; pass {_new_head_of(cls)} for a new one."
+        )
+    return NoHeadError(
+        f"'{source}' has no head for a {cls.__name__}; pass {_new_head_of(cls)} for a new one."
+    )
+
+
+def _new_head_of(cls):
+    return "num_classes=2 or labels=['ham', 'spam']" if _has_classes(cls) else "new_head=True"
 
 
 def _warn_new(paths):
@@ -140,14 +166,7 @@ def _has_pooler(checkpoint):
 def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     """The encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
     settings = checkpoint.encoder_settings()
-    # `BertBackbone` builds every family but those of `lineage`, whose classes build one each.
-    own = getattr(cls, "family", None)
-    if checkpoint.family in LINEAGE if own is None else checkpoint.family != own:
-        room = "lineage" if checkpoint.family in LINEAGE else "models"
-        raise ValueError(
-            f"'{checkpoint.source}' is of the family '{checkpoint.family}', which no "
-            f"{cls.__name__} builds; load it with its class in kerasbert.{room}."
-        )
+    _check_family(cls, checkpoint)
     has_pooler = "pooler" in arguments_of(cls)
     if load_weights and has_pooler and "pooler" not in {**checkpoint.encoder, **kwargs}:
         settings["pooler"] = _has_pooler(checkpoint)
@@ -173,8 +192,30 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
     return build_filled(lambda: cls(**settings), fill)
 
 
+def _check_family(cls, checkpoint, task=None):
+    """Raise for a family that the encoder's class does not build.
+
+    `BertBackbone` builds every family but those of `lineage`, whose classes build one each.
+    """
+    own = getattr(cls, "family", None)
+    if checkpoint.family in LINEAGE if own is None else checkpoint.family != own:
+        room = "lineage" if checkpoint.family in LINEAGE else "models"
+        source = f"'{checkpoint.source}' is of the family '{checkpoint.family}'"
+        if task is None:
+            raise ValueError(
+                f"{source}, which no {cls.__name__} builds; load it with its class in "
+                f"kerasbert.{room}."
+            )
+        heads = ", ".join(sorted(checkpoint.head_maps)) or "none"
+        raise ValueError(
+            f"{source}, which no {task.__name__} takes; the heads of this family that kerasbert "
+            f"has are {heads}, by classes of kerasbert.{room}."
+        )
+
+
 def task_of(cls, checkpoint, load_weights, **kwargs):
     """A task model, with the checkpoint's head unless the caller asks for a new one."""
+    _check_family(cls.backbone_cls, checkpoint, cls)
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     head_map = checkpoint.head_maps.get(tables_of(cls))
@@ -192,7 +233,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
         # A head without weights of its own is there where the format has it.
         has_head = head_map if weight is None else names
         if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
-            raise _no_head(cls, checkpoint.source)
+            raise _no_head(cls, checkpoint.source, head_map is not None)
         if cls.kind in checkpoint.refused:
             raise ValueError(checkpoint.refused[cls.kind])
         if _has_classes(cls):
@@ -321,9 +362,17 @@ def own_task(cls, preset, load_weights, **kwargs):
     """The task of an `OwnPreset`, with a head that it lends, or with a new one."""
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
-    saved_class, config = preset.task()
+    saved_class, config = preset.task(cls)
     if load_weights:
         preset.check_classes(config)
+    if saved_class is None and not new_head:
+        name = read_json(preset.path("task.json")).get("registered_name")
+        raise NoHeadError(
+            f"'{preset.directory}' was saved by the class {name!r}, which is not registered with "
+            "Keras in this process; import the module that registers it, or load the preset by "
+            "that class."
+        )
+    saved_class = saved_class or object
     saved = config if issubclass(saved_class, cls) else None
     if saved is None and cls.needs_head and not new_head:
         # A task with more heads than one lends them.

@@ -4,7 +4,6 @@ N examples, B batch.
 """
 
 import contextlib
-import inspect
 import itertools
 import random
 
@@ -15,6 +14,7 @@ from keras import ops
 from kerasbert import distribution, private_names
 from kerasbert._errors import check_choice
 from kerasbert._finite import with_finite_check
+from kerasbert._keywords import arguments, config_of
 from kerasbert.from_preset import check_content
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
@@ -345,12 +345,12 @@ class BertMultiTask(BertTask):
     def get_config(self):
         tasks = {}
         for name, task in self.tasks.items():
-            config = {**task.get_config(), "backbone": None, "preprocessor": None}
+            config = {**config_of(task), "backbone": None, "preprocessor": None}
             preprocessor = task.preprocessor
             if preprocessor is not None:
                 preprocessor = {
                     "registered_name": keras.saving.get_registered_name(type(preprocessor)),
-                    "config": {**preprocessor.get_config(), "tokenizer": None},
+                    "config": {**config_of(preprocessor), "tokenizer": None},
                 }
             tasks[name] = {
                 "registered_name": keras.saving.get_registered_name(type(task)),
@@ -367,7 +367,7 @@ class BertMultiTask(BertTask):
             preprocessor = saved["preprocessor"]
             if preprocessor is not None:
                 its_class = keras.saving.get_registered_object(preprocessor["registered_name"])
-                its = inspect.signature(its_class.__init__).parameters.keys() & settings.keys()
+                its = arguments(its_class) & settings.keys()
                 more = {key: settings[key] for key in its}
                 preprocessor = {**preprocessor, "config": {**preprocessor["config"], **more}}
             tasks[name] = {**saved, "preprocessor": preprocessor}

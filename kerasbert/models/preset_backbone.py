@@ -7,6 +7,7 @@ import keras
 
 from kerasbert import private_names
 from kerasbert._errors import check_value
+from kerasbert._keywords import own_class
 from kerasbert._memory import collect_once
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
@@ -14,6 +15,7 @@ from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models import functional
 from kerasbert.models.building import check_arguments
 from kerasbert.models.keras_export import KerasExport
+from kerasbert.subclasses import as_called
 
 
 class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
@@ -47,12 +49,17 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
 
     @classmethod
     def from_own_preset(cls, directory, **kwargs):
+        saved = read_json(os.path.join(directory, "config.json"))
         if kwargs.get("dtype") is None:
             # KerasHub's loader drops the saved type. Without it nothing would be quantized.
-            dtype = read_json(os.path.join(directory, "config.json"))["config"].get("dtype")
+            dtype = saved["config"].get("dtype")
             if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
                 kwargs["dtype"] = dtype
-        return super().from_own_preset(directory, **kwargs)
+        made, config = as_called(saved, cls)
+        if made in (None, own_class(cls)) or not issubclass(made, cls):
+            return super().from_own_preset(directory, **kwargs)
+        kwargs.pop("load_weights", None)
+        return made.from_config({**config, "dtype": None, **kwargs})
 
     def quantize(self, mode=None, **kwargs):
         """Quantize projections and embeddings, say to "int8"; see `keras.Model.quantize`."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from kerasbert import backend, distribution, private_names
 from kerasbert._finite import check_outputs, check_targets, with_finite_check
+from kerasbert._keywords import config_of
 from kerasbert._memory import give_back
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import tf, traced_on_purpose
@@ -53,6 +54,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
+
+    def _set_preprocessor(self, value):
+        check = getattr(value, "check_family", None)
+        if check is not None:
+            check(getattr(self.backbone, "family", None))
+        functional.Task.preprocessor.fset(self, value)
+
+    preprocessor = functional.Task.preprocessor.setter(_set_preprocessor)
 
     def _check_encoder(self, backbone, has_all=False):
         """Raise for an encoder of another class; `has_all` also for one with layers of its own."""
@@ -126,6 +135,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def __call__(self, inputs, *args, **kwargs):
         check_process()  # Before the first tensor is made: JAX may compile for that.
         if has_ids(inputs):
+            if hasattr(self.backbone, "check_padding"):
+                self.backbone.check_padding(inputs)
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -147,7 +158,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         Args:
             layers: list of ints. See `BertBackbone.with_layers`.
         """
-        settings = {**self.get_config(), "preprocessor": self.preprocessor}
+        settings = {**config_of(self), "preprocessor": self.preprocessor}
         settings.pop("name")
         model = self.from_config({**settings, "backbone": self.backbone.with_layers(layers)})
         for weight, copy in zip(head_weights(self), head_weights(model), strict=True):
@@ -577,6 +588,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     def _check_ids(self, x):
         """Refuse token ids that the encoder has no vectors of, where they are in NumPy or lists."""
+        if isinstance(x, dict) and hasattr(self.backbone, "check_padding"):
+            self.backbone.check_padding(x)
         ids = x.get("token_ids") if isinstance(x, dict) else None
         if isinstance(ids, (list, tuple)):
             try:

@@ -85,6 +85,8 @@ class BertTextEmbedder(ComparingTask):
             no such layer. `from_preset` makes a new one where it is given.
         projection_bias: bool. Of that layer.
         projection_activation: string. Of that layer, such as "tanh".
+        truncate_dim: int. Keep the first numbers of each vector alone, as sentence-transformers
+            does: after `normalize`, which is not done again. Training sees the same vectors.
 
     Example:
 
@@ -115,6 +117,7 @@ class BertTextEmbedder(ComparingTask):
         projection_dim=None,
         projection_bias=False,
         projection_activation=None,
+        truncate_dim=None,
         **kwargs,
     ):
         if pooling_mode is not None:
@@ -136,6 +139,9 @@ class BertTextEmbedder(ComparingTask):
                 f"projection_bias={projection_bias!r} and projection_activation="
                 f"{projection_activation!r} are of a projection; pass projection_dim too."
             )
+
+        if truncate_dim is not None:
+            check_whole("truncate_dim", truncate_dim)
 
         # === Layers ===
         # The encoder is not tracked, as in KerasHub on Torch: this model's weights are those that
@@ -165,6 +171,7 @@ class BertTextEmbedder(ComparingTask):
         self.projection_dim = projection_dim
         self.projection_bias = projection_bias
         self.projection_activation = projection_activation
+        self.truncate_dim = truncate_dim
         # The model reads the encoder's own graph, so that what the vectors do not need is left out.
         # Vectors are float32, whatever the encoder computes in.
         inputs = dict(backbone.input)
@@ -206,7 +213,15 @@ class BertTextEmbedder(ComparingTask):
             pooled = [pool(x, padding_mask=padding_mask) for pool in self._poolings]
             x = pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
         x = x if self.projection is None else self.projection(x)
-        return unit_length(x) if self.normalize else x
+        x = unit_length(x) if self.normalize else x
+        if self.truncate_dim is not None:
+            if self.truncate_dim > x.shape[-1]:
+                raise ValueError(
+                    f"truncate_dim={self.truncate_dim} is more than the {x.shape[-1]} numbers of a "
+                    "vector; leave it out."
+                )
+            x = x[..., : self.truncate_dim]
+        return x
 
     def _of_all_layers(self):
         if self.pooling == "tokens" or self.layers_used != "last":
@@ -353,8 +368,11 @@ class BertTextEmbedder(ComparingTask):
         return [rows[i] for i in np.argsort(order)]
 
     def get_config(self):
+        # Versions before this one read configs without it.
+        truncation = {} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}
         return {
             **super().get_config(),
+            **truncation,
             "pooling": self.pooling,
             "layers": self.layers_used,
             "normalize": self.normalize,

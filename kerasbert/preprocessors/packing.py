@@ -13,6 +13,7 @@ import keras_hub
 import numpy as np
 
 from kerasbert._errors import check_choice, check_fields, check_whole, is_whole
+from kerasbert._keywords import own_class
 from kerasbert.backend.tensorflow import Traced, tf
 from kerasbert.data.batching import (
     batch_dataset,
@@ -25,9 +26,11 @@ from kerasbert.data.batching import (
     similar_length_batches,
     sorted_batches,
 )
+from kerasbert.families import LINEAGE, PACKINGS, get_family
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
+from kerasbert.subclasses import as_called, own_object, with_known
 
 # What a `preprocessor.json` says, of whichever task.
 _FIELDS = {
@@ -50,7 +53,7 @@ TRUNCATE = {
     "longest_first": "longest_first",
     "only_second": "only_second",
     "only_first": "only_first",
-    "round_robin": "longest_first",
+    "round_robin": "round_robin",
     "waterfall": "only_second",
 }
 CHUNK = 1024  # texts that one thread tokenizes at a time
@@ -78,8 +81,11 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. The most tokens in a row, special tokens included.
         truncate: string. What a pair that is too long loses: "longest_first" takes from the
-            longer text until both fit, "only_second" and "only_first" spare the other one unless
-            it is too long by itself. KerasHub's "round_robin" and "waterfall" are the first two.
+            longer text until both fit, as transformers does: where both are cut and the room is
+            odd, the longer one keeps one token more, the second one of equal ones.
+            "only_second" and "only_first" spare the other one unless it is too long by itself.
+            KerasHub's "round_robin" is the first of these with the token more for the first
+            text, and its "waterfall" the second.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros.
 
     Raises:
@@ -95,13 +101,15 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     >>> np.asarray(features["token_ids"])[0].tolist()
     [2, 5, 7, 3, 6, 8, 3, 0]
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in its released code.
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in transformers.
     """
 
     # The arguments of the constructor that a config has, attributes of the same names.
     settings = ("sequence_length", "truncate", "num_segments")
     # Whether `assemble` takes a `seed` too, for what a task draws anew in every epoch.
     draws = False
+    # Of which form its rows are; see `kerasbert.families.PACKINGS`.
+    packing = "class_first"
 
     def __init__(
         self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
@@ -139,9 +147,27 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return {**super().get_config(), **{name: getattr(self, name) for name in self.settings}}
 
     @classmethod
+    def check_family(cls, family, where=""):
+        """Raise where encoders of a family need rows of another form.
+
+        Args:
+            family: string; `None` for an encoder of no family.
+            where: string. What they were found in, for the error.
+        """
+        needed = cls.packing if family is None else get_family(family).packing
+        if needed != cls.packing:
+            raise ValueError(
+                f"A {cls.__name__} packs {PACKINGS[cls.packing]}, but the encoder{where} is of the "
+                f"family '{family}', which needs {PACKINGS[needed]}; use its classes in "
+                f"kerasbert.{'lineage' if family in LINEAGE else 'models'} with their "
+                "preprocessors, or preprocessor=None and token ids."
+            )
+
+    @classmethod
     def from_checkpoint(cls, checkpoint, **kwargs):
+        cls.check_family(checkpoint.family, f" in '{checkpoint.source}'")
         settings = checkpoint.encoder_settings()
-        parameters = inspect.signature(cls.__init__).parameters
+        parameters = inspect.signature(own_class(cls).__init__).parameters
         length = parameters["sequence_length"].default
         longest = min(length, settings.get("max_sequence_length", 512))
         known = {
@@ -161,21 +187,22 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         A directory that holds the preprocessor of another task lends its tokenizer, length,
         truncation and segments.
         """
-        saved = _read_json(directory, "preprocessor.json")
-        saved_cls = keras.saving.get_registered_object(saved.get("registered_name"))
-        config = dict(saved.get("config", {}))
-        check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
+        saved_cls, config = as_called(_read_json(directory, "preprocessor.json"), cls)
         fits = saved_cls is not None and issubclass(saved_cls, cls)
+        made = saved_cls if cls is BertPreprocessor and fits else cls
+        made.check_family(_family_in(directory), f" in '{directory}'")
+        config = dict(config or {})
+        check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
         # Tasks refine each other's preprocessors: one task's is no good for another.
-        if not fits or cls is not BertPreprocessor and _ours(saved_cls) is not _ours(cls):
+        if not fits or cls is not BertPreprocessor and own_class(saved_cls) is not own_class(cls):
             backbone = _read_json(directory, "config.json").get("config", {})
             config = {"num_segments": backbone.get("num_segments", 2), **config}
             shared = {"tokenizer", "sequence_length", "truncate", "num_segments"}
-            shared &= set(inspect.signature(cls.__init__).parameters)
+            shared &= set(inspect.signature(own_class(cls).__init__).parameters)
             config = {key: config[key] for key in shared if key in config}
             saved_cls = cls
         if "tokenizer" not in config and "tokenizer" not in kwargs:
-            config["tokenizer"] = _read_json(directory, "tokenizer.json")
+            config["tokenizer"] = with_known(_read_json(directory, "tokenizer.json"))
             if not config["tokenizer"]:
                 raise ValueError(
                     f"'{directory}' has neither preprocessor.json nor tokenizer.json; name a "
@@ -303,8 +330,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         budget = self.sequence_length - 2 - self.tokenizer.num_separators
         a, b = lengths
         truncate = TRUNCATE[self.truncate]
-        if truncate == "longest_first":
-            a = tf.minimum(a, tf.maximum((budget + 1) // 2, budget - b))
+        if truncate in ("longest_first", "round_robin"):
+            is_first = (a > b) | (truncate == "round_robin")
+            half = budget // 2 + tf.cast(is_first, tf.int32) * (budget % 2)
+            a = tf.minimum(a, tf.maximum(half, budget - b))
         elif truncate == "only_second":
             a = tf.minimum(a, budget)
         else:
@@ -590,10 +619,11 @@ def _graph_columns(x):
     return columns
 
 
-def _ours(cls):
-    """The class of this package that a class is or refines."""
-    names = ((one, keras.saving.get_registered_name(one)) for one in cls.__mro__)
-    return next(one for one, name in names if name.startswith("kerasbert>"))
+def _family_in(directory):
+    """The family of a preset's encoder; `None` without one."""
+    encoder = _read_json(directory, "config.json")
+    cls = own_object(encoder.get("registered_name"))
+    return getattr(cls, "family", None) or encoder.get("config", {}).get("family")
 
 
 def _read_json(directory, name):

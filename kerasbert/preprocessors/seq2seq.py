@@ -43,6 +43,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     """
 
     settings = ("sequence_length",)
+    packing = "source_target"
 
     def __init__(self, tokenizer, sequence_length=512, **kwargs):
         super().__init__(tokenizer, sequence_length, num_segments=0, **kwargs)

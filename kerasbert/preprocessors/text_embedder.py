@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from kerasbert._errors import check_choice, check_value, check_whole
+from kerasbert._keywords import config_of
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.batching import (
     batch_dataset,
@@ -175,7 +176,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         # Not by `setattr`: Keras would track it.
         made = self.__dict__.setdefault("_of_roles", {})
         if key not in made:
-            config = {**self.get_config(), "tokenizer": self.tokenizer, "role": role}
+            config = {**config_of(self), "tokenizer": self.tokenizer, "role": role}
             one = type(self).from_config(config)
             if role == "query" and self.query_length is not None:
                 one.sequence_length = self.query_length

@@ -18,6 +18,8 @@ OF_CLS, OF_PADDING = 2, 3
 class XLNetPacking:
     """Mixin, before a preprocessor: rows end with `<sep> <cls>`, and padding comes first."""
 
+    packing = "class_last"
+
     def pack(self, segments, length=None):
         """As `BertPreprocessor.pack`, in XLNet's order; `<cls>` is of segment 2, padding of 3."""
         features = super().pack(segments, length)

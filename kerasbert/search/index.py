@@ -30,6 +30,7 @@ from kerasbert.files import (
     write_json,
 )
 from kerasbert.models.text_embedder import BertTextEmbedder
+from kerasbert.preprocessors.empty import say_nothing
 from kerasbert.search.columns import (
     AGAIN,
     ArrayColumn,
@@ -86,6 +87,8 @@ class SearchIndex:
 
     Vectors have the length 1, so scores are cosines. By default each query is compared with all
     vectors, which is exact; equal scores come in the order in which the texts were added.
+    A text that is empty, or holds nothing that the embedder's tokenizer knows, is kept but is no
+    hit, and as a query it has none.
     Threads may search while another one adds and removes: they find what was there before, or
     after. An engine answers them one after the other.
 
@@ -185,6 +188,7 @@ class SearchIndex:
         self._ids = None  # a column, when it is known whether they are numbers
         self._rows = None  # a dict from ids to rows, when it is needed
         self._alive = np.empty(0, bool)  # rows that were not removed
+        self._empty = np.empty(0, bool)  # those whose texts say nothing
         self._given_width = None  # D'
         self._sample = None  # what the embedder gave first: role, texts and their vectors
         self._finder = None  # an engine, when it is needed
@@ -230,6 +234,17 @@ class SearchIndex:
             vectors = self._checked(vectors, len(texts))
         if not texts:
             return
+        empty = np.zeros(len(texts), bool)
+        if self.embedder is not None:  # Without one, texts may stand for nothing.
+            empty = say_nothing(self.embedder if vectors is None else None, texts)
+        if empty.any():
+            first = int(np.argmax(empty))
+            warnings.warn(
+                f"{empty.sum()} of {len(texts)} texts are empty, or hold nothing that the "
+                f"embedder's tokenizer knows, such as the one with the id {ids[first]!r}, "
+                f"{texts[first]!r:.50}: no search finds them.",
+                stacklevel=4,
+            )
         places, sample = np.arange(len(texts)), None
         if vectors is None:
             place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -262,6 +277,7 @@ class SearchIndex:
         if self._rows is not None:
             self._rows.update(zip(ids, range(first, first + len(ids))))
         self._sample = self._sample or sample
+        self._empty = np.append(self._empty, empty)
         # Last: a search in another thread looks at these rows alone.
         self._alive = np.append(self._alive, np.ones(len(texts), bool))
 
@@ -309,9 +325,10 @@ class SearchIndex:
             check_whole("candidates", candidates)
         if answer_settings and self.reader is None:
             name = next(iter(answer_settings))
+            known = ("top_k", "candidates")
+            others = f"; it takes {' and '.join(known)}, and with a reader what its `answer` takes."
             raise ValueError(
-                f"search() has no argument '{name}'"
-                + did_you_mean(name, ("top_k", "candidates"), " without a reader.")
+                f"search() has no argument '{name}'" + did_you_mean(name, known, others)
             )
         count = top_k
         if self.reranker is not None:
@@ -319,8 +336,11 @@ class SearchIndex:
         results = []
         if queries:
             results = [[] for _ in queries]
-            if len(self):
-                results = self.search_vectors(self.query_vectors(queries), count)
+            asked = np.flatnonzero(~say_nothing(self.embedder, queries)).tolist()
+            if len(self) and asked:
+                vectors = self.query_vectors([queries[place] for place in asked])
+                for place, hits in zip(asked, self.search_vectors(vectors, count)):
+                    results[place] = hits
         if self.reranker is not None:
             results = [self._reranked(*pair) for pair in zip(queries, results)]
         results = [hits[:top_k] for hits in results]
@@ -347,7 +367,7 @@ class SearchIndex:
 
     def _nearest(self, queries, top_k):
         """Rows (Q, K), -1 where there are fewer, and their scores, best first."""
-        alive = self._alive  # Another thread may add rows meanwhile, to a longer one.
+        alive = self._findable()  # Another thread may add rows meanwhile, to a longer one.
         size = int(alive.sum())
         count = min(top_k, size)
         if not count or not len(queries):
@@ -362,6 +382,15 @@ class SearchIndex:
         scores = self._vectors.scores(queries, rows)
         order = np.lexsort((rows, -scores), axis=-1)[:, :count]
         return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+
+    def findable(self):
+        """How many texts a search can find: those that are not empty."""
+        return int(self._findable().sum())
+
+    def _findable(self):
+        """Rows that a search looks at: a bool array."""
+        alive = self._alive
+        return alive & ~self._empty[: len(alive)]
 
     def _found_by_engine(self, queries, count, wanted, alive):
         with self._finding:
@@ -551,6 +580,9 @@ class SearchIndex:
         with new_folder(target, by="save") as folder:
             self._write_columns(folder, keep)
             np.save(os.path.join(folder, "removed.npy"), np.flatnonzero(keep & ~self._alive))
+            empty = np.flatnonzero(self._empty[keep])
+            if len(empty):
+                np.save(os.path.join(folder, "empty.npy"), empty)
             if self._finder is not None and keep.all():
                 self._finder.write(os.path.join(folder, f"engine.{self.engine}"))
             probe = self._probe() if len(self) and self.embedder is not None else None
@@ -563,6 +595,7 @@ class SearchIndex:
                 "format": FORMAT,
                 "rows": int(keep.sum()),
                 "count": len(self),
+                "empty": len(empty),
                 "width": self._vectors.width if self._vectors is not None else 0,
                 "embedder_width": self._given_width or 0,
                 "embedder": getattr(self.embedder, "name", None) or type(self.embedder).__name__,
@@ -589,10 +622,10 @@ class SearchIndex:
             )
 
     def write_rows(self, folder):
-        """Write vectors, texts and ids of the texts that are there to a folder, a file a column."""
+        """Write vectors, texts and ids of what can be found to a folder, a file a column."""
         with self._changing:
             self._check_sample()
-            self._write_columns(folder, self._alive)
+            self._write_columns(folder, self._findable())
 
     def _write_columns(self, folder, keep):
         columns = self._columns()
@@ -663,6 +696,13 @@ class SearchIndex:
             raise ValueError(f"'{path}' names rows that the index does not have; save it anew.")
         self._alive = np.ones(rows, bool)
         self._alive[removed] = False
+        self._empty = np.zeros(rows, bool)
+        if manifest.get("empty"):
+            path = os.path.join(directory, "empty.npy")
+            empty = read_array(path, (manifest["empty"],), "int64")
+            if not (0 <= empty.min() and empty.max() < rows):
+                raise ValueError(f"'{path}' names rows that the index does not have; save it anew.")
+            self._empty[empty] = True
         path = os.path.join(directory, f"engine.{self.engine}")
         if os.path.exists(path) and "files" in manifest:  # Otherwise it is rebuilt on demand.
             self._finder = self._new_finder(width)
@@ -763,6 +803,7 @@ def _check_manifest(manifest, path):
     for name in ("rows", "count", "width", "embedder_width"):
         if not is_whole(manifest.get(name)) or manifest[name] < 0:
             raise ValueError(f"{name}={manifest.get(name)!r} in '{path}' is no number from 0.")
+    check_value("empty", manifest.get("empty", 0), "whole", path)
     missing = [name for name in (*_SETTINGS, "string_ids", "probe") if name not in manifest]
     if missing or manifest["count"] > manifest["rows"]:
         what = f"has no {', '.join(missing)}" if missing else "counts more texts than rows"

@@ -3,6 +3,7 @@
 import numpy as np
 
 from kerasbert._errors import check_choice, check_value, check_whole
+from kerasbert.preprocessors.empty import say_nothing
 from kerasbert.search.index import SearchIndex, embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
@@ -27,7 +28,8 @@ def mine_hard_negatives(
 ):
     """Find texts for each pair that a model takes for right, and that are not.
 
-    All texts of equal queries are right for them. Pairs with too few of such texts are left out.
+    All texts of equal queries are right for them. Empty texts, and those that the embedder's
+    tokenizer knows nothing of, are never wrong ones. Pairs with too few of such texts are left out.
 
     Args:
         embedder: a `BertTextEmbedder`, or what `SearchIndex` takes. Prompts are its own.
@@ -90,13 +92,16 @@ def mine_hard_negatives(
     asking = unit_vectors(embed_in_role(embedder, asked, "query", batch_size))
     index = SearchIndex(None, similarity="dot")
     index.add(corpus, vectors=vectors)
-    found = index.search_vectors(asking, range_max + max(map(len, right.values())))
+    empty = say_nothing(embedder, corpus)
+    most = range_max + max(map(len, right.values())) + int(empty.sum())
+    found = index.search_vectors(asking, most)
     random = np.random.default_rng(seed)
 
     rows = []
     for query, vector, hits in zip(asked, asking, found):
         own_places = list(right[query])
-        wrong = [hit for hit in hits if hit["id"] not in right[query]][range_min:range_max]
+        wrong = [hit for hit in hits if hit["id"] not in right[query] and not empty[hit["id"]]]
+        wrong = wrong[range_min:range_max]
         if reranker is None:
             scores = np.array([hit["score"] for hit in wrong])
             own_scores = vectors[own_places] @ vector

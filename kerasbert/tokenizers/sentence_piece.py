@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from kerasbert import private_names
+from kerasbert._keywords import config_of
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.files import ANY, MODEL_FILES, ROLES, TokenizerFiles
@@ -170,7 +171,7 @@ def original_order(tokenizer):
     spec = proto.trainer_spec
     spec.unk_id, spec.bos_id, spec.eos_id, spec.pad_id = 0, 1, 2, -1
     data = proto.SerializeToString(deterministic=True)
-    again = type(tokenizer)(**tokenizer.get_config() | {"proto": data})
+    again = type(tokenizer)(**config_of(tokenizer) | {"proto": data})
     return data if again.proto == tokenizer.proto else None
 
 

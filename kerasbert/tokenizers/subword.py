@@ -15,6 +15,7 @@ from kerasbert._errors import check_fields, check_value
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
+from kerasbert.subclasses import as_called
 from kerasbert.tokenizers.files import ROLES
 
 # N texts, P pieces of a text, V tokens of the vocabulary.
@@ -269,8 +270,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         # KerasHub's loader wants the encoder's config.json beside it.
         path = os.path.join(directory, "tokenizer.json")
         saved = read_json(path)
-        name, config = saved.get("registered_name"), saved.get("config")
-        saved_class = keras.saving.get_registered_object(name) if isinstance(name, str) else None
+        name = saved.get("registered_name")
+        saved_class, config = as_called(saved, cls)
         if not (isinstance(saved_class, type) and issubclass(saved_class, SubwordTokenizer)):
             raise ValueError(
                 f"'{path}' names the class {name!r}, which is no tokenizer of kerasbert; save or "

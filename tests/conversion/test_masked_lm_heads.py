@@ -11,15 +11,19 @@ import pytest
 import kerasbert
 from kerasbert.models import (
     BertBackbone,
+    BertCausalLM,
     BertMaskedLM,
+    BertMultipleChoice,
     BertNextSentencePredictor,
     BertPretrainer,
     BertTextClassifier,
+    BertTextRegressor,
+    BertTokenClassifier,
 )
-from tests.contracts import MASKED_LMS, tiny_backbone
+from tests.contracts import MASKED_LMS, assert_close, batch, tiny_backbone
 from tests.conversion import test_google as google
 from tests.conversion import test_keras_hub as hub
-from tests.peers import torch
+from tests.peers import torch, transformers
 
 HEAD = "ForMaskedLM"
 ODD = [
@@ -276,7 +280,8 @@ def test_a_new_head(reference, family):
 @pytest.mark.backends("torch")
 def test_a_family_without_the_head(reference, tmp_path):
     theirs = reference("deberta_v3", HEAD)
-    with pytest.raises(ValueError, match="has no head for a BertMaskedLM; pass new_head=True"):
+    said = "is a DebertaV2ForMaskedLM, a head that kerasbert does not read in this family; pass new"
+    with pytest.raises(ValueError, match=said):
         load(BertMaskedLM, theirs.directory)
     model = BertMaskedLM(tiny_backbone("deberta_v3"))
     with pytest.raises(ValueError, match="no class for the head 'masked_lm' alone on deberta_v3"):
@@ -369,3 +374,54 @@ def test_equals_keras_hub(tmp_path, name):
     if name == "Bert":
         with pytest.raises(ValueError, match="has no head for a .*"):
             BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
+
+
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("head", [None, BertTextClassifier, BertCausalLM])
+def test_a_decoder_without_a_tokenizer_has_ids_that_transformers_takes(head, tmp_path):
+    encoder = tiny_backbone("modernbert_decoder")
+    settings = {"num_classes": 2} if head is BertTextClassifier else {}
+    model = encoder if head is None else head(encoder, **settings)
+    for source, folder in ((model, tmp_path / "a"), (tmp_path / "a", tmp_path / "b")):
+        kerasbert.convert(source, folder)
+        config = transformers.AutoConfig.from_pretrained(folder)
+        assert {config.pad_token_id, config.bos_token_id, config.eos_token_id} == {-1}
+        getattr(transformers, config.architectures[0]).from_pretrained(folder)
+
+
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("family", ["modernbert", "modernbert_decoder"])
+def test_settings_that_say_nothing_of_few_layers_are_not_refused(family, num_layers, tmp_path):
+    encoder = tiny_backbone(family, num_layers=num_layers)
+    kerasbert.convert(encoder, tmp_path)
+    again = BertBackbone.from_preset(tmp_path)
+    features = batch(encoder)
+    assert_close(again(features), encoder(features))
+    transformers.AutoModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "end, task",
+    [
+        ("ForSequenceClassification", BertTextRegressor),
+        ("ForTokenClassification", BertTokenClassifier),
+        ("ForMultipleChoice", BertMultipleChoice),
+    ],
+)
+def test_what_is_said_of_heads_of_xlnet_that_are_not_read(end, task, tmp_path):
+    config = transformers.XLNetConfig(vocab_size=9, d_model=4, n_layer=1, n_head=1, d_inner=4)
+    config.num_labels = 1
+    getattr(transformers, f"XLNet{end}")(config).save_pretrained(tmp_path)
+    said = (
+        f"of the family 'xlnet', which no {task.__name__} takes; the heads of this family that "
+        "kerasbert has are .*question_answering.*, by classes of kerasbert.lineage"
+    )
+    settings = {"num_classes": 2} if task is BertTokenClassifier else {"new_head": True}
+    for more in ({}, settings):
+        with pytest.raises(ValueError, match=said):
+            load(task, tmp_path, **more)

@@ -21,7 +21,7 @@ from kerasbert.models import (
     BertTextEmbedderPreprocessor,
 )
 from kerasbert.tokenizers import BertTokenizer
-from tests.contracts import ENCODERS, perturb
+from tests.contracts import ENCODERS, assert_close, perturb
 from tests.peers import sentence_transformers, torch
 
 # Files are read alike on every backend, and PyTorch compiles nothing.
@@ -451,3 +451,25 @@ def test_settings_of_the_encoder_that_are_not_followed(reference, tmp_path, sett
     directory = make(reference("bert"), tmp_path, settings=settings)
     with pytest.raises(ValueError, match=f"has {name}=.*which kerasbert does not follow"):
         BertTextEmbedder.from_preset(directory)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_truncate_dim(reference, tmp_path, normalize):
+    directory = make(reference("bert"), tmp_path / "theirs", normalize=normalize)
+    path = os.path.join(directory, "config_sentence_transformers.json")
+    write(path, {"truncate_dim": 8})
+    texts = ["the film", "a good day"]
+    expected = sentence_transformers.SentenceTransformer(directory, device="cpu").encode(texts)
+    embedder = BertTextEmbedder.from_preset(directory)
+    assert expected.shape == (2, 8)
+    assert_close(embedder.embed(texts), expected, atol=1e-5)
+    for format in ("huggingface", "kerasbert"):
+        kerasbert.convert(directory, tmp_path / format, format=format)
+        assert_close(BertTextEmbedder.from_preset(tmp_path / format).embed(texts), expected, 1e-5)
+    there = sentence_transformers.SentenceTransformer(str(tmp_path / "huggingface"), device="cpu")
+    assert_close(there.encode(texts), expected, atol=1e-5)
+    assert BertTextEmbedder.from_preset(directory, truncate_dim=4).embed(texts).shape == (2, 4)
+    write(path, {"truncate_dim": 99})  # It cuts nothing.
+    assert BertTextEmbedder.from_preset(directory).embed(texts).shape == (2, 36)
+    with pytest.raises(ValueError, match="truncate_dim=99 is more than the 36 numbers"):
+        BertTextEmbedder.from_preset(directory, truncate_dim=99)

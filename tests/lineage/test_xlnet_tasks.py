@@ -14,6 +14,7 @@ from kerasbert.lineage import (
     XLNetQuestionAnswering,
     XLNetTextClassifier,
 )
+from kerasbert.models import BertTextClassifier
 from kerasbert.preprocessors.xlnet import (
     XLNetPretrainerPreprocessor,
     XLNetQuestionAnsweringPreprocessor,
@@ -21,7 +22,7 @@ from kerasbert.preprocessors.xlnet import (
 )
 from kerasbert.tokenizers import XLNetTokenizer
 from kerasbert.tokenizers.transformers_files import transformers_files
-from tests.contracts import array, assert_close, perturb, tiny_backbone
+from tests.contracts import array, assert_close, bert_tokenizer, perturb, tiny_backbone
 from tests.lineage.test_xlnet import features, permutations, run, theirs
 from tests.peers import torch, transformers
 from tests.tokenizers.conftest import HARD, SENTENCES
@@ -318,3 +319,70 @@ def test_misuse(tokenizer, backbone):
     assert_close(model(right), model(x), atol=1e-6)
     with pytest.raises(ValueError, match="max_span=0 has to be"):
         XLNetPretrainerPreprocessor(tokenizer, max_span=0)
+
+
+def others():
+    """Heads of `kerasbert.models` by their preprocessors, with what makes them on any encoder."""
+    for name in ("TextClassifier", "TokenClassifier"):
+        yield name, {"num_classes": 2}
+    for name in ("TextRegressor", "Reranker", "MultipleChoice", "MaskedLM", "SparseEmbedder"):
+        yield name, {"new_head": True}
+    for name in ("QuestionAnswering", "ReplacedTokenDetector", "StructuralProbe"):
+        yield name, {"new_head": True}
+    yield "TextEmbedder", {}
+
+
+@pytest.fixture(scope="module")
+def xlnet_preset(tmp_path_factory):
+    """A preset whose tokenizer needs no sentencepiece."""
+    tokenizer = bert_tokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] who me ? !".split())
+    encoder = XLNetBackbone(9, 1, 1, 4, 4)
+    packer = XLNetTextClassifierPreprocessor(tokenizer, sequence_length=128)
+    model = XLNetTextClassifier(encoder, num_classes=2, preprocessor=packer)
+    folder = tmp_path_factory.mktemp("xlnet")
+    model.save_to_preset(folder)
+    return model, folder
+
+
+@pytest.mark.parametrize(("name", "settings"), list(others()))
+def test_no_preset_of_xlnet_is_packed_as_bert(xlnet_preset, name, settings):
+    model, folder = xlnet_preset
+    task, packer = (getattr(kerasbert.models, f"Bert{name}{end}") for end in ("", "Preprocessor"))
+    needed = "is of the family 'xlnet', which needs `A <sep> B <sep> <cls>`, padded at the left"
+    with pytest.raises(ValueError, match=needed):
+        task.from_preset(folder, **settings)
+    with pytest.raises(ValueError, match=needed):
+        packer.from_preset(folder)
+    bert = packer(model.preprocessor.tokenizer, sequence_length=128)
+    settings = {name: value for name, value in settings.items() if name != "new_head"}
+    with pytest.raises(ValueError, match=needed):
+        task(model.backbone, preprocessor=bert, **settings)
+    own = task(model.backbone, **settings)  # Rows of the caller's own.
+    with pytest.raises(ValueError, match=needed):
+        own.preprocessor = bert
+    assert own.preprocessor is None
+
+
+def test_families_and_preprocessors_of_other_forms(xlnet_preset, tmp_path):
+    model, folder = xlnet_preset
+    tokenizer = model.preprocessor.tokenizer
+    last = XLNetTextClassifierPreprocessor(tokenizer, sequence_length=8)
+    first = kerasbert.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=8)
+    for family in ("bert", "gpt2", "modernbert_decoder"):
+        encoder = tiny_backbone(family, vocabulary_size=9)
+        with pytest.raises(ValueError, match=f"'{family}', which needs .* padded at the right"):
+            BertTextClassifier(encoder, num_classes=2, preprocessor=last)
+        BertTextClassifier(encoder, num_classes=2, preprocessor=first).save_to_preset(tmp_path)
+        with pytest.raises(ValueError, match=f"'{family}', which needs .* padded at the right"):
+            XLNetTextClassifierPreprocessor.from_preset(tmp_path)
+    with pytest.raises(ValueError, match="'xlnet', which needs"):
+        kerasbert.export_serving(model.backbone, str(tmp_path / "x"), preprocessor=first)
+    with pytest.raises(ValueError, match="'transformer_xl', which needs texts in parts"):
+        last.check_family("transformer_xl")
+    with pytest.raises(ValueError, match="'marian', which needs a source and a target"):
+        first.check_family("marian")
+    # Its own form is right in a class of ours that it refines, too.
+    task = BertTextClassifier(model.backbone, num_classes=2, preprocessor=model.preprocessor)
+    assert type(task.preprocessor) is XLNetTextClassifierPreprocessor
+    loaded = kerasbert.models.BertPreprocessor.from_preset(folder)
+    assert type(loaded) is XLNetTextClassifierPreprocessor

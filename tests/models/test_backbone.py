@@ -1,13 +1,14 @@
 """The encoder: the contract of every family, and what its settings do."""
 
 import functools
+import warnings
 
 import keras
 import numpy as np
 import pytest
 
 from kerasbert.families import FAMILIES
-from kerasbert.models import BertBackbone
+from kerasbert.models import BertBackbone, BertTextClassifier
 from tests.contracts import (
     BACKENDS,
     COMPUTED,
@@ -232,3 +233,20 @@ def test_bad_settings(settings, message):
 def test_unknown_family():
     with pytest.raises(ValueError, match="Unknown family 'gpt3'; the families are bert, roberta"):
         BertBackbone.from_family("gpt3", **SETTINGS)
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta"])
+def test_left_padding_is_reported_where_positions_count_from_padding(family):
+    backbone = tiny_backbone(family)
+    task = BertTextClassifier(backbone, num_classes=2)
+    ids = np.array([[1, 5, 6, 7], [5, 6, 7, 8]])
+    left, right = np.array([[0, 1, 1, 1], [1, 1, 1, 1]]), np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
+    for call in (backbone, task, functools.partial(task.predict, verbose=0)):
+        with pytest.warns(UserWarning, match="1 of 2 rows begin with padding, and positions"):
+            call({"token_ids": ids, "padding_mask": left})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call({"token_ids": ids, "padding_mask": right})
+    with warnings.catch_warnings():  # BERT's positions are the columns, in transformers too.
+        warnings.simplefilter("error")
+        tiny_backbone("bert")({"token_ids": ids, "padding_mask": left})

@@ -62,8 +62,12 @@ def test_a_class_that_refines_ours_loads_its_head(tmp_path):
 
     model = BertTextClassifier.from_preset(PRESET, labels=["no", "yes"])
     model.save_to_preset(str(tmp_path))
+    loaded = Quiet.from_preset(str(tmp_path))
+    assert loaded.classify(["one", "two"]) == [
+        row["label"] for row in model.classify(["one", "two"])
+    ]
     with pytest.raises(ValueError, match="has no head for a Quiet"):
-        Quiet.from_preset(str(tmp_path))  # The preset's class is no Quiet.
+        Quiet.from_preset(PRESET)
     fresh = Quiet.from_preset(PRESET, labels=["no", "yes"])
     assert set(fresh.classify(["one", "two"])) <= {"no", "yes"}
 

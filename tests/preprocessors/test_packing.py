@@ -3,6 +3,7 @@ import functools
 import json
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ from kerasbert.data import bucket_length
 from kerasbert.preprocessors import BertPreprocessor, packing
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import bert_tokenizer
+from tests.peers import transformers
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SPECIAL = ["[UNK]", "[CLS]", "[PAD]", "[SEP]", "[MASK]"]  # padding is not id 0
@@ -44,8 +46,13 @@ def text_of(ids):
 
 def truncate_pair(a, b, budget, truncate):
     a, b = list(a), list(b)
+    if truncate == "longest_first" and len(a) + len(b) > budget:  # The package tokenizers has this.
+        short, long = sorted([len(a), len(b)])
+        kept = (short, budget - short) if 2 * short <= budget else (budget // 2, -(-budget // 2))
+        kept = kept[::-1] if len(a) > len(b) else kept
+        return a[: kept[0]], b[: kept[1]]
     while len(a) + len(b) > budget:
-        if truncate == "longest_first":
+        if truncate == "round_robin":
             from_a = len(a) > len(b)
         else:
             loser, spared = (b, a) if truncate == "only_second" else (a, b)
@@ -77,7 +84,7 @@ def reference(rows, sequence_length, truncate, separators):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("separators", [1, 2])
-@pytest.mark.parametrize("truncate", ["longest_first", "only_second", "only_first"])
+@pytest.mark.parametrize("truncate", ["longest_first", "round_robin", "only_second", "only_first"])
 def test_pack_equals_the_reference(truncate, separators):
     random = np.random.default_rng(separators)
     cases = 0
@@ -130,11 +137,32 @@ def test_pack_on_long_rows():
 
 def test_aliases_of_keras_hub():
     a, b = ["a b c d e f"], ["g h i j k l"]
-    for alias, name in (("round_robin", "longest_first"), ("waterfall", "only_second")):
-        first, second = (
-            arrays(make(sequence_length=9, truncate=key)((a, b))) for key in (alias, name)
-        )
-        assert first["token_ids"].tolist() == second["token_ids"].tolist()
+    first, second = (
+        arrays(make(sequence_length=9, truncate=key)((a, b)))
+        for key in ("waterfall", "only_second")
+    )
+    assert first["token_ids"].tolist() == second["token_ids"].tolist()
+    packer = keras_hub.layers.MultiSegmentPacker(sequence_length=10, start_value=1, end_value=3)
+    rows = [7] * 6, [8] * 6
+    theirs = arrays(packer(rows)[0]).tolist()
+    ours = make(sequence_length=10, truncate="round_robin")
+    ours = ours.pack(tuple(tf.ragged.constant([row]) for row in rows))
+    assert arrays(ours["token_ids"]).tolist() == [theirs]
+    assert theirs.count(7) == 4 and theirs.count(8) == 3
+
+
+@pytest.mark.peers
+def test_pairs_are_truncated_as_in_transformers(tmp_path):
+    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] a b".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    theirs = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    texts = [(m, n) for m in range(1, 14) for n in range(1, 14)]
+    first, second = (["a " * m for m, _ in texts], ["b " * n for _, n in texts])
+    for length in range(5, 14):
+        ours = BertPreprocessor(bert_tokenizer(tokens), sequence_length=length)((first, second))
+        found = theirs(first, second, truncation="longest_first", max_length=length)["input_ids"]
+        rows = arrays(ours["token_ids"]).tolist()
+        assert [row[: len(one)] for row, one in zip(rows, found)] == found
 
 
 def test_bucket():

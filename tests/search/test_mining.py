@@ -141,3 +141,10 @@ def test_as_sentence_transformers(settings):
         return sorted(zip(query, text, *scores))
 
     assert near(found) == near([expected[name] for name in expected.column_names])
+
+
+def test_empty_texts_are_no_negatives():
+    found = mine_hard_negatives(
+        Letters(), ["a", "c"], ["aa", "cc"], [" ", "", "\u200b", "aab", "bc"]
+    )
+    assert found == (["a", "c"], ["aa", "cc"], ["aab", "bc"])

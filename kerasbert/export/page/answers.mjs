@@ -172,7 +172,8 @@ export function makeAnswerer(task, tokenizer, content, run) {
   function cut([a, b]) {
     const most = room(b ? 2 : 1);
     if (!b) return [a.slice(0, most)];
-    const least = { longest_first: Math.ceil(most / 2), only_second: most, only_first: 0 }[task.truncate];
+    const half = (isFirst) => Math.floor(most / 2) + (isFirst ? most % 2 : 0);
+    const least = { longest_first: half(a.length > b.length), round_robin: half(true), only_second: most, only_first: 0 }[task.truncate];
     a = a.slice(0, Math.max(least, most - b.length));
     return [a, b.slice(0, most - a.length)];
   }
