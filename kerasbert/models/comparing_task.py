@@ -24,7 +24,7 @@ from kerasbert.losses import (
 from kerasbert.losses.vectors import check_widths
 from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, passes, split
 from kerasbert.models.task import BertTask
-from kerasbert.preprocessors.texts import label_rows
+from kerasbert.preprocessors.texts import label_rows, read_once
 
 # Losses that compare the rows of a batch with each other.
 _AMONG_ROWS = (BatchHardTriplet, EmbeddingLoss, MultipleNegativesRanking)
@@ -133,6 +133,7 @@ class ComparingTask(BertTask):
         Raises:
             ValueError: for columns of different sizes, and for labels that fit none of the above.
         """
+        y = read_once(y) if self._is_raw(x) else y
         held_out = kwargs.get("validation_data")
         share = kwargs.get("validation_split")
         is_tuple = isinstance(x, tuple)
@@ -197,6 +198,7 @@ class ComparingTask(BertTask):
     def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
         """Texts that are compared, as a dataset of ready batches; anything else as it is."""
         check_batch_size(batch_size)
+        y = read_once(y) if self._is_raw(x) else y
         if is_dataset(x):
             if not is_ready(x) and self.preprocessor is not None and _has_columns(x.element_spec):
                 return self.preprocessor.map_columns(x)

@@ -22,6 +22,7 @@ from kerasbert.models.keras_export import KerasExport
 from kerasbert.models.reading import (
     ReadsTexts,
     check_batch_size,
+    check_separate,
     has_ids,
     is_dataset,
     is_in_memory,
@@ -245,7 +246,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             x: texts (list, numpy, pandas), a tuple of two of them for pairs, what the encoder
                 takes, or a `tf.data.Dataset`, a generator or a `keras.utils.PyDataset` of batches
                 of either.
-            y: labels.
+            y: labels, in a list or whatever else x may be: an array, a column or table of pandas,
+                polars or pyarrow, a dict of columns, an iterator, a `tf.data.Dataset`.
             batch_size: int, 32 by default.
             shuffle: bool. A new order of texts and batches every epoch.
             class_weight: dict of names or numbers of classes to weights, or "balanced", for which
@@ -258,6 +260,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """
         check_process()
         check_batch_size(batch_size)
+        check_separate(x, y, sample_weight)
         kwargs["callbacks"] = with_finite_check(kwargs.get("callbacks"))
         self.__dict__["_verbose"] = kwargs.get("verbose", "auto")
         is_raw = self._is_raw(x)
@@ -300,6 +303,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """Loss and metrics, on raw texts or on ready arrays; see `keras.Model.evaluate`."""
         check_process()
         check_batch_size(batch_size)
+        check_separate(x, y, sample_weight)
         is_raw = self._is_raw(x)
         if is_raw:
             x, _ = self._sorted_batches(x, y, sample_weight, batch_size)

@@ -12,7 +12,7 @@ from kerasbert._errors import check_whole, is_whole
 from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns
-from kerasbert.preprocessors.texts import assert_all, label_rows, text_columns, weights
+from kerasbert.preprocessors.texts import assert_all, columns_of, label_rows, text_columns, weights
 
 NO_ANSWER = (-1, -1)
 
@@ -53,10 +53,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     `y` says where each answer stands in its context: `(start, end)` in characters, the end
     exclusive; or, as in SQuAD, a dict of `text` and `answer_start`, of which the first answer
-    counts; or `None`, an empty list or (-1, -1), where the context has no answer. It comes out as
-    a dict of `start_logits` and `end_logits`, int32 (W,): the rows' positions of the smallest
-    span of tokens that holds the answer, both 0 (`[CLS]`) in a window that does not hold all of
-    it. A sample weight counts for each window of its example.
+    counts (or one table or dict of these two columns); or `None`, an empty list or (-1, -1),
+    where the context has no answer. It comes out as a dict of `start_logits` and `end_logits`,
+    int32 (W,): the rows' positions of the smallest span of tokens that holds the answer, both 0
+    (`[CLS]`) in a window that does not hold all of it. A sample weight counts for each window of
+    its example.
 
     In `tf.data`, map it over batches; answers are then integers (B, 2).
 
@@ -251,14 +252,15 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
 def _pair(x):
     """The questions and contexts of a dict or a table as a tuple; anything else as it is."""
-    if not isinstance(x, dict) and not hasattr(x, "iloc"):
+    table = columns_of(x)
+    if table is None:
         return x
-    if set(x) != {"question", "context"}:
+    if set(table) != {"question", "context"}:
         raise ValueError(
-            f"The columns are {sorted(map(str, x))}; name them 'question' and 'context', and pass "
-            "no others."
+            f"The columns are {sorted(map(str, table))}; name them 'question' and 'context', and "
+            "pass no others."
         )
-    return x["question"], x["context"]
+    return table["question"], table["context"]
 
 
 def _tokens_of(spans, starts, ends):
@@ -301,13 +303,23 @@ def _tokens_of(spans, starts, ends):
 
 def _spans(y, contexts):
     """Answers of any form to characters of the contexts: int32 (N, 2), (-1, -1) for none."""
-    y = [y] if isinstance(y, dict) else y
-    rows = label_rows(y, len(contexts), "answers")
+    table = columns_of(y)
+    if isinstance(y, dict) and len(contexts) == 1 and not _holds_lists(y.get("answer_start")):
+        rows = [y]
+    elif table is not None and set(table) == {"text", "answer_start"}:
+        columns = [label_rows(table[name], len(contexts), "answers") for name in table]
+        rows = [dict(zip(table, row)) for row in zip(*columns)]
+    else:
+        rows = label_rows(y, len(contexts), "answers")
     spans = np.empty((len(rows), 2), "int32")
     for position, (row, context) in enumerate(zip(rows, contexts, strict=True)):
         context = context.decode("utf-8") if isinstance(context, bytes) else context
         spans[position] = _span(row, context, position)
     return spans
+
+
+def _holds_lists(starts):
+    return any(np.ndim(start) > 0 for start in starts) if np.ndim(starts) else False
 
 
 def _span(row, context, position):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from kerasbert._errors import check_choice
 from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.metrics import METRICS
+from kerasbert.tasks.tables import written
 from kerasbert.tasks.task import Settings, Source, Task
 
 # One run, at the preset's rate; the grid of the papers is for their tasks.
@@ -90,7 +91,7 @@ def file_task(
         submission=kind.submission,
     ).with_files(encoding, train=train, dev=dev, test=test)
     given = {
-        "labels": labels,
+        "labels": None if labels is None else [written(label) for label in labels],
         "choices": choices,
         "choice_start": choice_start,
         "metrics": metrics,

@@ -25,6 +25,7 @@ from kerasbert import backend, presets
 from kerasbert._json import to_json
 from kerasbert.files import in_use, names_in, output_folder, remove
 from kerasbert.tasks import builtin_tasks, get_task
+from kerasbert.tasks.tables import written
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.search import PARTS, Search, run_name, runs_in
 from kerasbert.training.settings import FinetuneSettings, takes_settings
@@ -369,6 +370,7 @@ def _sample_weights(task, y, class_weights):
         class_weights = dict(zip(names.tolist(), len(y) / (len(names) * counts)))
     elif not isinstance(class_weights, dict):
         raise ValueError(f'class_weights={class_weights!r} has to be a dict, or "balanced".')
+    class_weights = {written(name): weight for name, weight in class_weights.items()}
     for name, weight in class_weights.items():
         if name not in task.labels:
             raise ValueError(
