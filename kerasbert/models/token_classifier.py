@@ -9,6 +9,7 @@ import numpy as np
 from kerasbert.data.tagging import TagSet, tag_names
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
@@ -110,6 +111,9 @@ class BertTokenClassifier(HeadedTask):
     def default_metrics(self):
         """Accuracy of the pieces that count."""
         return [ClassAccuracy()]
+
+    def metric_forms(self):
+        return TOKEN_CLASSES, self.num_classes
 
     @property
     def label_names(self):
