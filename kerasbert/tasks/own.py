@@ -52,6 +52,7 @@ def file_task(
         id: string. The column of what an example is called in the file of predictions; by
             default "id", where each row has another one.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one chooses models.
+            Above two classes "f1", "precision" and "recall" are means over the classes.
         settings: a `Settings`; by default of one run, with the middle of the papers' values.
         quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
         encoding: string. Of files that are not UTF-8, such as "cp949" or "shift_jis".

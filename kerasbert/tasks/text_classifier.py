@@ -1,5 +1,6 @@
 """Classes of texts."""
 
+from kerasbert.metrics import MACRO, scores_by_class
 from kerasbert.tasks.tables import (
     Data,
     first_table,
@@ -63,6 +64,11 @@ class TextClassification(Data):
                 raise ValueError(unknown_value("The prediction", name, task.labels))
         columns = ([number[name] for name in column] for column in (data.gold, predictions))
         return scores_of(task.metrics, *columns)
+
+    def scores_by_class(self, task, data, predictions):
+        if not set(task.metrics) & set(MACRO.values()):
+            return {}
+        return scores_by_class(data.gold, predictions, task.labels)
 
     def files(self, task, data, predictions, threshold):
         written = dict(zip(task.labels, task.source.values or task.labels))

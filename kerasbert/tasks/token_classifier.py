@@ -5,7 +5,7 @@ import os
 import re
 
 from kerasbert.data.tagging import OUTSIDE, TagSet, tag_names
-from kerasbert.metrics import METRICS
+from kerasbert.metrics import MACRO, METRICS, entities_by_type, scores_by_class
 from kerasbert.tasks import readers
 from kerasbert.tasks.tables import (
     Data,
@@ -190,6 +190,17 @@ class TokenClassification(Data):
                 rows = ([tag for row in column for tag in row] for column in rows)
             result.update(scores_of([name], *rows))
         return result
+
+    def scores_by_class(self, task, data, predictions):
+        if task.units == "characters":
+            return {}
+        if "entities" in task.metrics:
+            return entities_by_type(data.gold, predictions)
+        if not set(task.metrics) & set(MACRO.values()):
+            return {}
+        return scores_by_class(
+            *([tag for row in x for tag in row] for x in (data.gold, predictions))
+        )
 
     def files(self, task, data, predictions, threshold):
         if task.units == "characters":

@@ -87,11 +87,12 @@ def finetune(task, preset, output, *, settings):
 
     Returns:
         What `results.json` holds: a dict of `task`, `preset`, `method`, `metric` (the main one),
-        `best` (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
-        labels), `grid` (the mean over seeds of each of its points), `runs`, `published`,
-        `examples`, `model` (its directory), `predictions` (paths), `pictures` (paths) and
-        `notes`. Of a part only `task`, `preset`, `method`, `metric`, `best` and `runs`; of a
-        launcher's processes those that end while others still run have that, too.
+        `best` (the best run), `scores` (of the saved model on dev), `classes` (on dev, see
+        `Task.scores_by_class`), `test_scores` (`None` without labels), `grid` (the mean over
+        seeds of each of its points), `runs`, `published`, `examples`, `model` (its directory),
+        `predictions` (paths), `pictures` (paths) and `notes`. Of a part only `task`, `preset`,
+        `method`, `metric`, `best` and `runs`; of a launcher's processes those that end while
+        others still run have that, too.
 
     Raises:
         BlockingIOError: where another call fills the folder, or a part that is to be taken over.
