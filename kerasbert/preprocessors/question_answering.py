@@ -3,6 +3,7 @@
 N examples, W windows of all of them, B batch, T tokens of a row, P tokens of a text.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import keras
@@ -15,6 +16,7 @@ from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns
 from kerasbert.preprocessors.texts import assert_all, columns_of, label_rows, text_columns, weights
 
 NO_ANSWER = (-1, -1)
+_LONGEST_STRIDE = 128
 
 
 @dataclass
@@ -66,7 +68,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         sequence_length: int. The most tokens in a row, special tokens included.
         max_query_length: int. The most tokens of a question; the rest is cut off.
         doc_stride: int. How many tokens of the context after one window the next one starts.
+            `None` follows the length, so that windows overlap by half: half of what a row has
+            beside the longest question, at most 128.
         num_segments: int. See `BertPreprocessor`.
+
+    Answers that no window holds as a whole train as "no answer"; one warning says how many.
 
     Raises:
         ValueError: for settings that leave no room for the context, for an answer that is not in
@@ -94,15 +100,17 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         tokenizer,
         sequence_length=384,
         max_query_length=64,
-        doc_stride=128,
+        doc_stride=None,
         num_segments=2,
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, "only_second", num_segments, **kwargs)
         check_whole("max_query_length", max_query_length)
-        check_whole("doc_stride", doc_stride)
+        if doc_stride is not None:
+            check_whole("doc_stride", doc_stride)
         self.max_query_length = max_query_length
         self.doc_stride = doc_stride
+        self._has_reported = False
         self._check_room()
 
     def _check_room(self):
@@ -114,6 +122,22 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
                 f"sequence_length={self.sequence_length}; lower it, or set sequence_length to "
                 f"{self.sequence_length + self.max_query_length - most} or more."
             )
+
+    @classmethod
+    def from_own_preset(cls, directory, **kwargs):
+        preprocessor = super().from_own_preset(directory, **kwargs)
+        if "sequence_length" in kwargs and "doc_stride" not in kwargs:
+            # Earlier versions saved this default, which other lengths do not fit.
+            is_default = preprocessor.doc_stride == _LONGEST_STRIDE
+            preprocessor.doc_stride = None if is_default else preprocessor.doc_stride
+        return preprocessor
+
+    @property
+    def stride(self):
+        """How many tokens apart windows start: `doc_stride`, or what `sequence_length` makes it."""
+        if self.doc_stride is not None:
+            return self.doc_stride
+        return max(1, min(_LONGEST_STRIDE, self._room(self.max_query_length) // 2))
 
     def _room(self, question_lengths):
         """How many tokens of the context fit beside a question."""
@@ -207,7 +231,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             return self.traced("cut", lambda *segments: self.cut(segments))(*segments)
         lengths = tf.cast(segments[1].row_lengths(), tf.int32)
         rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
-        return cut_windows_in_graph(lengths, rooms, self.doc_stride)
+        return cut_windows_in_graph(lengths, rooms, self.stride)
 
     def begin_of_context(self, questions):
         """Where a row's context begins: int32 (N,)."""
@@ -226,10 +250,31 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             shift = tf.gather(self.begin_of_context(questions), rows)
             y = tf.stack([first + shift, last + shift], axis=1)
             y = tf.where(is_whole[:, None], y, 0)  # (W, 2)
+            if tf.executing_eagerly():
+                self._report_lost(first + begins >= 0, is_whole, rows, questions)
         if sample_weight is not None:
             sample_weight = tf.gather(sample_weight, rows)
         segments = tf.gather(questions, rows), take_windows(contexts, rows, begins, lengths)
         return segments, y, sample_weight
+
+    def _report_lost(self, has_answer, is_whole, rows, questions):
+        """Warn once of answers that no window holds as a whole."""
+        count = int(questions.nrows())
+        answered, found = (
+            np.bincount(rows.numpy(), weights=part.numpy(), minlength=count) > 0
+            for part in (has_answer, is_whole)
+        )
+        lost = np.flatnonzero(answered & ~found)
+        if not len(lost) or self._has_reported:
+            return
+        self._has_reported = True
+        warnings.warn(
+            f"{len(lost):,} of {int(answered.sum()):,} answers, the first at position {lost[0]}, "
+            f"stand in no window as a whole and train as 'no answer': windows of up to "
+            f"sequence_length={self.sequence_length} tokens start doc_stride={self.stride} tokens "
+            "apart; raise sequence_length, or lower doc_stride.",
+            stacklevel=2,
+        )
 
     def _examples(self, x, y, sample_weight):
         # `fit` batches windows, as it does texts elsewhere.
