@@ -153,7 +153,7 @@ class BertTokenClassifier(HeadedTask):
 
         Returns:
             List of N lists of names. A word of which the tokenizer leaves nothing, such as a
-            control character, is "O", or `None` where there is no such label.
+            control character, is outside ("O"), or `None` where there is no such label.
         """
         pieces, probabilities = self._probabilities(words, batch_size, "predict_labels()")
         if not pieces.words:
@@ -162,7 +162,10 @@ class BertTokenClassifier(HeadedTask):
                 "use tag() for texts."
             )
         names = self.label_names
-        nothing = "O" if "O" in names else None
+        nothing = "O"
+        if nothing not in names:
+            outside = TagSet(names).outside
+            nothing = None if outside is None else names[outside]
         labels = [
             names[number] if count else nothing
             for number, count in zip(probabilities.argmax(-1), pieces.count, strict=True)

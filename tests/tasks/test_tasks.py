@@ -394,3 +394,29 @@ def test_scores_of_types_of_entities(tmp_path):
     task = file_task(path, head="token_classifier")
     by_type = task.scores_by_class(task.read("train"), [["B-PER", "O", "B-LOC"]])
     assert by_type["PER"]["f1"] == 1.0 and by_type["LOC"]["f1"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "scheme", "tags"),
+    [
+        ("ann PER-B\nlee PER-I\nis -\n\nrome LOC-B\n", ("LOC", "PER"), "BIO", "B-PER I-PER O"),
+        ("ann b_PER\nlee i_PER\nis o\n", ("PER",), "BIO", "B-PER I-PER O"),
+        (
+            "ann PER_B\nlee PER_E\nis O\nold PER_M\nrome PER_S\n",
+            ("PER",),
+            "BIOES",
+            "B-PER E-PER O I-PER S-PER",
+        ),
+        ("ann U-PER\nis none\nrome B-PER\ni L-PER\n", ("PER",), "BILOU", "U-PER O B-PER L-PER"),
+    ],
+)
+def test_files_of_other_spellings_of_tags(tmp_path, text, types, scheme, tags):
+    path = tmp_path / "own.conll"
+    path.write_text(text)
+    task = file_task(path, path, path, head="token_classifier")
+    assert (task.labels, task.scheme, task.metrics) == (types, scheme, ("entities",))
+    for split in ("train", "test"):
+        data = task.read(split)
+        assert data.gold[0] == tags.split()
+    model = tiny_model(task)
+    assert {label for row in model.predict_labels(data.x) for label in row} <= {*model.label_names}
