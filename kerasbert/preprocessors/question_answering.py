@@ -14,6 +14,7 @@ from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns
 from kerasbert.preprocessors.texts import assert_all, columns_of, label_rows, text_columns, weights
+from kerasbert.preprocessors.variety import warn_of_nothing
 
 NO_ANSWER = (-1, -1)
 _LONGEST_STRIDE = 128
@@ -168,6 +169,13 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         contexts = columns[1]
         y = None if y is None else _spans(y, contexts)
         return y, None if sample_weight is None else weights(sample_weight, len(contexts))
+
+    def check_variety(self, segments, y=None, sample_weight=None):
+        if y is not None and not np.asarray(y).any():
+            warn_of_nothing(
+                "No question has an answer in its context",
+                "add answers, or check where they come from",
+            )
 
     def check_labels_in_graph(self, y):
         if y.shape.rank != 2 or y.shape[1] not in (None, 2):

@@ -11,6 +11,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.class_numbers import class_numbers
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import assert_all, columns_of, label_list, label_rows
+from kerasbert.preprocessors.variety import counted, warn_of_columns, warn_of_equal
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -231,6 +232,18 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             f"{', '.join(map(repr, names))}"
             + did_you_mean(name, names, "; correct it or add it to `labels`.", show=repr)
         )
+
+    def check_variety(self, segments, y=None, sample_weight=None):
+        if y is None or self.class_count() == 1:
+            return
+        y = counted(y, sample_weight)
+        if self.multi_label:
+            warn_of_columns(y, self.names or [str(number) for number in range(y.shape[1])])
+            return
+        if y.ndim > 1:
+            y = y.argmax(axis=-1) if (y == y[:1]).all() else y[:0]
+        names = self.names
+        warn_of_equal(y, "labels", lambda number: repr(names[number]) if names else number)
 
     def check_labels_in_graph(self, y):
         y = tf.convert_to_tensor(y)
