@@ -216,7 +216,7 @@ def finetune(
     with command(backend, stopped):
         from kerasbert import presets
         from kerasbert.training.finetune import finetune
-        from kerasbert.training.report import grid_table, score_table
+        from kerasbert.training.report import class_tables, grid_table, score_table
 
         presets.check(preset)  # Before files are read.
         lists = {
@@ -272,7 +272,7 @@ def finetune(
         )
         return
     grid = [grid_table(results)] if len(results["runs"]) > 1 else []
-    show(*grid, score_table(results))
+    show(*grid, score_table(results), *class_tables(results))
     print(f"The model, its scores and its answers are in '{output}'. To go on:")
     print(f"  kerasbert predict {results['model']} FILE")
 
@@ -310,7 +310,7 @@ def evaluate(
     """
     with command(backend):
         from kerasbert.training.evaluation import evaluate
-        from kerasbert.training.report import score_table
+        from kerasbert.training.report import class_tables, score_table
 
         results = evaluate(
             model,
@@ -327,7 +327,7 @@ def evaluate(
     if as_json:
         print(to_json(results, ensure_ascii=False, indent=1))
         return
-    show(score_table(results))
+    show(score_table(results), *class_tables(results))
     print(_count(results["examples"], limit))
 
 

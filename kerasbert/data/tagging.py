@@ -8,6 +8,7 @@ import itertools
 import re
 import sys
 import unicodedata
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +29,70 @@ _LETTERS = {
     "S": (True, True),
     "U": (True, True),
 }
+# BMES and BMEWO have letters of their own for the middle and for a word alone.
+LETTERS = {**_LETTERS, "M": (False, False), "W": (True, True)}
+SEPARATORS = "-_:/."
+# What published taggers call words in no entity.
+OUTSIDES = ("o", "-", "_", "0", "out", "outside", "none", "other")
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a set of tags writes "B-PER".
+
+    Args:
+        separator: string, such as "-" or "_".
+        letter_first: bool. Whether the letter stands before the type: "B-PER", or else "PER-B".
+        outside: frozenset of the names of words in no entity.
+    """
+
+    separator: str
+    letter_first: bool
+    outside: frozenset
+
+    def read(self, name):
+        """`(letter, type)` of a tag, the letter in upper case; `None` of anything else."""
+        parts = name.split(self.separator, 1) if self.letter_first else None
+        parts = parts or name.rsplit(self.separator, 1)[::-1]
+        if len(parts) != 2 or parts[0].upper() not in LETTERS or not parts[1]:
+            return None
+        return parts[0].upper(), parts[1]
+
+
+def spelling_of(names):
+    """The `Spelling` of tags, `None` where they are no such tags, as parts of speech.
+
+    Tags may be "B-PER" or "PER-B", with "-", "_", ":", "/" or "." between, in either case; words in
+    no entity may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or "other".
+
+    >>> spelling_of(["-", "PER-B", "PER-I"]).read("PER-B")
+    ('B', 'PER')
+
+    Raises:
+        ValueError: for names of which some are tags, in another form than "B-PER", and others not.
+    """
+    if OUTSIDE in names:
+        outside = frozenset([OUTSIDE])
+    else:
+        outside = frozenset(name for name in names if name.lower() in OUTSIDES)
+    tags = [name for name in names if name not in outside]
+    for separator, letter_first in itertools.product(SEPARATORS, (True, False)):
+        spelling = Spelling(separator, letter_first, outside)
+        read = list(map(spelling.read, tags))
+        found = [parts for parts in read if parts]
+        if tags and len(found) == len(tags) and {"B", "I"} & {letter for letter, _ in found}:
+            return spelling
+        types = [{type for letter, type in found if letter == one} for one in "BI"]
+        is_usual = separator == "-" and letter_first
+        if both := not is_usual and sorted(types[0] & types[1]):
+            other = next(tag for tag, parts in zip(tags, read) if parts is None)
+            some = next(tag for tag, parts in zip(tags, read) if parts == ("B", both[0]))
+            raise ValueError(
+                f"The labels {some!r} and {other!r} do not go together: one is a tag of a type, as "
+                f"'B-{both[0]}', the other is not; write all in one form, and 'O' for words in no "
+                "entity."
+            )
+    return None
 
 
 def tag_names(labels, scheme=None):
@@ -45,7 +110,8 @@ def tag_names(labels, scheme=None):
         return list(labels)
     check_choice("scheme", scheme, SCHEMES)
     letters = SCHEMES[scheme]
-    if any(label[:1] in letters and label[1:2] == "-" for label in labels):
+    has_tags = any(label[:1] in letters and label[1:2] == "-" for label in labels)
+    if has_tags or spelling_of(labels) is not None:
         return list(labels)
     types = [label for label in labels if label != OUTSIDE]
     return [OUTSIDE, *(f"{letter}-{name}" for name in types for letter in letters)]
@@ -54,9 +120,10 @@ def tag_names(labels, scheme=None):
 class TagSet:
     """The classes of a tagger, and what they say of entities.
 
-    Names like "B-PER" say that a word begins an entity, "I-PER", "E-PER" (or "L-") and "S-PER"
-    (or "U-") that it goes on, ends or is all of it. "O" is outside. Any other name is an entity
-    of one word, as parts of speech are.
+    Names like "B-PER" say that a word begins an entity, "I-PER" (or "M-"), "E-PER" (or "L-") and
+    "S-PER" (or "U-", "W-") that it goes on, ends or is all of it. "O" is outside. Other spellings
+    are read where all names have them, as "PER-B" and "-": see `spelling_of`. Any other name is an
+    entity of one word, as parts of speech are.
 
     Args:
         names: list of C strings.
@@ -68,19 +135,23 @@ class TagSet:
 
     def __init__(self, names):
         self.names = list(names)
-        bare = set(self.names) <= {OUTSIDE, *_LETTERS} and "B" in self.names
-        self.outside = self.names.index(OUTSIDE) if OUTSIDE in self.names else None
+        bare = set(self.names) <= {OUTSIDE, *LETTERS} and "B" in self.names
+        spelling = None if bare else spelling_of(self.names)
         # (type, begins, ends) of each class; `None` outside.
-        self.meanings = [self._meaning(name, bare) for name in self.names]
+        self.meanings = [self._meaning(name, bare, spelling) for name in self.names]
+        self.outside = self.meanings.index(None) if None in self.meanings else None
         # Of two classes that mean the same, the first.
         self._numbers = {m: number for number, m in reversed(list(enumerate(self.meanings)))}
         self.types = list(dict.fromkeys(m[0] for m in self.meanings if m is not None))
 
-    def _meaning(self, name, bare):
-        if name == OUTSIDE:
+    def _meaning(self, name, bare, spelling):
+        if name == OUTSIDE or spelling is not None and name in spelling.outside:
             return None
         if bare:
-            return "", *_LETTERS[name]
+            return "", *LETTERS[name]
+        if spelling is not None:
+            letter, type = spelling.read(name)
+            return type, *LETTERS[letter]
         if name[:1] in _LETTERS and name[1:2] == "-" and len(name) > 2:
             return name[2:], *_LETTERS[name[0]]
         return name, True, True

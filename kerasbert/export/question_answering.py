@@ -92,7 +92,7 @@ class ServedReader(Served):
         own = self.preprocessor
         if own is None:
             return None
-        body = _READ.format(question=own.max_query_length, stride=own.doc_stride, **self.settings)
+        body = _READ.format(question=own.max_query_length, stride=own.stride, **self.settings)
         note = "Contexts may be of any length."
         return Program(body, '"A question?" "Its context."', "[tuple(sys.argv[1:])]", note)
 
@@ -100,7 +100,7 @@ class ServedReader(Served):
         return {
             "panel": "answer",
             "question": self.preprocessor.max_query_length,
-            "stride": self.preprocessor.doc_stride,
+            "stride": self.preprocessor.stride,
             "longest": self.settings["max_answer_length"],
             "n_best": self.settings["n_best"],
             "top_k": 3,
@@ -180,7 +180,7 @@ class ServedReader(Served):
         # The model itself rejects contexts without tokens.
         contexts = [
             *SHORT,
-            self.prose(self.preprocessor.doc_stride),
+            self.prose(self.preprocessor.stride),
             "Anna met Bob in Rome (Italy) in 1999, not in Paris: 東京ではない。",
         ]
         tokens = self.preprocessor.tokenizer.tokenize(contexts)

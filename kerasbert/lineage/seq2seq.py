@@ -23,6 +23,7 @@ from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.building import backbone_of, own_backbone
 from kerasbert.models.causal_lm import MOST_LOGITS
+from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.preset_backbone import PresetBackbone
 from kerasbert.models.reading import has_ids
 from kerasbert.models.writing_task import WritingTask, begun, until_stop
@@ -354,6 +355,9 @@ class TransformerSeq2SeqLM(WritingTask):
     def default_metrics(self):
         """Return accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
+
+    def metric_forms(self):
+        return TOKEN_CLASSES, self.backbone.vocabulary_size
 
     def _check_ids(self, x):
         for name in ("encoder_token_ids", "decoder_token_ids"):

@@ -21,6 +21,7 @@ from kerasbert.layers.relative_attention import RelativeAttention, RelativeConte
 from kerasbert.lineage.memory import check_memory, remember
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.building import backbone_of, own_backbone
+from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.preset_backbone import PresetBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.optimizers import AdamW
@@ -297,6 +298,9 @@ class TransformerXLLM(BertTask):
     def default_metrics(self):
         """Return accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
+
+    def metric_forms(self):
+        return TOKEN_CLASSES, self.backbone.vocabulary_size
 
     def read_on(self, inputs, memory=None):
         """Compute log-probabilities, and the memory for the next segment of the texts.

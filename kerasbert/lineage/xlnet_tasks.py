@@ -9,6 +9,7 @@ from keras import ops
 from kerasbert.layers.block import tokens_at
 from kerasbert.lineage.xlnet import XLNetBackbone
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.masked_lm import vocabulary_head
 from kerasbert.models.question_answering import BertQuestionAnswering
 from kerasbert.models.task import BertTask
@@ -171,3 +172,6 @@ class XLNetPretrainer(BertTask):
     def default_metrics(self):
         """Return accuracy and perplexity over the predictions."""
         return [TokenAccuracy(), Perplexity()]
+
+    def metric_forms(self):
+        return TOKEN_CLASSES, self.backbone.vocabulary_size

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_value
+from kerasbert._errors import check_choice, check_value
 
 
 def token_cross_entropy(labels, logits, label_smoothing=0.0):
@@ -256,6 +256,58 @@ def _is_right(y_true, y_pred):
     if _are_rows(y_true, y_pred):
         return keras.metrics.categorical_accuracy(y_true, y_pred)
     return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ClassScore(keras.metrics.Metric):
+    """F1, precision or recall of classes, each by its highest output; labels as of `ClassAccuracy`.
+
+    Args:
+        score: string. "f1", "precision" or "recall".
+        classes: int. C.
+        positive: int. The class to score; `None` is the mean over the classes that are right or
+            predicted anywhere, as of scikit-learn (macro).
+
+    Example:
+
+    >>> score, logits = ClassScore("f1", 3), np.array([[9.0, 0, 0], [9.0, 0, 0], [0, 9.0, 0]])
+    >>> round(float(score([0, 1, 1], logits)), 4)
+    0.6667
+    """
+
+    def __init__(self, score, classes, positive=None, name=None, dtype=None):
+        super().__init__(name=name or f"macro_{score}", dtype=dtype)
+        check_choice("score", score, ("f1", "precision", "recall"))
+        self.score, self.classes, self.positive = score, classes, positive
+        self._direction = "up"
+        self.counts = self.add_variable((3, classes), initializer="zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        if _are_rows(y_true, y_pred):
+            y_true = ops.argmax(y_true, axis=-1)
+        gold = ops.one_hot(ops.cast(ops.reshape(y_true, (-1,)), "int32"), self.classes)
+        chosen = ops.reshape(ops.argmax(y_pred, axis=-1), (-1,))
+        chosen = ops.one_hot(ops.cast(chosen, "int32"), self.classes)  # (N, C)
+        weights = ops.ones_like(gold[:, 0])
+        if sample_weight is not None:
+            weights = ops.reshape(ops.cast(sample_weight, gold.dtype), (-1,))
+        parts = [gold * chosen, gold, chosen]
+        sums = ops.stack([ops.sum(part * weights[:, None], axis=0) for part in parts])
+        self.counts.assign_add(ops.cast(sums, self.counts.dtype))
+
+    def result(self):
+        right, gold, chosen = self.counts[0], self.counts[1], self.counts[2]
+        total = {"f1": (gold + chosen) / 2, "precision": chosen, "recall": gold}[self.score]
+        scores = right / ops.where(total > 0, total, 1.0)
+        if self.positive is not None:
+            return scores[self.positive]
+        there = ops.cast(gold + chosen > 0, scores.dtype)
+        return ops.sum(scores * there) / ops.maximum(ops.sum(there), 1.0)
+
+    def get_config(self):
+        config = {"score": self.score, "classes": self.classes, "positive": self.positive}
+        return {"name": self.name, "dtype": self.dtype, **config}
 
 
 def _of_lists(values, y_true):

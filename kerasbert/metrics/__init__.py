@@ -26,13 +26,19 @@ from kerasbert.metrics.calibration import (
 )
 from kerasbert.metrics.callback import ScoreCallback
 from kerasbert.metrics.classes import (
+    MACRO,
     accuracy,
     f1,
     f1_from,
     macro_f1,
+    macro_precision,
+    macro_recall,
     matthews,
     mean_absolute_error,
     pearson,
+    precision,
+    recall,
+    scores_by_class,
     spearman,
 )
 from kerasbert.metrics.ranking import mrr, ndcg
@@ -45,7 +51,11 @@ METRICS = types.MappingProxyType(
     {
         "accuracy": accuracy,
         "f1": f1,
+        "precision": precision,
+        "recall": recall,
         "macro_f1": macro_f1,
+        "macro_precision": macro_precision,
+        "macro_recall": macro_recall,
         "matthews": matthews,
         "pearson": pearson,
         "spearman": spearman,
@@ -73,6 +83,7 @@ MAIN_SCORES = {
 
 __all__ = [
     "ANSWER_RULES",
+    "MACRO",
     "MAIN_SCORES",
     "METRICS",
     "AnswerRules",
@@ -89,13 +100,18 @@ __all__ = [
     "fit_temperature",
     "klue_entities",
     "macro_f1",
+    "macro_precision",
+    "macro_recall",
     "matthews",
     "mean_absolute_error",
     "mrr",
     "ndcg",
     "pearson",
+    "precision",
+    "recall",
     "reliability",
     "root_accuracy",
+    "scores_by_class",
     "spearman",
     "squad",
     "squad2",

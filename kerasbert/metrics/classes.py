@@ -3,6 +3,7 @@
 N examples.
 """
 
+import types
 import warnings
 
 import numpy as np
@@ -33,12 +34,25 @@ def f1(y, predictions, positive=1):
     >>> f1([1, 1, 0, 0], [1, 0, 1, 0])
     0.5
     """
-    from sklearn.metrics import f1_score
+    return _of_class("f1", y, predictions, positive)
 
-    y, predictions = _classes(y, predictions)
-    if (y.dtype.kind in "OSU") != isinstance(positive, str):
-        raise ValueError(f"positive={positive!r} is no class like {y[0]!r}; pass the one to score.")
-    return float(f1_score(y, predictions, labels=[positive], average="macro", zero_division=0))
+
+def precision(y, predictions, positive=1):
+    """The share of the predictions of one class that are right; arguments as of `f1`.
+
+    >>> precision([1, 1, 0, 0], [1, 0, 0, 0])
+    1.0
+    """
+    return _of_class("precision", y, predictions, positive)
+
+
+def recall(y, predictions, positive=1):
+    """The share of the examples of one class that are found; arguments as of `f1`.
+
+    >>> recall([1, 1, 0, 0], [1, 0, 0, 0])
+    0.5
+    """
+    return _of_class("recall", y, predictions, positive)
 
 
 def macro_f1(y, predictions):
@@ -48,9 +62,72 @@ def macro_f1(y, predictions):
         y: class numbers or names (N,).
         predictions: the same (N,).
     """
-    from sklearn.metrics import f1_score
+    return _mean_of_classes("f1", y, predictions)
 
-    return float(f1_score(*_classes(y, predictions), average="macro", zero_division=0))
+
+def macro_precision(y, predictions):
+    """The mean precision of the classes, as `macro_f1`."""
+    return _mean_of_classes("precision", y, predictions)
+
+
+def macro_recall(y, predictions):
+    """The mean recall of the classes, as `macro_f1`."""
+    return _mean_of_classes("recall", y, predictions)
+
+
+#: The name of the mean over the classes of each score of one class.
+MACRO = types.MappingProxyType({name: f"macro_{name}" for name in ("f1", "precision", "recall")})
+
+
+def scores_by_class(y, predictions, labels=None):
+    """F1, precision and recall of each class.
+
+    Args:
+        y: class numbers or names (N,).
+        predictions: the same (N,).
+        labels: list of the classes; by default those that are right or predicted anywhere.
+
+    Returns:
+        Dict of class to a dict of `f1`, `precision`, `recall`, and `gold` and `predicted`, how
+        many examples there are on each side.
+
+    >>> scores_by_class(["a", "b"], ["a", "a"])["a"]
+    {'f1': 0.6666666666666666, 'precision': 0.5, 'recall': 1.0, 'gold': 1, 'predicted': 2}
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    y, predictions = _classes(y, predictions)
+    labels = np.unique([*y, *predictions]).tolist() if labels is None else list(labels)
+    columns = precision_recall_fscore_support(y, predictions, labels=labels, zero_division=0)
+    return {
+        label: {
+            "f1": float(f1),
+            "precision": float(precision),
+            "recall": float(recall),
+            "gold": int(gold),
+            "predicted": int((predictions == label).sum()),
+        }
+        for label, precision, recall, f1, gold in zip(labels, *columns)
+    }
+
+
+def _of_class(score, y, predictions, positive):
+    from sklearn import metrics
+
+    y, predictions = _classes(y, predictions)
+    if (y.dtype.kind in "OSU") != isinstance(positive, str):
+        raise ValueError(f"positive={positive!r} is no class like {y[0]!r}; pass the one to score.")
+    function = getattr(metrics, f"{score}_score")
+    return float(function(y, predictions, labels=[positive], average="macro", zero_division=0))
+
+
+def _mean_of_classes(score, y, predictions):
+    from sklearn import metrics
+
+    y, predictions = _classes(y, predictions)
+    return float(
+        getattr(metrics, f"{score}_score")(y, predictions, average="macro", zero_division=0)
+    )
 
 
 def matthews(y, predictions):

@@ -95,7 +95,7 @@ def _check_tags(y, predictions):
 def _entity_counts(y, predictions):
     """How many entities of each type are right answers, predictions, and both: ints (3,)."""
     names = sorted({tag for rows in (y, predictions) for row in rows for tag in row})
-    if set(names) <= {OUTSIDE, *"BIELSU"}:
+    if set(names) <= {OUTSIDE, *"BIELSUMW"}:
         names.append("B")  # Tags without types, even where none begins an entity.
     names = list(dict.fromkeys(names))
     tags = TagSet(names)

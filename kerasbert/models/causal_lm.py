@@ -18,6 +18,7 @@ from kerasbert.data.batching import sorted_batches
 from kerasbert.families import head_settings
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.masked_lm import MaskedHeadSettings, vocabulary_head
 from kerasbert.models.writing_task import WritingTask, begun, until_stop
 from kerasbert.parts import own_preprocessor
@@ -135,6 +136,9 @@ class BertCausalLM(WritingTask):
     def default_metrics(self):
         """Accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
+
+    def metric_forms(self):
+        return TOKEN_CLASSES, self.backbone.vocabulary_size
 
     # === Writing on ===
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from kerasbert._errors import did_you_mean, is_whole
 from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.class_numbers import class_numbers as numbers_of
 
 
 def class_weights(given, names, count):
@@ -17,7 +18,8 @@ def class_weights(given, names, count):
 
     Args:
         given: dict of class names or numbers to weights, 1 where one is missing; or "balanced",
-            which makes all classes count alike: examples / (C * examples of the class).
+            which makes all classes count alike: examples / (C * examples of the class). Numbers
+            are read as those among the labels are: by names that are numbers first.
         names: list of C strings.
         count: function that returns how many labels there are of each class, (C,).
 
@@ -40,8 +42,10 @@ def class_weights(given, names, count):
             f"{{{names[-1]!r}: 3.0}}, or 'balanced'."
         )
     weights = np.ones(len(names), "float32")
+    by_name = numbers_of(names)
     for key, value in given.items():
-        if key not in names and not (is_whole(key) and 0 <= key < len(names)):
+        is_number = is_whole(key) and (by_name is not None or 0 <= key < len(names))
+        if key not in names and not is_number:
             raise ValueError(
                 f"class_weight has the class {key!r}, but the classes are {', '.join(names)}"
                 + did_you_mean(key, names, ", or their numbers from 0.", show=repr)
@@ -51,7 +55,12 @@ def class_weights(given, names, count):
             raise ValueError(
                 f"class_weight[{key!r}] is {value!r}; pass a finite number of 0 or more."
             )
-        weights[names.index(key) if key in names else int(key)] = value
+        if key in names:
+            number = names.index(key)
+        else:
+            what = f"The class {key} of class_weight"
+            number = int(key) if by_name is None else by_name.number(key, what)
+        weights[number] = value
     return weights
 
 

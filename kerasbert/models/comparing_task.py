@@ -24,7 +24,8 @@ from kerasbert.losses import (
 from kerasbert.losses.vectors import check_widths
 from kerasbert.models.reading import check_batch_size, is_dataset, is_ready, passes, split
 from kerasbert.models.task import BertTask
-from kerasbert.preprocessors.texts import label_rows
+from kerasbert.preprocessors.texts import label_rows, read_once
+from kerasbert.preprocessors.variety import warn_of_equal, warn_of_nothing
 
 # Losses that compare the rows of a batch with each other.
 _AMONG_ROWS = (BatchHardTriplet, EmbeddingLoss, MultipleNegativesRanking)
@@ -133,11 +134,12 @@ class ComparingTask(BertTask):
         Raises:
             ValueError: for columns of different sizes, and for labels that fit none of the above.
         """
+        y = read_once(y) if self._is_raw(x) else y
         held_out = kwargs.get("validation_data")
         share = kwargs.get("validation_split")
         is_tuple = isinstance(x, tuple)
         columns = self._compared(x, y)
-        self._check_differing(columns, x, y)
+        self._check_differing(columns, x, y, batch_size)
         if columns is not None:
             x = columns  # Read once: a generator among them is used up.
             if share and held_out is None:
@@ -162,7 +164,7 @@ class ComparingTask(BertTask):
         self._expect_labels(x, y)
         return super().fit(x, y, batch_size, sample_weight, **kwargs)
 
-    def _check_differing(self, columns, x, y):
+    def _check_differing(self, columns, x, y, batch_size):
         """Refuse texts in memory, or their columns, of which the loss has nothing to compare."""
         loss = getattr(self, "loss", None)
         while hasattr(loss, "loss"):  # `Matryoshka` and others are around one.
@@ -173,6 +175,11 @@ class ComparingTask(BertTask):
             raise ValueError(
                 "There is one row, and a ranking holds it against the others of its batch; pass "
                 "more rows."
+            )
+        if columns is not None and y is None and len(columns) == 2 and batch_size == 1:
+            warn_of_nothing(
+                "With batch_size=1 a pair has no other texts in its batch to be held against",
+                "pass a larger batch_size, or columns of hard negatives",
             )
         if columns is None and y is not None and _axes(y) == 1 and len(y) == len(x):
             labels = label_rows(y, len(y))
@@ -197,6 +204,7 @@ class ComparingTask(BertTask):
     def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
         """Texts that are compared, as a dataset of ready batches; anything else as it is."""
         check_batch_size(batch_size)
+        y = read_once(y) if self._is_raw(x) else y
         if is_dataset(x):
             if not is_ready(x) and self.preprocessor is not None and _has_columns(x.element_spec):
                 return self.preprocessor.map_columns(x)
@@ -212,6 +220,8 @@ class ComparingTask(BertTask):
         if columns is None:
             return x, y, sample_weight
         self._check_range(y)
+        if y is not None and shuffle and _axes(y) == 1:
+            warn_of_equal(np.asarray(label_rows(y, len(y))), "scores of pairs")
         return self.preprocessor.column_batches(
             columns,
             y,

@@ -1,4 +1,4 @@
-"""Losses and metrics by name, made to count from logits, which the heads here give."""
+"""Losses by name, made to count from logits, which the heads here give."""
 
 import keras
 
@@ -49,29 +49,6 @@ def fitting_losses(task, losses):
     return losses
 
 
-def fitting_metrics(task, metrics):
-    """The same for metrics, of which some have a threshold: 0 of logits, 0.5 of probabilities."""
-    if isinstance(metrics, (list, tuple, dict)):
-        return _each(metrics, lambda metric: fitting_metrics(task, metric))
-    key, from_logits = _key(metrics, keras.metrics), task.gives_logits()
-    is_multi_label = getattr(task, "multi_label", False)
-    if key in ("crossentropy", "ce"):
-        key = "bce" if is_multi_label else "sparsecategoricalcrossentropy"
-    threshold = 0.0 if from_logits else 0.5
-    if key == "binaryaccuracy" or key in ("accuracy", "acc") and is_multi_label:
-        return keras.metrics.BinaryAccuracy(threshold=threshold, name=_name(metrics))
-    if key in ("precision", "recall"):
-        make = getattr(keras.metrics, key.capitalize())
-        return make(thresholds=threshold, name=_name(metrics))
-    if key == "auc":
-        return keras.metrics.AUC(from_logits=from_logits, name=_name(metrics))
-    kind = getattr(keras.metrics, _CROSSENTROPIES.get(key, ""), None)
-    if kind:
-        return kind(from_logits=from_logits, name=_name(metrics))
-    _check(task, metrics, keras.metrics.Metric)
-    return metrics
-
-
 def _each(parts, fit):
     if isinstance(parts, dict):
         return {name: fit(part) for name, part in parts.items()}
@@ -86,11 +63,6 @@ def _key(chosen, module):
             return None
         chosen = name
     return chosen.replace("_", "").lower()
-
-
-def _name(chosen):
-    """What Keras would call the metric of a name, function or class."""
-    return chosen if isinstance(chosen, str) and not chosen[:1].isupper() else None
 
 
 def _check(task, chosen, base):

@@ -146,6 +146,12 @@ class BertDistiller(BertTask):
         """The student's."""
         return self.student.default_metrics()
 
+    def metric_forms(self):
+        return self.student.metric_forms()
+
+    def gives_logits(self):
+        return self.student.gives_logits()
+
     def untrained_weights(self):
         return [*self.student.untrained_weights(), *self.teacher.weights]
 

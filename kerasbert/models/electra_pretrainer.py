@@ -18,6 +18,7 @@ from kerasbert.losses import (
     TokenCrossEntropy,
 )
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import TOKEN_CLASSES, TOKEN_FLAGS
 from kerasbert.models.masked_lm import BertMaskedLM, MaskedTask
 from kerasbert.models.replaced_token_detector import BertReplacedTokenDetector
 from kerasbert.parts import own_preprocessor
@@ -141,10 +142,16 @@ class ElectraPretrainer(MaskedTask):
             "mlm_logits": [TokenAccuracy(), Perplexity()],
             "detection_logits": [
                 BinaryTokenAccuracy(),
-                keras.metrics.Precision(thresholds=0.0, name="precision"),
-                keras.metrics.Recall(thresholds=0.0, name="recall"),
+                keras.metrics.Precision(name="precision"),
+                keras.metrics.Recall(name="recall"),
                 PositiveShare(name="replaced"),
             ],
+        }
+
+    def metric_forms(self):
+        return {
+            "mlm_logits": (TOKEN_CLASSES, self.backbone.vocabulary_size),
+            "detection_logits": (TOKEN_FLAGS, None),
         }
 
     def _may_go_without_labels(self):

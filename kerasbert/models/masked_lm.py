@@ -17,6 +17,7 @@ from kerasbert.families import has_bias, head_settings
 from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import TokenAccuracy, TokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
@@ -302,6 +303,9 @@ class BertMaskedLM(MaskedTask):
     def default_metrics(self):
         """Accuracy over the hidden tokens."""
         return [TokenAccuracy()]
+
+    def metric_forms(self):
+        return TOKEN_CLASSES, self.backbone.vocabulary_size
 
 
 def mask_windows(length, places, room):

@@ -9,6 +9,7 @@ import numpy as np
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import PLACES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
@@ -83,6 +84,9 @@ class BertMultipleChoice(HeadedTask):
     def default_metrics(self):
         """Accuracy."""
         return [ClassAccuracy()]
+
+    def metric_forms(self):
+        return PLACES, None
 
     def predict(self, x=None, batch_size=None, **kwargs):
         """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.

@@ -9,6 +9,7 @@ import numpy as np
 from kerasbert.families import head_settings
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import CLASSES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, pair_pooling
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
@@ -62,6 +63,9 @@ class BertNextSentencePredictor(HeadedTask):
     def default_metrics(self):
         """Accuracy."""
         return [ClassAccuracy()]
+
+    def metric_forms(self):
+        return CLASSES, 2
 
     def follows(self, a, b, batch_size=32):
         """The probability that `b` follows `a`.

@@ -15,6 +15,7 @@ from kerasbert.layers.replacement import at_tokens
 from kerasbert.losses import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.losses.vectors import DISTANCES
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import CLASSES, TOKEN_CLASSES
 from kerasbert.models.headed_task import pair_pooling
 from kerasbert.models.masked_lm import MaskedHeadSettings, MaskedTask
 from kerasbert.models.text_embedder import BertTextEmbedder
@@ -209,6 +210,10 @@ class BertPretrainer(MaskedTask):
         if self.next_sentence:
             metrics["nsp_logits"] = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
         return metrics
+
+    def metric_forms(self):
+        forms = {"mlm_logits": (TOKEN_CLASSES, self.backbone.vocabulary_size)}
+        return {**forms, "nsp_logits": (CLASSES, 2)} if self.next_sentence else forms
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if self._teacher is None:

@@ -10,6 +10,7 @@ from keras import ops
 from kerasbert._errors import check_whole
 from kerasbert.data.windows import most_context
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import PLACES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.models.spans import MASKED, best_spans
 from kerasbert.parts import own_preprocessor
@@ -111,6 +112,9 @@ class BertQuestionAnswering(HeadedTask):
         return {
             name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS
         }
+
+    def metric_forms(self):
+        return dict.fromkeys(_OUTPUTS, (PLACES, None))
 
     def answer(
         self,

@@ -8,6 +8,7 @@ import numpy as np
 from kerasbert import backend, private_names
 from kerasbert._errors import check_whole
 from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.texts import read_once
 
 # So many rows or fewer run batch after batch: a pipeline around them would take longer to start
 # than it saves by working ahead.
@@ -181,6 +182,22 @@ def has_ids(x):
     return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)
 
 
+def check_separate(x, y, sample_weight):
+    """Refuse labels beside batches, which hold their own: Keras would not read them.
+
+    Raises:
+        ValueError: with how to pass them.
+    """
+    given = [n for n, v in (("y", y), ("sample_weight", sample_weight)) if v is not None]
+    has_batches = is_dataset(x) or hasattr(x, "__next__") or isinstance(x, keras.utils.PyDataset)
+    if given and has_batches:
+        raise ValueError(
+            f"{' and '.join(given)} was given beside a {type(x).__name__}, whose batches hold "
+            "their own: let it give (x, y) or (x, y, sample_weight), for example by "
+            "tf.data.Dataset.zip((x, y))."
+        )
+
+
 def _inputs_of(batch):
     return batch[0] if isinstance(batch, tuple) else batch
 
@@ -220,6 +237,7 @@ def is_dataset(x):
 
 def split(arrays, share):
     """Cut off the last share of each, as `validation_split` does."""
+    arrays = (arrays[0], *map(read_once, arrays[1:]))
     columns = arrays[0].values() if isinstance(arrays[0], dict) else arrays[0]
     size = len(next(iter(columns)) if isinstance(arrays[0], (dict, tuple)) else columns)
     cut = int(size * (1 - share))
@@ -234,7 +252,8 @@ def split(arrays, share):
             return tuple(part(one, start, stop) for one in array)
         if isinstance(array, dict):
             return {name: part(one, start, stop) for name, one in array.items()}
-        return None if array is None else array[start:stop]
+        rows = getattr(array, "iloc", array)  # pandas would take numbers for labels of rows.
+        return None if array is None else rows[start:stop]
 
     return (
         tuple(part(array, 0, cut) for array in arrays),

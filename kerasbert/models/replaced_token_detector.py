@@ -9,6 +9,7 @@ from keras import ops
 
 from kerasbert.losses import BinaryTokenAccuracy, BinaryTokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import TOKEN_FLAGS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.replaced_token_detector import (
@@ -67,6 +68,9 @@ class BertReplacedTokenDetector(HeadedTask):
     def default_metrics(self):
         """Accuracy of the tokens that count."""
         return [BinaryTokenAccuracy()]
+
+    def metric_forms(self):
+        return TOKEN_FLAGS, None
 
     def predict(self, x=None, batch_size=None, **kwargs):
         """Logits of ready arrays (B, T), or of the pieces of texts or lists of words.

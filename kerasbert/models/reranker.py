@@ -10,6 +10,7 @@ from keras import ops
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
 from kerasbert.losses import PairAccuracy, PairCrossEntropy, PairSquaredError
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import PAIRS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.models.multiple_choice import by_pairs
 from kerasbert.models.reading import best_first, check_ranked, is_dataset
@@ -139,6 +140,9 @@ class BertReranker(HeadedTask):
     def default_metrics(self):
         """Accuracy."""
         return [PairAccuracy()]
+
+    def metric_forms(self):
+        return PAIRS, None
 
     def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
         """Configure training; see `BertTask.compile`.

@@ -18,11 +18,18 @@ from kerasbert.layers.block import only_blocks_remat
 from kerasbert.models import functional
 from kerasbert.models.building import check_arguments, own_task, task_of
 from kerasbert.models.class_weights import weigh_arrays, weigh_dataset
-from kerasbert.models.compiling import KeepsCompile, fitting_losses, fitting_metrics
+from kerasbert.models.compiling import KeepsCompile, fitting_losses
+from kerasbert.models.head_metrics import (
+    counts_tokens,
+    fitting_metrics,
+    joined,
+    without_padding,
+)
 from kerasbert.models.keras_export import KerasExport
 from kerasbert.models.reading import (
     ReadsTexts,
     check_batch_size,
+    check_separate,
     has_ids,
     is_dataset,
     is_in_memory,
@@ -209,7 +216,10 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 biases, clipped at 1.
             loss: "auto" is `default_loss()`. A name such as "sparse_categorical_crossentropy"
                 counts from what the task gives: logits, but for an `activation` of its own.
-            metrics: "auto" is `default_metrics()`. Names as of losses.
+            metrics: "auto" is `default_metrics()`. Names, functions and objects of Keras get
+                labels and probabilities in the form that they compare; those of tokens count no
+                padding. Above two classes "f1", "precision" and "recall" are means over the
+                classes and called "macro_f1" and so on.
             **kwargs: as in `keras.Model.compile`.
 
         Raises:
@@ -229,14 +239,30 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             kwargs.setdefault("weighted_metrics", self.default_metrics())
         loss, metrics = fitting_losses(self, loss), fitting_metrics(self, metrics)
         if "weighted_metrics" in kwargs:
-            kwargs["weighted_metrics"] = fitting_metrics(self, kwargs["weighted_metrics"])
+            kwargs["weighted_metrics"] = fitting_metrics(self, kwargs["weighted_metrics"], True)
+        if metrics and counts_tokens(self):
+            # Keras gives weights, which say what is padding, to these alone.
+            weighted = kwargs.get("weighted_metrics")
+            metrics, kwargs["weighted_metrics"] = None, joined(metrics, weighted)
         # Where no metrics are given, Keras would keep those of an earlier `compile`.
         private_names.forget_metrics(self)
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
+    def metric_forms(self):
+        """What metrics see: `(form, number of classes)`, a dict of these by output, or `None`.
+
+        The forms are those of `kerasbert.models.head_metrics`.
+        """
+        return None
+
     def gives_logits(self):
         """Whether the outputs are logits, and no probabilities."""
         return True
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if counts_tokens(self) and has_ids(x) and "mask_positions" not in x:
+            sample_weight = without_padding(self.fill_in(x), y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def fit(
         self,
@@ -256,7 +282,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             x: texts (list, numpy, pandas), a tuple of two of them for pairs, what the encoder
                 takes, or a `tf.data.Dataset`, a generator or a `keras.utils.PyDataset` of batches
                 of either.
-            y: labels.
+            y: labels, in a list or whatever else x may be: an array, a column or table of pandas,
+                polars or pyarrow, a dict of columns, an iterator, a `tf.data.Dataset`.
             batch_size: int, 32 by default.
             shuffle: bool. A new order of texts and batches every epoch.
             class_weight: dict of names or numbers of classes to weights, or "balanced", for which
@@ -269,6 +296,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """
         check_process()
         check_batch_size(batch_size)
+        check_separate(x, y, sample_weight)
         kwargs["callbacks"] = with_finite_check(kwargs.get("callbacks"))
         self.__dict__["_verbose"] = kwargs.get("verbose", "auto")
         is_raw = self._is_raw(x)
@@ -311,6 +339,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """Loss and metrics, on raw texts or on ready arrays; see `keras.Model.evaluate`."""
         check_process()
         check_batch_size(batch_size)
+        check_separate(x, y, sample_weight)
         is_raw = self._is_raw(x)
         if is_raw:
             x, _ = self._sorted_batches(x, y, sample_weight, batch_size)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import CLASSES, SEVERAL
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
@@ -126,9 +127,11 @@ class BertTextClassifier(HeadedTask):
     def default_metrics(self):
         """Accuracy."""
         if self.multi_label:
-            threshold = 0.0 if self.gives_logits() else 0.5
-            return [keras.metrics.BinaryAccuracy(threshold=threshold, name="accuracy")]
+            return [keras.metrics.BinaryAccuracy(name="accuracy")]
         return [ClassAccuracy()]
+
+    def metric_forms(self):
+        return (SEVERAL if self.multi_label else CLASSES), self.num_classes
 
     def gives_logits(self):
         """Whether the outputs are logits, as they are without an `activation`."""

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import NUMBERS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
@@ -99,6 +100,9 @@ class BertTextRegressor(HeadedTask):
     def default_metrics(self):
         """The mean absolute error."""
         return [keras.metrics.MeanMetricWrapper(_absolute_error, name="mae")]
+
+    def metric_forms(self):
+        return NUMBERS, None
 
     def score(self, texts, batch_size=32):
         """The number of each text.

@@ -9,6 +9,7 @@ import numpy as np
 from kerasbert.data.tagging import TagSet, tag_names
 from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
+from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
@@ -111,6 +112,9 @@ class BertTokenClassifier(HeadedTask):
         """Accuracy of the pieces that count."""
         return [ClassAccuracy()]
 
+    def metric_forms(self):
+        return TOKEN_CLASSES, self.num_classes
+
     @property
     def label_names(self):
         """The names of the classes; "LABEL_0", "LABEL_1", ... where there are none."""
@@ -149,7 +153,7 @@ class BertTokenClassifier(HeadedTask):
 
         Returns:
             List of N lists of names. A word of which the tokenizer leaves nothing, such as a
-            control character, is "O", or `None` where there is no such label.
+            control character, is outside ("O"), or `None` where there is no such label.
         """
         pieces, probabilities = self._probabilities(words, batch_size, "predict_labels()")
         if not pieces.words:
@@ -158,7 +162,10 @@ class BertTokenClassifier(HeadedTask):
                 "use tag() for texts."
             )
         names = self.label_names
-        nothing = "O" if "O" in names else None
+        nothing = "O"
+        if nothing not in names:
+            outside = TagSet(names).outside
+            nothing = None if outside is None else names[outside]
         labels = [
             names[number] if count else nothing
             for number, count in zip(probabilities.argmax(-1), pieces.count, strict=True)

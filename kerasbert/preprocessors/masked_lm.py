@@ -6,12 +6,14 @@ B batch, T tokens of the packed row, P predictions.
 import random
 
 import keras
+import numpy as np
 
 from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import tf
 from kerasbert.data.characters import SPACE, code_points, substrings
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.preprocessors.variety import warn_of_nothing
 from kerasbert.tokenizers.subword import valid_utf8
 
 BOUNDARIES = ("marks", "spaces")
@@ -80,6 +82,18 @@ class MaskingPreprocessor(BertPreprocessor):
         begins = begins == tf.range(tf.size(pieces.values, tf.int64))
         pieces = pieces.with_values(tf.where(begins, pieces.values, pieces.values + GOES_ON))
         return words.with_values(pieces).merge_dims(1, 2)
+
+    def check_variety(self, segments, y=None, sample_weight=None):
+        special = list(self.tokenizer.special_token_ids)
+        ids = np.concatenate([np.asarray(segment.flat_values) for segment in segments]) % GOES_ON
+        if not self.mask_selection_rate:
+            return  # Asked for, by those who hide tokens themselves.
+        if np.isin(ids, special).all():
+            warn_of_nothing(
+                "No text has a token that can be masked: they are empty, or the vocabulary knows "
+                "none of their words",
+                "check the texts, and the tokenizer with them",
+            )
 
     def masked(self, segments, sample_weight=None, length=None, seed=None):
         """Pack segments and hide some of their tokens.

@@ -274,6 +274,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """The same for a tensor inside `tf.data`, with assertions."""
         return y
 
+    def check_variety(self, segments, y=None, sample_weight=None):
+        """Warn of examples that leave nothing to learn, where a task can tell."""
+
     # === Tokens ===
 
     def tokenize(self, x):
@@ -435,6 +438,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             A `tf.data.Dataset` of `(x, y, sample_weight)`, without what was not given.
         """
         segments, targets = self._examples(x, y, sample_weight)
+        self.check_variety(segments, *targets)
         lengths = np.asarray(self.packed_lengths(segments))
         seed = random.randrange(2**31) if seed is None else seed
         shapes = {}

@@ -112,6 +112,7 @@ def checked_spans(row, text, types, position):
                 f"{len(text)} characters; pass start and end with 0 <= start < end <= "
                 f"{len(text)}."
             )
+        label = str(label) if is_whole(label) and label not in types else label
         if label not in types:
             raise ValueError(
                 f"The span {tuple(span)!r} at position {position} has the label {label!r}; known "

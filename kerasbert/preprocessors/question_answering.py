@@ -3,6 +3,7 @@
 N examples, W windows of all of them, B batch, T tokens of a row, P tokens of a text.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import keras
@@ -12,9 +13,11 @@ from kerasbert._errors import check_whole, is_whole
 from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns
-from kerasbert.preprocessors.texts import assert_all, label_rows, text_columns, weights
+from kerasbert.preprocessors.texts import assert_all, columns_of, label_rows, text_columns, weights
+from kerasbert.preprocessors.variety import warn_of_nothing
 
 NO_ANSWER = (-1, -1)
+_LONGEST_STRIDE = 128
 
 
 @dataclass
@@ -53,10 +56,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     `y` says where each answer stands in its context: `(start, end)` in characters, the end
     exclusive; or, as in SQuAD, a dict of `text` and `answer_start`, of which the first answer
-    counts; or `None`, an empty list or (-1, -1), where the context has no answer. It comes out as
-    a dict of `start_logits` and `end_logits`, int32 (W,): the rows' positions of the smallest
-    span of tokens that holds the answer, both 0 (`[CLS]`) in a window that does not hold all of
-    it. A sample weight counts for each window of its example.
+    counts (or one table or dict of these two columns); or `None`, an empty list or (-1, -1),
+    where the context has no answer. It comes out as a dict of `start_logits` and `end_logits`,
+    int32 (W,): the rows' positions of the smallest span of tokens that holds the answer, both 0
+    (`[CLS]`) in a window that does not hold all of it. A sample weight counts for each window of
+    its example.
 
     In `tf.data`, map it over batches; answers are then integers (B, 2).
 
@@ -65,7 +69,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         sequence_length: int. The most tokens in a row, special tokens included.
         max_query_length: int. The most tokens of a question; the rest is cut off.
         doc_stride: int. How many tokens of the context after one window the next one starts.
+            `None` follows the length, so that windows overlap by half: half of what a row has
+            beside the longest question, at most 128.
         num_segments: int. See `BertPreprocessor`.
+
+    Answers that no window holds as a whole train as "no answer"; one warning says how many.
 
     Raises:
         ValueError: for settings that leave no room for the context, for an answer that is not in
@@ -93,15 +101,17 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         tokenizer,
         sequence_length=384,
         max_query_length=64,
-        doc_stride=128,
+        doc_stride=None,
         num_segments=2,
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, "only_second", num_segments, **kwargs)
         check_whole("max_query_length", max_query_length)
-        check_whole("doc_stride", doc_stride)
+        if doc_stride is not None:
+            check_whole("doc_stride", doc_stride)
         self.max_query_length = max_query_length
         self.doc_stride = doc_stride
+        self._has_reported = False
         self._check_room()
 
     def _check_room(self):
@@ -113,6 +123,22 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
                 f"sequence_length={self.sequence_length}; lower it, or set sequence_length to "
                 f"{self.sequence_length + self.max_query_length - most} or more."
             )
+
+    @classmethod
+    def from_own_preset(cls, directory, **kwargs):
+        preprocessor = super().from_own_preset(directory, **kwargs)
+        if "sequence_length" in kwargs and "doc_stride" not in kwargs:
+            # Earlier versions saved this default, which other lengths do not fit.
+            is_default = preprocessor.doc_stride == _LONGEST_STRIDE
+            preprocessor.doc_stride = None if is_default else preprocessor.doc_stride
+        return preprocessor
+
+    @property
+    def stride(self):
+        """How many tokens apart windows start: `doc_stride`, or what `sequence_length` makes it."""
+        if self.doc_stride is not None:
+            return self.doc_stride
+        return max(1, min(_LONGEST_STRIDE, self._room(self.max_query_length) // 2))
 
     def _room(self, question_lengths):
         """How many tokens of the context fit beside a question."""
@@ -143,6 +169,13 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         contexts = columns[1]
         y = None if y is None else _spans(y, contexts)
         return y, None if sample_weight is None else weights(sample_weight, len(contexts))
+
+    def check_variety(self, segments, y=None, sample_weight=None):
+        if y is not None and not np.asarray(y).any():
+            warn_of_nothing(
+                "No question has an answer in its context",
+                "add answers, or check where they come from",
+            )
 
     def check_labels_in_graph(self, y):
         if y.shape.rank != 2 or y.shape[1] not in (None, 2):
@@ -206,7 +239,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             return self.traced("cut", lambda *segments: self.cut(segments))(*segments)
         lengths = tf.cast(segments[1].row_lengths(), tf.int32)
         rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
-        return cut_windows_in_graph(lengths, rooms, self.doc_stride)
+        return cut_windows_in_graph(lengths, rooms, self.stride)
 
     def begin_of_context(self, questions):
         """Where a row's context begins: int32 (N,)."""
@@ -225,10 +258,31 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             shift = tf.gather(self.begin_of_context(questions), rows)
             y = tf.stack([first + shift, last + shift], axis=1)
             y = tf.where(is_whole[:, None], y, 0)  # (W, 2)
+            if tf.executing_eagerly():
+                self._report_lost(first + begins >= 0, is_whole, rows, questions)
         if sample_weight is not None:
             sample_weight = tf.gather(sample_weight, rows)
         segments = tf.gather(questions, rows), take_windows(contexts, rows, begins, lengths)
         return segments, y, sample_weight
+
+    def _report_lost(self, has_answer, is_whole, rows, questions):
+        """Warn once of answers that no window holds as a whole."""
+        count = int(questions.nrows())
+        answered, found = (
+            np.bincount(rows.numpy(), weights=part.numpy(), minlength=count) > 0
+            for part in (has_answer, is_whole)
+        )
+        lost = np.flatnonzero(answered & ~found)
+        if not len(lost) or self._has_reported:
+            return
+        self._has_reported = True
+        warnings.warn(
+            f"{len(lost):,} of {int(answered.sum()):,} answers, the first at position {lost[0]}, "
+            f"stand in no window as a whole and train as 'no answer': windows of up to "
+            f"sequence_length={self.sequence_length} tokens start doc_stride={self.stride} tokens "
+            "apart; raise sequence_length, or lower doc_stride.",
+            stacklevel=2,
+        )
 
     def _examples(self, x, y, sample_weight):
         # `fit` batches windows, as it does texts elsewhere.
@@ -251,14 +305,15 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
 def _pair(x):
     """The questions and contexts of a dict or a table as a tuple; anything else as it is."""
-    if not isinstance(x, dict) and not hasattr(x, "iloc"):
+    table = columns_of(x)
+    if table is None:
         return x
-    if set(x) != {"question", "context"}:
+    if set(table) != {"question", "context"}:
         raise ValueError(
-            f"The columns are {sorted(map(str, x))}; name them 'question' and 'context', and pass "
-            "no others."
+            f"The columns are {sorted(map(str, table))}; name them 'question' and 'context', and "
+            "pass no others."
         )
-    return x["question"], x["context"]
+    return table["question"], table["context"]
 
 
 def _tokens_of(spans, starts, ends):
@@ -301,13 +356,23 @@ def _tokens_of(spans, starts, ends):
 
 def _spans(y, contexts):
     """Answers of any form to characters of the contexts: int32 (N, 2), (-1, -1) for none."""
-    y = [y] if isinstance(y, dict) else y
-    rows = label_rows(y, len(contexts), "answers")
+    table = columns_of(y)
+    if isinstance(y, dict) and len(contexts) == 1 and not _holds_lists(y.get("answer_start")):
+        rows = [y]
+    elif table is not None and set(table) == {"text", "answer_start"}:
+        columns = [label_rows(table[name], len(contexts), "answers") for name in table]
+        rows = [dict(zip(table, row)) for row in zip(*columns)]
+    else:
+        rows = label_rows(y, len(contexts), "answers")
     spans = np.empty((len(rows), 2), "int32")
     for position, (row, context) in enumerate(zip(rows, contexts, strict=True)):
         context = context.decode("utf-8") if isinstance(context, bytes) else context
         spans[position] = _span(row, context, position)
     return spans
+
+
+def _holds_lists(starts):
+    return any(np.ndim(start) > 0 for start in starts) if np.ndim(starts) else False
 
 
 def _span(row, context, position):

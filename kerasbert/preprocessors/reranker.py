@@ -17,6 +17,7 @@ from kerasbert.preprocessors.texts import (
     text_columns,
     weights,
 )
+from kerasbert.preprocessors.variety import counted, warn_of_equal
 
 NAMES = ("query", "queries", "texts")
 # The label of a text that is missing or was not judged, as in keras-rs.
@@ -93,6 +94,11 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
     def check_labels(self, y, count):
         rows = number_rows(y, count, np.isfinite, "one finite number for each pair")
         return np.asarray(rows, "float32")
+
+    def check_variety(self, segments, y=None, sample_weight=None):
+        if y is not None:
+            y = counted(y, sample_weight)
+            warn_of_equal(y[y >= 0], "labels")
 
     def check_labels_in_graph(self, y):
         if isinstance(y, tf.RaggedTensor):

@@ -8,18 +8,21 @@ import numpy as np
 
 from kerasbert._errors import check_value, did_you_mean
 from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.class_numbers import class_numbers
 from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import assert_all, label_list, label_rows
+from kerasbert.preprocessors.texts import assert_all, columns_of, label_list, label_rows
+from kerasbert.preprocessors.variety import counted, warn_of_columns, warn_of_equal
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextClassifierPreprocessor(BertPreprocessor):
     """Packs texts or pairs as `BertPreprocessor` does, and checks and numbers their labels.
 
-    Labels `y` are class numbers or names (B,), and come out as int32 (B,). Rows of C numbers
-    (one-hot or soft labels, for a loss that takes them) come out as float32 (B, C). With
-    `multi_label`, each is a row of C zeros and ones or a list of names, and comes out as
-    float32 (B, C).
+    Labels `y` are class numbers or names (B,), and come out as int32 (B,). Where names are numbers
+    themselves, as with `labels=[1, 2, 3]`, numbers are read as names, and one that may be a name
+    and the position of another class is an error. Rows of C numbers (one-hot or soft labels, for a
+    loss that takes them) come out as float32 (B, C). With `multi_label`, each is a row of C zeros
+    and ones or a list of names, and comes out as float32 (B, C).
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
@@ -87,13 +90,35 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return len(self.names) or self.num_classes
 
     def check_labels(self, y, count):
-        rows = label_rows(y, count)
-        return self._many(rows) if self.multi_label else self._one(rows)
+        table = columns_of(y)
+        is_wide = table is not None and len(table) > 1
+        rows = label_rows(self._by_class(table) if is_wide else y, count)
+        is_array = is_wide or table is None and len(getattr(y, "shape", ())) == 2
+        if self.multi_label:
+            return self._many(rows, is_array)
+        return self._one([row for (row,) in rows] if is_array and len(rows[0]) == 1 else rows)
+
+    def _by_class(self, table):
+        """The columns of a table of labels in the order of the classes, where they name these."""
+        names, columns = self.names, [str(name) for name in table]
+        if not set(names) & set(columns) or columns == names:
+            return table
+        are_counted = list(table) == list(range(len(names)))  # As pandas does by default.
+        if sorted(columns) != sorted(names) or are_counted:
+            raise ValueError(
+                f"The columns of the labels are {', '.join(map(repr, table))}, but the classes are "
+                f"{', '.join(map(repr, names))}; give each class one column, with its name."
+            )
+        by_name = dict(zip(columns, table.values()))
+        return {name: by_name[name] for name in names}
 
     def _one(self, rows):
         """One label a text -> int32 (B,), or float32 (B, C) where they are rows of numbers."""
         if any(isinstance(row, (str, bytes)) for row in rows):
             return np.array([self._number(row, i) for i, row in enumerate(rows)], "int32")
+        numbers = class_numbers(self.names)
+        if numbers and all(isinstance(row, bool) for row in rows) and (flags := numbers.of_flags()):
+            return np.array(flags, "int32")[np.asarray(rows, int)]
         y = _numbers(rows)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
@@ -103,6 +128,8 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             raise ValueError(
                 f"The labels have the shape {y.shape}; pass one class number or name for each text."
             )
+        if numbers and np.isfinite(y).all():
+            return numbers.numbers(y)
         for position in np.flatnonzero(~(y == np.floor(y)))[:1]:
             raise ValueError(
                 f"The label at position {position} is {y[position]}, not a class number; pass "
@@ -113,7 +140,9 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return y.astype("int32")
 
     def check_number(self, number, position):
-        """The class number, if it is one."""
+        """The class that a number means, which it is itself where names are no numbers."""
+        if numbers := class_numbers(self.names):
+            return numbers.number(number, f"The label {number} at position {position}")
         classes = self.class_count()
         if 0 <= number < (classes or np.inf):
             return number
@@ -126,12 +155,13 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             f"of the {classes} classes; number them from 0, or raise the number of classes."
         )
 
-    def _many(self, rows):
+    def _many(self, rows, is_array):
         """Any number of labels a text -> float32 (B, C)."""
         sets = [row if isinstance(row, (list, tuple, set)) else [row] for row in rows]
         are_names = any(isinstance(name, (str, bytes)) for row in sets for name in row)
         if not are_names and (any(sets) or not self.names):
-            return self._rows(_numbers(rows))
+            named = None if is_array else self._named_sets(sets, rows)
+            return self._rows(_numbers(rows)) if named is None else named
         y = np.zeros((len(rows), self.class_count() or 0), "float32")
         for position, row in enumerate(rows):
             if not isinstance(row, (list, tuple, set)):
@@ -141,6 +171,31 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                 )
             for name in row:
                 y[position, self._number(name, position)] = 1
+        return y
+
+    def _named_sets(self, sets, rows):
+        """Lists of names that are numbers as float32 (B, C); `None` where they are no such."""
+        numbers = class_numbers(self.names)
+        if numbers is None or any(len(set(row)) < len(row) for row in sets):
+            return None
+        y = np.zeros((len(sets), len(self.names)), "float32")
+        for position, row in enumerate(sets):
+            for value in row:
+                number = numbers.named(value)
+                if number is None or not isinstance(rows[position], (list, tuple, set)):
+                    return None
+                y[position, number] = 1
+        try:
+            given = self._rows(np.asarray(rows, "float64"))
+        except (TypeError, ValueError):
+            return y
+        if not np.array_equal(given, y):
+            position = int(np.argmax((given != y).any(axis=1)))
+            raise ValueError(
+                f"The labels {rows[position]!r} at position {position} may be names of classes or "
+                f"a zero or one for each of {', '.join(map(repr, self.names))}; pass names as "
+                "strings, or zeros and ones as an array."
+            )
         return y
 
     def _rows(self, y):
@@ -178,6 +233,18 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             + did_you_mean(name, names, "; correct it or add it to `labels`.", show=repr)
         )
 
+    def check_variety(self, segments, y=None, sample_weight=None):
+        if y is None or self.class_count() == 1:
+            return
+        y = counted(y, sample_weight)
+        if self.multi_label:
+            warn_of_columns(y, self.names or [str(number) for number in range(y.shape[1])])
+            return
+        if y.ndim > 1:
+            y = y.argmax(axis=-1) if (y == y[:1]).all() else y[:0]
+        names = self.names
+        warn_of_equal(y, "labels", lambda number: repr(names[number]) if names else number)
+
     def check_labels_in_graph(self, y):
         y = tf.convert_to_tensor(y)
         if y.dtype == tf.string:
@@ -195,6 +262,9 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             good = (y >= 0) & (y <= 1)
             assert_all(good, y, "Labels must be numbers from 0 to 1; the dataset gives these:")
             return y
+        if numbers := class_numbers(self.names):
+            flags = numbers.of_flags() if y.dtype == tf.bool else None
+            return tf.gather(flags, tf.cast(y, tf.int32)) if flags else numbers.in_graph(y)
         if y.dtype.is_floating:
             assert_all(
                 tf.equal(y, tf.floor(y)), y, "Labels must be whole class numbers, but there are:"

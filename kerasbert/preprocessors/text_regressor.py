@@ -5,6 +5,7 @@ import numpy as np
 
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import number_rows, numbers_in_graph
+from kerasbert.preprocessors.variety import counted, warn_of_equal
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -29,6 +30,10 @@ class BertTextRegressorPreprocessor(BertPreprocessor):
     def check_labels(self, y, count):
         rows = number_rows(y, count, np.isfinite, "one finite number for each text")
         return np.asarray(rows, "float32")
+
+    def check_variety(self, segments, y=None, sample_weight=None):
+        if y is not None:
+            warn_of_equal(counted(y, sample_weight), "labels")
 
     def check_labels_in_graph(self, y):
         return numbers_in_graph(y, "float32", "text")

@@ -28,8 +28,8 @@ def text_columns(x):
     """
     if isinstance(x, dict):
         x = dict_columns(x)
-    elif hasattr(x, "columns") and hasattr(x, "iloc"):
-        x = _from_table(x)
+    elif (table := columns_of(x)) is not None:
+        x = _from_table(table)
     elif not isinstance(x, tuple):
         x = _from_list(x)
     if len(x) not in (1, 2):
@@ -69,7 +69,10 @@ def word_rows(x):
     >>> word_rows([["Who", "?"], ["Me"]]), word_rows(["Who?"])
     ([['Who', '?'], ['Me']], None)
     """
-    if isinstance(x, (str, bytes, dict, tuple)) or hasattr(x, "columns"):
+    table = None if isinstance(x, dict) else columns_of(x)
+    if table is not None and len(table) == 1:
+        x = next(iter(table.values()))
+    elif isinstance(x, (str, bytes, dict, tuple)) or table is not None:
         return None
     rows = x.to_list() if hasattr(x, "row_splits") else _items(x)
     rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
@@ -106,13 +109,13 @@ def choice_columns(x, names=("prompt", "prompts", "choices")):
     ((['Who?'], [['Me.', 'You.']]), False)
     """
     one, ones, many = names
-    if isinstance(x, dict) or hasattr(x, "columns"):
-        if set(x) != {one, many}:
+    if (table := columns_of(x)) is not None:
+        if set(table) != {one, many}:
             raise ValueError(
-                f"A dict of {many} has the columns {sorted(map(str, x))}; name them '{one}' "
+                f"A dict of {many} has the columns {sorted(map(str, table))}; name them '{one}' "
                 f"and '{many}'."
             )
-        x = (x[one], x[many])
+        x = (table[one], table[many])
     elif isinstance(x, list) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in x):
         x = ([prompt for prompt, _ in x], [choices for _, choices in x])
     if not isinstance(x, tuple) or len(x) != 2:
@@ -149,10 +152,8 @@ def holds_lists(x):
     >>> holds_lists((["Who?"], [["Me.", "You."]])), holds_lists((["Who?"], ["Me."]))
     (True, False)
     """
-    if isinstance(x, dict):
-        x = tuple(x.values())
-    elif hasattr(x, "columns") and hasattr(x, "iloc"):
-        x = _from_table(x)
+    if (table := columns_of(x)) is not None:
+        x = tuple(table.values())
     elif not isinstance(x, tuple):
         # A list of pairs, of which the first tells.
         x = next(iter(x), None) if isinstance(x, list) else None
@@ -171,8 +172,9 @@ def holds_lists(x):
 
 def _choices(choices):
     """A list of each prompt's choices; a rectangle loses its padding."""
-    if hasattr(choices, "to_list"):  # a ragged tensor or a column of lists
-        return choices.to_list()
+    for method in ("to_list", "to_pylist"):  # a ragged tensor or a column of lists
+        if hasattr(choices, method):
+            return getattr(choices, method)()
     if hasattr(choices, "iloc"):
         choices = choices.to_numpy()
     rows = _items(choices)
@@ -190,19 +192,46 @@ def _without_padding(row):
 def label_rows(y, count, name="labels"):
     """Read labels or weights into a list (N) of Python values, nested as they came.
 
+    Args:
+        y: whatever holds a column of texts in `text_columns`; a table or a dict of columns, of
+            which one gives its values and several give rows; a `tf.data.Dataset` of labels or of
+            batches of them.
+        count: int. N.
+        name: string. What is read, for errors.
+
     Raises:
         ValueError: when there are not `count` of them.
     """
+    y = read_once(y)
     if keras.ops.is_tensor(y):
         y = keras.ops.convert_to_numpy(y)
     elif hasattr(y, "numpy"):  # a TensorFlow tensor under another backend
         y = y.numpy()
-    rows = y.tolist() if hasattr(y, "tolist") else list(y) if hasattr(y, "__len__") else y
-    if isinstance(y, (str, bytes)) or not isinstance(rows, list):
+    try:
+        rows = _items(y)
+    except ValueError:
+        rows = None
+    if not isinstance(rows, list):
         raise ValueError(f"The {name} are {y!r}, for {count} texts; pass a list of {count}.")
     if len(rows) != count:
         raise ValueError(f"There are {count} texts but {len(rows)} {name}; pass one for each text.")
-    return rows
+    return list(rows)
+
+
+def read_once(y):
+    """Labels of a table, an iterator or a data set as a list; others as they are."""
+    if (table := columns_of(y)) is not None:
+        columns = [read_once(column) for column in table.values()]
+        columns = [_items(column) for column in columns]
+        if len(set(map(len, columns))) != 1:
+            sizes = ", ".join(f"{name!r} {len(c)}" for name, c in zip(table, columns))
+            raise ValueError(f"The columns of the labels differ in size ({sizes}).")
+        return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns)]
+    if hasattr(y, "element_spec"):
+        is_batched = getattr(y.element_spec, "shape", [0])[:1] == [None]
+        rows = (y.unbatch() if is_batched else y).as_numpy_iterator()
+        return [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+    return _items(y) if hasattr(y, "__next__") or hasattr(y, "to_pylist") else y
 
 
 def label_list(labels):
@@ -309,14 +338,41 @@ def dict_columns(x):
     return (x["text"], x["text_b"]) if "text_b" in x else (x["text"],)
 
 
-def _from_table(x):
-    names = [str(name) for name in x.columns]
-    if len(names) not in (1, 2):
+def columns_of(x):
+    """The columns of a dict or a table, by name; `None` of anything else.
+
+    Args:
+        x: a dict, or a table of pandas, polars, pyarrow or `datasets`.
+
+    Raises:
+        ValueError: for two columns of one name.
+
+    >>> columns_of({"text": ["a"], "label": [1]}), columns_of(["a"])
+    ({'text': ['a'], 'label': [1]}, None)
+    """
+    if isinstance(x, dict):
+        return x
+    if hasattr(x, "iloc") and hasattr(x, "columns"):
+        names = list(x.columns)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"The table has two columns named {twice!r}; rename or drop one.")
+    elif hasattr(x, "get_columns"):  # polars
+        names = list(x.columns)
+    elif isinstance(getattr(x, "column_names", None), list):  # pyarrow, datasets
+        names = x.column_names
+    else:
+        return None
+    return {name: x[name] for name in names}
+
+
+def _from_table(table):
+    if len(table) not in (1, 2):
         raise ValueError(
-            f"The table has {len(names)} columns ({', '.join(names)}); select the one or two that "
-            "hold the text, for example `table[['premise', 'hypothesis']]`."
+            f"The table has {len(table)} columns ({', '.join(map(str, table))}); select the one or "
+            "two that hold the text, for example `table[['premise', 'hypothesis']]`."
         )
-    return tuple(x.iloc[:, i] for i in range(len(names)))
+    return tuple(table.values())
 
 
 def _from_list(x):
@@ -346,7 +402,7 @@ def _items(column):
         )
     if hasattr(column, "numpy") and not hasattr(column, "tolist"):
         column = column.numpy()  # TensorFlow; a scalar string gives bytes
-    for method in ("tolist", "to_list"):
+    for method in ("tolist", "to_list", "to_pylist"):
         if hasattr(column, method):
             return getattr(column, method)()
     if isinstance(column, (str, bytes)):

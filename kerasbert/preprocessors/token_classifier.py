@@ -43,8 +43,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     `x` is one of two things:
 
-    - lists of words. `y` has a label for each word, a name or a class number; `None` and -100
-      leave a word out of the loss. Words are cut into pieces as within a text.
+    - lists of words. `y` has a label for each word, a name or a class number (see
+      `BertTextClassifierPreprocessor`); `None` and -100 leave a word out of the loss.
+      Words are cut into pieces as within a text.
     - texts. `y` has spans for each text: `(start, end, label)`, in characters, or dicts of these
       names, which do not overlap. The label is a type of entity, such as "PER", from which come
       the tags of the scheme. A word that a span touches belongs to it; one that two touch, to
@@ -197,8 +198,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         if labels.dtype == tf.string:
             return self.check_labels_in_graph(labels)
         labels = tf.cast(labels, tf.int32)
-        given = labels != NO_LABEL
-        return tf.where(given, self.check_labels_in_graph(tf.where(given, labels, 0)), -1)
+        places = tf.where(labels != NO_LABEL)
+        numbers = self.check_labels_in_graph(tf.gather_nd(labels, places))
+        return tf.tensor_scatter_nd_update(tf.fill(tf.shape(labels), -1), places, numbers)
 
     def assemble(self, segments, y=None, sample_weight=None, length=None):
         features = self.pack(segments, length)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from kerasbert._errors import check_choice
 from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.metrics import METRICS
+from kerasbert.tasks.tables import written
 from kerasbert.tasks.task import Settings, Source, Task
 
 # One run, at the preset's rate; the grid of the papers is for their tasks.
@@ -54,6 +55,7 @@ def file_task(
         id: string. The column of what an example is called in the file of predictions; by
             default "id", where each row has another one.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one chooses models.
+            Above two classes "f1", "precision" and "recall" are means over the classes.
         settings: a `Settings`; by default of one run, with the middle of the papers' values.
         quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
         encoding: string. Of files that are not UTF-8, such as "cp949" or "shift_jis", which is
@@ -103,7 +105,7 @@ def file_task(
         submission=kind.submission,
     ).with_files(encoding, train=train, dev=dev, test=test)
     given = {
-        "labels": labels,
+        "labels": None if labels is None else [written(label) for label in labels],
         "choices": choices,
         "choice_start": choice_start,
         "metrics": metrics,

@@ -82,6 +82,10 @@ class Data:
     def scores(self, task, data, predictions):
         return scores_of(task.metrics, data.gold, predictions)
 
+    def scores_by_class(self, task, data, predictions):
+        """See `Task.scores_by_class`."""
+        return {}
+
     def _labels(self, task, table, split):
         """The labels of all rows; `None` where a test set has none."""
         name = name_in(task, table, task.label)

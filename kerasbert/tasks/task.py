@@ -9,7 +9,7 @@ import numpy as np
 
 from kerasbert.files import check_name, inside, write_text
 from kerasbert.kinds import KINDS
-from kerasbert.metrics import MAIN_SCORES, ScoreCallback
+from kerasbert.metrics import MACRO, MAIN_SCORES, ScoreCallback
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE
 from kerasbert.tasks import readers
 
@@ -110,6 +110,8 @@ class Task:
         columns: tuple. The columns of text: one, or two for pairs; question and context; the
             prompt; query and text; the words and nothing else.
         metrics: tuple. Names in `kerasbert.metrics.METRICS`, the first one to choose models by.
+            Above two classes "f1", "precision" and "recall" are the means over the classes, and
+            become "macro_f1" and so on.
         label: string. The column of labels; or a tuple of them, one of 0 and 1 for each class.
         labels: tuple. The names of the classes in their order, or the types of entities.
         choices: tuple. Of multiple choice: the columns of the choices, or the one column of lists.
@@ -151,6 +153,16 @@ class Task:
     source: Source = Source()
     submission: str = "predictions.tsv"
     trained_on: "Task | None" = None
+
+    def __post_init__(self):
+        # Tags and choices have no positive class either.
+        is_binary = self.head == "text_classifier" and len(self.labels) <= 2
+        if (
+            self.head in ("text_classifier", "token_classifier", "multiple_choice")
+            and not is_binary
+        ):
+            names = tuple(dict.fromkeys(MACRO.get(name, name) for name in self.metrics))
+            object.__setattr__(self, "metrics", names)
 
     def as_dict(self):
         """The task as JSON can hold it, without the paths of your own files.
@@ -390,6 +402,19 @@ class Task:
                 "the predictions in, or take another split."
             )
         return self._data.scores(self, data, predictions)
+
+    def scores_by_class(self, data, predictions):
+        """The scores of each class, or of each type of entity, where `score` averages over them.
+
+        Args:
+            data: `Examples` with labels.
+            predictions: what `predict` returns.
+
+        Returns:
+            Dict of class to what `kerasbert.metrics.scores_by_class` gives of it; empty where the
+            scores are no such means.
+        """
+        return self._data.scores_by_class(self, data, predictions)
 
     def score_callback(self, data, batch_size=32, prefix="val_"):
         """A callback of `fit` that scores the model on `data` after every epoch.

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from kerasbert.metrics import MACRO, scores_by_class
 from kerasbert.tasks.annotations import as_lists
 from kerasbert.tasks.tables import (
     Data,
@@ -172,6 +173,11 @@ class TextClassification(Data):
                 raise ValueError(unknown_value("The prediction", name, task.labels))
         columns = ([number[name] for name in column] for column in (data.gold, predictions))
         return scores_of(task.metrics, *columns)
+
+    def scores_by_class(self, task, data, predictions):
+        if not task.has_one_class or not set(task.metrics) & set(MACRO.values()):
+            return {}
+        return scores_by_class(data.gold, predictions, task.labels)
 
     def files(self, task, data, predictions, threshold):
         names = dict(zip(task.labels, task.source.values or task.labels))

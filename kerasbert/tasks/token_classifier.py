@@ -4,9 +4,19 @@ import itertools
 import re
 
 from kerasbert.data.tables import JSON, PARQUET, SPREADSHEETS, find_name
-from kerasbert.data.tagging import OUTSIDE, TagSet, tag_names
+from kerasbert.data.tagging import (
+    LETTERS,
+    OUTSIDE,
+    OUTSIDES,
+    SCHEMES,
+    SEPARATORS,
+    Spelling,
+    TagSet,
+    spelling_of,
+    tag_names,
+)
 from kerasbert.data.text_files import ending_of, text_lines
-from kerasbert.metrics import METRICS
+from kerasbert.metrics import MACRO, METRICS, entities_by_type, scores_by_class
 from kerasbert.tasks import readers
 from kerasbert.tasks.annotations import as_lists, spans_in
 from kerasbert.tasks.tables import (
@@ -130,6 +140,7 @@ class TokenClassification(Data):
         ends = {cells[label] for cells in rows if -len(cells) <= label < len(cells)}
         # Of other schemes, too: a wrong tag is no word.
         tags = re.compile(r"[BIOESLU](-.+)?|-DOCSTART-")
+        ends = in_scheme(sorted(ends), task.labels, task.scheme)
         return any(len(cells) > 1 for cells in rows) and not any(
             end in known or tags.fullmatch(end) for end in ends
         )
@@ -193,7 +204,7 @@ class TokenClassification(Data):
 
     def _tags(self, task, tags, places):
         """The tags, in the task's scheme, checked."""
-        tags = [written(tag) for tag in tags]
+        tags = in_scheme([written(tag) for tag in tags], task.labels, task.scheme)
         if task.scheme == "BIO" and task.units == "words":
             tags = as_bio(tags)
         known = tag_names(task.labels, task.scheme)
@@ -252,6 +263,17 @@ class TokenClassification(Data):
                 rows = ([tag for row in column for tag in row] for column in rows)
             result.update(scores_of([name], *rows))
         return result
+
+    def scores_by_class(self, task, data, predictions):
+        if task.units == "characters":
+            return {}
+        if "entities" in task.metrics:
+            return entities_by_type(data.gold, predictions)
+        if not set(task.metrics) & set(MACRO.values()):
+            return {}
+        return scores_by_class(
+            *([tag for row in x for tag in row] for x in (data.gold, predictions))
+        )
 
     def files(self, task, data, predictions, threshold):
         if task.units == "characters":
@@ -411,18 +433,39 @@ def _sorted_tags(task, found):
 
 def _scheme(tags):
     """The types and the scheme of tags; other labels as they are."""
-    letters = {tag[0] for tag in tags if tag[1:2] == "-"}
-    scheme = next(
-        (
-            scheme
-            for scheme, known in (("BIO", "BI"), ("BIOES", "BIES"), ("BILOU", "BILU"))
-            if letters and letters <= set(known)
-        ),
-        None,
-    )
-    if scheme is None or any(tag[1:2] != "-" and tag != OUTSIDE for tag in tags):
+    spelling = spelling_of(tags)
+    if spelling is None:
         return {"labels": tuple(tags), "scheme": None}
-    return {"labels": tuple(sorted(TagSet(tags).types)), "scheme": scheme}
+    read = [spelling.read(tag) for tag in tags if tag not in spelling.outside]
+    letters = {letter for letter, _ in read}
+    scheme = "BIO" if letters <= {"B", "I"} else "BILOU" if letters & {"L", "U"} else "BIOES"
+    return {"labels": tuple(sorted({type for _, type in read})), "scheme": scheme}
+
+
+def in_scheme(tags, types, scheme):
+    """Tags of any spelling, see `spelling_of`, as those of a scheme; others as they are.
+
+    >>> in_scheme(["PER-B", "PER_M", "-", "x"], ["PER"], "BIOES")
+    ['B-PER', 'I-PER', 'O', 'x']
+    """
+    if scheme is None:
+        return tags
+    known = set(tag_names(types, scheme))
+    read = {tag: tag if tag in known else _in_scheme(tag, types, scheme) for tag in set(tags)}
+    return [read[tag] for tag in tags]
+
+
+def _in_scheme(tag, types, scheme):
+    if tag.lower() in OUTSIDES and tag not in types:
+        return OUTSIDE
+    for separator, letter_first in itertools.product(SEPARATORS, (True, False)):
+        letter, type = Spelling(separator, letter_first, frozenset()).read(tag) or (None, None)
+        if type in types:
+            same = (one for one in SCHEMES[scheme] if LETTERS[one] == LETTERS[letter])
+            letter = next(same, None)
+            if letter is not None:
+                return f"{letter}-{type}"
+    return tag
 
 
 def as_bio(tags):

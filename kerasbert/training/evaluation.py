@@ -52,8 +52,8 @@ def evaluate(
         verbose: bool. Whether to show progress.
 
     Returns:
-        Dict of `task`, `split`, `examples` (their number), `metric` (the main one), `scores` and
-        `published`.
+        Dict of `task`, `split`, `examples` (their number), `metric` (the main one), `scores`,
+        `classes` (see `Task.scores_by_class`) and `published`.
 
     Raises:
         ValueError: for a model or data that do not fit the task.
@@ -70,6 +70,7 @@ def evaluate(
         "examples": len(examples),
         "metric": task.main_metric,
         "scores": task.score(examples, predictions),
+        "classes": task.scores_by_class(examples, predictions),
         "published": [vars(published) for published in task.published],
     }
 

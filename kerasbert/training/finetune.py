@@ -25,6 +25,7 @@ from kerasbert import backend, presets
 from kerasbert._json import to_json
 from kerasbert.files import in_use, names_in, output_folder, remove
 from kerasbert.tasks import builtin_tasks, get_task
+from kerasbert.tasks.tables import written
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.search import PARTS, Search, run_name, runs_in
 from kerasbert.training.settings import FinetuneSettings, takes_settings
@@ -86,11 +87,12 @@ def finetune(task, preset, output, *, settings):
 
     Returns:
         What `results.json` holds: a dict of `task`, `preset`, `method`, `metric` (the main one),
-        `best` (the best run), `scores` (of the saved model on dev), `test_scores` (`None` without
-        labels), `grid` (the mean over seeds of each of its points), `runs`, `published`,
-        `examples`, `model` (its directory), `predictions` (paths), `pictures` (paths) and
-        `notes`. Of a part only `task`, `preset`, `method`, `metric`, `best` and `runs`; of a
-        launcher's processes those that end while others still run have that, too.
+        `best` (the best run), `scores` (of the saved model on dev), `classes` (on dev, see
+        `Task.scores_by_class`), `test_scores` (`None` without labels), `grid` (the mean over
+        seeds of each of its points), `runs`, `published`, `examples`, `model` (its directory),
+        `predictions` (paths), `pictures` (paths) and `notes`. Of a part only `task`, `preset`,
+        `method`, `metric`, `best` and `runs`; of a launcher's processes those that end while
+        others still run have that, too.
 
     Raises:
         BlockingIOError: where another call fills the folder, or a part that is to be taken over.
@@ -373,6 +375,7 @@ def _sample_weights(task, y, class_weights):
         class_weights = dict(zip(names.tolist(), len(y) / (len(names) * counts)))
     elif not isinstance(class_weights, dict):
         raise ValueError(f'class_weights={class_weights!r} has to be a dict, or "balanced".')
+    class_weights = {written(name): weight for name, weight in class_weights.items()}
     for name, weight in class_weights.items():
         if name not in task.labels:
             raise ValueError(

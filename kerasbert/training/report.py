@@ -3,6 +3,7 @@
 import re
 import statistics
 
+from rich.markup import escape
 from rich.table import Table
 
 _SETTING = ("batch_size", "learning_rate", "epochs")
@@ -93,6 +94,22 @@ def score_table(results):
         cells = [_number(scores.get(metric)) for scores in columns.values()]
         table.add_row(metric, *cells, style="bold" if is_main else None)
     return table
+
+
+def class_tables(results):
+    """A list of a rich table of the scores of each class, empty where there are none."""
+    if not results.get("classes"):
+        return []
+    table = Table(title=f"by class, {results.get('split', 'dev')}")
+    table.add_column("class")
+    for name in ("f1", "precision", "recall", "right", "predicted"):
+        table.add_column(name, justify="right")
+    for name, scores in results["classes"].items():
+        numbers = [_number(scores[score]) for score in ("f1", "precision", "recall")]
+        table.add_row(
+            escape(str(name)), *numbers, f"{scores['gold']:,}", f"{scores['predicted']:,}"
+        )
+    return [table]
 
 
 def advice_table(results):

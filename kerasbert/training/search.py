@@ -331,6 +331,7 @@ class Search:
             "metric": self.task.main_metric,
             "best": {name: best[name] for name in ("run", *_GRID, "epoch")},
             "scores": scores,
+            "classes": self.task.scores_by_class(self.dev, dev_predictions),
             "test_scores": test_scores,
             "grid": report.over_seeds(runs, self.task.main_metric, self.task.mode),
             "runs": runs,

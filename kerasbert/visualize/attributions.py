@@ -15,6 +15,7 @@ from kerasbert import backend
 from kerasbert._errors import check_choice, check_whole, is_whole
 from kerasbert.models.spans import MASKED
 from kerasbert.parts import encoder_of
+from kerasbert.preprocessors.class_numbers import class_numbers
 from kerasbert.visualize.figures import new_figure, style
 from kerasbert.visualize.spans import BOX, marked
 from kerasbert.visualize.tokens import read_text
@@ -292,6 +293,8 @@ def _chosen(target, names, values):
     if isinstance(target, str):
         check_choice("target", target, names)
         return names.index(target)
+    if is_whole(target) and (numbers := class_numbers(names)):
+        return numbers.number(target, f"target={target}")
     if not is_whole(target) or not 0 <= target < len(names):
         raise ValueError(f"target={target!r} is not a class; the classes are {', '.join(names)}.")
     return int(target)

@@ -114,3 +114,75 @@ def test_words():
         "京\u200b",
         "\u200bx",
     ]
+
+
+USUAL = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+SPELLINGS = {
+    "suffixes": ["O", "PER-B", "PER-I", "LOC-B", "LOC-I"],
+    "suffixes and -": ["-", "PER-B", "PER-I", "LOC-B", "LOC-I"],
+    "suffixes and _": ["O", "PER_B", "PER_I", "LOC_B", "LOC_I"],
+    "lower case": ["o", "b-PER", "i-PER", "b-LOC", "i-LOC"],
+    "underscores": ["O", "B_PER", "I_PER", "B_LOC", "I_LOC"],
+    "colons": ["OUT", "B:PER", "I:PER", "B:LOC", "I:LOC"],
+    "none": ["none", "B-PER", "I-PER", "B-LOC", "I-LOC"],
+    "outside": ["Outside", "PER/B", "PER/I", "LOC/B", "LOC/I"],
+}
+
+
+@pytest.mark.parametrize("names", SPELLINGS.values(), ids=SPELLINGS)
+def test_spellings(names):
+    tags, usual = TagSet(names), TagSet(USUAL)
+    assert tags.meanings == usual.meanings and tags.types == TYPES and tags.outside == 0
+    assert tags.entities([1, 2, 0, 3, 4, 4, 1]) == usual.entities([1, 2, 0, 3, 4, 4, 1])
+    assert tag_names(names, "BIO") == names
+    # As many as occur in few texts.
+    assert TagSet(names[:3]).entities([1, 2, 0, 1]) == [("PER", 0, 2), ("PER", 3, 4)]
+
+
+@pytest.mark.parametrize("letters", ["BIES", "BILU", "BMES", "BMEW"])
+@pytest.mark.parametrize("form", ["{0}-{1}", "{1}-{0}", "{1}_{0}", "{0}_{1}"])
+def test_schemes_of_four_letters(letters, form):
+    first, middle, last, alone = (form.format(letter, "PER") for letter in letters)
+    names = ["O", first, middle, last, alone]
+    found = TagSet(names).entities([1, 2, 3, 4, 0, 1, 3, 1])
+    assert found == [("PER", 0, 3), ("PER", 3, 4), ("PER", 5, 7), ("PER", 7, 8)]
+
+
+def test_segmentation_without_types():
+    assert TagSet(list("BMES")).entities([0, 1, 2, 3, 0, 2]) == [("", 0, 3), ("", 3, 4), ("", 4, 6)]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["NOUN", "VERB", "-", "O"],
+        ["NN", "VB-S", "JJ_I", "."],
+        ["PRP-B", "MD", "VB"],
+        ["O", "B-PER", "I-PER", "DATE"],
+        ["S-PRED", "ADV-S", "O"],
+    ],
+)
+def test_other_labels_stay_what_they_are(names):
+    """A label that only looks like a tag makes none of the others one."""
+    meanings = dict(zip(names, TagSet(names).meanings))
+    for name in {"NOUN", "-", "NN", "VB-S", "JJ_I", ".", "PRP-B", "MD", "DATE", "ADV-S"} & {*names}:
+        assert meanings[name] == (name, True, True)
+
+
+def test_types_that_are_letters():
+    assert TagSet(["E-B", "E-I", "L-B", "L-I", "O"]).types == ["E", "L"]
+    assert TagSet(["B-E", "I-E", "B-L", "O"]).types == ["E", "L"]
+    assert TagSet(["B-I-X", "I-I-X", "O"]).types == ["I-X"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["O", "PER-B", "PER-I", "B-LOC"], "'PER-B' and 'B-LOC' do not go together"),
+        (["X", "PER-B", "PER-I"], "'PER-B' and 'X' do not go together.* 'O' for words in no"),
+        (["O", "B_PER", "I_PER", "DATE"], "'B_PER' and 'DATE' do not"),
+    ],
+)
+def test_mixed_spellings_are_refused(names, message):
+    with pytest.raises(ValueError, match=message):
+        TagSet(names)

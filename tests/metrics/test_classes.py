@@ -138,3 +138,16 @@ def test_f1_of_what_is_at_least_three():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize("score", ["f1", "precision", "recall"])
+def test_means_over_classes_and_each_class(score):
+    random = np.random.default_rng(0)
+    y, said = random.integers(0, 11, (2, 200))
+    function = getattr(sklearn.metrics, f"{score}_score")
+    macro = function(y, said, average="macro", zero_division=0)
+    assert metrics.METRICS[metrics.MACRO[score]](y, said) == pytest.approx(macro)
+    each = function(y, said, average=None, zero_division=0)
+    by_class = metrics.scores_by_class(y, said)
+    assert [row[score] for row in by_class.values()] == pytest.approx(each.tolist())
+    assert metrics.METRICS[score](y == 3, said == 3) == pytest.approx(each[3])

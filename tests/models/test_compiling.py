@@ -135,8 +135,6 @@ def test_several_outputs(model):
     [
         {"loss": keras.losses.SparseCategoricalCrossentropy()},
         {"loss": {"predictions": keras.losses.BinaryCrossentropy(from_logits=False)}},
-        {"metrics": [keras.metrics.AUC()]},
-        {"weighted_metrics": [keras.metrics.SparseCategoricalCrossentropy()]},
     ],
 )
 def test_objects_for_probabilities(model, settings):

@@ -1,6 +1,7 @@
 """Questions with windows of their contexts, and answers from characters to tokens and back."""
 
 import functools
+import warnings
 
 import keras
 import numpy as np
@@ -299,3 +300,65 @@ def test_bad_input(x, y, message):
     for call in (preprocessor, preprocessor.batches):
         with pytest.raises(ValueError, match=message):
             call(x, y)
+
+
+def lost_answers(preprocessor, context, spans):
+    """How many spans no window holds as a whole."""
+    y = preprocessor((["where"] * len(spans), [context] * len(spans)), spans)[1]
+    examples = preprocessor.windows((["where"] * len(spans), [context] * len(spans))).examples
+    starts = keras.ops.convert_to_numpy(y["start_logits"])
+    return sum(not starts[examples == i].any() for i in range(len(spans)))
+
+
+@pytest.mark.parametrize("length", [24, 40, 96, 128, 384])
+def test_default_windows_overlap_at_any_length(length):
+    """With 128 tokens of each row they did not, and answers at their ends were lost."""
+    most = min(64, length // 2)
+    preprocessor = BertQuestionAnsweringPreprocessor(
+        bert_tokenizer(TOKENS), sequence_length=length, max_query_length=most
+    )
+    context = " ".join(["she sat at"] * 200)
+    spans = [(start, start + 6) for start in range(0, 11 * 150, 11)]  # Of two words each.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lost_answers(preprocessor, context, spans) == 0
+    room = length - 3 - most
+    assert 1 <= preprocessor.stride <= max(1, room // 2) and preprocessor.stride <= 128
+
+
+def test_the_length_may_be_set_later():
+    preprocessor = BertQuestionAnsweringPreprocessor(bert_tokenizer(TOKENS))
+    assert preprocessor.stride == 128 and preprocessor.get_config()["doc_stride"] is None
+    preprocessor.sequence_length = 128
+    assert preprocessor.stride == 30
+    again = BertQuestionAnsweringPreprocessor.from_config(
+        {**preprocessor.get_config(), "tokenizer": preprocessor.tokenizer}
+    )
+    assert again.stride == 30
+
+
+def test_presets_of_earlier_versions_follow_a_shorter_length(tmp_path):
+    """They have the default of then, 128, in their file."""
+    tokenizer = bert_tokenizer(TOKENS)
+    for saved, loaded in ((128, 30), (100, 100), (None, 30)):
+        folder = str(tmp_path / str(saved))
+        BertQuestionAnsweringPreprocessor(tokenizer, doc_stride=saved).save_to_preset(folder)
+        from_own_preset = BertQuestionAnsweringPreprocessor.from_own_preset
+        assert from_own_preset(folder, sequence_length=128).stride == loaded
+        assert from_own_preset(folder, sequence_length=128, doc_stride=128).stride == 128
+        assert from_own_preset(folder).stride == (saved or 128)
+
+
+def test_answers_in_no_window_are_reported_once():
+    preprocessor = BertQuestionAnsweringPreprocessor(
+        bert_tokenizer(TOKENS), sequence_length=12, max_query_length=3, doc_stride=8
+    )
+    context = " ".join(["she sat at"] * 9)
+    x = (["where"] * 3, [context] * 3)
+    message = r"1 of 2 answers, the first at position 1, .* doc_stride=8 tokens apart; raise"
+    with pytest.warns(UserWarning, match=message) as caught:
+        preprocessor._examples(x, [(0, 3), (22, 32), None], None)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        preprocessor._examples(x, [(0, 3), (22, 32), None], None)

@@ -10,7 +10,7 @@ import pytest
 
 from kerasbert import metrics, models
 from kerasbert.models import BertBackbone
-from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, get_task
+from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, file_task, get_task
 from tests.contracts import bert_tokenizer
 
 WORDS = "good bad film a the it was is who rome ann lee old in city ? . i".split()
@@ -350,3 +350,73 @@ def test_a_source_is_data():
         task.name = "u"
     with pytest.raises(ValueError, match="'t' has no split 'train'"):
         task.read("train")
+
+
+@pytest.mark.parametrize("head", ["text_classifier", "token_classifier"])
+def test_f1_of_many_classes_names_its_average(tmp_path, head):
+    rows = {
+        "text_classifier": "text,label\na,{}\nb,{}\nc,{}\n",
+        "token_classifier": "a {}\nb {}\n\nc {}\n",
+    }
+    path = tmp_path / ("own.csv" if head == "text_classifier" else "own.conll")
+    path.write_text(rows[head].format("x", "y", "z"))
+    task = file_task(path, head=head, metrics=["f1", "accuracy", "macro_f1", "recall"])
+    assert task.metrics == ("macro_f1", "accuracy", "macro_recall")
+    assert task.main_metric == "macro_f1"
+    data = task.read("train")
+    said = ["x", "x", "x"] if head == "text_classifier" else [["x", "x"], ["x"]]
+    scores = task.score(data, said)
+    assert scores["macro_f1"] == pytest.approx(1 / 6)
+    assert scores["macro_recall"] == scores["accuracy"] == pytest.approx(1 / 3)
+    by_class = task.scores_by_class(data, said)
+    assert by_class["x"] == {"f1": 0.5, "precision": pytest.approx(1 / 3), "recall": 1.0} | {
+        "gold": 1,
+        "predicted": 3,
+    }
+    assert [row["f1"] for row in by_class.values()] == [0.5, 0.0, 0.0]
+    again = Task.from_dict(json.loads(json.dumps(dataclasses.replace(task).as_dict())))
+    assert again.metrics == task.metrics
+
+
+def test_f1_of_two_classes_is_that_of_the_second(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("text,label\na,no\nb,yes\nc,yes\n")
+    task = file_task(path, metrics=["f1", "precision"])
+    data = task.read("train")
+    said = ["no", "no", "yes"]
+    assert task.score(data, said) == {"f1": pytest.approx(2 / 3), "precision": 1.0}
+    assert task.scores_by_class(data, said) == {}
+
+
+def test_scores_of_types_of_entities(tmp_path):
+    path = tmp_path / "own.conll"
+    path.write_text("a B-PER\nb B-LOC\nc O\n")
+    task = file_task(path, head="token_classifier")
+    by_type = task.scores_by_class(task.read("train"), [["B-PER", "O", "B-LOC"]])
+    assert by_type["PER"]["f1"] == 1.0 and by_type["LOC"]["f1"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "scheme", "tags"),
+    [
+        ("ann PER-B\nlee PER-I\nis -\n\nrome LOC-B\n", ("LOC", "PER"), "BIO", "B-PER I-PER O"),
+        ("ann b_PER\nlee i_PER\nis o\n", ("PER",), "BIO", "B-PER I-PER O"),
+        (
+            "ann PER_B\nlee PER_E\nis O\nold PER_M\nrome PER_S\n",
+            ("PER",),
+            "BIOES",
+            "B-PER E-PER O I-PER S-PER",
+        ),
+        ("ann U-PER\nis none\nrome B-PER\ni L-PER\n", ("PER",), "BILOU", "U-PER O B-PER L-PER"),
+    ],
+)
+def test_files_of_other_spellings_of_tags(tmp_path, text, types, scheme, tags):
+    path = tmp_path / "own.conll"
+    path.write_text(text)
+    task = file_task(path, path, path, head="token_classifier")
+    assert (task.labels, task.scheme, task.metrics) == (types, scheme, ("entities",))
+    for split in ("train", "test"):
+        data = task.read(split)
+        assert data.gold[0] == tags.split()
+    model = tiny_model(task)
+    assert {label for row in model.predict_labels(data.x) for label in row} <= {*model.label_names}

@@ -467,6 +467,8 @@ def test_class_weights():
     weights = finetune._sample_weights(task, y, "balanced")
     assert weights == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2]) and sum(weights) == 4
     assert finetune._sample_weights(task, y, {"b": 3}) == [1, 1, 1, 3]
+    stars = Task("t", "T", "text_classifier", ("text",), ("accuracy",), labels=("1", "2"))
+    assert finetune._sample_weights(stars, ["1", "2"], {2: 3}) == [1, 3]
     for wrong, message in (
         ({"d": 1}, "has a class 'd'; those of 't' are a, b, c"),
         ({"a": -1}, r"class_weights\['a'\] is -1; pass a number from 0"),

@@ -71,3 +71,15 @@ def test_scores_beside_the_published_ones():
     # Scores of the test set, and ones that a paper alone has.
     both = text(report.score_table({**results(), "test_scores": {"accuracy": 0.75, "f1": 0.5}}))
     assert "this model, test" in both and "0.7500" in both
+
+
+def test_scores_of_classes():
+    from kerasbert.training.report import class_tables
+
+    scores = {"f1": 0.5, "precision": 1.0, "recall": 0.25, "gold": 1200, "predicted": 3}
+    (table,) = class_tables({"classes": {"[x]": scores}, "split": "new.csv"})
+    assert [list(column.cells)[0] for column in table.columns][1:] == [
+        *("0.5000", "1.0000", "0.2500"),
+        *("1,200", "3"),
+    ]
+    assert class_tables({"classes": {}}) == class_tables({}) == []

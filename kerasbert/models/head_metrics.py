@@ -1,0 +1,432 @@
+"""Metrics of Keras on the outputs of heads: each gets labels and probabilities in its own form.
+
+B batch, T tokens, C classes, N rows: texts, or all tokens of a batch.
+"""
+
+import inspect
+
+import keras
+from keras import ops
+
+from kerasbert.losses import (
+    BinaryTokenAccuracy,
+    ClassAccuracy,
+    ClassScore,
+    PairAccuracy,
+)
+
+# What an output is, with its labels: logits (B, C) of one class or of several at once, of C that
+# differs from batch to batch, numbers (B,), logits of tokens (B, T, C) or (B, T), and of pairs.
+CLASSES, SEVERAL, PLACES, NUMBERS = "classes", "several", "places", "numbers"
+TOKEN_CLASSES, TOKEN_FLAGS, PAIRS = "token_classes", "token_flags", "pairs"
+
+# What each metric of Keras compares.
+_KINDS = {
+    "ids": "Accuracy IoU MeanIoU",
+    "sparse": (
+        "SparseCategoricalAccuracy SparseTopKCategoricalAccuracy SparseCategoricalCrossentropy"
+    ),
+    "rows": (
+        "CategoricalAccuracy TopKCategoricalAccuracy CategoricalCrossentropy KLDivergence OneHotIoU"
+        " OneHotMeanIoU F1Score FBetaScore CategoricalFocalCrossentropy"
+    ),
+    "scores": "CategoricalHinge",
+    "binary": (
+        "BinaryAccuracy BinaryCrossentropy BinaryFocalCrossentropy BinaryIoU AUC Precision Recall"
+        " TruePositives TrueNegatives FalsePositives FalseNegatives PrecisionAtRecall"
+        " RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity"
+    ),
+    "margins": "Hinge SquaredHinge",
+    "errors": "MeanSquaredError RootMeanSquaredError MeanAbsoluteError",
+    "numbers": (
+        "MeanAbsolutePercentageError MeanSquaredLogarithmicError LogCoshError LogCosh Poisson Huber"
+        " R2Score"
+    ),
+    "correlations": "PearsonCorrelation ConcordanceCorrelation CosineSimilarity",
+    "values": "Mean Sum",
+}
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+_TITLES = {name.lower(): name for name in _KIND_OF}
+# Their states have a place for each class.
+_SIZED = ("IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU", "F1Score", "FBetaScore", "R2Score")
+_AVERAGED = {"f1": "f1", "f1_score": "f1", "precision": "precision", "recall": "recall"}
+
+
+def fitting_metrics(task, metrics, weighted=False):
+    """Metrics for `compile` that get the outputs of a task's heads as they read them.
+
+    Args:
+        task: a task model.
+        metrics: names, functions, classes and objects, in any nesting that `compile` takes.
+        weighted: bool. Whether sample weights count; otherwise they say only, of tokens, which
+            ones count at all.
+
+    Raises:
+        ValueError: for a metric that does not fit the outputs, with what does.
+    """
+    forms = task.metric_forms()
+    if isinstance(forms, dict):
+        if isinstance(metrics, (list, tuple)) and len(metrics) == len(forms):
+            metrics = dict(zip(sorted(forms), metrics))  # As Keras orders outputs.
+        if isinstance(metrics, dict):
+            return {
+                name: _each(task, part, forms.get(name), weighted) for name, part in metrics.items()
+            }
+        forms = None
+    return _each(task, metrics, forms, weighted)
+
+
+def counts_tokens(task):
+    """Whether metrics need the sample weights to leave out padding."""
+    forms = task.metric_forms()
+    forms = forms.values() if isinstance(forms, dict) else [forms]
+    return any(form and form[0] in (TOKEN_CLASSES, TOKEN_FLAGS, PAIRS) for form in forms)
+
+
+def without_padding(features, outputs, weights):
+    """The weights of tokens (B, T), 0 at padding, which ready arrays may have no weights for."""
+    mask = features.get("padding_mask")
+    if mask is None or isinstance(outputs, dict) or len(outputs.shape) < 2:
+        return weights
+    if len(mask.shape) != 2 or mask.shape[1] != outputs.shape[1]:
+        return weights  # Rows of something else than these tokens.
+    mask = ops.cast(mask, "float32")
+    return mask if weights is None else _spread(ops.cast(weights, "float32"), mask) * mask
+
+
+def joined(metrics, more):
+    """Two nestings of metrics as one: of each output those of both."""
+    if not metrics or not more:
+        return metrics or more
+    if isinstance(metrics, dict) and isinstance(more, dict):
+        names = dict.fromkeys([*metrics, *more])
+        return {name: joined(metrics.get(name), more.get(name)) for name in names}
+    first, second = (list(x) if isinstance(x, (list, tuple)) else [x] for x in (metrics, more))
+    return first + second
+
+
+def _each(task, metrics, form, weighted):
+    if isinstance(metrics, dict):
+        return {name: _each(task, part, form, weighted) for name, part in metrics.items()}
+    if isinstance(metrics, (list, tuple)):
+        return type(metrics)(_each(task, part, form, weighted) for part in metrics)
+    return None if metrics is None else _fitting(task, metrics, form, weighted)
+
+
+def _fitting(task, given, form, weighted):
+    if isinstance(given, HeadMetric):
+        return given
+    what, classes = form or (None, None)
+    if isinstance(given, str) and form is not None:
+        metric = _by_name(given, what, classes, task)
+    else:
+        metric = _as_object(given)
+    if metric is None:
+        return given
+    kind = _kind(metric)
+    if kind is None and what not in (TOKEN_CLASSES, TOKEN_FLAGS, PAIRS):
+        return metric if isinstance(given, str) else given  # The user's own, or one of ours.
+    if kind is not None:
+        _check(task, metric, kind, what, classes)
+    gives_logits = task.gives_logits()
+    return HeadMetric(metric, what, classes, gives_logits, weighted)
+
+
+def _by_name(name, what, classes, task):
+    """The metric that a name means for such outputs."""
+    key = name.replace("_", "").lower()
+    if key in ("accuracy", "acc"):
+        if what == NUMBERS:
+            _refuse(task, name, "compares classes, and the outputs are numbers", "'mae' or 'mse'")
+        return {
+            SEVERAL: lambda: keras.metrics.BinaryAccuracy(name=name),
+            TOKEN_FLAGS: lambda: BinaryTokenAccuracy(name=name),
+            PAIRS: lambda: PairAccuracy(name=name),
+        }.get(what, lambda: ClassAccuracy(name=name))()
+    if key in ("crossentropy", "ce"):
+        is_binary = what in (SEVERAL, TOKEN_FLAGS, PAIRS)
+        kind = "BinaryCrossentropy" if is_binary else "CategoricalCrossentropy"
+        return getattr(keras.metrics, kind)(name=name)
+    score = _AVERAGED.get(name if key != "f1score" else "f1_score")
+    if score and what in (CLASSES, TOKEN_CLASSES) and classes and classes > 2:
+        return ClassScore(score, classes, name=f"macro_{score}")
+    if score == "f1" and what in (CLASSES, TOKEN_CLASSES):
+        return ClassScore("f1", classes, positive=1, name=name)
+    if score == "f1" and what == SEVERAL:
+        name = "macro_f1"
+    if score == "f1":
+        return keras.metrics.F1Score(average="macro", threshold=0.5, name=name)
+    metric = _as_object(name)
+    if metric is not None and not name[:1].isupper():
+        metric.name = name  # As Keras calls it.
+    return metric
+
+
+def _as_object(given):
+    """A metric object of a name, function, class or object; `None` of what Keras has to say of."""
+    if isinstance(given, str):
+        try:
+            given = getattr(keras.metrics, given, None) or keras.metrics.get(given)
+        except ValueError:
+            return None
+    if inspect.isclass(given):
+        given = given()
+    if isinstance(given, keras.metrics.Metric):
+        return given
+    if not callable(given):
+        return None
+    name = getattr(given, "__name__", type(given).__name__)
+    cls = getattr(keras.metrics, _title_of(given) or "", None)
+    return cls(name=name) if cls else keras.metrics.MeanMetricWrapper(given, name=name)
+
+
+def _title_of(function):
+    """The name in `_KINDS` of a function of Keras; `None` of others."""
+    name = getattr(function, "__name__", "")
+    is_theirs = getattr(keras.metrics, name, None) is function
+    return _TITLES.get(name.replace("_", "")) if is_theirs else None
+
+
+def _title(metric):
+    """The name in `_KINDS` of a metric, or of the function that it is a mean of."""
+    if type(metric) is keras.metrics.MeanMetricWrapper:
+        return _title_of(metric._fn)
+    return type(metric).__name__
+
+
+def _kind(metric):
+    """What a metric of Keras compares; `None` for those of others."""
+    is_theirs = type(metric).__module__.startswith("keras.")
+    return _KIND_OF.get(_title(metric)) if is_theirs else None
+
+
+def _config(metric):
+    try:
+        return metric.get_config()
+    except NotImplementedError:  # One of the user's own, that is never saved.
+        return {}
+
+
+def _refuse(task, name, why, instead):
+    raise ValueError(
+        f"The metric {name} of this {type(task).__name__} {why}; pass {instead} instead."
+    )
+
+
+def _check(task, metric, kind, what, classes):
+    """Refuse a metric of Keras that does not fit such outputs."""
+    name, config = _title(metric), _config(metric)
+    if kind == "values":
+        _refuse(task, name, "takes values rather than labels and outputs", "a metric of both")
+    if what is None:
+        _refuse(
+            task,
+            name,
+            "would compare labels with vectors, or with several outputs at once",
+            "metrics='auto', a metric of your own, or a dict of metrics by output",
+        )
+    if what == NUMBERS:
+        if kind == "correlations":
+            scores = "kerasbert.metrics.ScoreCallback with kerasbert.metrics.pearson"
+            _refuse(task, name, "needs all numbers at once, and Keras has batches", scores)
+        if kind not in ("errors", "numbers"):
+            _refuse(task, name, "compares classes, and the outputs are numbers", "'mae' or 'mse'")
+        return
+    if kind in ("numbers", "correlations"):
+        _refuse(task, name, "compares numbers, and the outputs are classes", "'accuracy'")
+    if kind in ("margins", "scores") and not task.gives_logits():
+        _refuse(task, name, "takes logits, and the outputs are probabilities", "'accuracy'")
+    is_given = config.get("from_logits") and not task.gives_logits()
+    if is_given:
+        raise ValueError(
+            f"{name}(from_logits=True) takes logits, but this {type(task).__name__} was built with "
+            "an activation and gives probabilities; pass from_logits=False, or only the name, "
+            "which means that here."
+        )
+    thresholds = config.get("thresholds", config.get("threshold"))
+    if kind in ("binary", "rows") and thresholds is not None and name != "AUC":
+        for one in keras.tree.flatten(thresholds):
+            if not 0 <= one <= 1:
+                _refuse(
+                    task, name, f"gets probabilities, and has the threshold {one:g}", "0.5 there"
+                )
+    size = config.get("num_classes")
+    if what in (SEVERAL, TOKEN_FLAGS, PAIRS):
+        if kind == "sparse" or (kind == "rows" and name not in ("F1Score", "FBetaScore")):
+            _refuse(task, name, "needs one class for each label", "'binary_accuracy' or 'auc'")
+        if kind == "scores":
+            _refuse(task, name, "needs one class for each label", "'hinge'")
+        if kind == "rows" and config.get("threshold") is None:
+            _refuse(
+                task, name, "without a threshold takes one class for each text", "threshold=0.5"
+            )
+        if kind == "ids" and size not in (None, 2):
+            _refuse(task, name, f"has num_classes={size}, where labels are 0 or 1", "num_classes=2")
+        return
+    if classes is None and name in _SIZED:
+        _refuse(task, name, "needs a fixed number of classes, and they are places", "'accuracy'")
+    if size is not None and kind in ("ids", "rows") and size != classes:
+        _refuse(
+            task, name, f"has num_classes={size} for {classes} classes", f"num_classes={classes}"
+        )
+    if kind == "errors" and classes is None:
+        _refuse(task, name, "compares numbers, and the outputs are places", "'accuracy'")
+    if kind not in ("binary", "margins") or classes == 2 or name == "BinaryIoU" and classes == 2:
+        return
+    if name in ("AUC", "BinaryCrossentropy") and classes is not None:
+        return
+    is_chosen = config.get("class_id") is not None or config.get("top_k") is not None
+    if classes is not None and is_chosen:
+        return
+    ways = {
+        "Precision": "class_id=..., or the name 'precision' for the mean over the classes",
+        "Recall": "class_id=..., or the name 'recall' for the mean over the classes",
+    }
+    many = "places" if classes is None else f"{classes} classes"
+    instead = ways.get(name, "'accuracy' or keras.metrics.F1Score(average='macro')")
+    instead = "'accuracy'" if classes is None else instead
+    _refuse(task, name, f"is for two classes, and the outputs are {many}", instead)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class HeadMetric(keras.metrics.Metric):
+    """A metric that gets the labels and outputs of a head in the form that it reads.
+
+    Args:
+        metric: a `keras.metrics.Metric`; its state is read and reset as this one's.
+        form: string. What the outputs are.
+        classes: int. C, `None` where it differs from batch to batch.
+        from_logits: bool. Whether the outputs are logits.
+        weighted: bool. See `fitting_metrics`.
+    """
+
+    def __init__(self, metric, form, classes, from_logits, weighted=False, name=None, dtype=None):
+        super().__init__(name=name or metric.name, dtype=dtype)
+        self.metric = metric
+        self.form, self.classes = form, classes
+        self.from_logits, self.weighted = from_logits, weighted
+        self._direction = getattr(metric, "_direction", None)
+        config = _config(metric)
+        self._kind = _kind(metric)
+        self._takes_logits = bool(config.get("from_logits"))
+        thresholds = keras.tree.flatten(config.get("thresholds", config.get("threshold")))
+        # Thresholds of 0 are those of logits, as files of earlier versions have them.
+        self._takes_logits |= bool(
+            from_logits
+            and type(metric).__name__ != "AUC"
+            and thresholds
+            and all(one == 0 for one in thresholds if one is not None)
+            and thresholds[0] is not None
+        )
+        self._by_class = bool(
+            config.get("class_id") is not None
+            or config.get("top_k") is not None
+            or config.get("multi_label")
+        )
+        self._takes_weights = "sample_weight" in inspect.signature(metric.update_state).parameters
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y, outputs = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        weights = None if sample_weight is None else ops.cast(sample_weight, "float32")
+        if weights is not None and not self.weighted:
+            weights = ops.cast(weights > 0, "float32")
+        if self.form in (TOKEN_CLASSES, TOKEN_FLAGS, PAIRS) and self._is_known():
+            y, outputs, weights = self._rows(y, outputs, weights)
+        if self._kind is not None:
+            y, outputs, weights = self._read(y, outputs, weights)
+        if weights is not None and not self.weighted and _title(self.metric) in _SIZED[:4]:
+            weights = ops.cast(weights, "int32")  # They count in whole numbers.
+        if weights is None or not self._takes_weights:
+            return self.metric.update_state(y, outputs)
+        return self.metric.update_state(y, outputs, sample_weight=weights)
+
+    def _is_known(self):
+        return self._kind is not None or isinstance(self.metric, (ClassAccuracy, ClassScore))
+
+    def _rows(self, y, outputs, weights):
+        """Tokens, or the texts of lists, as rows: (N, C) or (N, 1), labels and weights (N,)."""
+        is_flag = self.form != TOKEN_CLASSES
+        shape = ops.shape(outputs) if is_flag else ops.shape(outputs)[:-1]
+        if self.form == PAIRS:
+            y = ops.cast(y, "float32")
+            known = ops.cast(y >= 0, "float32")  # Neither padding nor what nobody judged.
+            weights = known if weights is None else _spread(weights, known) * known
+            y = ops.maximum(y, 0.0)
+        if weights is not None:
+            weights = ops.reshape(_spread(weights, ops.ones(shape)), (-1,))
+        if is_flag:
+            return ops.reshape(y, (-1, 1)), ops.reshape(outputs, (-1, 1)), weights
+        has_rows = len(y.shape) == len(outputs.shape) and y.shape[-1] != 1
+        y = ops.reshape(y, (-1, outputs.shape[-1]) if has_rows else (-1,))
+        return y, ops.reshape(outputs, (-1, outputs.shape[-1])), weights
+
+    def _read(self, y, outputs, weights):
+        kind = self._kind
+        if self.form == NUMBERS:
+            shape = (-1, 1)
+            return (
+                ops.reshape(ops.cast(y, outputs.dtype), shape),
+                ops.reshape(outputs, shape),
+                weights,
+            )
+        if self.form in (SEVERAL, TOKEN_FLAGS, PAIRS):
+            y = ops.cast(y, "float32")
+            if kind == "ids":
+                outputs = ops.cast(outputs > (0.0 if self.from_logits else 0.5), "int32")
+            elif self.from_logits and not self._takes_logits and kind != "margins":
+                outputs = ops.sigmoid(outputs)
+            if kind in ("ids", "margins") or (kind == "binary" and not self._by_class):
+                return self._flat(y, outputs, weights)
+            return y, outputs, weights
+        is_score = self._takes_logits or kind in ("margins", "scores")
+        scores = outputs if is_score or not self.from_logits else ops.softmax(outputs, axis=-1)
+        count = ops.shape(outputs)[-1]
+        has_rows = len(y.shape) == len(outputs.shape) and y.shape[-1] != 1
+        numbers = ops.argmax(y, axis=-1) if has_rows else ops.reshape(y, ops.shape(outputs)[:-1])
+        numbers = ops.cast(numbers, "int32")
+        if kind == "sparse":
+            return numbers, scores, weights
+        config = _config(self.metric)
+        if kind == "ids" and config.get("sparse_y_pred", True):
+            return numbers, ops.cast(ops.argmax(outputs, axis=-1), "int32"), weights
+        rows = ops.cast(y, "float32") if has_rows else ops.one_hot(numbers, count)
+        if kind in ("binary", "margins") and self.classes == 2 and not self._by_class:
+            score = scores[:, 1] - scores[:, 0] if is_score else scores[:, 1]
+            return self._flat(numbers, score, weights)
+        if kind == "binary" and not self._by_class:
+            return self._flat(rows, scores, weights)
+        return rows, scores, weights
+
+    def _flat(self, y, outputs, weights):
+        if weights is not None:
+            weights = ops.reshape(_spread(weights, ops.ones(ops.shape(outputs))), (-1,))
+        return ops.reshape(y, (-1, 1)), ops.reshape(outputs, (-1, 1)), weights
+
+    def result(self):
+        return self.metric.result()
+
+    def reset_state(self):
+        self.metric.reset_state()
+
+    def get_config(self):
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "metric": keras.saving.serialize_keras_object(self.metric),
+            "form": self.form,
+            "classes": self.classes,
+            "from_logits": self.from_logits,
+            "weighted": self.weighted,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config.pop("metric")), **config)
+
+
+def _spread(weights, like):
+    """Weights (B,) or (B, T) for each element of `like`."""
+    missing = len(like.shape) - len(weights.shape)
+    if missing > 0:
+        weights = ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
+    return ops.broadcast_to(weights, ops.shape(like))

@@ -1,0 +1,140 @@
+"""Which class a number among the labels means, where names of classes are numbers too.
+
+C classes, N labels.
+"""
+
+import functools
+import re
+
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_FLAGS = {"true": 1.0, "false": 0.0}
+_CLOSE = 1e-6  # 0.1 in float32 is the name "0.1".
+
+
+class ClassNumbers:
+    """Reads numbers among the labels: by the names of the classes first, then by position.
+
+    With `labels=[1, 2, 3]` the label 1 means the class named "1", which is the first. A number
+    that may be a name and the position of another class is an error: `labels=[1, 0]`. Where all
+    names are numbers, a number that is none of them is an error too, so that the batches of one
+    data set are all read in one way. "True" and "False" are read as 1 and 0.
+
+    Args:
+        names: list of C strings, at least one of them a number.
+
+    >>> numbers = ClassNumbers(["1", "2", "3"])
+    >>> numbers.number(3, "The label 3"), numbers.numbers([1, 2, 3, 1]).tolist()
+    (2, [0, 1, 2, 0])
+    """
+
+    def __init__(self, names):
+        self.names = names
+        self._named = named = {}
+        for number, name in enumerate(names):
+            if (value := _value(name)) is not None:
+                named.setdefault(value, number)
+        positions = {float(number): number for number in range(len(names))}
+        self.only_names = len(named) == len(names)
+        self._ambiguous = {
+            value: number
+            for value, number in named.items()
+            if positions.get(value, number) != number
+            # Only names are meant where not all positions are names: 1 to 5, or -1 and 1.
+            and (not self.only_names or named.keys() == positions.keys())
+        }
+        readable = named if self.only_names else {**positions, **named}
+        self._readable = {v: n for v, n in readable.items() if v not in self._ambiguous}
+
+    def number(self, value, what):
+        """The class that a number means.
+
+        Args:
+            value: int or float.
+            what: string. What the number is, for errors, such as "The label 3 at position 0".
+
+        Raises:
+            ValueError: for a number that may mean two classes, or none.
+        """
+        number = self._readable.get(_rounded(value))
+        if number is None:
+            raise ValueError(f"{what} {self._problem(value)}")
+        return number
+
+    def _problem(self, value):
+        shown = ", ".join(map(repr, self.names[:12])) + (", ..." if len(self.names) > 12 else "")
+        named = self._ambiguous.get(_rounded(value))
+        if named is not None:
+            return (
+                f"may mean the class named {self.names[named]!r} or the class at position "
+                f"{value:g}, which is named {self.names[int(value)]!r}; pass names as strings, for "
+                f"example y=[{self.names[named]!r}, ...], or list `labels` in the order of their "
+                "numbers."
+            )
+        if self.only_names:
+            return (
+                f"is none of the classes {shown}; these names are numbers, so that numbers among "
+                "the labels are read as names, not as positions."
+            )
+        last = len(self.names) - 1
+        return (
+            f"is none of the classes {shown} and outside 0 to {last}, their positions; correct it, "
+            "or add it to `labels`."
+        )
+
+    def numbers(self, y):
+        """Class numbers, int32 (N,), of numbers (N,); see `number`."""
+        values, places, inverse = np.unique(y, return_index=True, return_inverse=True)
+        found = np.empty(len(values), "int32")
+        for at in np.argsort(places):  # The first wrong label is the one to report.
+            what = f"The label {values[at]:g} at position {places[at]}"
+            found[at] = self.number(values[at], what)
+        return found[inverse.reshape(-1)]
+
+    def in_graph(self, y):
+        """The same for a tensor (N,) inside of `tf.data`, with an assertion."""
+        y = tf.cast(y, tf.float64)
+        values, numbers = zip(*sorted(self._readable.items())) if self._readable else ((), ())
+        values = tf.constant(values, tf.float64, shape=(1, len(values)))
+        match = tf.abs(y[:, None] - values) < _CLOSE
+        is_known = tf.reduce_any(match, axis=-1)
+        some = next(iter(self._ambiguous or {0.5: 0}))
+        message = f"A label {self._problem(some)} The dataset gives these:"
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(is_known), [message, tf.boolean_mask(y, ~is_known)])]
+        ):
+            numbers = tf.constant([*numbers, 0], tf.int32)  # One more, for none at all.
+            return tf.gather(numbers, tf.argmax(tf.pad(match, [[0, 0], [0, 1]]), axis=-1))
+
+    def named(self, value):
+        """The class whose name a value is; `None` where there is none."""
+        return self._named.get(_rounded(value)) if isinstance(value, (int, float)) else None
+
+    def of_flags(self):
+        """The classes of labels that are false and true, where classes have these names."""
+        names = [name.lower() for name in self.names]
+        return [names.index(n) for n in ("false", "true")] if set(names) == set(_FLAGS) else None
+
+
+def class_numbers(names):
+    """A `ClassNumbers`, or `None` where no name is a number and numbers are positions."""
+    return _class_numbers(tuple(names))
+
+
+@functools.lru_cache(maxsize=64)
+def _class_numbers(names):
+    is_number = any(_value(name) is not None for name in names)
+    return ClassNumbers(list(names)) if is_number else None
+
+
+def _value(name):
+    """The number that a name is, or `None`."""
+    name = name.strip()
+    return _rounded(name) if _NUMBER.fullmatch(name) else _FLAGS.get(name.lower())
+
+
+def _rounded(value):
+    return round(float(value), 6)
