@@ -17,8 +17,12 @@ STAND_IN = "\ufffe"
 NUL = "\ufdd0"
 # Goes with the character before it, and leaves nothing behind.
 FILLER = "\uffff"
-# Characters that a normal form may join to the one before them.
-MARK = rf"[\p{{M}}\x{{1160}}-\x{{11FF}}\x{{D7B0}}-\x{{D7FF}}{FILLER}]"
+# Characters that a normal form may join to the one before them: marks, vowels and final consonants
+# of Hangul, and what the K forms make of letters of Hangul and of half-width (han)dakuten.
+MARK = (
+    r"[\p{M}\x{1160}-\x{11FF}\x{D7B0}-\x{D7FF}\x{3131}-\x{318E}\x{FF9E}-\x{FFDC}"
+    rf"\x{{E33}}\x{{EB3}}{FILLER}]"
+)
 # How Unicode's names of characters begin in scripts that put no spaces between words.
 NO_SPACES = (
     *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -172,7 +176,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
     def _pieces(self, text):
         """(N,) texts to ragged ids (N, P), where each begins and ends, and the segments.
 
-        Where: in bytes through all normalized texts. Segments: before the normalization.
+        Where: in bytes of the normalized text. Segments: before the normalization.
         """
         text = valid_utf8(text)
         before, (segments, rows, known) = self._segments(text)
@@ -190,7 +194,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
             starts = append(starts, tf.zeros_like(known))
             ends = append(ends, lengths)
         segment = rows_of(ids)
-        first = tf.gather(tf.cumsum(lengths, exclusive=True), segment)
+        first = tf.cumsum(lengths, exclusive=True)  # (S,), of all texts
+        own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
+        first = tf.gather(first - tf.gather(own, rows), segment)
         starts, ends = starts.flat_values + first, ends.flat_values + first
         rows = tf.gather(rows, segment)
         ids = ids.flat_values
@@ -251,7 +257,11 @@ class AddedTokensTokenizer(SubwordTokenizer):
         clusters = tf.strings.unicode_encode(clusters, "UTF-8")
         normal = tf.where(tf.gather(is_known, firsts), STAND_IN, self._normalize(clusters))
         cluster = tf.cumsum(tf.cast(begin, "int32")) - 1  # (C,)
-        changed = tf.gather(normal != clusters, cluster)
+        # Those that become what their characters become alone are told apart by these.
+        alone = self._normalize(characters)  # (U,)
+        apart = tf.gather(tf.strings.unicode_decode(alone, "UTF-8"), index)  # (C, None)
+        apart = tf.RaggedTensor.from_row_splits(apart, splits, validate=False).merge_dims(1, 2)
+        joint = tf.gather(normal != tf.strings.unicode_encode(apart, "UTF-8"), cluster)
         together = tf.where(begin, tf.gather(tf.strings.length(normal), cluster), 0)
-        sizes = tf.where(changed, together, tf.gather(tf.strings.length(characters), index))
-        return sizes, changed & ~begin
+        sizes = tf.where(joint, together, tf.gather(tf.strings.length(alone), index))
+        return sizes, ~begin & (joint | (sizes == 0))

@@ -71,7 +71,7 @@ def align(ids, starts, ends, points, sizes, joined):
 
     Args:
         ids: ragged (N, P). Only its rows matter.
-        starts, ends: (pieces of all texts,). Bytes, counted through all normalized texts.
+        starts, ends: (pieces of all texts,). Bytes of the normalized text that each piece is of.
         points: ragged (N, None). The characters of the original texts, C in all.
         sizes: (C,). How many bytes of the normalized text come from each character.
         joined: (C,) bool. Characters that end with the one before them, such as dropped accents.
@@ -79,16 +79,27 @@ def align(ids, starts, ends, points, sizes, joined):
     Returns:
         Starts and ends, ragged (N, P) int32, in characters of each original text.
     """
+    # Each text is measured from its own first byte, and nothing leaves it: a size that is wrong
+    # would else move the offsets of all texts that follow in the batch.
     until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
+    before = tf.concat([tf.zeros([1], "int64"), until], 0)  # (C + 1,)
     position = tf.range(tf.size(until, tf.int64))
     joined &= position > tf.gather(points.row_starts(), rows_of(points))
     (own,) = rows_where(~joined, position)
     after = tf.concat([own, [tf.size(until, tf.int64)]], 0)
-    start = tf.searchsorted(until, tf.cast(starts, "int64"), side="right", out_type="int64")
-    last = tf.searchsorted(until, tf.cast(ends, "int64") - 1, side="right", out_type="int64")
+    rows = rows_of(ids)
+    first, limit = (tf.gather(x, rows) for x in (points.row_starts(), points.row_limits()))
+    begin, top = (tf.gather(before, x) for x in (first, limit))
+    start = tf.minimum(begin + tf.cast(starts, "int64"), top)
+    # A mark that was put before a word has no bytes, and comes from the character after it.
+    end = tf.minimum(begin + tf.cast(tf.maximum(ends, starts + 1), "int64"), top)
+    start = tf.searchsorted(until, start, side="right", out_type="int64")
+    last = tf.searchsorted(until, end - 1, side="right", out_type="int64")
+    last = tf.maximum(last, first - 1)
     end = tf.gather(after, tf.searchsorted(own, last, side="right"))
-    first = tf.gather(points.row_starts(), rows_of(ids))
-    return tuple(ids.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
+    return tuple(
+        ids.with_flat_values(tf.cast(tf.minimum(x, limit) - first, "int32")) for x in (start, end)
+    )
 
 
 class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):

@@ -368,10 +368,7 @@ class BertTokenizer(SubwordTokenizer):
         accent = tf.strings.regex_full_match(characters, rf"[\p{{Mn}}{FILLER}]") & (sizes == 0)
         sizes = tf.gather(sizes, index)
         accent = tf.gather(accent, index)
-        lengths = tf.cast(tf.strings.length(normalized), "int64")  # (N,)
-        first = tf.gather(tf.cumsum(lengths, exclusive=True), rows_of(ids))
-        starts, ends = starts.flat_values + first, ends.flat_values + first
-        return ids, *align(ids, starts, ends, points, sizes, accent)
+        return ids, *align(ids, starts.flat_values, ends.flat_values, points, sizes, accent)
 
     def _detokenize(self, ids):
         text = tf.gather(tf.constant(self.vocabulary), ids)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kerasbert import tokenizers
 from kerasbert.data import word_spans, word_starts
+from tests.campaigns import batches
 
 
 def lists(x):
@@ -133,6 +134,22 @@ def test_offsets_go_forward(tokenizer, hard, sentences):
         assert len(ids) == len(starts) == len(ends)
         assert starts == sorted(starts) and ends == sorted(ends)
         assert all(0 <= s < e <= len(text) for s, e in zip(starts, ends, strict=True))
+
+
+def test_no_text_depends_on_its_batch(tokenizer):
+    assert batches.differences(tokenizer, batches.texts(40, seed=2)) == []
+
+
+def test_a_text_that_loses_characters_moves_no_other(make):
+    tokenizer = make("RobertaTokenizer", normalization="NFKC")
+    # Two characters, or three, become one: half-width kana, and letters of Hangul.
+    texts = ["ｶﾞﾊﾟ", "Hello World", "ㄱㅏㄱ재", "ㅠㅠ", "Hello World"]
+    assert batches.differences(tokenizer, texts) == []
+    _, starts, ends = tokenizer.tokenize_with_offsets(texts)
+    assert (starts[1][0], ends[1][-1]) == (starts[4][0], ends[4][-1]) == (0, 11)
+    assert set(zip(starts[0], ends[0])) == {(0, 2), (2, 4)}
+    # Those that stay apart have places of their own.
+    assert {(0, 1), (1, 2)} == set(zip(starts[3], ends[3]))
 
 
 @pytest.mark.slow
