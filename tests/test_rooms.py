@@ -38,6 +38,7 @@ MAY_IMPORT_BY_NAME = {
 
 # Sources whose tests stand in a file of another name.
 TESTED_IN = {
+    "tokenizers/test_subword.py": "tokenizers/alignment",
     "backend/test_kernels.py": "backend/jax backend/onnx backend/tensorflow backend/torch",
     "cli/test_commands.py": "__main__ cli/app cli/checkpoints",
     "cli/test_pretraining_commands.py": "cli/pretraining",

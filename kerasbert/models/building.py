@@ -47,7 +47,9 @@ def _preprocessor_arguments(cls):
     if cls.preprocessor_cls is None:
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
-    return arguments_of(cls.preprocessor_cls) - others
+    # Of all preprocessors of texts; an embedder's own `normalize` is of its vectors.
+    shared = {"normalize"} if hasattr(cls.preprocessor_cls, "normalize") else set()
+    return (arguments_of(cls.preprocessor_cls) | shared) - others
 
 
 def _split_arguments(cls, kwargs):

@@ -10,6 +10,7 @@ import numpy as np
 
 from kerasbert._errors import did_you_mean, is_whole
 from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.texts import known_name
 
 
 def class_weights(given, names, count):
@@ -40,7 +41,9 @@ def class_weights(given, names, count):
             f"{{{names[-1]!r}: 3.0}}, or 'balanced'."
         )
     weights = np.ones(len(names), "float32")
-    for key, value in given.items():
+    for given_key, value in given.items():
+        known = known_name(given_key, names)
+        key = given_key if known is None else known
         if key not in names and not (is_whole(key) and 0 <= key < len(names)):
             raise ValueError(
                 f"class_weight has the class {key!r}, but the classes are {', '.join(names)}"

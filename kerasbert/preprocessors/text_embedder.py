@@ -339,6 +339,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 one._tokenize_columns([column], most=one.sequence_length)[0]
                 for one, column in zip(readers, columns)
             ]
+            for one, column, segment in zip(readers, columns, segments):
+                one._look_for_cut([column], (segment,))
             return readers, segments, y, sample_weight
 
     def _readers(self, count, is_alike):

@@ -3,6 +3,7 @@
 N examples. One class a kind, in a file of its name, all of the same methods and none with a state.
 """
 
+import unicodedata
 import warnings
 
 from kerasbert._errors import did_you_mean
@@ -150,7 +151,8 @@ def written(value):
     """A label as a file writes it: 1.0, which pandas makes of 1 beside missing ones, is "1"."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return "" if value is None else str(value).strip()
+    # Files that were written on a Mac may have one label in two forms.
+    return "" if value is None else unicodedata.normalize("NFC", str(value).strip())
 
 
 def unknown_value(what, value, known):

@@ -1,5 +1,6 @@
 """Classes of texts."""
 
+from kerasbert.preprocessors.texts import known_name
 from kerasbert.tasks.tables import (
     Data,
     first_table,
@@ -31,8 +32,9 @@ class TextClassification(Data):
 
     def _label(self, task, value, table, position):
         text = written(value)
-        if text in task.labels:
-            return text
+        known = known_name(text, task.labels)
+        if known is not None:
+            return known
         if text in task.source.values:
             return task.labels[task.source.values.index(text)]
         known = [*task.source.values, *task.labels]

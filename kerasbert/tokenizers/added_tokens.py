@@ -4,7 +4,8 @@ import re
 import unicodedata
 
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
-from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, valid_utf8
+from kerasbert.tokenizers.alignment import NUL, align, character_sizes, distinct, valid_utf8
+from kerasbert.tokenizers.subword import SubwordTokenizer
 
 # N texts, S segments of all texts (added tokens and what is between them), P pieces of a text,
 # C code points of all texts.
@@ -13,16 +14,6 @@ from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, vali
 SPACE = r"\t-\r \x{85}\p{Z}"
 # In place of an added token that was found before the normalization.
 STAND_IN = "\ufffe"
-# In place of U+0000, at which some ops of TensorFlow Text take texts to end.
-NUL = "\ufdd0"
-# Goes with the character before it, and leaves nothing behind.
-FILLER = "\uffff"
-# Characters that a normal form may join to the one before them: marks, vowels and final consonants
-# of Hangul, and what the K forms make of letters of Hangul and of half-width (han)dakuten.
-MARK = (
-    r"[\p{M}\x{1160}-\x{11FF}\x{D7B0}-\x{D7FF}\x{3131}-\x{318E}\x{FF9E}-\x{FFDC}"
-    rf"\x{{E33}}\x{{EB3}}{FILLER}]"
-)
 # How Unicode's names of characters begin in scripts that put no spaces between words.
 NO_SPACES = (
     *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -243,25 +234,10 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _sizes(self, segments, known):
         """How many bytes of the normalized texts come from each character; what `align` takes."""
-        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
-        row, points = rows_of(points), points.flat_values
-        characters, index = distinct(points)
-        # A character and the marks after it normalize together; an added token is one.
-        begin = tf.concat([tf.ones_like(row[:1], "bool"), row[1:] != row[:-1]], 0)
-        is_known = tf.gather(known >= 0, row)
-        mark = tf.gather(tf.strings.regex_full_match(characters, MARK), index)
-        begin |= ~mark & ~is_known
-        firsts = tf.where(begin)[:, 0]
-        splits = tf.concat([firsts, [tf.size(points, tf.int64)]], 0)
-        clusters = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
-        clusters = tf.strings.unicode_encode(clusters, "UTF-8")
-        normal = tf.where(tf.gather(is_known, firsts), STAND_IN, self._normalize(clusters))
-        cluster = tf.cumsum(tf.cast(begin, "int32")) - 1  # (C,)
-        # Those that become what their characters become alone are told apart by these.
-        alone = self._normalize(characters)  # (U,)
-        apart = tf.gather(tf.strings.unicode_decode(alone, "UTF-8"), index)  # (C, None)
-        apart = tf.RaggedTensor.from_row_splits(apart, splits, validate=False).merge_dims(1, 2)
-        joint = tf.gather(normal != tf.strings.unicode_encode(apart, "UTF-8"), cluster)
-        together = tf.where(begin, tf.gather(tf.strings.length(normal), cluster), 0)
-        sizes = tf.where(joint, together, tf.gather(tf.strings.length(alone), index))
-        return sizes, ~begin & (joint | (sizes == 0))
+
+        def normalize(clusters, is_known=None):
+            normal = self._normalize(clusters)
+            return normal if is_known is None else tf.where(is_known, STAND_IN, normal)
+
+        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None)
+        return character_sizes(points, normalize, "BYTE", known >= 0)

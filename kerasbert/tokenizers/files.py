@@ -7,6 +7,7 @@ import reprlib
 
 from kerasbert._errors import check_fields, check_value, is_whole
 from kerasbert.files import read_json, settle
+from kerasbert.tokenizers.alignment import FORMS
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
 # What others call them, whose texts have a beginning and an end but no parts.
@@ -49,6 +50,8 @@ _CONFIG = {
     "add_prefix_space": "flag?",
     "add_bos_token": "flag?",
     "add_eos_token": "flag?",
+    # Ours.
+    "normalize": "name?",
 }
 _JSON = {
     "model": "object?",
@@ -328,10 +331,22 @@ class TokenizerFiles:
     def settings(self):
         """Further arguments that all tokenizers have."""
         split = self.config.get("split_special_tokens")
-        return {} if split is None else {"special_tokens_in_strings": not split}
+        found = {} if split is None else {"special_tokens_in_strings": not split}
+        form = self.normal_form()
+        return found if form is None else {**found, "normalize": form}
+
+    def normal_form(self):
+        """The normal form that texts are brought into before anything else; `None` for none."""
+        steps = [step.get("type") for step in self._normalizers()]
+        is_first = len(steps) > 1 and steps[0] in FORMS and steps[1] == "BertNormalizer"
+        return self.config.get("normalize") or (steps[0] if is_first else None)
 
     def normalizers(self):
-        """The steps of the `tokenizer.json` before words are split."""
+        """The steps of the `tokenizer.json` before words are split, without `normal_form`."""
+        steps, form = self._normalizers(), self.normal_form()
+        return steps[1:] if form and steps and steps[0].get("type") == form else steps
+
+    def _normalizers(self):
         return self._steps("normalizer", "normalizers")
 
     def pre_tokenizers(self):

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
+from kerasbert.tokenizers.alignment import distinct
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer, fingerprint
-from kerasbert.tokenizers.subword import distinct, once
+from kerasbert.tokenizers.subword import once
 from kerasbert.tokenizers.wordpiece import CJK, PUNCTUATION, SPACE, plain_text
 
 # S segments of all texts, W words of all texts, U different words, C code points of these.

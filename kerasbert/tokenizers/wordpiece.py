@@ -9,6 +9,7 @@ import keras
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.files import write_files
+from kerasbert.tokenizers.alignment import align, distinct, valid_utf8
 from kerasbert.tokenizers.files import (
     ROLES,
     TokenizerFiles,
@@ -16,7 +17,7 @@ from kerasbert.tokenizers.files import (
     read_vocabulary,
     tokens_by_id,
 )
-from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, once, valid_utf8
+from kerasbert.tokenizers.subword import SubwordTokenizer, once
 
 # N texts, P pieces of a text, W words of a text, C code points of all texts, U different ones.
 
@@ -64,6 +65,15 @@ def plain_text(text, lowercase, strip_accents, deleted=DELETED):
     return text
 
 
+def _split_on(files):
+    """The characters that a `tokenizer.json` makes words of before its other rules; "" for none."""
+    first = next(iter(files.pre_tokenizers()), {})
+    pattern = first.get("pattern") if first.get("type") == "Split" else None
+    pattern = pattern.get("Regex", "") if isinstance(pattern, dict) else ""
+    is_class = isinstance(pattern, str) and re.fullmatch(r"\[[^^\[\]][^\[\]]*\]", pattern)
+    return pattern[1:-1] if is_class and first.get("behavior") == "Isolated" else ""
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTokenizer(SubwordTokenizer):
     """WordPiece exactly as in google-research/bert, for BERT, ELECTRA and DistilBERT.
@@ -81,6 +91,9 @@ class BertTokenizer(SubwordTokenizer):
             were split into words before, as those of Japanese checkpoints.
         split_characters: bool. Make every character a word (`subword_tokenizer_type` "character"
             of Japanese checkpoints).
+        split_on: string. Further characters that are words of their own, as in the brackets of a
+            regular expression, such as "ㄱ-ㆎ": what people write on to words that are then
+            unknown, such as ㅋㅋ and emoji.
         suffix_indicator: string. What pieces inside a word begin with.
         special_tokens_in_strings: bool. Map special tokens written in a text, such as `[MASK]`,
             to their ids. By default they are text like any other.
@@ -117,6 +130,7 @@ class BertTokenizer(SubwordTokenizer):
         pad_token="[PAD]",
         mask_token="[MASK]",
         extra_special_tokens=(),
+        split_on="",
         **kwargs,
     ):
         super().__init__(
@@ -135,6 +149,7 @@ class BertTokenizer(SubwordTokenizer):
         self.split_characters = split_characters
         self.suffix_indicator = suffix_indicator
         self.extra_special_tokens = extra_special_tokens
+        self.split_on = split_on
         self.file_assets = [VOCABULARY_FILE]
         self.set_vocabulary(vocabulary)
 
@@ -164,6 +179,7 @@ class BertTokenizer(SubwordTokenizer):
             ),
             "split_on_punctuation": "WhitespaceSplit" not in splits,
             "split_characters": config.get("subword_tokenizer_type") == "character",
+            "split_on": _split_on(files),
             "suffix_indicator": files.model.get("continuing_subword_prefix") or "##",
             **files.special_tokens(cls, tokens),
             **files.settings(),
@@ -217,6 +233,7 @@ class BertTokenizer(SubwordTokenizer):
             "split_characters": self.split_characters,
             "suffix_indicator": self.suffix_indicator,
             "extra_special_tokens": list(self.extra_special_tokens),
+            **({"split_on": self.split_on} if self.split_on else {}),
         }
 
     def _word_edges(self, token):
@@ -299,6 +316,8 @@ class BertTokenizer(SubwordTokenizer):
         text = plain_text(text, self.lowercase, strip, deleted)
         if self.split_characters:
             return tf.strings.regex_replace(text, f"[^{SPACE}]", r" \0 ")
+        if self.split_on:
+            text = tf.strings.regex_replace(text, f"[{self.split_on}]", r" \0 ")
         rare = tf.strings.regex_full_match(text, self._rare())
         return tf.cond(tf.reduce_any(rare), lambda: self._rewrite(text), lambda: text)
 
