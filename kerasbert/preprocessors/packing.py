@@ -312,6 +312,40 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if not looks.is_cut_told and type(self)._examples is BertPreprocessor._examples:
             looks.at_cut(self._is_cut(segments), columns[-1], self.sequence_length)
 
+    def _looking(self, dataset):
+        """A `tf.data.Dataset` of texts, of which the first batch is looked at when it is read."""
+        spec = dataset.element_spec
+        parts = keras.tree.flatten(spec[0] if isinstance(spec, tuple) else spec)
+        # Workers of a strategy may be other machines.
+        if tf.distribute.has_strategy() or any(
+            not isinstance(part, tf.TensorSpec) or part.dtype != tf.string or part.shape.rank != 1
+            for part in parts
+        ):
+            return dataset
+
+        def look(*columns):
+            columns = [column.numpy().tolist() for column in columns]
+            if all(columns):
+                self._look_for_cut(columns, self._tokenize_columns(columns))
+            return np.int32(0)
+
+        @tf.autograph.experimental.do_not_convert
+        def looked_at(number, *batch):
+            columns = keras.tree.flatten(batch[0])
+            done = tf.cond(
+                number == 0,
+                lambda: tf.ensure_shape(tf.py_function(look, columns, tf.int32), []),
+                lambda: 0,
+            )
+            with tf.control_dependencies([done]):
+                batch = tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+            return batch if isinstance(spec, tuple) else batch[0]
+
+        def numbered(number, batch):
+            return looked_at(number, *(batch if isinstance(spec, tuple) else (batch,)))
+
+        return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(numbered))
+
     def _is_cut(self, segments):
         """Which rows lose tokens, bools (N,)."""
         special = 2 if len(segments) == 1 else 2 + self.tokenizer.num_separators
@@ -579,6 +613,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             dataset: of `x`, `(x, y)` or `(x, y, sample_weight)`.
             anew: bool. `False` draws the same on every pass, for what is drawn at all.
         """
+        dataset = self._looking(dataset)
         if not self.draws:
             return map_ahead(dataset, self)
 

@@ -366,7 +366,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             segments = [one._tokenize_in_graph([c])[0] for one, c in zip(readers, columns)]
             return _assemble_columns(readers, segments, y, sample_weight)
 
-        return map_ahead(dataset, make)
+        return map_ahead(self._looking(dataset), make)
 
     def _read_columns(self, x):
         columns = [self.columns(column)[0] for column in x]

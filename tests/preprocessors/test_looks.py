@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasbert.models import (
     BertCausalLMPreprocessor,
@@ -20,6 +21,7 @@ from kerasbert.tokenizers import BertTokenizer
 
 pytestmark = pytest.mark.backends("tensorflow")  # Preprocessors run in its graph everywhere.
 
+slices = tf.data.Dataset.from_tensor_slices
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "파일을 저장하지 못했습니다 ファイル ABC the film was good a".split()
 TEXTS = ["파일을 저장하지 못했습니다", "the film was good", "저장하지 파일을", "파일을 a film"]
@@ -61,6 +63,20 @@ WAYS = {
     "choices": (
         BertMultipleChoicePreprocessor,
         lambda made, texts: made((["the film"] * 2, [texts[:2], texts[2:]])),
+    ),
+    "dataset": (
+        Preprocessor,
+        lambda made, texts: list(
+            made.map_dataset(tf.data.Dataset.from_tensor_slices(texts).batch(4))
+        ),
+    ),
+    "labelled": (
+        Preprocessor,
+        lambda made, texts: list(
+            made.map_dataset(
+                tf.data.Dataset.from_tensors(({"text": texts, "text_b": TEXTS}, [1] * 4))
+            )
+        ),
     ),
     "writing": (BertCausalLMPreprocessor, lambda made, texts: made.batches(texts)),
     "columns": (
@@ -121,7 +137,7 @@ def test_what_is_not_worth_a_word(tokenizer):
 
 def test_cut_texts_are_told_once(tokenizer):
     long = ["a film", "the film was good " * 9, b"a " * 99, "a"]
-    for way in ("batches", "sorted", "at once", "call", "columns"):
+    for way in ("batches", "sorted", "at once", "call", "dataset", "columns"):
         cls, enter = WAYS[way]
         made = cls(tokenizer, sequence_length=16)
         fits = ["the film was good a film the film was good a film a film", *["a"] * 3]
