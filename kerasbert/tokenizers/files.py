@@ -52,6 +52,7 @@ _CONFIG = {
     "add_eos_token": "flag?",
     # Ours.
     "normalize": "name?",
+    "split_on": "name?",
 }
 _JSON = {
     "model": "object?",

@@ -250,6 +250,8 @@ def _word_piece(tokenizer):
     }
     if tokenizer.split_characters:
         settings["subword_tokenizer_type"] = "character"
+    if tokenizer.split_on:
+        settings["split_on"] = tokenizer.split_on
     return {
         "settings": settings,
         "files": {"vocab.txt": as_lines(tokenizer.vocabulary)},

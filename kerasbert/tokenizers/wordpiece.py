@@ -179,7 +179,7 @@ class BertTokenizer(SubwordTokenizer):
             ),
             "split_on_punctuation": "WhitespaceSplit" not in splits,
             "split_characters": config.get("subword_tokenizer_type") == "character",
-            "split_on": _split_on(files),
+            "split_on": config.get("split_on") or _split_on(files),
             "suffix_indicator": files.model.get("continuing_subword_prefix") or "##",
             **files.special_tokens(cls, tokens),
             **files.settings(),
