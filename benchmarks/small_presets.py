@@ -30,9 +30,20 @@ import numpy as np
 import real_data
 import typer
 
-from kerasbert.files import new_file, new_folder, write_text
+from kerasbert.files import new_file, new_folder, write_files, write_text
 
 app = typer.Typer(add_completion=False)
+
+# How tokenizers read what people type: half and full widths, and letters of Hangul, emoji and what
+# follows these, but for signs that the vocabulary has.
+AS_TYPED = {
+    "bert_mini_demo_ko_ja": {
+        "normalize": "NFKC",
+        "split_on": "\u1100-\u115e\u1160-\u11ff\u3130-\u318f\ua960-\ua97f\ud7b0-\ud7ff"
+        "\u2300-\u2317\u2319-\u23ff\u2600-\u2604\u2606-\u27bf\u2b00-\u2bff"
+        "\ufe0e\ufe0f\u20e3\U0001f000-\U0001faff",
+    }
+}
 
 TOKENS = "embeddings.word_embeddings.weight"
 # MiniLM's special tokens, and single characters, stay whatever the text has.
@@ -281,6 +292,8 @@ def pack(
     from safetensors.numpy import load_file, save_file
 
     import kerasbert
+    from kerasbert.tokenizers import BertTokenizer
+    from kerasbert.tokenizers.transformers_files import transformers_files
     from kerasbert.upload import model_card
 
     name = folder.name
@@ -296,6 +309,11 @@ def pack(
         config = json.loads((place / "config.json").read_text())
         config["dtype"] = "float16"
         (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        if name in AS_TYPED:
+            read = BertTokenizer.from_files(place, **AS_TYPED[name])
+            length = config["max_position_embeddings"]
+            files = transformers_files(read, "bert", length, True, finds_special=True)
+            write_files(str(place), files)
         for picture in (preset / "curves.png", preset.parent / "curves.png"):
             if picture.exists():
                 shutil.copy(picture, place)

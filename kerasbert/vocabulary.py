@@ -145,6 +145,8 @@ def vocab(
         counts = count_words(corpus, output, count, MOST_KINDS, options, reading)
     if strip_accents:
         _warn_of_accents(counts)
+    else:
+        _warn_of_parts(counts)
     if is_unigram:
         done = _unigram(counts, output, size, lowercase, strip_accents, report)
         if done["size"] < size:
@@ -270,6 +272,20 @@ def _warn_of_accents(counts):
         warnings.warn(
             "Dropping accents takes Hangul apart and the marks off kana: pass strip_accents=False "
             "(--keep-accents) for Korean and Japanese.",
+            stacklevel=4,
+        )
+
+
+def _warn_of_parts(counts):
+    others = {w: n for w, n in counts.items() if not unicodedata.is_normalized("NFC", w)}
+    found, total = sum(others.values()), counts.total()
+    if found > 0.01 * total:
+        example = max(others, key=others.get)
+        warnings.warn(
+            f"{found:,} of {total:,} words are not in Unicode's composed form NFC, such as "
+            f"{example!r}: the vocabulary gets the parts of their characters, and texts in NFC "
+            "will be unknown to it. Normalize the text before, by "
+            "unicodedata.normalize('NFC', text) or `uconv -x nfc`.",
             stacklevel=4,
         )
 

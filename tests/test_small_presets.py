@@ -1,6 +1,7 @@
 """The small presets: what ships, and a short form of a training as a card has it."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,26 @@ def test_translations_taught_what_is_alike(language):
     index = kerasbert.SearchIndex(embedder, list(ALIKE[language]))
     found = [index.search(one, top_k=1)[0]["text"] for one in ALIKE[language].values()]
     assert found == list(ALIKE[language])
+
+
+@pytest.mark.backends("tensorflow")
+def test_korean_and_japanese_as_people_type_it():
+    from kerasbert.tokenizers import BertTokenizer
+
+    tokenizer = BertTokenizer.from_preset("bert_mini_demo_ko_ja")
+    for typed, usual in {
+        unicodedata.normalize("NFD", "파일을 저장하지"): "파일을 저장하지",
+        "ﾌｧｲﾙを保存": "ファイルを保存",
+        "Ｌｉｎｕｘ": "Linux",
+    }.items():
+        assert tokenizer(typed) == tokenizer(usual)
+        assert tokenizer.unk_token_id not in tokenizer(typed)
+    for end in ("ㅋㅋㅋ", "ㅠㅠ", "👍🏽", "❤️", "⏰"):
+        ids, starts, _ = tokenizer.tokenize_with_offsets(f"저장하지{end}파일을")
+        assert ids[0] == tokenizer("저장하지")[0] and ids[-1] == tokenizer("파일을")[0]
+        assert starts[1:-1] == list(range(4, 4 + len(end)))
+    # Signs that the vocabulary has stay with their words.
+    assert tokenizer.unk_token_id not in tokenizer("가★")
 
 
 # Some of the first five words of each. Japanese is raw, without spaces between the words.

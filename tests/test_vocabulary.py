@@ -4,6 +4,8 @@ import os
 import random
 import subprocess
 import sys
+import unicodedata
+import warnings
 
 import pytest
 import real_data
@@ -367,3 +369,16 @@ def test_the_command_for_unigram(text, tmp_path):
     assert "60 tokens (8 characters) from 4,000 words" in done.output
     done = run(text, "-o", tmp_path / "v", "--overwrite")
     assert done.exit_code == 2 and "is of another kind" in done.output
+
+
+def test_text_in_parts_is_told(tmp_path):
+    text = "파일을 저장하지 못했습니다 café " * 20
+    for form in ("NFC", "NFD"):
+        corpus = tmp_path / f"{form}.txt"
+        corpus.write_text(unicodedata.normalize(form, text), encoding="utf-8")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            kerasbert.vocab(corpus, tmp_path / form, size=100, lowercase=False, unused=0)
+        told = [str(one.message) for one in found if "NFC" in str(one.message)]
+        assert len(told) == (form == "NFD")
+    assert "80 of 80 words" in told[0] and "unicodedata.normalize('NFC', text)" in told[0]

@@ -205,6 +205,13 @@ def _tokenizer(tokenizer, prefix):
             f"finds {', '.join(map(repr, found[:3]))}{', ...' if len(found) > 3 else ''}; convert "
             "with tokenizer=False, or use format='huggingface'."
         )
+    for setting in ("normalize", "split_on"):
+        value = getattr(tokenizer, setting, None)
+        if value:
+            raise ValueError(
+                f"The tokenizer has {setting}={value!r}, and KerasHub's {cls.__name__} has no such "
+                "setting; convert with tokenizer=False, or use format='huggingface'."
+            )
     if base == "GPT2":
         vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
         return cls(vocabulary, list(tokenizer.merges))

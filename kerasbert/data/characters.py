@@ -4,7 +4,7 @@ N texts, S parts of them.
 """
 
 from kerasbert.backend.tensorflow import tf
-from kerasbert.tokenizers.subword import valid_utf8
+from kerasbert.tokenizers.alignment import valid_utf8
 
 # Inside the brackets of a regular expression: what `str.strip` takes away.
 SPACE = r"\t-\r\x{1C}-\x{20}\x{85}\p{Z}"

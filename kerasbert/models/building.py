@@ -56,7 +56,11 @@ def _preprocessor_arguments(cls):
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
     its = arguments_of(cls.preprocessor_cls)
-    return its - others | ({"special_tokens_in_strings"} if "tokenizer" in its else set())
+    # Of all preprocessors of texts; an embedder's own `normalize` is of its vectors.
+    shared = {"normalize"} if hasattr(cls.preprocessor_cls, "normalize") else set()
+    if "tokenizer" in its:
+        shared.add("special_tokens_in_strings")
+    return (its - others) | (shared - others)
 
 
 def _split_arguments(cls, kwargs):

@@ -11,6 +11,7 @@ import numpy as np
 from kerasbert._errors import did_you_mean, is_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.class_numbers import class_numbers as numbers_of
+from kerasbert.preprocessors.texts import known_name
 
 
 def class_weights(given, names, count):
@@ -43,7 +44,9 @@ def class_weights(given, names, count):
         )
     weights = np.ones(len(names), "float32")
     by_name = numbers_of(names)
-    for key, value in given.items():
+    for given_key, value in given.items():
+        known = known_name(given_key, names)
+        key = given_key if known is None else known
         is_number = is_whole(key) and (by_name is not None or 0 <= key < len(names))
         if key not in names and not is_number:
             raise ValueError(

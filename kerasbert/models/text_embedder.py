@@ -127,6 +127,11 @@ class BertTextEmbedder(ComparingTask):
                     "setting; leave one of them out."
                 )
             pooling = pooling_mode
+        if isinstance(normalize, str):
+            raise ValueError(
+                f"normalize={normalize!r} is a form of texts, and an embedder's normalize is of "
+                f"its vectors, a bool; set embedder.preprocessor.normalize = {normalize!r}."
+            )
         if normalize is None:
             normalize = pooling_mode is not None
         pooling = pooling if isinstance(pooling, str) else list(pooling)

@@ -14,7 +14,7 @@ from kerasbert.data.characters import SPACE, code_points, substrings
 from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.variety import warn_of_nothing
-from kerasbert.tokenizers.subword import valid_utf8
+from kerasbert.tokenizers.alignment import valid_utf8
 
 BOUNDARIES = ("marks", "spaces")
 # Between tokenizing and packing, this is added to the ids of pieces that continue a word.

@@ -104,6 +104,13 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         prompts, flat = super()._tokenize_in_graph((prompts, choices.values))
         return prompts, choices.with_values(flat)
 
+    def _is_cut(self, segments):
+        if segments[1].shape.rank == 2:
+            return super()._is_cut(segments)
+        rows = segments[1].value_rowids().numpy()
+        cut = super()._is_cut(_pairs(segments))  # (R,)
+        return np.bincount(rows, cut, len(segments[0].row_splits) - 1) > 0
+
     # === Packing: the base class sees R pairs ===
 
     def packed_lengths(self, segments):

@@ -29,6 +29,7 @@ from kerasbert.data.batching import (
 from kerasbert.families import LINEAGE, PACKINGS, get_family
 from kerasbert.files import read_json
 from kerasbert.from_preset import FromPreset
+from kerasbert.preprocessors.looks import FRUITLESS, looks_of
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
 from kerasbert.subclasses import as_called, own_object, with_known
 
@@ -47,6 +48,7 @@ _FIELDS = {
     "skiplist_words": "names",
     "add_start_token": "flag",
     "add_end_token": "flag",
+    "normalize": "name?",
 }
 # The names of KerasHub's packer beside ours.
 TRUNCATE = {
@@ -87,6 +89,10 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             KerasHub's "round_robin" is the first of these with the token more for the first
             text, and its "waterfall" the second.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros.
+        normalize: string. The Unicode normal form that texts are brought into before they are
+            tokenized, "NFC" or "NFKC"; offsets are of the texts as they are given. It is a setting
+            of the tokenizer, and goes with it into presets, exports and files for `transformers`.
+            `None` leaves the tokenizer as it is.
 
     Raises:
         ValueError: for settings that leave no room, and for anything that is not text.
@@ -112,7 +118,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     packing = "class_first"
 
     def __init__(
-        self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        normalize=None,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.built = True  # there is nothing to build
@@ -122,6 +134,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 "make one with its `from_preset` or `from_files`."
             )
         self.tokenizer = tokenizer
+        if normalize is not None:
+            self.normalize = normalize
         self.sequence_length = sequence_length
         check_choice("truncate", truncate, TRUNCATE)
         self.truncate = truncate
@@ -142,6 +156,15 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 f"use at least {special}, the number of special tokens in a pair."
             )
         self._sequence_length = value
+
+    @property
+    def normalize(self):
+        """The normal form that texts are brought into; `None` for none."""
+        return self.tokenizer.normalize
+
+    @normalize.setter
+    def normalize(self, value):
+        self.tokenizer = self.tokenizer.with_normal_form(value)
 
     def get_config(self):
         return {**super().get_config(), **{name: getattr(self, name) for name in self.settings}}
@@ -230,7 +253,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             y, sample_weight = (None if v is None else [v] for v in (y, sample_weight))
         y, sample_weight = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
-            outputs = self.assemble(self._tokenize_columns(columns), y, sample_weight)
+            segments = self._tokenize_columns(columns)
+            self._look_for_cut(columns, segments)
+            outputs = self.assemble(segments, y, sample_weight)
         if not batched:
             outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
         return as_tensors(outputs)
@@ -307,9 +332,78 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """Run `tokenize`, strings (N,) to one or more ragged tensors, on chunks in parallel."""
 
         chunks = in_chunks(len(column), lambda chunk: tokenize(tf.constant(column[chunk])))
-        if len(chunks) == 1:
-            return chunks[0]
-        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *chunks)
+        found = chunks[0]
+        if len(chunks) > 1:
+            found = tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *chunks)
+        ids = found[0] if isinstance(found, tuple) else found
+        looks_of(self).at_tokens(self.tokenizer, column, ids.flat_values.numpy())
+        return found
+
+    # === Looks at the texts; see `looks` ===
+
+    def _look_for_cut(self, columns, segments):
+        """Say once which texts lost tokens, where texts are cut and not read in windows."""
+        looks = looks_of(self)
+        if not looks.is_cut_told and type(self)._examples is BertPreprocessor._examples:
+            looks.at_cut(self._is_cut(segments), columns[-1], self.sequence_length)
+
+    def _looking(self, dataset):
+        """A `tf.data.Dataset` of texts, of which the first batch is looked at when it is read."""
+        spec = dataset.element_spec
+        parts = keras.tree.flatten(spec[0] if isinstance(spec, tuple) else spec)
+        # Workers of a strategy may be other machines.
+        if tf.distribute.has_strategy() or any(
+            not isinstance(part, tf.TensorSpec) or part.dtype != tf.string or part.shape.rank != 1
+            for part in parts
+        ):
+            return dataset
+
+        def look(*columns):
+            columns = [column.numpy().tolist() for column in columns]
+            if all(columns):
+                self._look_for_cut(columns, self._tokenize_columns(columns))
+            return np.int32(0)
+
+        @tf.autograph.experimental.do_not_convert
+        def looked_at(number, *batch):
+            columns = keras.tree.flatten(batch[0])
+            done = tf.cond(
+                number == 0,
+                lambda: tf.ensure_shape(tf.py_function(look, columns, tf.int32), []),
+                lambda: 0,
+            )
+            with tf.control_dependencies([done]):
+                batch = tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+            return batch if isinstance(spec, tuple) else batch[0]
+
+        def numbered(number, batch):
+            return looked_at(number, *(batch if isinstance(spec, tuple) else (batch,)))
+
+        return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(numbered))
+
+    def _is_cut(self, segments):
+        """Which rows lose tokens, bools (N,)."""
+        special = 2 if len(segments) == 1 else 2 + self.tokenizer.num_separators
+        lengths = sum(np.diff(segment.row_splits) for segment in segments)
+        return lengths + special > self.sequence_length
+
+    def _look_at_packed(self, columns, features):
+        """The same looks at a batch that was made in one graph."""
+        looks, ids = looks_of(self), features["token_ids"]
+        if not looks.is_told:
+            tokens = ids[features["padding_mask"]]
+            for column in columns:
+                looks.at_tokens(self.tokenizer, column, tokens)
+        if looks.is_cut_told or ids.shape[1] < self.sequence_length:
+            return
+        full = np.flatnonzero(features["padding_mask"][:, -1])
+        if len(full) and looks.fruitless < FRUITLESS:
+            looks.fruitless += 1
+            rows = np.zeros(len(ids), bool)
+            rows[full] = self._is_cut(
+                self._tokenize_columns([[column[i] for i in full] for column in columns])
+            )
+            looks.at_cut(rows, columns[-1], self.sequence_length)
 
     def _tokenize_in_graph(self, columns):
         return tuple(self._tokens(column) for column in columns)
@@ -509,7 +603,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         with tf.device("cpu"):
             packed = self.traced(("texts", buckets, len(columns)), pack)
             batch = packed(*map(tf.constant, columns))
-        return keras.tree.map_structure(np.asarray, batch)
+        batch = keras.tree.map_structure(np.asarray, batch)
+        self._look_at_packed(columns, keras.utils.unpack_x_y_sample_weight(batch)[0])
+        return batch
 
     def _examples(self, x, y, sample_weight):
         """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
@@ -520,6 +616,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         with tf.device("cpu"):
             # No kept text is longer than this, so that memory holds no more.
             segments = self._tokenize_columns(columns, most=self.sequence_length)
+            self._look_for_cut(columns, segments)
             return segments, [None if t is None else tf.constant(t) for t in targets]
 
     def _maker(self, segments, targets, buckets):
@@ -556,6 +653,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             dataset: of `x`, `(x, y)` or `(x, y, sample_weight)`.
             anew: bool. `False` draws the same on every pass, for what is drawn at all.
         """
+        dataset = self._looking(dataset)
         if not self.draws:
             return map_ahead(dataset, self)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from kerasbert._errors import is_whole
 from kerasbert.backend.tensorflow import tf
+from kerasbert.preprocessors.texts import known_name
 
 
 @dataclass
@@ -113,12 +114,13 @@ def checked_spans(row, text, types, position):
                 f"{len(text)}."
             )
         label = str(label) if is_whole(label) and label not in types else label
-        if label not in types:
+        known = known_name(label, types)
+        if known is None:
             raise ValueError(
                 f"The span {tuple(span)!r} at position {position} has the label {label!r}; known "
                 f"are {', '.join(map(repr, types))}."
             )
-        spans.append((int(start), int(end), label))
+        spans.append((int(start), int(end), known))
     spans.sort()
     for before, after in zip(spans[:-1], spans[1:]):
         if after[0] < before[1]:

@@ -132,7 +132,9 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
         if not _are_lists(columns):
             return super()._packed(columns, buckets)
         with tf.device("cpu"):
-            features = self.assemble(self._tokenize_columns(columns))
+            segments = self._tokenize_columns(columns)
+            self._look_for_cut(columns, segments)
+            features = self.assemble(segments)
         return keras.tree.map_structure(np.asarray, features)
 
     # === Packing ===

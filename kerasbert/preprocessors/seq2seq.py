@@ -84,6 +84,10 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
         pairs = zip(columns, self._side_tokenizers())
         return tuple(tf.cast(own.tokenize(column), tf.int32) for column, own in pairs)
 
+    def _is_cut(self, segments):
+        longest = np.maximum(*(np.diff(segment.row_splits) for segment in segments))
+        return longest + 1 > self.sequence_length
+
     def packed_lengths(self, segments):
         lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
         return tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0) + 1, self.sequence_length)

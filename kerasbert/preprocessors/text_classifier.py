@@ -3,6 +3,8 @@
 B batch, C classes.
 """
 
+import unicodedata
+
 import keras
 import numpy as np
 
@@ -10,8 +12,15 @@ from kerasbert._errors import check_value, did_you_mean
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.class_numbers import class_numbers
 from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.texts import assert_all, columns_of, label_list, label_rows
+from kerasbert.preprocessors.texts import (
+    assert_all,
+    columns_of,
+    known_name,
+    label_list,
+    label_rows,
+)
 from kerasbert.preprocessors.variety import counted, warn_of_columns, warn_of_equal
+from kerasbert.tokenizers.alignment import in_form
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -69,7 +78,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         self.num_classes = num_classes
         names = self.names
         for position, name in enumerate(names):
-            if not isinstance(name, str) or name in names[:position]:
+            if not isinstance(name, str) or known_name(name, names[:position]) is not None:
                 raise ValueError(
                     f"The label at position {position} of `labels` is {name!r}; "
                     "pass different strings."
@@ -215,8 +224,9 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
     def _number(self, name, position):
         name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
         names = self.names
-        if name in names:
-            return names.index(name)
+        known = known_name(name, names)
+        if known is not None:
+            return names.index(known)
         if not isinstance(name, str):
             raise ValueError(
                 f"The label at position {position} is {name!r} among names; use names for all, "
@@ -282,7 +292,8 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                 "labels=[...] and one name for each text; for pairs of texts let the dataset give "
                 "((a, b), y)."
             )
-        match = tf.equal(y[:, None], tf.constant(self.names))  # (B, C)
+        names = [unicodedata.normalize("NFC", name) for name in self.names]
+        match = tf.equal(in_form(y, "NFC")[:, None], tf.constant(names))  # (B, C)
         known = f"Labels must be of {', '.join(self.names)}, but there are:"
         assert_all(tf.reduce_any(match, -1), y, known)
         return tf.argmax(match, -1, output_type=tf.int32)

@@ -340,6 +340,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 one._tokenize_columns([column], most=one.sequence_length)[0]
                 for one, column in zip(readers, columns)
             ]
+            for one, column, segment in zip(readers, columns, segments):
+                one._look_for_cut([column], (segment,))
             return readers, segments, y, sample_weight
 
     def _readers(self, count, is_alike):
@@ -365,7 +367,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             segments = [one._tokenize_in_graph([c])[0] for one, c in zip(readers, columns)]
             return _assemble_columns(readers, segments, y, sample_weight)
 
-        return map_ahead(dataset, make)
+        return map_ahead(self._looking(dataset), make)
 
     def _read_columns(self, x):
         columns = [self.columns(column)[0] for column in x]

@@ -19,6 +19,7 @@ from kerasbert.data.windows import (
     most_context,
     window_tokens,
 )
+from kerasbert.preprocessors.looks import looks_of
 from kerasbert.preprocessors.packing import as_tensors, in_chunks
 from kerasbert.preprocessors.pieces import (
     Pieces,
@@ -242,6 +243,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             len(rows), lambda chunk: self._in_pieces(texts[chunk], spans and spans[chunk])
         )
         found = _joined(found)
+        looks_of(self).at_tokens(self.tokenizer, texts, found["ids"])
         ends, units = found["ends"], found["units"]
         first, count, unit = (found[name] for name in ("first", "count", "unit"))
         splits = np.append(0, np.cumsum(found["lengths"]))

@@ -4,6 +4,7 @@ N examples. One class a kind, in a file of its name, all of the same methods and
 """
 
 import math
+import unicodedata
 import warnings
 
 from kerasbert._errors import did_you_mean
@@ -170,7 +171,8 @@ def written(value):
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_missing = value is None or isinstance(value, float) and math.isnan(value)
-    return "" if is_missing else str(value).strip()
+    # Files that were written on a Mac may have one label in two forms.
+    return "" if is_missing else unicodedata.normalize("NFC", str(value).strip())
 
 
 def by_size(text):

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 
 from kerasbert.metrics import MACRO, scores_by_class
+from kerasbert.preprocessors.texts import known_name
 from kerasbert.tasks.annotations import as_lists
 from kerasbert.tasks.tables import (
     Data,
@@ -130,8 +131,9 @@ class TextClassification(Data):
                 "names, or a column of 0 and 1 for each class."
             )
         text = written(value)
-        if text in task.labels:
-            return text
+        known = known_name(text, task.labels)
+        if known is not None:
+            return known
         if text in task.source.values:
             return task.labels[task.source.values.index(text)]
         known = [*task.source.values, *task.labels]

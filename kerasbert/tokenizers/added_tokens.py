@@ -6,7 +6,8 @@ import unicodedata
 from kerasbert._errors import check_value
 from kerasbert._keywords import check_keyword
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
-from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, once, valid_utf8
+from kerasbert.tokenizers.alignment import NUL, align, character_sizes, distinct, valid_utf8
+from kerasbert.tokenizers.subword import SubwordTokenizer, once
 
 # N texts, S segments of all texts (added tokens and what is between them), P pieces of a text,
 # C code points of all texts.
@@ -15,18 +16,12 @@ from kerasbert.tokenizers.subword import SubwordTokenizer, align, distinct, once
 SPACE = r"\t-\r \x{85}\p{Z}"
 # In place of an added token that was found before the normalization.
 STAND_IN = "\ufffe"
-# In place of U+0000, at which some ops of TensorFlow Text take texts to end.
-NUL = "\ufdd0"
-# Goes with the character before it, and leaves nothing behind.
-FILLER = "\uffff"
 # What a word is made of where an added token must be a word by itself.
 WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]"
 # How vocabularies write tokens that are no words: [unused1], <S>, <|endoftext|>.
 MARKER = re.compile(r"\[[\w-]+\]|</?[\w-]+>|<\|[\w-]+\|>")
 # The fields of an added token. `transformers` has all but the last two.
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special", "control", "extra")
-# Characters that a normal form may join to the one before them.
-MARK = rf"[\p{{M}}\x{{1160}}-\x{{11FF}}\x{{D7B0}}-\x{{D7FF}}{FILLER}]"
 # How Unicode's names of characters begin in scripts that put no spaces between words.
 NO_SPACES = (
     *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -236,7 +231,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
     def _pieces(self, text):
         """(N,) texts to ragged ids (N, P), where each begins and ends, and the segments.
 
-        Where: in bytes through all normalized texts. Segments: before the normalization.
+        Where: in bytes of the normalized text. Segments: before the normalization.
         """
         text = valid_utf8(text)
         before, (segments, rows, known) = self._segments(text)
@@ -254,7 +249,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
             starts = append(starts, tf.zeros_like(known))
             ends = append(ends, lengths)
         segment = rows_of(ids)
-        first = tf.gather(tf.cumsum(lengths, exclusive=True), segment)
+        first = tf.cumsum(lengths, exclusive=True)  # (S,), of all texts
+        own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
+        first = tf.gather(first - tf.gather(own, rows), segment)
         starts, ends = starts.flat_values + first, ends.flat_values + first
         rows = tf.gather(rows, segment)
         ids = ids.flat_values
@@ -303,24 +300,13 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _sizes(self, segments, known):
         """How many bytes of the normalized texts come from each character; what `align` takes."""
-        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
-        row, points = rows_of(points), points.flat_values
-        characters, index = distinct(points)
-        # A character and the marks after it normalize together; an added token is one.
-        begin = tf.concat([tf.ones_like(row[:1], "bool"), row[1:] != row[:-1]], 0)
-        is_known = tf.gather(known >= 0, row)
-        mark = tf.gather(tf.strings.regex_full_match(characters, MARK), index)
-        begin |= ~mark & ~is_known
-        firsts = tf.where(begin)[:, 0]
-        splits = tf.concat([firsts, [tf.size(points, tf.int64)]], 0)
-        clusters = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
-        clusters = tf.strings.unicode_encode(clusters, "UTF-8")
-        normal = tf.where(tf.gather(is_known, firsts), STAND_IN, self._normalize(clusters))
-        cluster = tf.cumsum(tf.cast(begin, "int32")) - 1  # (C,)
-        changed = tf.gather(normal != clusters, cluster)
-        together = tf.where(begin, tf.gather(tf.strings.length(normal), cluster), 0)
-        sizes = tf.where(changed, together, tf.gather(tf.strings.length(characters), index))
-        return sizes, changed & ~begin
+
+        def normalize(clusters, is_known=None):
+            normal = self._normalize(clusters)
+            return normal if is_known is None else tf.where(is_known, STAND_IN, normal)
+
+        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None)
+        return character_sizes(points, normalize, "BYTE", known >= 0)
 
 
 def _rejoined(text, rows, known, is_new, is_part):

@@ -14,6 +14,7 @@ import numpy as np
 from kerasbert._errors import check_choice
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf
 from kerasbert.tokenizers.added_tokens import SPACE
+from kerasbert.tokenizers.alignment import valid_utf8
 from kerasbert.tokenizers.byte_pair import merge_text
 from kerasbert.tokenizers.files import MODEL_FILES, tokens_by_id
 from kerasbert.tokenizers.sentence_piece import (
@@ -23,7 +24,7 @@ from kerasbert.tokenizers.sentence_piece import (
     model_protos,
     read_proto,
 )
-from kerasbert.tokenizers.subword import once, valid_utf8
+from kerasbert.tokenizers.subword import once
 
 # S segments of all texts, C code points of these, W parts between which no piece goes on.
 

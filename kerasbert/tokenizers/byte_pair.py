@@ -9,11 +9,12 @@ import keras
 import numpy as np
 
 from kerasbert._json import to_json
-from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf
 from kerasbert.files import read_json, write_files
-from kerasbert.tokenizers.added_tokens import NUL, SPACE, AddedTokensTokenizer
+from kerasbert.tokenizers.added_tokens import SPACE, AddedTokensTokenizer
+from kerasbert.tokenizers.alignment import distinct, in_form
 from kerasbert.tokenizers.files import ANY, TokenizerFiles, as_lines, read_merges, tokens_by_id
-from kerasbert.tokenizers.subword import distinct, once
+from kerasbert.tokenizers.subword import once
 
 # N texts, S segments of all texts (added tokens and what is between them), W words of all texts,
 # U different words, P pieces of a text, C code points of all texts, B bytes of all words.
@@ -233,9 +234,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _normalize(self, text):
         if self.normalization is None:
             return text
-        text = tf.strings.regex_replace(text, r"\x{0}", NUL)
-        text = tf_text.normalize_utf8(text, self.normalization)
-        return tf.strings.regex_replace(text, NUL, "\0")
+        return in_form(text, self.normalization)
 
     def _words(self, text):
         """(S,) segments to (W,) words, and the segment of each."""

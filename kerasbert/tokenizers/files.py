@@ -7,6 +7,7 @@ import reprlib
 
 from kerasbert._errors import check_fields, check_value, is_whole
 from kerasbert.files import read_json, settle
+from kerasbert.tokenizers.alignment import FORMS
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
 # What others call them, whose texts have a beginning and an end but no parts.
@@ -51,6 +52,9 @@ _CONFIG = {
     "add_prefix_space": "flag?",
     "add_bos_token": "flag?",
     "add_eos_token": "flag?",
+    # Ours.
+    "normalize": "name?",
+    "split_on": "name?",
 }
 # Of a setting of a `tokenizer.json`: whatever it is, a tokenizer follows it, or no id hangs on it.
 ANY = object()
@@ -272,7 +276,7 @@ class TokenizerFiles:
         verb, inner = _PARTS[part]
         if part not in self.json:
             return []  # It says nothing, and the class does what is usual.
-        steps = self._steps(part, inner)
+        steps = self.normalizers() if part == "normalizer" else self._steps(part, inner)
         kinds = [step.get("type") for step in steps]
         if any(kind not in known for kind in kinds) or orders and kinds not in orders:
             said = " or ".join(map(str, orders)) if orders else ", ".join(known)
@@ -584,10 +588,22 @@ class TokenizerFiles:
     def settings(self):
         """Further arguments that all tokenizers have."""
         split = self.config.get("split_special_tokens")
-        return {} if split is None else {"special_tokens_in_strings": not split}
+        found = {} if split is None else {"special_tokens_in_strings": not split}
+        form = self.normal_form()
+        return found if form is None else {**found, "normalize": form}
+
+    def normal_form(self):
+        """The normal form that texts are brought into before anything else; `None` for none."""
+        steps = [step.get("type") for step in self._normalizers()]
+        is_first = len(steps) > 1 and steps[0] in FORMS and steps[1] == "BertNormalizer"
+        return self.config.get("normalize") or (steps[0] if is_first else None)
 
     def normalizers(self):
-        """The steps of the `tokenizer.json` before words are split."""
+        """The steps of the `tokenizer.json` before words are split, without `normal_form`."""
+        steps, form = self._normalizers(), self.normal_form()
+        return steps[1:] if form and steps and steps[0].get("type") == form else steps
+
+    def _normalizers(self):
         return self._steps("normalizer", "normalizers")
 
     def pre_tokenizers(self):

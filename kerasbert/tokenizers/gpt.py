@@ -5,8 +5,9 @@ import numpy as np
 
 from kerasbert._errors import need_fields
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
+from kerasbert.tokenizers.alignment import distinct
 from kerasbert.tokenizers.byte_pair import OPTIONS, BytePairTokenizer, fingerprint
-from kerasbert.tokenizers.subword import distinct, once
+from kerasbert.tokenizers.subword import once
 from kerasbert.tokenizers.wordpiece import CJK, PUNCTUATION, SPACE, plain_text
 
 # S segments of all texts, W words of all texts, U different words, C code points of these.

@@ -16,7 +16,8 @@ import numpy as np
 from kerasbert import private_names
 from kerasbert._keywords import config_of
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
-from kerasbert.tokenizers.added_tokens import FILLER, NUL, SPACE, AddedTokensTokenizer
+from kerasbert.tokenizers.added_tokens import SPACE, AddedTokensTokenizer
+from kerasbert.tokenizers.alignment import FILLER, NUL
 from kerasbert.tokenizers.files import ANY, MODEL_FILES, ROLES, TokenizerFiles
 from kerasbert.tokenizers.subword import once
 

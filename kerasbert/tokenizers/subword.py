@@ -11,11 +11,12 @@ import keras
 import keras_hub
 import numpy as np
 
-from kerasbert._errors import check_fields, check_value
-from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+from kerasbert._errors import check_choice, check_fields, check_value
+from kerasbert.backend.tensorflow import tf
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
 from kerasbert.subclasses import as_called
+from kerasbert.tokenizers.alignment import FORMS, align, character_sizes, in_form, valid_utf8
 from kerasbert.tokenizers.files import ROLES
 
 # N texts, P pieces of a text, V tokens of the vocabulary.
@@ -31,31 +32,21 @@ SETTINGS = {
     "split_on_cjk": "flag",
     "split_on_punctuation": "flag",
     "split_characters": "flag",
+    "split_on": "name",
     "suffix_indicator": "name",
     "keep_accents": "flag",
     "add_prefix_space": "flag",
     "normalization": "name?",
     "max_input_chars_per_word": "count",
+    "normalize": "name?",
 }
 # Preprocessors tokenize in several threads.
 _tracing = threading.RLock()
 
 
-def valid_utf8(text):
-    """Bytes that are not UTF-8 to U+FFFD; (N,) -> (N,) strings."""
-    # The test costs a tenth of the conversion.
-    valid = tf.strings.regex_full_match(text, r"[^\x{D800}-\x{DFFF}]*")
-    return tf.cond(
-        tf.reduce_all(valid),
-        lambda: text,
-        lambda: tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"),
-    )
-
-
-def distinct(points):
-    """Different characters of code points (C,): strings (U,), and for each of the C its index."""
-    unique, index = tf.unique(points)
-    return tf.strings.unicode_encode(unique[:, tf.newaxis], "UTF-8"), index
+def _check_form(form):
+    if form is not None:
+        check_choice("normalize", form, FORMS)
 
 
 def once(make):
@@ -68,31 +59,6 @@ def once(make):
         return self._graphs[make.__name__]
 
     return made
-
-
-def align(ids, starts, ends, points, sizes, joined):
-    """Bytes of normalized texts to characters of the original ones.
-
-    Args:
-        ids: ragged (N, P). Only its rows matter.
-        starts, ends: (pieces of all texts,). Bytes, counted through all normalized texts.
-        points: ragged (N, None). The characters of the original texts, C in all.
-        sizes: (C,). How many bytes of the normalized text come from each character.
-        joined: (C,) bool. Characters that end with the one before them, such as dropped accents.
-
-    Returns:
-        Starts and ends, ragged (N, P) int32, in characters of each original text.
-    """
-    until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
-    position = tf.range(tf.size(until, tf.int64))
-    joined &= position > tf.gather(points.row_starts(), rows_of(points))
-    (own,) = rows_where(~joined, position)
-    after = tf.concat([own, [tf.size(until, tf.int64)]], 0)
-    start = tf.searchsorted(until, tf.cast(starts, "int64"), side="right", out_type="int64")
-    last = tf.searchsorted(until, tf.cast(ends, "int64") - 1, side="right", out_type="int64")
-    end = tf.gather(after, tf.searchsorted(own, last, side="right"))
-    first = tf.gather(points.row_starts(), rows_of(ids))
-    return tuple(ids.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
 
 
 class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
@@ -123,10 +89,13 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         sep_token,
         pad_token,
         mask_token,
+        normalize=None,
         **kwargs,
     ):
         kwargs.setdefault("dtype", "int32")
         super().__init__(**kwargs)
+        _check_form(normalize)
+        self.normalize = normalize
         self.special_tokens_in_strings = special_tokens_in_strings
         self.unk_token = unk_token
         self.cls_token = cls_token
@@ -259,6 +228,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             "sep_token": self.sep_token,
             "pad_token": self.pad_token,
             "mask_token": self.mask_token,
+            **({} if self.normalize is None else {"normalize": self.normalize}),
         }
 
     @classmethod
@@ -365,16 +335,31 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     def with_special_tokens(self):
         """This tokenizer with `special_tokens_in_strings`, on the same vocabulary."""
-        if self.special_tokens_in_strings:
+        return self._with("special_tokens_in_strings", True)
+
+    def with_normal_form(self, form):
+        """This tokenizer with `normalize`, on the same vocabulary.
+
+        Raises:
+            ValueError: for another form than "NFC", "NFKC" and `None`.
+        """
+        _check_form(form)
+        return self._with("normalize", form)
+
+    def _with(self, name, value):
+        if getattr(self, name) == value:
             return self
-        if "with_special_tokens" not in self._graphs:
+        key = f"with {name}={value}"
+        if key not in self._graphs:
             # Not a copy, which Keras makes by saving and loading.
             other = object.__new__(type(self))
             other.__dict__.update(self.__dict__)
-            other.__dict__ |= {"special_tokens_in_strings": True, "_only_control": True}
+            other.__dict__[name] = value
+            if name == "special_tokens_in_strings":
+                other.__dict__["_only_control"] = True
             other._forget_graphs()
-            self._graphs["with_special_tokens"] = other
-        return self._graphs["with_special_tokens"]
+            self._graphs[key] = other
+        return self._graphs[key]
 
     def report_control(self, texts):
         """Warn of the first text with a control token, which is read as text, and then no more.
@@ -417,12 +402,25 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
         def on_cpu(x):
             with tf.device("cpu"):
-                return getattr(self, name)(x)
+                if self.normalize is None or name == "_detokenize":
+                    return getattr(self, name)(x)
+                return self._of_normal_form(name, x)
 
         if not tf.executing_eagerly():
             return on_cpu
         with _tracing:
             return self._compiled(name, on_cpu)
+
+    def _of_normal_form(self, name, text):
+        """What `name` makes of texts (N,) in their normal form, with offsets of the texts given."""
+        text = valid_utf8(text)
+        found = getattr(self, name)(in_form(text, self.normalize))
+        if not isinstance(found, tuple):
+            return found
+        ids, starts, ends = found
+        points = tf.strings.unicode_decode(text, "UTF-8")
+        sizes = character_sizes(points, lambda x: in_form(x, self.normalize), "UTF8_CHAR")
+        return ids, *align(ids, starts.flat_values, ends.flat_values, points, *sizes)
 
     def _compiled(self, name, on_cpu):
         if name not in self._graphs:

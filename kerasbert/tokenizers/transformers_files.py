@@ -11,7 +11,7 @@ import base64
 
 from kerasbert._json import to_json
 from kerasbert.families import get_family
-from kerasbert.tokenizers.added_tokens import FILLER
+from kerasbert.tokenizers.alignment import FILLER
 from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer, splits_of
 from kerasbert.tokenizers.byte_pair import BytePairTokenizer
 from kerasbert.tokenizers.choose import tokenizer_class
@@ -72,6 +72,11 @@ def transformers_files(
     )
     model, files = described.pop("model"), described.pop("files")
     settings = described.pop("settings")
+    if tokenizer.normalize is not None:
+        # The files of other kinds of tokenizers have normal forms of their own.
+        settings["normalize"] = tokenizer.normalize
+        steps = [{"type": tokenizer.normalize}, described["normalizer"]]
+        described["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
     kind = "ByteFallback" if model.get("byte_fallback") else model["type"]
     is_usual = tokenizer_class(kind, family) is type(tokenizer)
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
@@ -122,6 +127,11 @@ def _marian(tokenizer):
         f"{name}_token": getattr(tokenizer, f"{ours}_token") for name, ours in special.items()
     }
     settings["tokenizer_class"] = MarianTokenizer.__name__
+    if tokenizer.normalize is not None:
+        raise ValueError(
+            f"The tokenizer has normalize={tokenizer.normalize!r}, and transformers reads Marian's "
+            "files without; use format='kerasbert', or normalize texts before."
+        )
     if tokenizer.special_tokens_in_strings:
         settings["split_special_tokens"] = False
     return {**tokenizer.files(), "tokenizer_config.json": _json(settings)}
@@ -243,9 +253,10 @@ def _word_piece(tokenizer):
     vocabulary = tokenizer.vocabulary[: _size_without(tokenizer, extra)]
     words = {"type": "BertPreTokenizer" if tokenizer.split_on_punctuation else "WhitespaceSplit"}
     if tokenizer.split_characters:
-        each = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated"}
-        each["invert"] = False
-        words = {"type": "Sequence", "pretokenizers": [words, each]}
+        words = {"type": "Sequence", "pretokenizers": [words, _each(".")]}
+    elif tokenizer.split_on:
+        each = _each(f"[{tokenizer.split_on}]")
+        words = {"type": "Sequence", "pretokenizers": [each, words]}
     settings = {
         "do_lower_case": tokenizer.lowercase,
         "strip_accents": tokenizer.strip_accents,
@@ -255,6 +266,8 @@ def _word_piece(tokenizer):
         settings["max_input_chars_per_word"] = tokenizer.max_input_chars_per_word
     if tokenizer.split_characters:
         settings["subword_tokenizer_type"] = "character"
+    if tokenizer.split_on:
+        settings["split_on"] = tokenizer.split_on
     return {
         "settings": settings,
         "files": {"vocab.txt": as_lines(vocabulary)},
@@ -274,6 +287,16 @@ def _word_piece(tokenizer):
             "max_input_chars_per_word": tokenizer.max_input_chars_per_word,
             "vocab": {token: id for id, token in enumerate(vocabulary)},
         },
+    }
+
+
+def _each(pattern):
+    """A step that makes a word of each match."""
+    return {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
     }
 
 

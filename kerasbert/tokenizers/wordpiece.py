@@ -10,6 +10,7 @@ from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.files import write_files
 from kerasbert.tokenizers.added_tokens import STAND_IN, AddedTokensTokenizer
+from kerasbert.tokenizers.alignment import distinct
 from kerasbert.tokenizers.files import (
     ANY,
     ROLES,
@@ -18,7 +19,7 @@ from kerasbert.tokenizers.files import (
     read_vocabulary,
     tokens_by_id,
 )
-from kerasbert.tokenizers.subword import distinct, once
+from kerasbert.tokenizers.subword import once
 
 # N texts, P pieces of a text, W words of a text, C code points of all texts, U different ones.
 
@@ -62,6 +63,15 @@ def plain_text(text, lowercase, strip_accents):
     return text
 
 
+def _split_on(files):
+    """The characters that a `tokenizer.json` makes words of before its other rules; "" for none."""
+    first = next(iter(files.pre_tokenizers()), {})
+    pattern = first.get("pattern") if first.get("type") == "Split" else None
+    pattern = pattern.get("Regex", "") if isinstance(pattern, dict) else ""
+    is_class = isinstance(pattern, str) and re.fullmatch(r"\[[^^\[\]][^\[\]]*\]", pattern)
+    return pattern[1:-1] if is_class and first.get("behavior") == "Isolated" else ""
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTokenizer(AddedTokensTokenizer):
     """WordPiece exactly as in google-research/bert, for BERT, ELECTRA and DistilBERT.
@@ -80,6 +90,9 @@ class BertTokenizer(AddedTokensTokenizer):
             were split into words before, as those of Japanese checkpoints.
         split_characters: bool. Make every character a word (`subword_tokenizer_type` "character"
             of Japanese checkpoints).
+        split_on: string. Further characters that are words of their own, as in the brackets of a
+            regular expression, such as "ㄱ-ㆎ": what people write on to words that are then
+            unknown, such as ㅋㅋ and emoji.
         suffix_indicator: string. What pieces inside a word begin with.
         special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         extra_special_tokens: list of further tokens that `special_tokens_in_strings` looks for.
@@ -119,6 +132,7 @@ class BertTokenizer(AddedTokensTokenizer):
         extra_special_tokens=(),
         added_tokens=(),
         max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        split_on="",
         **kwargs,
     ):
         super().__init__(
@@ -139,6 +153,7 @@ class BertTokenizer(AddedTokensTokenizer):
         self.suffix_indicator = suffix_indicator
         self.extra_special_tokens = extra_special_tokens
         self.max_input_chars_per_word = max_input_chars_per_word
+        self.split_on = split_on
         self.file_assets = [VOCABULARY_FILE]
         self.set_vocabulary(vocabulary)
 
@@ -166,7 +181,8 @@ class BertTokenizer(AddedTokensTokenizer):
             ),
             "split_on_punctuation": "WhitespaceSplit" not in splits,
             "split_characters": config.get("subword_tokenizer_type") == "character"
-            or "Split" in splits,
+            or splits[1:] == ["Split"],
+            "split_on": config.get("split_on") or _split_on(files),
             "suffix_indicator": files.model.get("continuing_subword_prefix") or "##",
             **files.special_tokens(cls, tokens),
             **files.settings(),
@@ -202,10 +218,13 @@ class BertTokenizer(AddedTokensTokenizer):
         form = {"clean_text": (True,), "handle_chinese_chars": ANY, "strip_accents": ANY}
         known = {"BertNormalizer": [{**form, "lowercase": ANY}]}
         rules = files.follow("normalizer", cls, known, [["BertNormalizer"]])
-        each = {"pattern": ({"Regex": "."},), "behavior": ("Isolated",), "invert": (False,)}
+        on = _split_on(files)
+        patterns = [{"Regex": "."}, *([{"Regex": f"[{on}]"}] if on else [])]
+        each = {"pattern": patterns, "behavior": ("Isolated",), "invert": (False,)}
         known = {"BertPreTokenizer": [{}], "WhitespaceSplit": [{}], "Split": [each]}
-        words = [["BertPreTokenizer"], ["WhitespaceSplit"]]
-        words += [[*one, "Split"] for one in words]
+        plain = [["BertPreTokenizer"], ["WhitespaceSplit"]]
+        words = [*plain, *([*one, "Split"] for one in plain)]
+        words += [["Split", *one] for one in plain if on]
         splits = [step["type"] for step in files.follow("pre_tokenizer", cls, known, words)]
         prefix = files.model.get("continuing_subword_prefix", "##")
         files.follow_model(cls, {"continuing_subword_prefix": [prefix] if prefix else []})
@@ -236,6 +255,7 @@ class BertTokenizer(AddedTokensTokenizer):
             "suffix_indicator": self.suffix_indicator,
             "extra_special_tokens": list(self.extra_special_tokens),
             "max_input_chars_per_word": self.max_input_chars_per_word,
+            **({"split_on": self.split_on} if self.split_on else {}),
         }
 
     def _word_edges(self, token):
@@ -304,6 +324,8 @@ class BertTokenizer(AddedTokensTokenizer):
         text = plain_text(text, self.lowercase, strip)
         if self.split_characters:
             return tf.strings.regex_replace(text, f"[^{SPACE}]", r" \0 ")
+        if self.split_on:
+            text = tf.strings.regex_replace(text, f"[{self.split_on}]", r" \0 ")
         rare = tf.strings.regex_full_match(text, self._rare())
         return tf.cond(tf.reduce_any(rare), lambda: self._rewrite(text), lambda: text)
 

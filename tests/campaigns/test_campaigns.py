@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.campaigns import calls, hostile, threads
+from tests.campaigns import batches, calls, hostile, threads
 
 # What is read is TensorFlow's or Python's own on every backend. Hypothesis draws the cases.
 pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.backends("tensorflow")]
@@ -21,3 +21,8 @@ def test_many_calls(name):
 
 def test_threads_beside_loading_and_training():
     assert threads.run(calls=50, loads=4, seed=1) == []
+
+
+@pytest.mark.parametrize("name", batches.KINDS)
+def test_texts_alone_and_in_batches(name):
+    assert batches.run(60, seed=1, only=[name]) == []

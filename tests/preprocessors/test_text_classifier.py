@@ -1,12 +1,15 @@
 import doctest
 import functools
+import unicodedata
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasbert.models.class_weights import class_weights
 from kerasbert.preprocessors import BertTextClassifierPreprocessor, text_classifier
+from kerasbert.preprocessors.pieces import checked_spans
 from kerasbert.tokenizers import BertTokenizer
 
 TEXTS = ["a", "b c", "c", "a a"]
@@ -216,3 +219,20 @@ def test_round_trip(tmp_path):
 
 def test_docstrings():
     assert doctest.testmod(text_classifier).failed == 0
+
+
+def test_names_are_compared_in_nfc():
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    names = ["긍정", unicodedata.normalize("NFD", "café")]
+    other = [unicodedata.normalize("NFD", "긍정"), "café"]
+    preprocessor = BertTextClassifierPreprocessor(tokenizer, labels=names)
+    assert preprocessor.labels == names
+    for y in (names, other, np.array(other)):
+        assert np.asarray(preprocessor(["a", "b"], y)[1]).tolist() == [0, 1]
+    assert preprocessor.check_labels_in_graph(tf.constant(other)).numpy().tolist() == [0, 1]
+    several = BertTextClassifierPreprocessor(tokenizer, labels=names, multi_label=True)
+    assert np.asarray(several(["a"], [other])[1]).tolist() == [[1, 1]]
+    with pytest.raises(ValueError, match="different strings"):
+        BertTextClassifierPreprocessor(tokenizer, labels=[names[0], other[0]])
+    assert class_weights({other[0]: 3.0}, names, None).tolist() == [3.0, 1.0]
+    assert checked_spans([(0, 1, other[0])], "a", names, 0) == [(0, 1, names[0])]

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import unicodedata
 
 import keras
 import keras_hub
@@ -15,6 +16,9 @@ import tensorflow as tf
 
 from kerasbert import tokenizers
 from kerasbert.data import word_spans, word_starts
+from kerasbert.files import write_files
+from kerasbert.tokenizers.transformers_files import transformers_files
+from tests.campaigns import batches
 
 
 def lists(x):
@@ -133,6 +137,58 @@ def test_offsets_go_forward(tokenizer, hard, sentences):
         assert len(ids) == len(starts) == len(ends)
         assert starts == sorted(starts) and ends == sorted(ends)
         assert all(0 <= s < e <= len(text) for s, e in zip(starts, ends, strict=True))
+
+
+def test_no_text_depends_on_its_batch(tokenizer):
+    assert batches.differences(tokenizer, batches.texts(40, seed=2)) == []
+
+
+def test_a_text_that_loses_characters_moves_no_other(make):
+    tokenizer = make("RobertaTokenizer", normalization="NFKC")
+    # Two characters, or three, become one: half-width kana, and letters of Hangul.
+    texts = ["ｶﾞﾊﾟ", "Hello World", "ㄱㅏㄱ재", "ㅠㅠ", "Hello World"]
+    assert batches.differences(tokenizer, texts) == []
+    _, starts, ends = tokenizer.tokenize_with_offsets(texts)
+    assert (starts[1][0], ends[1][-1]) == (starts[4][0], ends[4][-1]) == (0, 11)
+    assert set(zip(starts[0], ends[0])) == {(0, 2), (2, 4)}
+    # Those that stay apart have places of their own.
+    assert {(0, 1), (1, 2)} == set(zip(starts[3], ends[3]))
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("BertTokenizer", "NFKC"),
+        pytest.param("RobertaTokenizer", "NFC", marks=pytest.mark.slow),
+        pytest.param("XLMRobertaTokenizer", "NFKC", marks=pytest.mark.slow),
+        pytest.param("AlbertTokenizer", "NFC", marks=pytest.mark.slow),
+        pytest.param("ByteFallbackTokenizer", "NFKC", marks=pytest.mark.slow),
+        pytest.param("GPTTokenizer", "NFC", marks=pytest.mark.slow),
+    ],
+)
+def test_normal_forms(make, name, form, tmp_path):
+    import tokenizers as rust
+
+    plain = make(name)
+    tokenizer = plain.with_normal_form(form)
+    assert plain.normalize is None and tokenizer.with_normal_form(form) is tokenizer
+    texts = [*batches.texts(40, seed=3), "\u1112\u1161\u11abｶﾞ Ｌatin"]
+    texts = [text for text in texts if "\uffff" not in text]
+    assert tokenizer(texts) == plain([unicodedata.normalize(form, text) for text in texts])
+    assert batches.differences(tokenizer, texts) == []
+    # In a graph, through a config, and through the files of transformers.
+    in_graph = tf.function(tokenizer.tokenize)(tf.constant(texts))
+    assert in_graph.to_list() == tokenizer(texts)
+    config = {**tokenizer.get_config(), "normalize": None}
+    assert config == {**plain.get_config(), "normalize": None}
+    family = {"BertTokenizer": "bert", "XLMRobertaTokenizer": "xlm_roberta", "GPTTokenizer": "gpt"}
+    family = family.get(name) or {"R": "roberta", "A": "albert", "B": "modernbert"}[name[0]]
+    write_files(tmp_path, transformers_files(tokenizer, family, 64, has_segments=True))
+    again = tokenizers.tokenizer_from_files(str(tmp_path), family)
+    assert again.normalize == form and again(texts) == tokenizer(texts)
+    theirs = rust.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "\u1112\u1161\u11abｶﾞ Ｌatin cafe\u0301"
+    assert theirs.encode(text, add_special_tokens=False).ids == tokenizer(text)
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import unicodedata
 import numpy as np
 import pytest
 
+from kerasbert.files import write_files
 from kerasbert.tokenizers import BertTokenizer
+from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.contracts import bert_tokenizer
 from tests.tokenizers import reference
 
@@ -286,3 +288,28 @@ def test_vocabulary_without_words():
         ValueError, match=r"vocabulary of 5 tokens, such as '\[MASK\]', has none for"
     ):
         tokenizer("a")
+
+
+def test_characters_that_people_write_on_to_words(tmp_path):
+    import tokenizers as rust
+
+    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] 좋 ##아 ##요 영화 ㅋ".split()
+    split_on = "ㄱ-ㆎ\ufe0f\U0001f300-\U0001faff"
+    tokenizer = BertTokenizer(tokens, split_on=split_on, strip_accents=False, normalize="NFC")
+    text = "좋아요ㅋㅋ영화\U0001f44d\U0001f3fd좋 ㅠ"
+    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    assert ids == [5, 6, 7, 9, 9, 8, 1, 1, 5, 1] == tokenizer(text)
+    assert [text[a:b] for a, b in zip(starts, ends)] == [*"좋아요ㅋㅋ", "영화", *text[7:10], "ㅠ"]
+    assert BertTokenizer(tokens)(text) == [1, 1]
+    again = BertTokenizer.from_config({**tokenizer.get_config(), "vocabulary": tokens})
+    assert again(text) == ids
+    files = transformers_files(tokenizer, "bert", 16, has_segments=True)
+    # Google's format has no tokenizer.json, others have no settings beside it.
+    for names in (files, ["vocab.txt", "tokenizer_config.json"], ["tokenizer.json"]):
+        folder = tmp_path / str(len(names))
+        folder.mkdir()
+        write_files(folder, {name: files[name] for name in names})
+        again = BertTokenizer.from_files(folder)
+        assert (again.split_on, again.normalize) == (split_on, "NFC") and again(text) == ids
+    theirs = rust.Tokenizer.from_file(str(tmp_path / "1" / "tokenizer.json"))
+    assert theirs.encode(text, add_special_tokens=False).ids == ids
