@@ -78,8 +78,8 @@ class Table:
         read_head: function of `config.json` and its path, that returns further arguments for the
             class of any head.
         write_head: function of a task, that returns further keys.
-        generation: function of a task and its `config.json`, that returns `generation_config.json`;
-            together with `write_head` the reverse of `read_head`. `None` writes no such file.
+        generation: function of a task and its `config.json`, that returns `generation_config.json`
+            with the reverse of `read_head`; `None` writes no such file.
     """
 
     classes: str

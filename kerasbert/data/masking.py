@@ -76,7 +76,7 @@ def word_starts(token_ids, word_edges):
 
 
 def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
-    """Return how many tokens to predict in rows of `length` tokens: an int, or a tensor.
+    """Return how many of `length` tokens to predict: an int, or a tensor of the same shape.
 
     >>> prediction_slots(128, 0.15), prediction_slots(128, 0.15, 16), prediction_slots(2, 0.15)
     (19, 16, 1)
@@ -142,8 +142,8 @@ def mask_tokens(
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.
-        word_starts: bool (B, T). The tokens that begin a word: from the function `word_starts` by
-            a vocabulary, or for Chinese from a word segmenter. `None` makes each token a word.
+        word_starts: bool (B, T). The tokens that begin a word, found by the function `word_starts`,
+            or for Chinese by a word segmenter. `None` makes each token a word.
 
     Returns:
         A dict of `token_ids` (B, T), with the chosen ones masked; `mask_positions` int32 (B, P),
