@@ -34,6 +34,8 @@ def arguments_of(cls):
 def check_arguments(cls, kwargs):
     """Raise for an argument of `from_preset` that neither an encoder nor a task takes."""
     known = arguments_of(cls) | {"trainable"}
+    if hasattr(getattr(cls, "preprocessor_cls", None), "normalize"):
+        known |= {"normalize"}
     if hasattr(cls, "kind"):
         known |= arguments_of(cls.backbone_cls) | _preprocessor_arguments(cls)
         takes_new = cls.needs_head and _is_single(cls) and not _has_classes(cls)
@@ -47,9 +49,7 @@ def _preprocessor_arguments(cls):
     if cls.preprocessor_cls is None:
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
-    # Of all preprocessors of texts; an embedder's own `normalize` is of its vectors.
-    shared = {"normalize"} if hasattr(cls.preprocessor_cls, "normalize") else set()
-    return (arguments_of(cls.preprocessor_cls) | shared) - others
+    return arguments_of(cls.preprocessor_cls) - others
 
 
 def _split_arguments(cls, kwargs):
@@ -57,6 +57,12 @@ def _split_arguments(cls, kwargs):
     own = arguments_of(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
     its = _preprocessor_arguments(cls)
+    if hasattr(cls.preprocessor_cls, "normalize") and isinstance(kwargs.get("normalize"), str):
+        # A form of texts is the preprocessor's; a task's own `normalize` is of vectors, a bool.
+        its, arguments = (
+            its | {"normalize"},
+            {n: x for n, x in arguments.items() if n != "normalize"},
+        )
     preprocessor = {name: kwargs[name] for name in kwargs if name in its}
     encoder = {
         name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor
