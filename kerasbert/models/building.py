@@ -42,6 +42,8 @@ def arguments_of(cls):
 def check_arguments(cls, kwargs):
     """Raise for an argument of `from_preset` that neither an encoder nor a task takes."""
     known = arguments_of(cls) | {"trainable"}
+    if hasattr(getattr(cls, "preprocessor_cls", None), "normalize"):
+        known |= {"normalize"}
     if hasattr(cls, "kind") and cls.backbone_cls is not None:
         known |= arguments_of(cls.backbone_cls) | _preprocessor_arguments(cls)
         takes_new = cls.needs_head and _is_single(cls) and not _has_classes(cls)
@@ -56,11 +58,7 @@ def _preprocessor_arguments(cls):
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
     its = arguments_of(cls.preprocessor_cls)
-    # Of all preprocessors of texts; an embedder's own `normalize` is of its vectors.
-    shared = {"normalize"} if hasattr(cls.preprocessor_cls, "normalize") else set()
-    if "tokenizer" in its:
-        shared.add("special_tokens_in_strings")
-    return (its - others) | (shared - others)
+    return its - others | ({"special_tokens_in_strings"} if "tokenizer" in its else set())
 
 
 def _split_arguments(cls, kwargs):
@@ -68,6 +66,12 @@ def _split_arguments(cls, kwargs):
     own = arguments_of(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
     its = _preprocessor_arguments(cls)
+    if hasattr(cls.preprocessor_cls, "normalize"):
+        # A string is a normal form of texts, the preprocessor's; an embedder's own `normalize` is a
+        # bool, for its vectors.
+        if "normalize" not in own or isinstance(kwargs.get("normalize"), str):
+            its = its | {"normalize"}
+            arguments.pop("normalize", None)
     preprocessor = {name: kwargs[name] for name in kwargs if name in its}
     encoder = {
         name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor

@@ -84,9 +84,8 @@ class Looks:
         _warn(
             f"{len(others):,} of {len(some):,} texts looked at are not in Unicode's composed form "
             f"NFC, such as {given[0][:40]!r}, and the tokenizer reads them otherwise: {found[0]} "
-            f"are unknown, and in NFC {found[1]}. Pass normalize='NFC' to the preprocessor, or set "
-            "model.preprocessor.normalize = 'NFC', or normalize the texts before, by "
-            "unicodedata.normalize('NFC', text)."
+            f"are unknown, and in NFC {found[1]}. Pass normalize='NFC' to from_preset or to the "
+            "preprocessor, or set model.preprocessor.normalize = 'NFC'."
         )
 
     # === Length ===

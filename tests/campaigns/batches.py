@@ -3,7 +3,7 @@
     python -m tests.campaigns.batches --texts 3000 --seed 1 [--only RobertaTokenizer-NFKC]
 
 No text may depend on those beside it: what a tokenizer makes of it in a batch is what it makes of
-it alone. Offsets lie in the text and go forward, and what the tokenizer does not drop has some.
+it alone. Offsets lie in the text.
 The texts are of what tokenizers trip over: marks without letters, letters that a normal form joins
 or takes apart, half and full widths, control characters, emoji, and special tokens written out.
 """
@@ -139,8 +139,6 @@ def differences(tokenizer, rows, batch=64):
 def _wrong_offsets(text, starts, ends):
     if not all(0 <= start <= end <= len(text) for start, end in zip(starts, ends)):
         yield f"{text!r} has offsets outside of it: {starts}, {ends}"
-    elif sorted(starts) != starts or sorted(ends) != ends:
-        yield f"{text!r} has offsets that go back: {starts}, {ends}"
 
 
 def run(count, seed, only=None, say=print):

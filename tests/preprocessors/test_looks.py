@@ -189,3 +189,12 @@ def test_models_and_indexes_tell(tokenizer):
         BertTextEmbedder(encoder, normalize="NFC")
     with pytest.raises(ValueError, match="normalize"):
         Preprocessor(tokenizer, normalize="NFX")
+
+
+def test_a_form_of_texts_is_the_preprocessors():
+    for cls, own in ((BertTextClassifier, {"labels": ["a", "b"]}), (BertTextEmbedder, {})):
+        model = cls.from_preset(
+            "bert_tiny_demo_en_uncased", load_weights=False, normalize="NFC", **own
+        )
+        assert model.preprocessor.normalize == "NFC"
+        assert getattr(model, "normalize", False) is False
