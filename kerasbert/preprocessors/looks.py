@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 
 from kerasbert.data import word_spans
+from kerasbert.tokenizers.subword import is_reported
 
 # So many texts, and characters of each, are looked at closely.
 TEXTS, CHARACTERS = 64, 2000
@@ -34,7 +35,7 @@ class Looks:
 
     def at_tokens(self, tokenizer, texts, ids):
         """Look at texts (N,), strings or bytes, and all their tokens: ints, of any shape."""
-        if self.is_told or not len(texts):
+        if self.is_told or not len(texts) or not is_reported():
             return
         unknown = np.count_nonzero(ids == tokenizer.unk_token_id)
         if unknown >= LEAST and unknown > self.share * ids.size:
@@ -92,7 +93,7 @@ class Looks:
 
     def at_cut(self, rows, texts, length):
         """Look at which rows lost tokens, bools (N,), and at a column of their texts."""
-        if self.is_cut_told or not rows.any():
+        if self.is_cut_told or not rows.any() or not is_reported():
             return
         self.is_cut_told = True
         count, first = int(np.count_nonzero(rows)), int(np.argmax(rows))

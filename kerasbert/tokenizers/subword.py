@@ -1,5 +1,7 @@
 """What every tokenizer here shares: input checks, offsets, ids back to text, special tokens."""
 
+import contextlib
+import contextvars
 import functools
 import os
 import re
@@ -42,6 +44,22 @@ SETTINGS = {
 }
 # Preprocessors tokenize in several threads.
 _tracing = threading.RLock()
+_is_reported = contextvars.ContextVar("is_reported", default=True)
+
+
+@contextlib.contextmanager
+def unreported():
+    """Return a context without warnings about texts, for texts that are not the user's."""
+    token = _is_reported.set(False)
+    try:
+        yield
+    finally:
+        _is_reported.reset(token)
+
+
+def is_reported():
+    """Whether texts are the user's; see `unreported`."""
+    return _is_reported.get()
 
 
 def _check_form(form):
@@ -367,7 +385,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         Args:
             texts: list of strings, or string tensor (N,).
         """
-        if self.special_tokens_in_strings or self._has_reported:
+        if self.special_tokens_in_strings or self._has_reported or not is_reported():
             return
         texts = texts.numpy() if tf.is_tensor(texts) else texts
         texts = [

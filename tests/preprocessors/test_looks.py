@@ -18,6 +18,7 @@ from kerasbert.models import BertQuestionAnsweringPreprocessor as AnswersPreproc
 from kerasbert.models import BertTextClassifierPreprocessor as Preprocessor
 from kerasbert.models import BertTextEmbedderPreprocessor as EmbedderPreprocessor
 from kerasbert.tokenizers import BertTokenizer
+from kerasbert.tokenizers.subword import unreported
 
 pytestmark = pytest.mark.backends("tensorflow")  # Preprocessors run in its graph everywhere.
 
@@ -198,3 +199,12 @@ def test_a_form_of_texts_is_the_preprocessors():
         )
         assert model.preprocessor.normalize == "NFC"
         assert getattr(model, "normalize", False) is False
+
+
+def test_texts_that_are_not_the_users(tokenizer):
+    """Those with which an export is compared with the model, which are made before the user's."""
+    preprocessor = Preprocessor(tokenizer, sequence_length=8)
+    strange = ["none of these words is known", "[SEP] " * 20]
+    with unreported():
+        assert said(preprocessor, strange) == []
+    assert len(said(preprocessor, strange)) == 3
