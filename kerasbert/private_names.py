@@ -256,6 +256,14 @@ NAMES = (
         "keras-team/keras#18798",
         given=True,
     ),
+    Name(
+        "keras.metrics.MeanMetricWrapper",
+        "_fn",
+        "attribute",
+        "keras 3.0",
+        "The function that a metric is the mean of. `get_config` has its name alone, which a "
+        "user's function may share.",
+    ),
     # === Optimizers ===
     Name(
         "keras.optimizers.Optimizer",
@@ -583,6 +591,11 @@ def forget_metrics(model):
 def loss_tracker(model):
     """Return the metric that tracks the mean loss."""
     return model._loss_tracker
+
+
+def function_of(metric):
+    """Return the function that a `MeanMetricWrapper` averages."""
+    return metric._fn
 
 
 def build_on(model, batch):

@@ -65,7 +65,7 @@ def rename_in(folder, saved):
 def _serialized(config):
     # As KerasHub writes it: without what `compile` and `build` were given.
     plain = {name: keras.saving.serialize_keras_object(value) for name, value in config.items()}
-    return json.loads(json.dumps(_without_build(plain)))
+    return json.loads(to_json(_without_build(plain)))
 
 
 def _without_build(config):

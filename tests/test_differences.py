@@ -170,7 +170,7 @@ def test_where_transformers_differs():
     (row,) = array(packer(["lo"])["token_ids"]).tolist()
     end = tokenizer.end_token_id
     assert row[0] == row[2] == end and tokenizer("lo") == [row[1]]
-    assert "Texts are cut at `sequence_length`" in page
+    assert "Texts are cut at" in page
     assert array(packer(["lo " * 40])["token_ids"]).shape == (1, 8)
     assert "RoBERTa and XLM-R get other positions than in transformers, and a warning" in page
     x = {"token_ids": np.ones((1, 2), "int32"), "padding_mask": np.array([[0, 1]])}

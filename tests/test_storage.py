@@ -124,7 +124,7 @@ def test_what_fails_while_it_is_written_is_not_there(memory):
 def test_bad_urls(bert, tmp_path, monkeypatch):
     for url, message in (
         ("s4://b/x", "'s4://b/x/.*' has the unknown protocol 's4'; use s3, gs"),
-        ("memory://", "output='memory://' names no folder, as"),
+        ("memory://", "output='memory://' names no folder; add"),
         ("zip://a.txt::memory://b.zip", "'zip://.*' is read-only; choose another place"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -181,8 +181,9 @@ def read_checkpoint(directory):
     kinds = {key: known[ours] for ours, (key, _) in table.config.items()}
     needed = (table.config[name][0] for name in NEEDED if name in table.config)
     need_fields(config, needed, path)
-    # Some classes take no null for an id that there is not.
-    config = {key: None if key in _IDS and x == -1 else x for key, x in config.items()}
+    if table.no_id is not None:
+        unknown = {key for key in _IDS if config.get(key) == table.no_id}
+        config |= dict.fromkeys(unknown)
     check_fields(config, _FIELDS | kinds, path)
     _check_sizes(table, config, path)
     for key, choices in _CHOICES.items():

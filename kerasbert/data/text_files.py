@@ -56,7 +56,7 @@ def unpacked(path, opened=open_file):
         raise ImportError(
             f"'{path}' needs the package '{package}': `pip install {package}`."
         ) from None
-    with opened(path) as raw, reading(path, what="cut short or damaged"):
+    with opened(path) as raw, reading(path, what="truncated or damaged"):
         with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
             yield file, raw
 

@@ -79,8 +79,8 @@ def is_own(directory):
     for name in ("config.json", "preprocessor.json", "tokenizer.json"):
         path = os.path.join(directory, name)
         if os.path.exists(path):
-            name = str(read_json(path).get("registered_name"))
-            return name.startswith("kerasbert>") or own_object(name) is not None
+            registered = str(read_json(path).get("registered_name"))
+            return registered.startswith("kerasbert>") or own_object(registered) is not None
     return False
 
 

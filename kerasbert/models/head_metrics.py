@@ -8,6 +8,7 @@ import inspect
 import keras
 from keras import ops
 
+from kerasbert import private_names
 from kerasbert.losses import (
     BinaryTokenAccuracy,
     ClassAccuracy,
@@ -190,7 +191,7 @@ def _title_of(function):
 def _title(metric):
     """The name in `_KINDS` of a metric, or of the function that it is a mean of."""
     if type(metric) is keras.metrics.MeanMetricWrapper:
-        return _title_of(metric._fn)
+        return _title_of(private_names.function_of(metric))
     return type(metric).__name__
 
 

@@ -94,8 +94,10 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     def _tokenize_columns(self, columns, most=None):
         prompts, choices = columns
         flat = [choice for row in choices for choice in row]
-        prompts, flat = super()._tokenize_columns((prompts, flat), most)
-        return prompts, tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in choices])
+        counts = [len(row) for row in choices]
+        owners = np.repeat(np.arange(len(counts)), counts)
+        prompts, flat = super()._tokenize_columns((prompts, flat), most, owners)
+        return prompts, tf.RaggedTensor.from_row_lengths(flat, counts)
 
     def _tokenize_in_graph(self, columns):
         prompts, choices = columns

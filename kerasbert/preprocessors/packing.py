@@ -318,15 +318,30 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             columns = [column[None] for column in columns]
         return self._tokenize_in_graph(columns)
 
-    def _tokenize_columns(self, columns, most=None):
-        """Lists of strings -> ragged tokens, each text cut to `most` tokens; chunks in parallel."""
+    def _tokenize_columns(self, columns, most=None, owners=None):
+        """Tokenize lists of strings, in chunks in parallel.
+
+        Args:
+            columns: one or two lists of strings.
+            most: int. The longest row; tokens beyond it that no row can hold are dropped.
+            owners: ints (M,). Index of the first text that each second one is paired with, if they
+                are not paired one by one.
+        """
 
         def tokenize(chunk):
             tokens = self._tokens(chunk)
-            is_long = most is not None and np.diff(tokens.row_splits).max(initial=0) > most
-            return tokens[:, :most] if is_long else tokens
+            lengths = tokens.row_lengths()
+            is_long = most is not None and np.max(lengths, initial=0) > most
+            return (tokens[:, : most + len(columns) - 1] if is_long else tokens), lengths
 
-        return tuple(self._tokenize_column(column, tokenize) for column in columns)
+        found = [self._tokenize_column(column, tokenize) for column in columns]
+        segments = [tokens for tokens, _ in found]
+        if most is not None and len(found) == 2:
+            # The longer text of a pair stays the longer one, which decides what truncation takes.
+            first, second = (np.asarray(lengths) for _, lengths in found)
+            first = first if owners is None else first[owners]
+            segments[1] = _without_last(segments[1], (second < first) & (second > most))
+        return tuple(segments)
 
     def _tokenize_column(self, column, tokenize):
         """Run `tokenize`, strings (N,) to one or more ragged tensors, on chunks in parallel."""
@@ -428,8 +443,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         a, b = lengths
         truncate = TRUNCATE[self.truncate]
         if truncate in ("longest_first", "round_robin"):
-            is_first = (a > b) | (truncate == "round_robin")
-            half = budget // 2 + tf.cast(is_first, tf.int32) * (budget % 2)
+            half = (budget + 1) // 2
+            if truncate == "longest_first":
+                half = tf.where(b < a, half, budget // 2)
             a = tf.minimum(a, tf.maximum(half, budget - b))
         elif truncate == "only_second":
             a = tf.minimum(a, budget)
@@ -696,6 +712,16 @@ def as_tensors(outputs):
     return keras.tree.map_structure(
         lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
     )
+
+
+def _without_last(tokens, rows):
+    """Drop the last token of the rows (N,) that are true."""
+    if not rows.any():
+        return tokens
+    kept = np.ones(tokens.flat_values.shape[0], bool)
+    kept[tokens.row_limits().numpy()[rows] - 1] = False
+    lengths = tokens.row_lengths() - rows.astype("int64")
+    return tf.RaggedTensor.from_row_lengths(tokens.flat_values[kept], lengths, validate=False)
 
 
 def in_chunks(count, run):

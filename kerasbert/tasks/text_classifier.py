@@ -1,12 +1,12 @@
 """Classes of texts."""
 
-import json
 import re
 import warnings
 from collections import Counter
 
 import numpy as np
 
+from kerasbert._json import to_json
 from kerasbert.metrics import MACRO, scores_by_class
 from kerasbert.preprocessors.texts import known_name
 from kerasbert.tasks.annotations import as_lists
@@ -186,7 +186,7 @@ class TextClassification(Data):
         if task.has_one_class:
             return index_file(task, data, [names[name] for name in predictions])
         rows = [[names[name] for name in row] for row in predictions]
-        return index_file(task, data, [json.dumps(row, ensure_ascii=False) for row in rows])
+        return index_file(task, data, [to_json(row, ensure_ascii=False) for row in rows])
 
 
 _YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}

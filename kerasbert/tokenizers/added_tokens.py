@@ -253,9 +253,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
         own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
         first = tf.gather(first - tf.gather(own, rows), segment)
         starts, ends = starts.flat_values + first, ends.flat_values + first
-        rows = tf.gather(rows, segment)
+        rows = tf.cast(tf.gather(rows, segment), "int64")
         ids = ids.flat_values
-        ids = tf.RaggedTensor.from_value_rowids(ids, rows, tf.size(text), validate=False)
+        ids = tf.RaggedTensor.from_value_rowids(ids, rows, tf.size(text, tf.int64), validate=False)
         return ids, starts, ends, before
 
     def _tokenize(self, text):

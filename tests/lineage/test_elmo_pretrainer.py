@@ -112,7 +112,7 @@ def test_files(tmp_path):
     embedder.run_eagerly = theirs.run_eagerly = True
     assert_close(embedder.embed(SENTENCES), theirs.embed(SENTENCES), atol=1e-6)
     paths[2].write_text("<S>\n</S>\n<UNK>\na\n")
-    with pytest.raises(ValueError, match=r"'softmax/W' in .* is \(4, 12\) where .* \(4, 4\)"):
+    with pytest.raises(ValueError, match=r"'softmax/W' in .* \(4, 12\), but .* \(4, 4\)"):
         ElmoPretrainer.from_files(*paths)
 
 

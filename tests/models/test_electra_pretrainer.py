@@ -420,7 +420,7 @@ def test_wrong_use(backbone):
         TypeError, match="backbone is a XLNetBackbone, and has to be a BertBackbone"
     ):
         ElectraPretrainer(XLNetBackbone(9, 1, 1, 4, 4))
-    with pytest.raises(TypeError, match="has to be a ElectraPretrainerPreprocessor"):
+    with pytest.raises(TypeError, match="must be a ElectraPretrainerPreprocessor"):
         ElectraPretrainer(backbone, BertMaskedLMPreprocessor(bert_tokenizer(TOKENS)))
     with pytest.raises(ValueError, match="detection_weight=-1 has to be a number from 0"):
         ElectraPretrainer(backbone, detection_weight=-1)

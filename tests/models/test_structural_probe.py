@@ -212,7 +212,7 @@ def test_wrong_use(short, depths):
         model.fit(SENTENCES[:2], SENTENCES[:1])
     with pytest.raises(ValueError, match="position 0 has 3 words, and its tree 6"):
         model.fit(SENTENCES[:1], SENTENCES[1:2])
-    with pytest.raises(ValueError, match="heads at position 0 are no tree.*circle"):
+    with pytest.raises(ValueError, match="heads at position 0 are no tree.*cycle"):
         model.fit(SENTENCES[:1], [[2, 1, 0]])
     with pytest.raises(ValueError, match="no labels"):
         model.fit(SENTENCES[:1])

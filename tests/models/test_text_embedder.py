@@ -565,7 +565,7 @@ def test_columns_as_datasets_and_arrays():
 
 def test_equal_texts_are_kept_apart():
     preprocessor = make_preprocessor()
-    rows = [f"word{i // 2}" for i in range(40)]
+    rows = [" ".join(["good", "bad"][i >> bit & 1] for bit in range(1, 6)) for i in range(40)]
     for _, numbers in preprocessor.column_batches((rows, rows), batch_size=8):
         assert len(set(array(numbers)[:, 0])) == 8
     one = list(preprocessor.column_batches((["a"] * 5, ["a"] * 5), batch_size=2))

@@ -321,6 +321,7 @@ def test_default_windows_overlap_at_any_length(length):
     spans = [(start, start + 6) for start in range(0, 11 * 150, 11)]  # Of two words each.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".* in a sample of the texts")
         assert lost_answers(preprocessor, context, spans) == 0
     room = length - 3 - most
     assert 1 <= preprocessor.stride <= max(1, room // 2) and preprocessor.stride <= 128
@@ -358,7 +359,7 @@ def test_answers_in_no_window_are_reported_once():
     message = r"1 of 2 answers, the first at position 1, .* doc_stride=8 tokens apart; raise"
     with pytest.warns(UserWarning, match=message) as caught:
         preprocessor._examples(x, [(0, 3), (22, 32), None], None)
-    assert len(caught) == 1
+    assert sum("answers" in str(one.message) for one in caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         preprocessor._examples(x, [(0, 3), (22, 32), None], None)

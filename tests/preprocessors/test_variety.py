@@ -120,7 +120,9 @@ def test_weights_and_single_examples():
 def test_nothing_to_mask():
     preprocessor = make(BertMaskedLMPreprocessor)
     for texts in (["", " "], ["x y", "z"]):
-        assert "No text has a token that can be masked" in said(preprocessor, texts)[0]
+        assert any(
+            "No text has a token that can be masked" in one for one in said(preprocessor, texts)
+        )
     assert said(preprocessor, ["", "a"]) == []
     assert said(make(BertMaskedLMPreprocessor, mask_selection_rate=0.0), ["", ""]) == []
 

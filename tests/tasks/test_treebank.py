@@ -65,5 +65,5 @@ def test_broken_files(tmp_path, text, message):
 def test_half_a_gzip_file(tmp_path):
     path = tmp_path / "a.conllu.gz"
     path.write_bytes(gzip.compress(TEXT.encode())[:-12])
-    with pytest.raises(ValueError, match="cut short or damaged"):
+    with pytest.raises(ValueError, match="truncated or damaged"):
         read_conllu(str(path))

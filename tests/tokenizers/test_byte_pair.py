@@ -46,6 +46,10 @@ def modern(byte_pairs, tmp_path_factory):
         ["<|padding|>", "<|endoftext|>", "[UNK]", "[CLS]", "[SEP]", "[PAD]"]
         + [added("[MASK]", lstrip=True, special=True, normalized=False)]
     )
+    ends = [(token, rust.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    rust.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
     directory = tmp_path_factory.mktemp("modern")
     rust.save(str(directory / "tokenizer.json"))
     return rust, str(directory)
