@@ -86,6 +86,7 @@ def check_both(model, ours, folder):
     return loaded
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("cls", HEADS, ids=lambda cls: cls.__name__)
 def test_a_subclass_of_each_task_loads_as_it_was(cls, tmp_path):
     model = perturb(subclass(cls)(encoder(), **HEADS[cls]))
@@ -95,6 +96,7 @@ def test_a_subclass_of_each_task_loads_as_it_was(cls, tmp_path):
     )
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("is_registered", [False, True])
 @pytest.mark.parametrize("saved", [False, True])
 def test_settings_of_the_subclass_are_kept(registered, is_registered, saved, tmp_path):
@@ -256,6 +258,7 @@ def test_keras_files_of_subclasses(tmp_path, registered):
     assert_close(loaded(batch(model)), model(batch(model)), atol=0)
 
 
+@pytest.mark.backends("torch")
 def test_subclasses_are_converted(tmp_path):
     mine = with_alpha(BertTextClassifier, True)
     model = perturb(mine(with_alpha(BertBackbone, True)(**encoder().get_config()), num_classes=2))
@@ -269,6 +272,7 @@ def test_subclasses_are_converted(tmp_path):
     convert(str(tmp_path / "kerasbert"), str(tmp_path / "again"), "huggingface")
 
 
+@pytest.mark.slow
 def test_a_subclass_is_exported(tmp_path, monkeypatch):
     tiny.write_here(monkeypatch)
     model = tiny.task("TextClassifier")

@@ -224,7 +224,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         early = [token for token in added if not token["normalized"]]
         before = self._split_added(text, rows, known, early)
         text, rows, known = before
-        text = tf.where(known < 0, self._normalize(text), STAND_IN)
+        normal = self._normalize(text)
+        text = tf.where(known < 0, normal, STAND_IN) if early else normal
         late = self._normalized([token for token in added if token["normalized"]])
         return before, self._split_added(text, rows, known, late)
 
@@ -259,7 +260,10 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return ids, starts, ends, before
 
     def _tokenize(self, text):
-        return self._pieces(text)[0]
+        if self._added_tokens():
+            return self._pieces(text)[0]
+        segments, _, known = self._segments(valid_utf8(text))[1]  # One segment per text.
+        return self._split(segments, known)[0].with_row_splits_dtype("int64")
 
     def _tokenize_with_offsets(self, text):
         ids, starts, ends, (segments, _, known) = self._pieces(text)
