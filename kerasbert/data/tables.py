@@ -75,7 +75,8 @@ def open_table(
         wanted: list of strings. Columns that say, where they are in the first line, what stands
             between the values.
         names: list of strings. The names of all columns, for a file whose first line is a row.
-        quotes: bool. Whether `"` may stand around a value; by default in `.csv` alone.
+        quotes: bool. Whether `"` may stand around a value; by default in `.csv`, and where all
+            names of columns are quoted.
         name: string. What the file is called in errors, by default its path.
         opened: function of the path, that opens the file to read bytes from.
         **reading_text: further settings of `text_files.text_chunks`.
@@ -149,8 +150,9 @@ def _delimited(lines, ending, source, wanted, names, quotes):
         skipped += 1
     else:
         raise EmptyTableError(f"{source} is empty.")
-    quotes = ending == ".csv" or mark is not None if quotes is None else quotes
-    mark = mark or delimiter_of(line, ending, wanted)
+    is_told, mark = mark is not None, mark or delimiter_of(line, ending, wanted)
+    if quotes is None:
+        quotes = ending == ".csv" or is_told or _is_quoted(line, mark)
     rows = _cells(itertools.chain([line], lines), mark, quotes, skipped, source)
     number, first = next(rows)
     if names and len(first) == len(names) and any(find_name(first, x) is None for x in wanted):
@@ -159,6 +161,12 @@ def _delimited(lines, ending, source, wanted, names, quotes):
     while len(header) > 1 and not header[-1].strip():  # Commas at the ends of lines.
         header.pop()
     return header, _trimmed(rows, len(header))
+
+
+def _is_quoted(line, mark):
+    """Whether all names of a header are in quotes, as some programs write them in `.tsv`, too."""
+    names = [name for name in line.strip("\r\n").split(mark) if name not in ("", '""')]
+    return bool(names) and all(len(x) > 2 and x[0] == x[-1] == '"' for x in names)
 
 
 def _trimmed(rows, width):

@@ -207,6 +207,11 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             cls._check_steps(files)
         settings = cls._settings(files, proto)
         arguments = files.special_tokens(cls, [piece.piece for piece in proto.pieces])
+        if files.model.get("type") == "Unigram":
+            names = [name for name, _ in files.model["vocab"]]
+            unknown = arguments["unk_token"]
+            unknown = [None, names.index(unknown)] if unknown in names else ANY
+            files.follow_model(cls, {"unk_id": unknown})
         # The order of the ids first, then the added tokens at theirs.
         proto = cls._in_order_of_ids(proto, arguments)
         kinds = proto.SentencePiece
@@ -242,17 +247,18 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             for regex in (" {2,}", r"\s{2,}|[\n\r\t]")
         ]
         hides = [
-            {"pattern": ANY, "content": (step["content"],)}
-            for step in files.normalizers()
-            if FILLER in str(step.get("content"))
+            {"pattern": ({"String": content.replace(FILLER, "")},), "content": (content,)}
+            for content in (str(step.get("content")) for step in files.normalizers())
+            if FILLER in content
         ]
         quotes = [{"pattern": ({"String": old},), "content": ('"',)} for old in ("``", "''")]
         known = {
             "Precompiled": [{"precompiled_charsmap": ANY}],
-            "NFC": [{}],
             "Strip": [{"strip_left": ANY, "strip_right": ANY}],
             "Replace": [*joins, *hides, *(quotes if cls._cleans else ())],
         }
+        if any(step["type"] == "Precompiled" for step in files.normalizers()):
+            known["NFC"] = [{}]  # The map of characters composes them as well.
         if cls._cleans:
             known |= {"NFKD": [{}], "StripAccents": [{}], "Lowercase": [{}]}
         steps = files.follow("normalizer", cls, known)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.campaigns import batches, calls, hostile, threads
+from tests.campaigns import batches, calls, hostile, tables, threads, tokenizer_files
 
 # What is read is TensorFlow's or Python's own on every backend. Hypothesis draws the cases.
 pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.backends("tensorflow")]
@@ -26,3 +26,12 @@ def test_threads_beside_loading_and_training():
 @pytest.mark.parametrize("name", batches.KINDS)
 def test_texts_alone_and_in_batches(name):
     assert batches.run(60, seed=1, only=[name]) == []
+
+
+def test_tables_as_programs_write_them():
+    assert tables.run(100, seed=1) == []
+
+
+@pytest.mark.parametrize("name", tokenizer_files.FAMILIES)
+def test_changed_tokenizer_files(name):
+    assert tokenizer_files.run(40, seed=2, only=[name]) == []

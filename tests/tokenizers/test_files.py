@@ -414,10 +414,10 @@ def test_every_field_is_known_or_refused(tmp_path, whole, path, new, message):
 
 def test_steps_of_albert_are_in_order(tmp_path):
     clean = [step("NFKD"), step("StripAccents"), step("Lowercase")]
-    for steps in (clean, [*QUOTES, *clean[::-1]], [*QUOTES, clean[0]], [*QUOTES, step("NFC")]):
+    for steps in (clean, [*QUOTES, *clean[::-1]], [*QUOTES, clean[0]], QUOTES):
         whole = changed(UNIGRAM, ["normalizer"], sequence("normalizer", *steps))
         write(tmp_path, tokenizer=whole)
-        if steps[-1]["type"] == "NFC":
+        if steps == QUOTES:
             assert tokenizer_from_files(tmp_path, "albert", unk_token="<unk>").keep_accents
             continue
         with pytest.raises(ValueError, match="AlbertTokenizer replaces `` and '', then"):
